@@ -1,9 +1,10 @@
-"""Checks the method of ``policies.py adaptive``: its search, its lengths of answers, and its spread over seeds.
+"""Checks the method of ``policies.py adaptive``: its search, its lengths of answers, and its spread
+over seeds.
 
 python -m benchmarks.adaptive_check   # 24 of its 256 cases, five minutes on two cores
 
-For each case: the best of all fixed choices, each tried on whole answers, and the best that the search finds; also
-adaptive / best with three other seeds, and once for answers three times as long.
+For each case: the best of all fixed choices, each tried on whole answers, and the best that the
+search finds; also adaptive / best with three other seeds, and once for answers three times as long.
 """
 
 from __future__ import annotations
@@ -28,7 +29,11 @@ from benchmarks.policies import (
 )
 from lr_sglang.api.runner import keep_what_is_imported
 
-CASES = [(load, ALPHAS[(3 * n + by) % 8], C1S[(n + by) % 4]) for n, load in enumerate(LENGTHS) for by in (0, 2, 5)]
+CASES = [
+    (load, ALPHAS[(3 * n + by) % 8], C1S[(n + by) % 4])
+    for n, load in enumerate(LENGTHS)
+    for by in (0, 2, 5)
+]
 
 
 def checked(load: int, alpha: float, c1: float) -> tuple[Any, ...]:
@@ -41,9 +46,20 @@ def checked(load: int, alpha: float, c1: float) -> tuple[Any, ...]:
     again = [adapt(load, alpha, c1, seed=seed) for seed in (0, 1, 2, 3)]
     ratios = [one.found / one.fixed for one in again]
     longer = adapt(load, alpha, c1, steps=3 * LENGTHS[load])
-    names = [f"{depth} x {width} {of[depth, width]:.3f}" for of, (depth, width) in ((every, best), (found, other))]
+    names = [
+        f"{depth} x {width} {of[depth, width]:.3f}"
+        for of, (depth, width) in ((every, best), (found, other))
+    ]
     each = f"{ratios[0]:.3f}", f"{statistics.mean(ratios):.3f}", f"{statistics.stdev(ratios):.3f}"
-    return (load, alpha, c1, *names, f"{found[other] / every[best]:.3f}", *each, f"{longer.found / longer.fixed:.3f}")
+    return (
+        load,
+        alpha,
+        c1,
+        *names,
+        f"{found[other] / every[best]:.3f}",
+        *each,
+        f"{longer.found / longer.fixed:.3f}",
+    )
 
 
 def main() -> None:

@@ -2,8 +2,9 @@
 
     python benchmarks/branch_attention.py
 
-All share a prefix. ``apart``: each reads it for itself; ``together``: it is read once. Medians in milliseconds, both in
-turns, of one layer of the pocket draft (2 heads of 64, float32) with one thread.
+All share a prefix. ``apart``: each reads it for itself; ``together``: it is read once. Medians in
+milliseconds, both in turns, of one layer of the pocket draft (2 heads of 64, float32) with one
+thread.
 """
 
 from __future__ import annotations
@@ -35,9 +36,15 @@ def main() -> None:
         for branches in (1, 2, 7):
             new = torch.ones(branches, dtype=torch.int64)
             new[-1] = NEW
-            own = torch.arange(prefix + 1, prefix + 1 + branches * NEW, dtype=torch.int32).view(branches, NEW)
+            own = torch.arange(prefix + 1, prefix + 1 + branches * NEW, dtype=torch.int32).view(
+                branches, NEW
+            )
             shared = torch.arange(1, prefix + 1, dtype=torch.int32).expand(branches, -1)
-            table, requests, lens = torch.cat([shared, own], 1), torch.arange(branches), prefix + new
+            table, requests, lens = (
+                torch.cat([shared, own], 1),
+                torch.arange(branches),
+                prefix + new,
+            )
             keys, values = (torch.randn(prefix + 1 + branches * NEW, HEADS, DIM) for _ in range(2))
             query = torch.randn(int(new.sum()), HEADS, DIM)
             output = torch.empty_like(query)
@@ -54,7 +61,10 @@ def main() -> None:
 
             took = [(milliseconds(apart), milliseconds(together)) for _ in range(1 + TIMED)][1:]
             both = (statistics.median(each) for each in zip(*took, strict=True))
-            click.echo(f"{prefix:6} tokens, {branches} branches: apart {next(both):.1f}, together {next(both):.1f} ms")
+            click.echo(
+                f"{prefix:6} tokens, {branches} branches: apart {next(both):.1f}, together "
+                f"{next(both):.1f} ms"
+            )
 
 
 if __name__ == "__main__":

@@ -1,9 +1,11 @@
-"""Counts the calls of Python functions and built-ins that the controller makes for each request to a runtime.
+"""Counts the calls of Python functions and built-ins that the controller makes for each request to
+a runtime.
 
-python benchmarks/controller_calls.py            # 16 answers of 60 steps at once on the virtual clock: always the same
-python benchmarks/controller_calls.py --policy adaptive
-python benchmarks/controller_calls.py --way http     # runtimes in processes of their own; real time, half a minute
-python benchmarks/controller_calls.py --way serve    # streamed by the endpoint, with runtimes in its process
+python benchmarks/controller_calls.py            # 16 answers of 60 steps at once on the virtual
+clock: always the same python benchmarks/controller_calls.py --policy adaptive
+python benchmarks/controller_calls.py --way http     # runtimes in processes of their own; real
+time, half a minute python benchmarks/controller_calls.py --way serve    # streamed by the endpoint,
+with runtimes in its process
 """
 
 from __future__ import annotations
@@ -49,8 +51,12 @@ def where(function: tuple[str, int, str]) -> str:
     return "" if function[0] == "~" else function[0]
 
 
-def in_thread(run: Callable[[Coroutine[Any, Any, Any]], Any], work: Coroutine[Any, Any, Any]) -> Any:
-    """Runs work in a new thread; in the main thread ``asyncio.Runner`` would also handle signals."""
+def in_thread(
+    run: Callable[[Coroutine[Any, Any, Any]], Any], work: Coroutine[Any, Any, Any]
+) -> Any:
+    """Runs work in a new thread; in the main thread ``asyncio.Runner`` would also handle
+    signals.
+    """
     with ThreadPoolExecutor(1) as thread:
         return thread.submit(run, work).result()
 
@@ -66,13 +72,17 @@ async def counted(
     return sum(len(trace.branches) for trace in traces), profile
 
 
-def virtual(simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]) -> Counted:
+def virtual(
+    simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]
+) -> Counted:
     """On the virtual clock."""
     roles = simulated_roles(simulation, writer)
     return in_thread(run_virtually, counted(partial(answer_on, roles, look), asked))  # type: ignore[no-any-return]
 
 
-def http(simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]) -> Counted:
+def http(
+    simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]
+) -> Counted:
     """Over HTTP, in real time."""
     model, roles = simulation.model, simulated_roles(simulation, writer)
     given = {"alpha": model.alpha[0], "steps": model.steps, "step-seconds": simulation.step_seconds}
@@ -89,15 +99,23 @@ def http(simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequenc
             process.terminate()
 
 
-def serve(simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]) -> Counted:
+def serve(
+    simulation: Simulation, writer: Writer, look: Lookahead, asked: Sequence[Question]
+) -> Counted:
     """Streamed by the endpoint to clients in another thread, in real time."""
-    service = Service(model="simulated", modes=("lookahead",), lookahead=look, concurrency=len(asked))
+    service = Service(
+        model="simulated", modes=("lookahead",), lookahead=look, concurrency=len(asked)
+    )
     app, profile = create_app(simulated_roles(simulation, writer), service), cProfile.Profile()
     listening, loop = socket.create_server(("127.0.0.1", 0)), Future[asyncio.AbstractEventLoop]()
     server = EndpointServer(app, service, lambda: loop.set_result(asyncio.get_running_loop()))
 
     async def one(client: httpx.AsyncClient, question: Question) -> None:
-        body = {"model": "simulated", "messages": [{"role": "user", "content": question.question}], "stream": True}
+        body = {
+            "model": "simulated",
+            "messages": [{"role": "user", "content": question.question}],
+            "stream": True,
+        }
         async with client.stream("POST", "/v1/chat/completions", json=body) as reply:
             assert [line async for line in reply.aiter_lines()][-2] == "data: [DONE]"
 
@@ -125,12 +143,22 @@ WAYS = {"virtual": virtual, "http": http, "serve": serve}
 @click.command()
 @click.option("--questions", "count", default=16, show_default=True)
 @click.option("--steps", default=60, show_default=True)
-@click.option("--policy", default="fixed", type=click.Choice(["fixed", "adaptive"]), show_default=True)
+@click.option(
+    "--policy", default="fixed", type=click.Choice(["fixed", "adaptive"]), show_default=True
+)
 @click.option("--way", default="virtual", type=click.Choice(list(WAYS)), show_default=True)
 def main(count: int, steps: int, policy: Any, way: str) -> None:
-    """Prints the calls of a request, in all and by module; a call of a built-in counts for the calling module."""
-    simulation = Simulation(Model((0.62,), steps=steps), step_seconds=0.2, c1=0.1, judge_seconds=0.0)
-    writer, asked, look = Writer(simulation.model), questions(count), Lookahead(depth=6, policy=policy)
+    """Prints the calls of a request, in all and by module; a call of a built-in counts for the
+    calling module.
+    """
+    simulation = Simulation(
+        Model((0.62,), steps=steps), step_seconds=0.2, c1=0.1, judge_seconds=0.0
+    )
+    writer, asked, look = (
+        Writer(simulation.model),
+        questions(count),
+        Lookahead(depth=6, policy=policy),
+    )
     writer.prepare(numbers(writer, asked))
     requests, profile = WAYS[way](simulation, writer, look, asked)
     calls = Counter[str]()

@@ -1,12 +1,16 @@
-"""Tokens per second of one SGLang server without a GPU, and of transformers beside it, with one thread each.
+"""Tokens per second of one SGLang server without a GPU, and of transformers beside it, with one
+thread each.
 
-    python benchmarks/cpu_decode.py MODEL [--dtype bfloat16] [--prompt 20 --prompt 1000] [--tokens 200]
+    python benchmarks/cpu_decode.py MODEL [--dtype bfloat16] [--prompt 20 --prompt 1000] [--tokens
+    200]
 
-Both get the same prompts of random tokens, one at a time and eight at a time. On a machine with other work, compare the
-second figure: tokens per second of processor time, of the scheduler's process alone.
+Both get the same prompts of random tokens, one at a time and eight at a time. On a machine with
+other work, compare the second figure: tokens per second of processor time, of the scheduler's
+process alone.
 
-Every token reads all weights once. One line shows how fast one thread reads as many bytes in the same run, and the
-share of that which one sequence reached. Another warns if other processes kept the machine busy and spoilt the run.
+Every token reads all weights once. One line shows how fast one thread reads as many bytes in the
+same run, and the share of that which one sequence reached. Another warns if other processes kept
+the machine busy and spoilt the run.
 """
 
 from __future__ import annotations
@@ -53,8 +57,13 @@ class Server:
 
     def seconds_used(self) -> float:
         """Processor time of the scheduler: the child that has used most."""
-        children = Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
-        return max(sum(int(task.read_text().split()[0]) for task in _tasks(child)) / 1e9 for child in children)
+        children = (
+            Path(f"/proc/{self.process.pid}/task/{self.process.pid}/children").read_text().split()
+        )
+        return max(
+            sum(int(task.read_text().split()[0]) for task in _tasks(child)) / 1e9
+            for child in children
+        )
 
 
 def _tasks(pid: str) -> Iterator[Path]:
@@ -67,7 +76,9 @@ def serve(model: str, flags: dict[str, object]) -> Iterator[Server]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = [text for name, value in flags.items() for text in (f"--{name}", value) if text is not True]
+    arguments = [
+        text for name, value in flags.items() for text in (f"--{name}", value) if text is not True
+    ]
     command = [
         sys.executable,
         "-m",
@@ -79,7 +90,9 @@ def serve(model: str, flags: dict[str, object]) -> Iterator[Server]:
         *arguments,
     ]
     process = subprocess.Popen(
-        [str(part) for part in command], env=os.environ | settings.environment(), start_new_session=True
+        [str(part) for part in command],
+        env=os.environ | settings.environment(),
+        start_new_session=True,
     )
     server, began = Server(process, port), time.monotonic()
     try:
@@ -102,8 +115,12 @@ def serve(model: str, flags: dict[str, object]) -> Iterator[Server]:
             process.wait()
 
 
-def best(work: Callable[[], None], clock: Callable[[], float], tokens: int, repeats: int = 3) -> tuple[float, float]:
-    """Tokens per second of the best of some runs: by the wall clock, and by `clock` in processor time."""
+def best(
+    work: Callable[[], None], clock: Callable[[], float], tokens: int, repeats: int = 3
+) -> tuple[float, float]:
+    """Tokens per second of the best of some runs: by the wall clock, and by `clock` in processor
+    time.
+    """
     wall, processor = [], []
     for _ in range(repeats):
         began, used = time.monotonic(), clock()
@@ -118,7 +135,9 @@ def time_server(server: Server, prompts: list[list[int]], tokens: int) -> float:
     for prompt in prompts:
         server.generate(prompt, 1)  # puts the prefix into the cache, so that only decoding is timed
     alone: list[list[int]] = []
-    one = best(lambda: alone.append(server.generate(prompts[0], tokens)), server.seconds_used, tokens)
+    one = best(
+        lambda: alone.append(server.generate(prompts[0], tokens)), server.seconds_used, tokens
+    )
     with ThreadPoolExecutor(EIGHT) as pool:
         together: list[list[int]] = []
 
@@ -133,7 +152,9 @@ def time_server(server: Server, prompts: list[list[int]], tokens: int) -> float:
 
 
 def weight_bytes(model: str, dtype: torch.dtype) -> int:
-    """Bytes of the weights that every token reads: all but the embedding, unless that is the output's too."""
+    """Bytes of the weights that every token reads: all but the embedding, unless that is the
+    output's too.
+    """
     config = json.loads((Path(model) / "config.json").read_text("utf-8"))
     count = 0
     for path in Path(model).glob("*.safetensors"):
@@ -158,7 +179,11 @@ class Others:
     """How many cores other processes keep busy, on average since this object was made."""
 
     def __init__(self, server: Server) -> None:
-        self._pid, self._began, self._used = server.process.pid, time.monotonic(), self._now(server.process.pid)
+        self._pid, self._began, self._used = (
+            server.process.pid,
+            time.monotonic(),
+            self._now(server.process.pid),
+        )
 
     def cores(self) -> float:
         return (self._now(self._pid) - self._used) / (time.monotonic() - self._began)
@@ -168,24 +193,35 @@ class Others:
         spent = psutil.cpu_times()
         root = psutil.Process(pid)
         own = [one.cpu_times() for one in (psutil.Process(), root, *root.children(recursive=True))]
-        return float(spent.user + spent.nice + spent.system - sum(one.user + one.system for one in own))
+        return float(
+            spent.user + spent.nice + spent.system - sum(one.user + one.system for one in own)
+        )
 
 
-def time_transformers(model: str, dtype: torch.dtype, lengths: tuple[int, ...], tokens: int) -> None:
+def time_transformers(
+    model: str, dtype: torch.dtype, lengths: tuple[int, ...], tokens: int
+) -> None:
     from transformers import AutoModelForCausalLM
 
     network = AutoModelForCausalLM.from_pretrained(model, dtype=dtype)
 
     def work(prompts: list[list[int]]) -> Callable[[], None]:
         ids = torch.tensor(prompts)
-        settings = {"max_new_tokens": tokens, "min_new_tokens": tokens, "do_sample": False, "pad_token_id": 0}
+        settings = {
+            "max_new_tokens": tokens,
+            "min_new_tokens": tokens,
+            "do_sample": False,
+            "pad_token_id": 0,
+        }
         return lambda: network.generate(ids, attention_mask=torch.ones_like(ids), **settings)
 
     with torch.inference_mode():
         for length in lengths:
             prompts = make_prompts(length)
             one = best(work(prompts[:1]), time.process_time, tokens)
-            report("transformers", length, one, best(work(prompts), time.process_time, EIGHT * tokens))
+            report(
+                "transformers", length, one, best(work(prompts), time.process_time, EIGHT * tokens)
+            )
 
 
 def make_prompts(length: int) -> list[list[int]]:
@@ -203,12 +239,30 @@ def report(who: str, length: int, one: tuple[float, float], eight: tuple[float, 
 
 @click.command(help=__doc__)
 @click.argument("model")
-@click.option("--prompt", "lengths", type=int, multiple=True, default=(20, 200), help="Tokens of a prompt.")
+@click.option(
+    "--prompt", "lengths", type=int, multiple=True, default=(20, 200), help="Tokens of a prompt."
+)
 @click.option("--tokens", default=200, help="Tokens to generate.")
-@click.option("--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", help="Of both.")
-@click.option("--flag", "extra", multiple=True, help="Another flag of the server: NAME or NAME=VALUE, without dashes.")
-@click.option("--transformers/--no-transformers", "beside", default=True, help="Time transformers too.")
-def main(model: str, lengths: tuple[int, ...], tokens: int, dtype: str, extra: tuple[str, ...], beside: bool) -> None:
+@click.option(
+    "--dtype", type=click.Choice(("float32", "bfloat16")), default="float32", help="Of both."
+)
+@click.option(
+    "--flag",
+    "extra",
+    multiple=True,
+    help="Another flag of the server: NAME or NAME=VALUE, without dashes.",
+)
+@click.option(
+    "--transformers/--no-transformers", "beside", default=True, help="Time transformers too."
+)
+def main(
+    model: str,
+    lengths: tuple[int, ...],
+    tokens: int,
+    dtype: str,
+    extra: tuple[str, ...],
+    beside: bool,
+) -> None:
     torch.set_num_threads(1)
     flags = settings.flags() | {"dtype": dtype}
     flags |= {name: value or True for name, _, value in (item.partition("=") for item in extra)}
@@ -218,7 +272,8 @@ def main(model: str, lengths: tuple[int, ...], tokens: int, dtype: str, extra: t
         for length in lengths:
             fastest = time_server(server, make_prompts(length), tokens)
             click.echo(
-                f"  {fastest * size / rate:.2f} of what memory gives: {size / 1e6:.0f} MB at {rate / 1e9:.1f} GB/s"
+                f"  {fastest * size / rate:.2f} of what memory gives: {size / 1e6:.0f} MB at "
+                f"{rate / 1e9:.1f} GB/s"
             )
         if (busy := others.cores()) > BUSY:
             click.echo(f"  does not count: other processes took {busy:.1f} cores")

@@ -1,11 +1,13 @@
-"""Measures the time that ``lr-sglang serve`` adds to a step: the same programs in this process, and over HTTP.
+"""Measures the time that ``lr-sglang serve`` adds to a step: the same programs in this process, and
+over HTTP.
 
-python benchmarks/endpoint.py                       # 16 answers at a time, both ways in turn, a few minutes
-python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
+python benchmarks/endpoint.py                       # 16 answers at a time, both ways in turn, a few
+minutes python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
 
-Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, with the same drafts
-accepted. This process runs the programs itself, or is the endpoint's streaming client. The runtimes have the slots that
-``lr-sglang launch --concurrency N`` would give them. Needs httpx (the dev extra).
+Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, with the
+same drafts accepted. This process runs the programs itself, or is the endpoint's streaming client.
+The runtimes have the slots that ``lr-sglang launch --concurrency N`` would give them. Needs httpx
+(the dev extra).
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Measured:
 def started(*arguments: object) -> Iterator[tuple[dict[str, Any], int]]:
     """Starts a command that prints JSON when it is ready; yields that and the process id."""
     command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             yield json.loads(process.stdout.readline()), process.pid
@@ -84,17 +88,27 @@ def cpu_of(pid: int) -> float:
 class InProcess:
     """The programs, as the endpoint runs them."""
 
-    def __init__(self, urls: Mapping[str, str], look: Lookahead, concurrency: int, slots: int) -> None:
+    def __init__(
+        self, urls: Mapping[str, str], look: Lookahead, concurrency: int, slots: int
+    ) -> None:
         tokenizer = load_tokenizer(tokenizer_path())
         self.roles = {
             role: RuntimeBackend(
-                role, Client(url, role), tokenizer, seeded=True, max_running_requests=slots, token_layer=""
+                role,
+                Client(url, role),
+                tokenizer,
+                seeded=True,
+                max_running_requests=slots,
+                token_layer="",
             )
             for role, url in urls.items()
         }
         for backend in self.roles.values():
             backend.roles, backend.simulated = self.roles, True
-        self.look, self.verifier = look, verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper"))
+        self.look, self.verifier = (
+            look,
+            verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper")),
+        )
         self.experience, self._places = RunStatistics(), asyncio.Semaphore(concurrency)
         keep_what_is_imported()
 
@@ -148,13 +162,21 @@ class OverHttp:
         return made
 
     async def _all(self, questions: list[str], mode: str) -> dict[str, list[float]]:
-        async with httpx.AsyncClient(timeout=600, limits=httpx.Limits(max_connections=None)) as client:
+        async with httpx.AsyncClient(
+            timeout=600, limits=httpx.Limits(max_connections=None)
+        ) as client:
             await client.get(f"{self.url}/health")
-            answers = await asyncio.gather(*(self._one(client, question, mode) for question in questions))
+            answers = await asyncio.gather(
+                *(self._one(client, question, mode) for question in questions)
+            )
         return dict(zip(questions, answers, strict=True))
 
     async def _one(self, client: httpx.AsyncClient, question: str, mode: str) -> list[float]:
-        body = {"model": self.model, "messages": [{"role": "user", "content": question}], "stream": True}
+        body = {
+            "model": self.model,
+            "messages": [{"role": "user", "content": question}],
+            "stream": True,
+        }
         body |= {"temperature": 0, "seed": 0, "lookahead": {"mode": mode}}
         gaps, last = [], time.monotonic()
         async with client.stream("POST", f"{self.url}/v1/chat/completions", json=body) as response:
@@ -177,22 +199,29 @@ def table(mode: str, inside: Measured, outside: Measured) -> str:
         mean, cpu = 1000 * statistics.mean(gaps), 1000 * made.cpu / len(gaps)
         lines.append(f"| {mode} | {name} | {mean:.1f} | {middle:.1f} | {worst:.1f} | {cpu:.1f} |")
     later = sorted(
-        1000 * (sum(outside.steps[key][1:]) - sum(gaps[1:])) / (len(gaps) - 1) for key, gaps in inside.steps.items()
+        1000 * (sum(outside.steps[key][1:]) - sum(gaps[1:])) / (len(gaps) - 1)
+        for key, gaps in inside.steps.items()
     )
     first = sorted(1000 * (outside.steps[key][0] - gaps[0]) for key, gaps in inside.steps.items())
     for name, added in (("after the first, by answer", later), ("to the first", first)):
         mean, worst = statistics.mean(added), added[int(0.99 * len(added))]
-        lines.append(f"| {mode} | **added** {name} | {mean:.1f} | {statistics.median(added):.1f} | {worst:.1f} | |")
+        lines.append(
+            f"| {mode} | **added** {name} | {mean:.1f} | {statistics.median(added):.1f} | "
+            f"{worst:.1f} | |"
+        )
     return "\n".join(lines)
 
 
-def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: float) -> tuple[Measured, Measured]:
+def compare(
+    mode: str, concurrency: int, steps: int, rounds: int, step_seconds: float
+) -> tuple[Measured, Measured]:
     """Both ways in turn: in this process, and over HTTP.
 
     Args:
         concurrency: answers at a time.
         steps: of an answer.
-        rounds: of ``concurrency`` answers each way; one more round before them fills pools and caches.
+        rounds: of ``concurrency`` answers each way; one more round before them fills pools and
+            caches.
         step_seconds: of the target.
     """
     look = Lookahead(depth=4)
@@ -219,7 +248,9 @@ def compare(mode: str, concurrency: int, steps: int, rounds: int, step_seconds: 
 
 def main() -> None:
     """Compares both ways in each mode."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--concurrency", type=int, default=16, help="answers at a time")
     parser.add_argument("--steps", type=int, default=20, help="of an answer")
     parser.add_argument("--rounds", type=int, default=3, help="of as many answers, each way")
@@ -230,7 +261,9 @@ def main() -> None:
     click.echo("| mode | | ms a step, mean | median | p99 | CPU ms a step |\n|-|-|-|-|-|-|")
     served: dict[str, float] = {}
     for mode in given.mode:
-        inside, outside = compare(mode, given.concurrency, given.steps, given.rounds, given.step_seconds)
+        inside, outside = compare(
+            mode, given.concurrency, given.steps, given.rounds, given.step_seconds
+        )
         served[mode] = statistics.mean(outside.gaps)
         click.echo(table(mode, inside, outside))
     if len(served) > 1:

@@ -1,10 +1,12 @@
-"""Measures how much later the first byte of an answer comes through ``lr-sglang serve`` than from the target itself.
+"""Measures how much later the first byte of an answer comes through ``lr-sglang serve`` than from
+the target itself.
 
-python -m benchmarks.first_byte                     # 64 streams open, 200 requests each way in turn, half a minute
-python -m benchmarks.first_byte --streams 0 --requests 50
+python -m benchmarks.first_byte                     # 64 streams open, 200 requests each way in
+turn, half a minute python -m benchmarks.first_byte --streams 0 --requests 50
 
-Four processes: a target that sends its first byte at once, the endpoint, clients of the streams that are open through
-it, and this one, which asks. The requests have tools, so they are passed on. Needs aiohttp, which the package needs.
+Four processes: a target that sends its first byte at once, the endpoint, clients of the streams
+that are open through it, and this one, which asks. The requests have tools, so they are passed on.
+Needs aiohttp, which the package needs.
 """
 
 from __future__ import annotations
@@ -37,7 +39,10 @@ from lr_sglang.simulated.serving import _listen
 from lr_sglang.simulated.simulation import Simulation
 
 PATH = "/v1/chat/completions"
-TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
 LONG, SHORT = 100_000, 2  # chunks
 WARM = 20
 
@@ -58,8 +63,19 @@ class Measured:
 
 def chunk(text: str, why: str | None = None) -> bytes:
     """A chunk of a stream in SGLang's form."""
-    choice = {"index": 0, "delta": {"content": text}, "logprobs": None, "finish_reason": why, "matched_stop": None}
-    body = {"id": "chat-1", "object": "chat.completion.chunk", "created": 1, "model": "simulated-target"}
+    choice = {
+        "index": 0,
+        "delta": {"content": text},
+        "logprobs": None,
+        "finish_reason": why,
+        "matched_stop": None,
+    }
+    body = {
+        "id": "chat-1",
+        "object": "chat.completion.chunk",
+        "created": 1,
+        "model": "simulated-target",
+    }
     return b"data: " + json.dumps({**body, "choices": [choice], "usage": None}).encode() + b"\n\n"
 
 
@@ -88,7 +104,11 @@ def upstream(ready: Connection, seconds: float) -> None:
 
 def body(model: str, tokens: int) -> bytes:
     """A request that only the target can follow."""
-    asked = {"model": model, "messages": [{"role": "user", "content": "How many?"}], "tools": [TOOL]}
+    asked = {
+        "model": model,
+        "messages": [{"role": "user", "content": "How many?"}],
+        "tools": [TOOL],
+    }
     return json.dumps({**asked, "stream": True, "max_tokens": tokens}).encode()
 
 
@@ -118,7 +138,9 @@ JSON = {"Content-Type": "application/json"}
 
 
 async def first_byte(session: aiohttp.ClientSession, url: str, asked: bytes) -> float:
-    """Seconds from the request to the first byte of the answer's body, which is then read to its end."""
+    """Seconds from the request to the first byte of the answer's body, which is then read to its
+    end.
+    """
     began = time.perf_counter()
     async with session.post(url + PATH, data=asked, headers=JSON) as reply:
         await reply.content.readany()
@@ -159,7 +181,10 @@ def measure(streams: int, requests: int, seconds: float, pause: float = 0.005) -
         seconds: between two chunks of an open stream.
         pause: after each request.
     """
-    with beside(upstream, seconds) as target, started("simulate", "--role", "draft", "--port", 0) as (simulated, _):
+    with (
+        beside(upstream, seconds) as target,
+        started("simulate", "--role", "draft", "--port", 0) as (simulated, _),
+    ):
         attach = ("--target", target, "--draft", simulated["urls"]["draft"], "--verifier", "exact")
         options = ("--concurrency", streams + 2, "--log-level", "error")
         with started("serve", "--port", 0, *attach, *options) as (told, pid):
@@ -168,24 +193,37 @@ def measure(streams: int, requests: int, seconds: float, pause: float = 0.005) -
                 before, began = cpu_of(pid), time.monotonic()
                 ways = {target: body("simulated-target", SHORT), url: body(model, SHORT)}
                 direct, through = asyncio.run(in_turns(ways, requests, pause))
-                return Measured(direct, through, (cpu_of(pid) - before) / (time.monotonic() - began))
+                return Measured(
+                    direct, through, (cpu_of(pid) - before) / (time.monotonic() - began)
+                )
 
 
 def main() -> None:
     """Prints the time that the endpoint adds."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--streams", type=int, default=64, help="open through the endpoint meanwhile")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--streams", type=int, default=64, help="open through the endpoint meanwhile"
+    )
     parser.add_argument("--requests", type=int, default=200, help="each way")
-    parser.add_argument("--seconds", type=float, default=0.5, help="between two chunks of an open stream")
+    parser.add_argument(
+        "--seconds", type=float, default=0.5, help="between two chunks of an open stream"
+    )
     given = parser.parse_args()
     made = measure(given.streams, given.requests, given.seconds)
     click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; {given}")
     click.echo("| | ms to the first byte, median | p10 | p90 |\n|-|-|-|-|")
     for name, found in (("direct", made.direct), ("endpoint", made.through)):
         tenths = statistics.quantiles(found, n=10)
-        low, middle, high = (1000 * value for value in (tenths[0], statistics.median(found), tenths[-1]))
+        low, middle, high = (
+            1000 * value for value in (tenths[0], statistics.median(found), tenths[-1])
+        )
         click.echo(f"| {name} | {middle:.2f} | {low:.2f} | {high:.2f} |")
-    click.echo(f"added {1000 * made.added:.2f} ms; the endpoint's process took {made.cpu_share:.0%} of a core")
+    click.echo(
+        f"added {1000 * made.added:.2f} ms; the endpoint's process took {made.cpu_share:.0%} "
+        "of a core"
+    )
 
 
 if __name__ == "__main__":

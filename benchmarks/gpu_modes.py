@@ -1,18 +1,20 @@
-"""Tries the four modes with every token layer on models of random weights: which of them start, and how fast they are.
+"""Tries the four modes with every token layer on models of random weights: which of them start, and
+how fast they are.
 
     python benchmarks/gpu_modes.py --output gpu-modes
 
-It needs an installed lr-sglang and a GPU, and downloads nothing: the models are shapes (dummy:qwen3-1.7b, and with
-`--sizes small,large` dummy:qwen3-32b where 110 GiB of GPU memory are free). Target and draft share one GPU. Each launch
-has its own time limit, and a failure is recorded and does not end the benchmark: after every launch,
-OUTPUT/results.json and OUTPUT/results.md have everything so far, with the error in the log of a server that died. With
-`--device cpu` it uses the small shapes of the pocket models, on any machine.
+It needs an installed lr-sglang and a GPU, and downloads nothing: the models are shapes
+(dummy:qwen3-1.7b, and with `--sizes small,large` dummy:qwen3-32b where 110 GiB of GPU memory are
+free). Target and draft share one GPU. Each launch has its own time limit, and a failure is recorded
+and does not end the benchmark: after every launch, OUTPUT/results.json and OUTPUT/results.md have
+everything so far, with the error in the log of a server that died. With `--device cpu` it uses the
+small shapes of the pocket models, on any machine.
 
-`--flag sampling-backend=pytorch --flag grammar-backend=none` avoids minutes of compilation by FlashInfer, and
-`--flag disable-cuda-graph` the capture of CUDA graphs.
+`--flag sampling-backend=pytorch --flag grammar-backend=none` avoids minutes of compilation by
+FlashInfer, and `--flag disable-cuda-graph` the capture of CUDA graphs.
 
-With random weights, acceptance means nothing: the verifier accepts a given share, and the token layer accepts by
-chance. The figures only show the cost of each kind of step.
+With random weights, acceptance means nothing: the verifier accepts a given share, and the token
+layer accepts by chance. The figures only show the cost of each kind of step.
 """
 
 from __future__ import annotations
@@ -38,7 +40,10 @@ from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.launching import diagnosis
 
 GIB = 1 << 30
-PLAIN = ("autoregressive", "lookahead")  # they share servers; so do the two modes with a token layer
+PLAIN = (
+    "autoregressive",
+    "lookahead",
+)  # they share servers; so do the two modes with a token layer
 LAYERED = ("sd", "lookahead+sd")
 MODES = (*PLAIN, *LAYERED)
 LAYERS = ("ngram", "standalone", "eagle3")
@@ -47,7 +52,9 @@ GRACE = 30.0  # seconds from SIGTERM until a run is killed
 
 @dataclass(frozen=True)
 class Size:
-    """Shapes of target and draft; ``shares`` are their memory fractions, each of the memory free at its own start."""
+    """Shapes of target and draft; ``shares`` are their memory fractions, each of the memory free at
+    its own start.
+    """
 
     target: str
     draft: str
@@ -60,7 +67,9 @@ class Size:
 SIZES = {
     "pocket": Size("pocket-target", "pocket-draft", "pocket-draft", "pocket-target-eagle3"),
     "small": Size("qwen3-1.7b", "qwen3-0.6b", "qwen3-0.6b", "qwen3-1.7b-eagle3", needs=20 * GIB),
-    "large": Size("qwen3-32b", "qwen3-1.7b", "qwen3-0.6b", "qwen3-32b-eagle3", (0.7, 0.6), 110 * GIB),
+    "large": Size(
+        "qwen3-32b", "qwen3-1.7b", "qwen3-0.6b", "qwen3-32b-eagle3", (0.7, 0.6), 110 * GIB
+    ),
 }
 
 
@@ -108,7 +117,11 @@ class Bench:
         self.rows += rows
         self._try(rows)
         alone = [row for row in rows if "lookahead" not in row.mode]
-        if len(rows) > len(alone) > 0 and not rows[0].answers and rows[0].cause.startswith("draft:"):
+        if (
+            len(rows) > len(alone) > 0
+            and not rows[0].answers
+            and rows[0].cause.startswith("draft:")
+        ):
             self._try(alone)
         self.write()
 
@@ -124,7 +137,9 @@ class Bench:
         deployment = self.output / f"{name}.toml"
         deployment.write_text(self._deployment(SIZES[rows[0].size], rows[0].layer), "utf-8")
         click.echo(f"{name}: at most {left:.0f} s")
-        status, said = _run(self._command(deployment, folder, modes, left), folder.with_suffix(".txt"), left)
+        status, said = _run(
+            self._command(deployment, folder, modes, left), folder.with_suffix(".txt"), left
+        )
         records = _records(folder)
         ready = [float(at) for at in re.findall(r": ready \((\d+) s\)", said)]
         for row in rows:
@@ -132,14 +147,18 @@ class Bench:
             row.ready_s = max(ready, default=None)
             click.echo(f"  {row.mode}: {row.result} {row.cause}".rstrip())
 
-    def _fill(self, row: Row, records: list[Record], status: int | None, said: str, folder: Path) -> None:
+    def _fill(
+        self, row: Row, records: list[Record], status: int | None, said: str, folder: Path
+    ) -> None:
         row.log = str(folder.relative_to(self.output))
         row.result, row.cause = "works", ""
         errors = [r["error"] for r in records if r["error"]]
         failed = {role: n for r in records for role, n in r["failures"].items()}
         if len(records) < self.questions or errors:
             row.result = "failed" if status is not None else "out of time"
-            row.cause = f"{errors[0]['role']}: {errors[0]['message']}" if errors else _cause(said, folder)
+            row.cause = (
+                f"{errors[0]['role']}: {errors[0]['message']}" if errors else _cause(said, folder)
+            )
             row.cause = row.cause or f"{len(records)} of {self.questions} answers"
         elif failed:
             row.result = "failed"
@@ -148,10 +167,18 @@ class Bench:
         if row.answers:
             figures = of_mode(records)
             sd = figures["roles"]["target"]["sd"]
-            row.alpha, row.sd_length, row.sd_verified = figures["alpha"], sd["length"], sd["verified"]
+            row.alpha, row.sd_length, row.sd_verified = (
+                figures["alpha"],
+                sd["length"],
+                sd["verified"],
+            )
             # the first question compiles kernels
             row.tokens_per_s = of_mode(records[1:] or records)["tokens_per_s"]
-        base = [r for r in self.rows if r.size == row.size and r.mode == "autoregressive" and r.tokens_per_s]
+        base = [
+            r
+            for r in self.rows
+            if r.size == row.size and r.mode == "autoregressive" and r.tokens_per_s
+        ]
         if base and row.tokens_per_s and base[0].tokens_per_s:
             row.speed_up = row.tokens_per_s / base[0].tokens_per_s
 
@@ -164,10 +191,17 @@ class Bench:
             "eagle3": f'{{algorithm = "eagle3", draft_model = "dummy:{size.head}", steps = 5, topk = 4, tokens = 7}}',
         }[layer]
         lines = []
-        for role, model, share in (("target", size.target, size.shares[0]), ("draft", size.draft, size.shares[1])):
+        for role, model, share in (
+            ("target", size.target, size.shares[0]),
+            ("draft", size.draft, size.shares[1]),
+        ):
             lines += [f"[runtimes.{role}]", f'model = "dummy:{model}"', f'device = "{self.device}"']
             if self.device == "cuda":
-                lines += [f"gpus = [{self.gpu}]", f"memory_fraction = {share}", 'dtype = "bfloat16"']
+                lines += [
+                    f"gpus = [{self.gpu}]",
+                    f"memory_fraction = {share}",
+                    'dtype = "bfloat16"',
+                ]
             if guess and (role == "target" or layer == "ngram"):
                 lines.append(f"token_layer = {guess}")
             if self.extra:
@@ -176,7 +210,9 @@ class Bench:
             lines.append("")
         return "\n".join(lines)
 
-    def _command(self, deployment: Path, folder: Path, modes: Sequence[str], left: float) -> list[str]:
+    def _command(
+        self, deployment: Path, folder: Path, modes: Sequence[str], left: float
+    ) -> list[str]:
         options = {
             "deployment": deployment,
             "task": "pocket",
@@ -202,15 +238,32 @@ class Bench:
 
     def table(self) -> str:
         """A markdown table."""
-        titles = ("models", "token layer", "mode", "result", "ready", "tok/s", "speed-up", "alpha", "tok/verification")
-        lines = [f"{', '.join(self.about['machine']['gpus']) or self.about['machine']['cpu']}; random weights", ""]
+        titles = (
+            "models",
+            "token layer",
+            "mode",
+            "result",
+            "ready",
+            "tok/s",
+            "speed-up",
+            "alpha",
+            "tok/verification",
+        )
+        lines = [
+            f"{', '.join(self.about['machine']['gpus']) or self.about['machine']['cpu']}; random weights",
+            "",
+        ]
         lines += ["| " + " | ".join((*titles, "cause")) + " |", "|---" * (len(titles) + 1) + "|"]
         for row in self.rows:
             names = SIZES[row.size]
             cells = (
                 *(f"{names.target} / {names.draft}", row.layer, row.mode, row.result),
                 *(_number(row.ready_s, "{:.0f} s"), _number(row.tokens_per_s, "{:.1f}")),
-                *(_number(row.speed_up, "{:.2f}"), _number(row.alpha, "{:.2f}"), _number(row.sd_length, "{:.2f}")),
+                *(
+                    _number(row.speed_up, "{:.2f}"),
+                    _number(row.alpha, "{:.2f}"),
+                    _number(row.sd_length, "{:.2f}"),
+                ),
                 row.cause.replace("|", "\\|"),
             )
             lines.append("| " + " | ".join(cells) + " |")
@@ -218,7 +271,9 @@ class Bench:
 
 
 def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, str]:
-    """Runs a command; returns its exit status (None if it was stopped after ``limit``) and its output."""
+    """Runs a command; returns its exit status (None if it was stopped after ``limit``) and its
+    output.
+    """
     environ = {**os.environ, "HF_HUB_OFFLINE": "1", "NO_COLOR": "1", "COLUMNS": "200"}
     with output.open("w+", encoding="utf-8", errors="replace") as file:
         process = subprocess.Popen(command, stdout=file, stderr=subprocess.STDOUT, env=environ)
@@ -226,7 +281,9 @@ def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, st
         try:
             status = process.wait(limit)
         except subprocess.TimeoutExpired:
-            process.send_signal(signal.SIGTERM)  # it then stops its servers; if not, their guardian does
+            process.send_signal(
+                signal.SIGTERM
+            )  # it then stops its servers; if not, their guardian does
         finally:
             try:
                 process.wait(GRACE)
@@ -242,9 +299,14 @@ def _records(folder: Path) -> list[Record]:
 
 
 def _cause(said: str, folder: Path) -> str:
-    """The last error in a run's output, else the error in the log of a server; empty if there is none."""
+    """The last error in a run's output, else the error in the log of a server; empty if there is
+    none.
+    """
     told = re.findall(r"^(?:Internal error|Error): (.*)", said, re.M)
-    causes = {log.stem: diagnosis.cause(diagnosis.tail(log, 400)) for log in sorted(folder.glob("logs/*.log"))}
+    causes = {
+        log.stem: diagnosis.cause(diagnosis.tail(log, 400))
+        for log in sorted(folder.glob("logs/*.log"))
+    }
     logs = [f"{role}: {cause}" for role, cause in causes.items() if cause]
     return " ".join((told[-1:] or logs[:1] or [""])[0].split())[:300]
 
@@ -261,9 +323,13 @@ def _number(value: float | None, form: str) -> str:
 
 
 def _free(gpu: int) -> int:
-    """Bytes that are free on a GPU, asked in a child process, because the process that asks allocates some."""
+    """Bytes that are free on a GPU, asked in a child process, because the process that asks
+    allocates some.
+    """
     ask = f"import torch; print(torch.cuda.mem_get_info({gpu})[0] if torch.cuda.is_available() else 0)"
-    done = subprocess.run([sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ask], capture_output=True, text=True, timeout=120, check=False
+    )
     return int(done.stdout.strip() or 0)
 
 
@@ -283,10 +349,17 @@ def _chosen(names: str, known: Sequence[str]) -> list[str]:
 
 
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), default="gpu-modes", show_default=True)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default="gpu-modes",
+    show_default=True,
+)
 @click.option("--device", type=click.Choice(["cuda", "cpu"]), default="cuda", show_default=True)
 @click.option("--gpu", default=0, show_default=True, help="Which one target and draft share.")
-@click.option("--sizes", default="", help="Of small, large, pocket.  [default: small; on a CPU pocket]")
+@click.option(
+    "--sizes", default="", help="Of small, large, pocket.  [default: small; on a CPU pocket]"
+)
 @click.option("--layers", default=",".join(LAYERS), show_default=True)
 @click.option("--modes", default=",".join(MODES), show_default=True)
 @click.option("--questions", default=3, show_default=True, help="The first is for warm-up.")
@@ -295,10 +368,27 @@ def _chosen(names: str, known: Sequence[str]) -> list[str]:
 @click.option("--depth", default=4, show_default=True)
 @click.option("--verifier", default="random:0.6", show_default=True)
 @click.option("--temperature", default=0.6, show_default=True)
-@click.option("--attention-backend", default="triton", show_default=True, help="On GPUs; flashinfer compiles longer.")
-@click.option("--flag", multiple=True, metavar="NAME[=VALUE]", help="A flag of SGLang for every server; =false: not.")
-@click.option("--limit", default=150.0, show_default=True, help="Seconds of a launch with its answers.")
-@click.option("--minutes", default=10.0, show_default=True, help="Of everything; what is then left is not tried.")
+@click.option(
+    "--attention-backend",
+    default="triton",
+    show_default=True,
+    help="On GPUs; flashinfer compiles longer.",
+)
+@click.option(
+    "--flag",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="A flag of SGLang for every server; =false: not.",
+)
+@click.option(
+    "--limit", default=150.0, show_default=True, help="Seconds of a launch with its answers."
+)
+@click.option(
+    "--minutes",
+    default=10.0,
+    show_default=True,
+    help="Of everything; what is then left is not tried.",
+)
 def main(
     output: Path,
     device: str,
@@ -316,13 +406,26 @@ def main(
     if (output / "results.json").exists():
         raise click.UsageError(f"{output} has results already; give another --output")
     output.mkdir(parents=True, exist_ok=True)
-    extra: dict[str, str | bool] = {"attention-backend": attention_backend} if device == "cuda" else {}
+    extra: dict[str, str | bool] = (
+        {"attention-backend": attention_backend} if device == "cuda" else {}
+    )
     about = {"machine": machine.machine(), "versions": machine.versions(), "command": sys.argv[1:]}
-    bench = Bench(output, device, gpu, deadline=deadline, extra={**extra, **_flags(flag)}, about=about, **given)
+    bench = Bench(
+        output,
+        device,
+        gpu,
+        deadline=deadline,
+        extra={**extra, **_flags(flag)},
+        about=about,
+        **given,
+    )
     wanted = _chosen(modes, MODES)
     for size in _chosen(sizes, list(SIZES)) or ["pocket" if device == "cpu" else "small"]:
         sets = [("none", [mode for mode in PLAIN if mode in wanted])]
-        sets += [(layer, [mode for mode in LAYERED if mode in wanted]) for layer in _chosen(layers, LAYERS)]
+        sets += [
+            (layer, [mode for mode in LAYERED if mode in wanted])
+            for layer in _chosen(layers, LAYERS)
+        ]
         free = _free(gpu) if device == "cuda" else SIZES[size].needs
         for layer, part in sets:
             if free < SIZES[size].needs:

@@ -1,17 +1,20 @@
 """Measures the cost of a step after 1,000 tokens of an answer, and after 32,000.
 
     python -m benchmarks.long_answers servers      # real SGLang servers on a CPU: ten minutes
-    python -m benchmarks.long_answers controller   # our own part alone, on the virtual clock: ten seconds
+    python -m benchmarks.long_answers controller   # our own part alone, on the virtual clock: ten
+    seconds
 
-``servers``: target and draft have the architecture of the pocket draft with a context of 40,960 tokens and random
-weights; verdicts are random. The answer up to each position is sent to the servers step by step, so that their prefix
-caches hold a node for each step, as after an answer that they wrote; then every mode continues it, in turns. It prints
-seconds for a step of 32 tokens, processor seconds of each server in them, and milliseconds of two requests that write
-one token: ``read`` has one step to prefill, and ``repeat`` is the same request again, with nothing to prefill. The time
-of a repeat beyond a token of plain decoding is not the model's: it is HTTP, JSON, and the scheduler with its prefix
-cache.
+``servers``: target and draft have the architecture of the pocket draft with a context of 40,960
+tokens and random weights; verdicts are random. The answer up to each position is sent to the
+servers step by step, so that their prefix caches hold a node for each step, as after an answer that
+they wrote; then every mode continues it, in turns. It prints seconds for a step of 32 tokens,
+processor seconds of each server in them, and milliseconds of two requests that write one token:
+``read`` has one step to prefill, and ``repeat`` is the same request again, with nothing to prefill.
+The time of a repeat beyond a token of plain decoding is not the model's: it is HTTP, JSON, and the
+scheduler with its prefix cache.
 
-``controller``: one answer over simulated runtimes in the same process; CPU time of our own code alone.
+``controller``: one answer over simulated runtimes in the same process; CPU time of our own code
+alone.
 """
 
 from __future__ import annotations
@@ -78,7 +81,11 @@ def deployment(folder: Path) -> Deployment:
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     for name in TOKENIZER_FILES:
         shutil.copy(Path(tokenizer_path(), name), folder)
-    extra = {"load-format": "dummy", "speculative-draft-load-format": "dummy", "max-total-tokens": 4 * CONTEXT}
+    extra = {
+        "load-format": "dummy",
+        "speculative-draft-load-format": "dummy",
+        "max-total-tokens": 4 * CONTEXT,
+    }
     draft = Runtime(model=str(folder), extra=extra)
     layer = TokenLayer("standalone", tokens=3, draft_model=str(folder))
     runtimes = {"target": draft.replace(token_layer=layer), "draft": draft}
@@ -88,12 +95,18 @@ def deployment(folder: Path) -> Deployment:
 def known_steps(tokens: int) -> list[TokenText]:
     """The common beginning of all measured answers: steps of random words."""
     words, draw = pocket_words(), random.Random(0)
-    drawn = ((*draw.choices(words.known, k=STEP - 1), words.delimiter) for _ in range(tokens // STEP))
-    return [TokenText.of(words.tokenizer.decode(ids), ids, words.tokenizer.vocabulary) for ids in drawn]
+    drawn = (
+        (*draw.choices(words.known, k=STEP - 1), words.delimiter) for _ in range(tokens // STEP)
+    )
+    return [
+        TokenText.of(words.tokenizer.decode(ids), ids, words.tokenizer.vocabulary) for ids in drawn
+    ]
 
 
 @sgl.function
-async def goes_on(s: ProgramState, before: Sequence[TokenText], job: AnswerRequest, mode: str) -> None:
+async def goes_on(
+    s: ProgramState, before: Sequence[TokenText], job: AnswerRequest, mode: str
+) -> None:
     """Goes on with an answer in one mode."""
     converse(s, ASKED)
     for step in before:
@@ -107,8 +120,12 @@ async def goes_on(s: ProgramState, before: Sequence[TokenText], job: AnswerReque
         await answer.keep_whole(whole)
 
 
-def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int) -> float:
-    """Seconds for a step of ``STEP`` tokens, measured over ``steps`` steps that continue an answer."""
+def seconds_a_step(
+    mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int
+) -> float:
+    """Seconds for a step of ``STEP`` tokens, measured over ``steps`` steps that continue
+    an answer.
+    """
     schedule = mode.removesuffix("+sd")
     ahead = schedule in ("async", "sync")
     look = Lookahead(
@@ -119,21 +136,34 @@ def seconds_a_step(mode: str, before: Sequence[TokenText], roles: Roles, steps: 
         half_sentence_guard=False,
     )
     # Of other seeds than another mode's: it would find in the cache what that has written.
-    job = AnswerRequest(look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP), question=mode)
+    job = AnswerRequest(
+        look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP), question=mode
+    )
     if ahead:
         job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "pocket"))
     goes_on.run(before, job, mode, backend=roles["target"])
     return job.record.seconds * STEP / len(job.record.ids)
 
 
-def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: int) -> tuple[float, float]:
-    """Sends the steps to a runtime one by one; returns the milliseconds of a read and of a repeat."""
-    ids = backend.tokenizer.chat(ASKED, True).ids + tuple(i for step in known[:begin] for i in step.ids)
+def read(
+    backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: int
+) -> tuple[float, float]:
+    """Sends the steps to a runtime one by one; returns the milliseconds of a read and of
+    a repeat.
+    """
+    ids = backend.tokenizer.chat(ASKED, True).ids + tuple(
+        i for step in known[:begin] for i in step.ids
+    )
     sampling = {"max_new_tokens": 1, "temperature": 0.0, "ignore_eos": True}
 
     def milliseconds() -> float:
         began = time.monotonic()
-        call(backend.transport.generate({"input_ids": ids, "sampling_params": sampling}, Request(), 60.0), backend.loop)
+        call(
+            backend.transport.generate(
+                {"input_ids": ids, "sampling_params": sampling}, Request(), 60.0
+            ),
+            backend.loop,
+        )
         return 1000 * (time.monotonic() - began)
 
     took = []
@@ -144,20 +174,29 @@ def read(backend: RuntimeBackend, known: Sequence[TokenText], begin: int, end: i
 
 
 def processor_seconds(backend: RuntimeBackend) -> float:
-    """Processor seconds so far of a runtime's server and its child processes, without other work on the machine."""
+    """Processor seconds so far of a runtime's server and its child processes, without other work on
+    the machine.
+    """
     port = backend.transport.url.rsplit(":", 1)[1]
     for process in psutil.Process().children(recursive=True):
         if port in process.cmdline():
-            return sum(sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True)))
+            return sum(
+                sum(one.cpu_times()[:2]) for one in (process, *process.children(recursive=True))
+            )
     raise click.ClickException(f"no server of this process listens on port {port}")
 
 
-def on_servers(modes: Sequence[str], positions: Sequence[int], steps: int, rounds: int) -> Iterator[dict[str, Any]]:
+def on_servers(
+    modes: Sequence[str], positions: Sequence[int], steps: int, rounds: int
+) -> Iterator[dict[str, Any]]:
     """For each position: a read and a repeat by role, and seconds a step by mode."""
     known = known_steps(positions[-1])
     for with_layer in sorted({layered(mode) for mode in modes}):
         mine = [mode for mode in modes if layered(mode) == with_layer]
-        with tempfile.TemporaryDirectory() as folder, servers(deployment(Path(folder)), with_layer) as roles:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            servers(deployment(Path(folder)), with_layer) as roles,
+        ):
             begin = 0
             for position in positions:
                 end = position // STEP
@@ -167,17 +206,25 @@ def on_servers(modes: Sequence[str], positions: Sequence[int], steps: int, round
                 found: dict[str, list[float]] = {}
                 for number in range(rounds + (begin == 0)):  # the very first is for warm-up
                     for mode in mine:
-                        before = {role: processor_seconds(backend) for role, backend in roles.items()}
-                        found.setdefault(mode, []).append(seconds_a_step(mode, known[:end], roles, steps, number))
+                        before = {
+                            role: processor_seconds(backend) for role, backend in roles.items()
+                        }
+                        found.setdefault(mode, []).append(
+                            seconds_a_step(mode, known[:end], roles, steps, number)
+                        )
                         for role, backend in roles.items():
                             used = (processor_seconds(backend) - before[role]) / steps
                             found.setdefault(f"{mode}, processor of {role}", []).append(used)
                 begin = end
-                yield row | {name: statistics.median(each[-rounds:]) for name, each in found.items()}
+                yield row | {
+                    name: statistics.median(each[-rounds:]) for name, each in found.items()
+                }
 
 
 def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float, float, float]]:
-    """CPU milliseconds of a call and of a step around each position, and those of a prompt as JSON."""
+    """CPU milliseconds of a call and of a step around each position, and those of a
+    prompt as JSON.
+    """
     model = Model(steps=positions[-1] // STEP + 33, tokens=STEP)
     writer, marks = Writer(model), [(0, 0.0, 0)]
 
@@ -185,7 +232,9 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
         roles = simulated_roles(Simulation(model, judge_seconds=0.01, c1=0.1), writer)
         judge = verifiers.make("judge", verifiers.Setup(roles, "paper"))
         job = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
-        job.on_step = lambda _: marks.append((len(job.record.ids), time.process_time(), len(job.record.branches)))
+        job.on_step = lambda _: marks.append(
+            (len(job.record.ids), time.process_time(), len(job.record.branches))
+        )
         await run_program(lookahead, ASKED, job, backend=roles["target"])
         return job
 
@@ -197,11 +246,19 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
         ids, began = job.record.ids[:position], time.process_time()
         for _ in range(100):
             orjson.dumps({"input_ids": ids})
-        yield position, 1000 * cpu / calls, 1000 * cpu / (len(near) - 1), 10 * (time.process_time() - began)
+        yield (
+            position,
+            1000 * cpu / calls,
+            1000 * cpu / (len(near) - 1),
+            10 * (time.process_time() - began),
+        )
     began = time.process_time()
     line = store.line_of(record.make(Question("long", "?"), "lookahead", job, {}, {}))
     made = time.process_time() - began
-    click.echo(f"the record of {len(job.record.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s", err=True)
+    click.echo(
+        f"the record of {len(job.record.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",
+        err=True,
+    )
 
 
 @click.group(help=__doc__.split("\n\n")[0] if __doc__ else None)
@@ -210,12 +267,26 @@ def main() -> None:
 
 
 @main.command("servers")
-@click.option("--modes", default="autoregressive,async,sync", show_default=True, help="Also sd, async+sd, sync+sd.")
-@click.option("--positions", default=POSITIONS, show_default=True, help="Tokens of the answer, multiples of 32.")
+@click.option(
+    "--modes",
+    default="autoregressive,async,sync",
+    show_default=True,
+    help="Also sd, async+sd, sync+sd.",
+)
+@click.option(
+    "--positions",
+    default=POSITIONS,
+    show_default=True,
+    help="Tokens of the answer, multiples of 32.",
+)
 @click.option("--steps", default=12, show_default=True, help="Measured at each position.")
 @click.option("--rounds", default=3, show_default=True, help="Of which the median counts.")
-@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
-def servers_command(modes: str, positions: str, steps: int, rounds: int, output: Path | None) -> None:
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path), help="Also write the figures here."
+)
+def servers_command(
+    modes: str, positions: str, steps: int, rounds: int, output: Path | None
+) -> None:
     where, rows = sorted(map(int, positions.split(","))), []
     for row in on_servers(modes.split(","), where, steps, rounds):
         rows.append(row)
@@ -227,8 +298,13 @@ def servers_command(modes: str, positions: str, steps: int, rounds: int, output:
 @main.command("controller")
 @click.option("--positions", default="1024,8192,32768", show_default=True)
 def controller_command(positions: str) -> None:
-    for position, a_call, a_step, as_json in on_the_virtual_clock(sorted(map(int, positions.split(",")))):
-        click.echo(f"{position:6} tokens: {a_call:.2f} ms a call, {a_step:.1f} ms a step; JSON {as_json:.2f} ms a call")
+    for position, a_call, a_step, as_json in on_the_virtual_clock(
+        sorted(map(int, positions.split(",")))
+    ):
+        click.echo(
+            f"{position:6} tokens: {a_call:.2f} ms a call, {a_step:.1f} ms a step; JSON "
+            f"{as_json:.2f} ms a call"
+        )
 
 
 if __name__ == "__main__":

@@ -1,14 +1,16 @@
-"""Measures the speed-up of the embedded default: lookahead and the token layer against plain decoding.
+"""Measures the speed-up of the embedded default: lookahead and the token layer against plain
+decoding.
 
     python benchmarks/pocket_speed.py --questions 50 --json speed.json
     python benchmarks/pocket_speed.py --modes autoregressive,sd --token-layer ngram --sd-tokens 5
 
-One question at a time. For every question the modes take turns, so that a machine that slows down slows all of them
-alike; the first mode changes from question to question, and all begin with empty caches. Modes with a token layer (sd,
-async+sd, sync+sd) have a second set of servers, which is up at the same time and idle while the other one works. The
-baseline is the target's server without a token layer, with the same settings. Its tokens/s are compared with those of
-`generate` in transformers on the same model and prompts, one thread each, with the servers stopped. Figures are ratios
-of sums over all questions, after one question for warm-up.
+One question at a time. For every question the modes take turns, so that a machine that slows down
+slows all of them alike; the first mode changes from question to question, and all begin with empty
+caches. Modes with a token layer (sd, async+sd, sync+sd) have a second set of servers, which is up
+at the same time and idle while the other one works. The baseline is the target's server without a
+token layer, with the same settings. Its tokens/s are compared with those of `generate` in
+transformers on the same model and prompts, one thread each, with the servers stopped. Figures are
+ratios of sums over all questions, after one question for warm-up.
 """
 
 from __future__ import annotations
@@ -54,7 +56,9 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     look = deployment.lookahead.with_options(schedule=schedule if ahead else None)
     job = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
-        job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, deployment.judge_prompt))
+        job.verifier = verifiers.make(
+            look.verifier, verifiers.Setup(roles, deployment.judge_prompt)
+        )
     program = lookahead if ahead else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
     return job.record
@@ -66,7 +70,10 @@ def measure(
     """All questions in all modes, interleaved."""
     traces: dict[str, list[Trace]] = {mode: [] for mode in modes}
     with ExitStack() as stack:
-        sets = {on: stack.enter_context(servers(deployment, on)) for on in {layered(mode) for mode in modes}}
+        sets = {
+            on: stack.enter_context(servers(deployment, on))
+            for on in {layered(mode) for mode in modes}
+        }
         with click.progressbar(questions, label="answering", file=sys.stderr) as bar:
             caches = Caches(lambda text: click.echo(text, err=True))
             for number, question in enumerate(bar):
@@ -83,7 +90,10 @@ def measure(
 def servers(deployment: Deployment, with_layer: bool) -> Iterator[Roles]:
     """The deployment's servers, with their token layer or without, until the end."""
     if not with_layer:
-        plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in deployment.runtimes.items()}
+        plain = {
+            role: runtime.replace(token_layer=TokenLayer())
+            for role, runtime in deployment.runtimes.items()
+        }
         deployment = deployment.replace(runtimes=plain)
     with tempfile.TemporaryDirectory() as logs, deployed(deployment, Path(logs)) as roles:
         yield roles
@@ -100,7 +110,9 @@ def transformers_speed(model: str, questions: Sequence[tasks.Question]) -> float
     tokens, seconds = 0, 0.0
     for number, question in enumerate(questions):
         chat = [{"role": "user", "content": question.question}]
-        ids = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_tensors="pt", return_dict=True)
+        ids = tokenizer.apply_chat_template(
+            chat, add_generation_prompt=True, return_tensors="pt", return_dict=True
+        )
         began = time.monotonic()
         with torch.inference_mode():
             out = network.generate(**ids, do_sample=False, max_new_tokens=400)
@@ -127,47 +139,71 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
         "tokens_per_second": tokens / seconds,
         "speedup": base_seconds / seconds,
         "speedup_tokens": (tokens / seconds) / (base_tokens / base_seconds),
-        "speedup_median": statistics.median(b.seconds / t.seconds for b, t in zip(baseline, traces, strict=True)),
+        "speedup_median": statistics.median(
+            b.seconds / t.seconds for b, t in zip(baseline, traces, strict=True)
+        ),
         "alpha": sum(t.accepted for t in traces) / judged if judged else None,
         "late": sum(v.by == "late" for t in traces for s in t.steps for v in s.verdicts if v),
         "judge_calls": sum(c["judge"]["calls"] for c in counts),
         "wasted_share": sum(c["wasted"] for c in counts) / sum(c["generated"] for c in counts),
-        "reuse": {role: ratio(role, "cached", "shareable") for role in ("target", "draft", "judge")},
-        "hit_rate": {role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")},
+        "reuse": {
+            role: ratio(role, "cached", "shareable") for role in ("target", "draft", "judge")
+        },
+        "hit_rate": {
+            role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")
+        },
         "sd": {
-            role: sum((t.speculation(role) for t in traces), Speculation()).to_dict() for role in ("target", "draft")
+            role: sum((t.speculation(role) for t in traces), Speculation()).to_dict()
+            for role in ("target", "draft")
         },
         "drain_seconds": max(t.drained - t.seconds for t in traces),
     }
 
 
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
-@click.option("--deployment", "name", default="pocket", show_default=True, help="Built-in name or TOML file.")
+@click.option(
+    "--deployment", "name", default="pocket", show_default=True, help="Built-in name or TOML file."
+)
 @click.option("--task", default="pocket", show_default=True)
 @click.option("--questions", default=50, show_default=True)
 @options.token_layer
 @click.option("--depth", type=int, help="Steps to look ahead.  [default: the deployment's]")
 @click.option("--modes", default=",".join(MODES), show_default=True)
 @click.option("--transformers/--no-transformers", "beside", default=True, show_default=True)
-@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path), help="Also write the figures here."
+)
 def main(
-    name: str, task: str, questions: int, modes: str, beside: bool, output: Path | None, depth: int | None, **given: Any
+    name: str,
+    task: str,
+    questions: int,
+    modes: str,
+    beside: bool,
+    output: Path | None,
+    depth: int | None,
+    **given: Any,
 ) -> None:
     deployment = settings.with_layers(given, load_deployment(name), ["sd"])
     deployment = deployment.replace(lookahead=deployment.lookahead.with_options(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))
-    figures: dict[str, Any] = {mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()}
+    figures: dict[str, Any] = {
+        mode: summary(of, traces["autoregressive"]) for mode, of in traces.items()
+    }
     if beside:
         from lr_sglang.runtimes.placement.models import locate
 
         figures["transformers"] = {
-            "tokens_per_second": transformers_speed(locate(deployment.runtimes["target"].model), chosen)
+            "tokens_per_second": transformers_speed(
+                locate(deployment.runtimes["target"].model), chosen
+            )
         }
     for mode, row in figures.items():
         click.echo(f"{mode}")
         for key, value in row.items():
-            click.echo(f"  {key:20} {value:.3f}" if isinstance(value, float) else f"  {key:20} {value}")
+            click.echo(
+                f"  {key:20} {value:.3f}" if isinstance(value, float) else f"  {key:20} {value}"
+            )
     if output:
         output.write_text(json.dumps(figures, indent=1))
 

@@ -1,4 +1,5 @@
-"""Measures the options of docs/policies.md on the virtual clock, and prints a table for each: no model, no server.
+"""Measures the options of docs/policies.md on the virtual clock, and prints a table for each: no
+model, no server.
 
 python benchmarks/policies.py                 # all of them, a minute or two
 python benchmarks/policies.py gate adaptive
@@ -53,12 +54,15 @@ STEP, TOKENS = 0.2, 9  # seconds of a target step alone, and its tokens
 
 @lru_cache(maxsize=1)
 def writer_of(model: Model) -> Writer:
-    """The writer of a model, the same for cases that differ in their times only, because it caches its texts."""
+    """The writer of a model, the same for cases that differ in their times only, because it caches
+    its texts.
+    """
     return Writer(model)
 
 
 class Conditions:
-    """A fixed set of simultaneous questions, for which the same drafts are accepted under all settings.
+    """A fixed set of simultaneous questions, for which the same drafts are accepted under all
+    settings.
 
     Args:
         judge: time of a verdict over that of a target step.
@@ -78,7 +82,9 @@ class Conditions:
         known = Model(alpha=(alpha,), steps=steps, tokens=TOKENS, **model)
         self.simulation = Simulation(known, STEP, c1, judge * STEP, slowdown, slots)
         self.writer, self.asked, self.steps = writer_of(known), questions(count), steps
-        self.plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer)) / count
+        self.plain = (
+            sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer)) / count
+        )
 
     def run(self, told: bool = False, share: float = 1.0, **look: Any) -> tuple[float, float]:
         """Speed-up over plain decoding, and target branches per step.
@@ -89,7 +95,9 @@ class Conditions:
         """
         steps = round(share * self.steps)
         limits = Limits(max_tokens=steps * TOKENS)
-        answers = measured(self.simulation, Lookahead(**look), self.asked, self.writer, told=told, limits=limits)
+        answers = measured(
+            self.simulation, Lookahead(**look), self.asked, self.writer, told=told, limits=limits
+        )
         seconds = sum(answer.seconds for answer in answers) / len(answers)
         branches = sum(len(a.of("target")) for a in answers) / len(answers)
         return self.plain * steps / self.steps / seconds, branches / steps
@@ -97,19 +105,26 @@ class Conditions:
 
 @dataclass(eq=False)
 class SameDrafts(AnswerRequest):
-    """A request whose drafts depend on their position and number only, so that all settings get the same drafts."""
+    """A request whose drafts depend on their position and number only, so that all settings get the
+    same drafts.
+    """
 
     def seed(self, *where: Any) -> int:
         return int(where[-1])
 
 
 class Told:
-    """Gives the simulated verdicts directly, after the judge's time, which saves rendering and encoding its prompts."""
+    """Gives the simulated verdicts directly, after the judge's time, which saves rendering and
+    encoding its prompts.
+    """
 
     name = "told"
 
     def __init__(self, simulation: Simulation, writer: Writer) -> None:
-        self._judge, self._numbers = SimulatedRuntime("judge", simulation, writer), itertools.count()
+        self._judge, self._numbers = (
+            SimulatedRuntime("judge", simulation, writer),
+            itertools.count(),
+        )
 
     async def verify(self, inquiry: Inquiry) -> Verdict:
         """As ``Verifier.verify``."""
@@ -177,7 +192,9 @@ Row = tuple[Any, ...]
 
 
 def gate(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Confidence gating: target branches per step and speed, over those without, at an AUC of 0.8."""
+    """Confidence gating: target branches per step and speed, over those without, at an
+    AUC of 0.8.
+    """
 
     def rows() -> Iterator[Row]:
         for alpha, judge, auc in (
@@ -198,18 +215,30 @@ def gate(full: bool) -> tuple[Row, Iterator[Row]]:
 
 
 Shape = tuple[int, int]  # depth and width
-# The depths and widths that the adaptive policy is compared with; much larger ones take long and are never best.
+# The depths and widths that the adaptive policy is compared with; much larger ones take long and
+# are never best.
 FIXED = ((2, 1), (3, 1), (4, 1), (6, 1), (8, 1), (12, 1), (2, 2), (3, 2), (5, 2), (2, 3), (3, 3))
 MAX_AT_ONCE = 64
 NEAR, CLOSE = 0.97, 0.98  # see ``search``
-LENGTHS = {1: 120, 2: 64, 4: 48, 8: 32, 16: 24, 32: 16, 64: 12, 128: 12}  # benchmarks/adaptive_check.py
+LENGTHS = {
+    1: 120,
+    2: 64,
+    4: 48,
+    8: 32,
+    16: 24,
+    32: 16,
+    64: 12,
+    128: 12,
+}  # benchmarks/adaptive_check.py
 ALPHAS, C1S = (0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9), (0.05, 0.1, 0.2, 0.4)
 SLOWDOWN = 0.02  # by which each further request slows the others down: throughput saturates at 50
 
 
 @dataclass(frozen=True)
 class Adapted:
-    """The adaptive policy's speed-up over plain decoding, the best fixed depth and width, and the speed-up of these."""
+    """The adaptive policy's speed-up over plain decoding, the best fixed depth and width, and the
+    speed-up of these.
+    """
 
     depth: int
     width: int
@@ -224,19 +253,27 @@ class Adapted:
 
 
 def predicted(scene: Conditions, shape: Shape) -> float:
-    """The speed-up that the closed form of ``algorithm.policy.forecast`` expects of a depth and a width."""
+    """The speed-up that the closed form of ``algorithm.policy.forecast`` expects of a depth and a
+    width.
+    """
     known, count, model = scene.simulation, len(scene.asked), scene.simulation.model
-    target, draft = (forecast.Runtime(s * (1 - known.slowdown), s * known.slowdown) for s in (STEP, STEP * known.c1))
-    measured = forecast.Conditions("async", *2 * model.alpha, target, draft, known.judge_seconds, count)
+    target, draft = (
+        forecast.Runtime(s * (1 - known.slowdown), s * known.slowdown)
+        for s in (STEP, STEP * known.c1)
+    )
+    measured = forecast.Conditions(
+        "async", *2 * model.alpha, target, draft, known.judge_seconds, count
+    )
     return forecast.forecast(measured, *shape) * target.step(count) if shape[0] else 1.0
 
 
 def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, float]:
     """The speed-ups of those fixed choices that can be the best; (0, 1) is plain decoding.
 
-    Choices are tried on half of every answer, best expectation of the closed form first: those expected to reach
-    ``NEAR`` times the best measured one, and its neighbours (one depth more and one less). The best choice and all
-    that reach ``CLOSE`` times its speed-up are then tried on whole answers.
+    Choices are tried on half of every answer, best expectation of the closed form first: those
+    expected to reach ``NEAR`` times the best measured one, and its neighbours (one depth more and
+    one less). The best choice and all that reach ``CLOSE`` times its speed-up are then tried on
+    whole answers.
     """
     load, half = len(scene.asked), {(0, 1): 1.0}
     shapes = [(d, w) for d, w in fixed if w == 1 or load * w ** (d - 1) <= MAX_AT_ONCE]
@@ -246,7 +283,9 @@ def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, flo
         depths = [0] * (best[1] == 1) + [depth for depth, width in shapes if width == best[1]]
         at = depths.index(best[0])
         beside = {(depth, best[1]) for depth in depths[max(0, at - 1) : at + 2]}
-        left = [s for s in shapes if s not in half and (s in beside or expected[s] >= NEAR * half[best])]
+        left = [
+            s for s in shapes if s not in half and (s in beside or expected[s] >= NEAR * half[best])
+        ]
         if not left:
             break
         depth, width = shape = max(left, key=expected.__getitem__)
@@ -256,37 +295,82 @@ def search(scene: Conditions, fixed: Sequence[Shape] = FIXED) -> dict[Shape, flo
 
 
 def adapt(
-    load: int, alpha: float, c1: float, fixed: Sequence[Shape] = FIXED, steps: int | None = None, seed: int = 0
+    load: int,
+    alpha: float,
+    c1: float,
+    fixed: Sequence[Shape] = FIXED,
+    steps: int | None = None,
+    seed: int = 0,
 ) -> Adapted:
-    """One case of the grid: ``load`` questions at once, beside the best of some fixed depths and widths."""
-    scene = Conditions(alpha, c1, load, steps or LENGTHS[load], slowdown=SLOWDOWN, width=3, seed=seed)
+    """One case of the grid: ``load`` questions at once, beside the best of some fixed depths and
+    widths.
+    """
+    scene = Conditions(
+        alpha, c1, load, steps or LENGTHS[load], slowdown=SLOWDOWN, width=3, seed=seed
+    )
     found = search(scene, fixed)
     best = max(found, key=found.__getitem__)
     return Adapted(*best, found[best], *scene.run(told=True, policy="adaptive", depth=12, width=3))
 
 
-def at_once(work: Callable[..., T], cases: Iterable[tuple[Any, ...]], chunk: int = 1) -> Iterator[T]:
+def at_once(
+    work: Callable[..., T], cases: Iterable[tuple[Any, ...]], chunk: int = 1
+) -> Iterator[T]:
     """Maps a function over the cases, in order, on all cores."""
     copied = multiprocessing.get_context("fork")  # keeps the imports; safe, as no thread runs here
-    with ProcessPoolExecutor(os.cpu_count(), copied, gc.disable) as pool:  # answers leave no garbage
+    with ProcessPoolExecutor(
+        os.cpu_count(), copied, gc.disable
+    ) as pool:  # answers leave no garbage
         yield from pool.map(work, *zip(*cases, strict=True), chunksize=chunk)
 
 
 def adaptive(full: bool, only: Sequence[int] = ()) -> tuple[Row, Iterator[Row]]:
-    """The adaptive policy over the best fixed depth and width (or none) of each case, and over plain decoding."""
+    """The adaptive policy over the best fixed depth and width (or none) of each case, and over
+    plain decoding.
+    """
     loads = tuple(only) or (tuple(LENGTHS) if full else (1, 16))
 
     def rows() -> Iterator[Row]:
         made = []
-        cases = list(itertools.product(loads, ALPHAS if full else (0.2, 0.6, 0.9), C1S if full else (0.05, 0.4)))
+        cases = list(
+            itertools.product(
+                loads, ALPHAS if full else (0.2, 0.6, 0.9), C1S if full else (0.05, 0.4)
+            )
+        )
         for case, one in zip(cases, at_once(adapt, cases, len(C1S)), strict=True):
             made.append(one)
             ratio = f"{one.found / one.fixed:.3f}", f"{one.found:.3f}"
-            yield *case, f"{one.depth} x {one.width}", f"{one.fixed:.3f}x", *ratio, f"{one.branches:.2f}"
-        least = f"{min(one.found / one.fixed for one in made):.3f}", f"{min(one.found for one in made):.3f}"
-        yield "least", f"{sum(one.good for one in made)} of {len(made)} good", "", "", "", *least, ""
+            yield (
+                *case,
+                f"{one.depth} x {one.width}",
+                f"{one.fixed:.3f}x",
+                *ratio,
+                f"{one.branches:.2f}",
+            )
+        least = (
+            f"{min(one.found / one.fixed for one in made):.3f}",
+            f"{min(one.found for one in made):.3f}",
+        )
+        yield (
+            "least",
+            f"{sum(one.good for one in made)} of {len(made)} good",
+            "",
+            "",
+            "",
+            *least,
+            "",
+        )
 
-    head = ("load", "alpha", "c1", "best fixed", "its speed-up", "adaptive / best", "adaptive / plain", "branches")
+    head = (
+        "load",
+        "alpha",
+        "c1",
+        "best fixed",
+        "its speed-up",
+        "adaptive / best",
+        "adaptive / plain",
+        "branches",
+    )
     return head, rows()
 
 
@@ -304,11 +388,18 @@ class Shared:
     split: dict[int, float]
 
 
-def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (1, 2, 3, 4, 6, 8)) -> Shared:
-    """Measures ``count`` answers at once, with the same accepted drafts, so that no answer is faster by chance."""
+def share(
+    count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (1, 2, 3, 4, 6, 8)
+) -> Shared:
+    """Measures ``count`` answers at once, with the same accepted drafts, so that no answer is
+    faster by chance.
+    """
     draw = random.Random(1)
     agree = tuple(draw.random() < 0.63 for _ in range(steps))
-    scene, look = Conditions(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)), Lookahead()
+    scene, look = (
+        Conditions(0.63, 0.1, count, steps=steps, slots=slots, trace=(agree,)),
+        Lookahead(),
+    )
 
     def seconds(each: int | None = None) -> list[float]:
         made = measured(scene.simulation, look, scene.asked, scene.writer, each=each)
@@ -321,7 +412,9 @@ def share(count: int, slots: int = 16, steps: int = 80, tried: Sequence[int] = (
 
 
 def slots(full: bool) -> tuple[Row, Iterator[Row]]:
-    """Slots that all answers share, against the best tried number of slots reserved for each answer."""
+    """Slots that all answers share, against the best tried number of slots reserved for each
+    answer.
+    """
 
     def rows() -> Iterator[Row]:
         for count in (1, 2, 4, 8, 16, 32):
@@ -330,7 +423,14 @@ def slots(full: bool) -> tuple[Row, Iterator[Row]]:
             shares = f"{made.split[best] / made.seconds:.3f}", f"{made.slowest:.3f}"
             yield count, f"{made.seconds:.2f} s", best, f"{made.split[best]:.2f} s", *shares
 
-    return ("answers", "shared", "best of one's own", "with them", "that / shared", "slowest / mean"), rows()
+    return (
+        "answers",
+        "shared",
+        "best of one's own",
+        "with them",
+        "that / shared",
+        "slowest / mean",
+    ), rows()
 
 
 MEASURED: dict[str, Callable[..., tuple[Row, Iterator[Row]]]] = {
@@ -347,10 +447,16 @@ def show(row: Sequence[Any]) -> None:
 
 def main() -> None:
     """Prints the tables that are asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="*", choices=[*MEASURED, []], help="one or more; all of them if none is given")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "what", nargs="*", choices=[*MEASURED, []], help="one or more; all of them if none is given"
+    )
     parser.add_argument("--full", action="store_true", help="more cases, longer answers")
-    parser.add_argument("--load", type=int, action="append", choices=LENGTHS, help="of the adaptive policy's cases")
+    parser.add_argument(
+        "--load", type=int, action="append", choices=LENGTHS, help="of the adaptive policy's cases"
+    )
     given = parser.parse_args()
     keep_what_is_imported()  # as run and serve do
     for name in given.what or MEASURED:
@@ -361,7 +467,10 @@ def main() -> None:
         show(["-"] * len(head))
         for row in rows:
             show(row)
-        click.echo(f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
+        click.echo(
+            f"\n{time.monotonic() - began:.0f} s on {os.cpu_count()} cores, load "
+            f"{os.getloadavg()[0]:.1f}"
+        )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Measures the cost of SGLang's prefix cache in an answer of 1,000 tokens, and of 32,000.
 
     python benchmarks/prefix_cache.py            # the default cache of the installed release
-    python benchmarks/prefix_cache.py --python   # 0.5.23: the cache that it takes where the one in Rust does not run
-    python benchmarks/prefix_cache.py --cpp      # 0.5.16: SGLANG_EXPERIMENTAL_CPP_RADIX_TREE=1
+    python benchmarks/prefix_cache.py --python   # 0.5.23: the cache that it takes where the one in
+    Rust does not run python benchmarks/prefix_cache.py --cpp      # 0.5.16:
+    SGLANG_EXPERIMENTAL_CPP_RADIX_TREE=1
 
-The class alone, without a model: a chain with a node for each step of 32 tokens. A request whose prompt is one step
-longer does match, lock, insert and unlock; each is measured in milliseconds, as the median over eight steps. The last
-figure is the memory that the process has allocated meanwhile, for an answer of 32,768 tokens.
+The class alone, without a model: a chain with a node for each step of 32 tokens. A request whose
+prompt is one step longer does match, lock, insert and unlock; each is measured in milliseconds, as
+the median over eight steps. The last figure is the memory that the process has allocated meanwhile,
+for an answer of 32,768 tokens.
 """
 
 from __future__ import annotations
@@ -52,7 +54,9 @@ def cache(python: bool, cpp: bool) -> Any:
     if cpp:
         from sglang.srt.mem_cache.radix_cache_cpp import RadixCacheCpp
 
-        tree = RadixCacheCpp(params, SimpleNamespace(hicache_write_policy="", enable_hierarchical_cache=False))
+        tree = RadixCacheCpp(
+            params, SimpleNamespace(hicache_write_policy="", enable_hierarchical_cache=False)
+        )
         tree.insert = lambda order: tree._insert(order.key, order.value)
         return tree
     if find_spec("sglang.srt.mem_cache.unified_cache") is None:  # before 0.5.23
@@ -62,7 +66,10 @@ def cache(python: bool, cpp: bool) -> Any:
     from sglang.srt.mem_cache.unified_cache.component_type import ComponentType
     from sglang.srt.mem_cache.unified_radix_cache import UnifiedRadixCache
 
-    params.tree_components, params.tree_core_backend = (ComponentType.FULL,), "python" if python else None
+    params.tree_components, params.tree_core_backend = (
+        (ComponentType.FULL,),
+        "python" if python else None,
+    )
     return UnifiedRadixCache(params)
 
 
@@ -98,9 +105,14 @@ def main(python: bool, cpp: bool) -> None:
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) / 1024
     for position in POSITIONS:
         rows = [took[position + number * STEP] for number in range(1, NEAR + 1)]
-        match, lock, insert, unlock = (statistics.median(column) for column in zip(*rows, strict=True))
+        match, lock, insert, unlock = (
+            statistics.median(column) for column in zip(*rows, strict=True)
+        )
         whole = statistics.median(map(sum, rows))
-        click.echo(f"{position:6}: {whole:.2f} = match {match:.2f}, lock {lock:.2f}, insert {insert:.2f}, {unlock:.2f}")
+        click.echo(
+            f"{position:6}: {whole:.2f} = match {match:.2f}, lock {lock:.2f}, insert "
+            f"{insert:.2f}, {unlock:.2f}"
+        )
     click.echo(f"memory: {grown:.0f} MB")
 
 

@@ -3,11 +3,12 @@
     python -m benchmarks.role_times --deployment pocket --output times.json
     lr-sglang bench simulated --times times.json --alpha .63 --depth 6
 
-If target, draft and judge share one GPU or two cores, they slow each other down, and lookahead looks slower than with a
-GPU for each. So every runtime is measured alone: milliseconds of a token when 1 to 98 answers are written at once, of a
-request that prefills 32 tokens after a cached prefix, and of a verdict. The second command computes from that file the
-speed of lookahead reasoning if no runtime slowed another down. Prompts are random tokens; token layers are off, because
-their acceptance on random text means nothing.
+If target, draft and judge share one GPU or two cores, they slow each other down, and lookahead
+looks slower than with a GPU for each. So every runtime is measured alone: milliseconds of a token
+when 1 to 98 answers are written at once, of a request that prefills 32 tokens after a cached
+prefix, and of a verdict. The second command computes from that file the speed of lookahead
+reasoning if no runtime slowed another down. Prompts are random tokens; token layers are off,
+because their acceptance on random text means nothing.
 
 The file is written after every figure, and figures that it has are not measured again.
 """
@@ -40,8 +41,16 @@ from lr_sglang.runtimes import load_deployment  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement import shapes as published  # noqa: E402
 
-SHORT, LONG, PROMPT = 8, 40, 16  # tokens: of two answers whose difference is decoding alone, and of their prompts
-STEP, VERDICT, HEAD = 32, 64, 256  # tokens: of a step; of two steps to judge, and of the judge's prompt before them
+SHORT, LONG, PROMPT = (
+    8,
+    40,
+    16,
+)  # tokens: of two answers whose difference is decoding alone, and of their prompts
+STEP, VERDICT, HEAD = (
+    32,
+    64,
+    256,
+)  # tokens: of a step; of two steps to judge, and of the judge's prompt before them
 ROUNDS = 3  # of which the fastest counts
 
 
@@ -74,7 +83,9 @@ def token_ms(backend: RuntimeBackend, batch: int) -> float:
 
 
 def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
-    """Milliseconds of a request that reads ``new`` tokens after a prefix in the cache, and writes one."""
+    """Milliseconds of a request that reads ``new`` tokens after a prefix in the cache, and writes
+    one.
+    """
     ids = random_ids(prefix)
     seconds(backend, [ids], 1)
     return min(1000 * seconds(backend, [ids + random_ids(new)], 1) for _ in range(ROUNDS))
@@ -83,8 +94,14 @@ def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
 def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deployment:
     """The deployment without token layers, and with GPUs for every role that names none."""
     names = [published.PREFIX + name for name in shapes.split(",")] if shapes else []
-    loaded = settle(dict(zip(ROLES, names, strict=True))).deployment if names else load_deployment(deployment)
-    plain = {role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()}
+    loaded = (
+        settle(dict(zip(ROLES, names, strict=True))).deployment
+        if names
+        else load_deployment(deployment)
+    )
+    plain = {
+        role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()
+    }
     return servers.placed(servers.flagged(loaded.replace(runtimes=plain), flags))
 
 
@@ -94,8 +111,15 @@ def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deploym
 @click.option("--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server.")
 @click.option("--output", type=click.Path(dir_okay=False, path_type=Path), required=True)
 @click.option("--batches", default="1,2,4,8,16,32,98", show_default=True, help="Answers at once.")
-@click.option("--prefixes", default="1024,8192,32768", show_default=True, help="Tokens before a step that is read.")
-def main(deployment: str, shapes: str, flag: tuple[str, ...], output: Path, batches: str, prefixes: str) -> None:
+@click.option(
+    "--prefixes",
+    default="1024,8192,32768",
+    show_default=True,
+    help="Tokens before a step that is read.",
+)
+def main(
+    deployment: str, shapes: str, flag: tuple[str, ...], output: Path, batches: str, prefixes: str
+) -> None:
     found: dict[str, Any] = json.loads(output.read_text("utf-8")) if output.exists() else {}
     found = {
         "deployment": shapes or deployment,
@@ -115,7 +139,10 @@ def main(deployment: str, shapes: str, flag: tuple[str, ...], output: Path, batc
     made = deployment_of(deployment, shapes, flag)
     with tempfile.TemporaryDirectory() as logs, deployed(made, Path(logs)) as roles:
         for role, backend in roles.items():
-            most, room = backend.max_running_requests or 1 << 20, min(backend.kv_tokens or 1 << 20, backend.context)
+            most, room = (
+                backend.max_running_requests or 1 << 20,
+                min(backend.kv_tokens or 1 << 20, backend.context),
+            )
             seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up
             if role == "judge":
                 measure(role, "verdict", lambda one=backend: read_ms(one, HEAD, VERDICT))  # type: ignore[misc]
@@ -125,9 +152,15 @@ def main(deployment: str, shapes: str, flag: tuple[str, ...], output: Path, batc
             if left_out:
                 click.echo(f"{role}: has no room for {', '.join(left_out)}", err=True)
             for batch in (int(one) for one in batches.split(",") if int(one) <= most):
-                measure(role, f"token, {batch} at once", lambda one=backend, n=batch: token_ms(one, n))  # type: ignore[misc]
+                measure(
+                    role, f"token, {batch} at once", lambda one=backend, n=batch: token_ms(one, n)
+                )  # type: ignore[misc]
             for prefix in (int(one) for one in prefixes.split(",") if int(one) + STEP < room):
-                measure(role, f"read a step after {prefix}", lambda one=backend, n=prefix: read_ms(one, n, STEP))  # type: ignore[misc]
+                measure(
+                    role,
+                    f"read a step after {prefix}",
+                    lambda one=backend, n=prefix: read_ms(one, n, STEP),
+                )  # type: ignore[misc]
 
 
 if __name__ == "__main__":

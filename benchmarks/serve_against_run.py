@@ -1,13 +1,15 @@
-"""Compares the endpoint's speed with the library's: the same questions both ways, on the same runtimes.
+"""Compares the endpoint's speed with the library's: the same questions both ways, on the same
+runtimes.
 
-    python -m benchmarks.serve_against_run                          # the pocket models, 40 questions: four minutes
-    python -m benchmarks.serve_against_run pocket-body --questions 10
+    python -m benchmarks.serve_against_run                          # the pocket models, 40
+    questions: four minutes python -m benchmarks.serve_against_run pocket-body --questions 10
 
-``lr-sglang launch`` and ``lr-sglang serve --attach`` run with their defaults. Each question is answered by the
-endpoint, streamed, and by this process, as ``lr-sglang run --attach`` does it; the first way changes from question to
-question. The seeds are the same, and all caches are emptied before each answer. Times end with the last byte, or with
-the record; ratios are the endpoint's over the library's, with 95 % intervals (Student's t, of logs). In plain decoding
-the texts differ, because the endpoint sends a request for each step, and the library one for the whole answer.
+``lr-sglang launch`` and ``lr-sglang serve --attach`` run with their defaults. Each question is
+answered by the endpoint, streamed, and by this process, as ``lr-sglang run --attach`` does it; the
+first way changes from question to question. The seeds are the same, and all caches are emptied
+before each answer. Times end with the last byte, or with the record; ratios are the endpoint's over
+the library's, with 95 % intervals (Student's t, of logs). In plain decoding the texts differ,
+because the endpoint sends a request for each step, and the library one for the whole answer.
 """
 
 from __future__ import annotations
@@ -66,7 +68,10 @@ class Answer:
 @contextmanager
 def kept_up(deployment: str) -> Iterator[str]:
     """Keeps a deployment up by ``lr-sglang launch``; yields its name."""
-    name, command = "serve-against-run", [sys.executable, str(ROOT / "cli.py"), "launch", deployment, "--quiet"]
+    name, command = (
+        "serve-against-run",
+        [sys.executable, str(ROOT / "cli.py"), "launch", deployment, "--quiet"],
+    )
     with subprocess.Popen([*command, "--name", name]) as process:
         try:
             while True:
@@ -82,18 +87,30 @@ def kept_up(deployment: str) -> Iterator[str]:
             process.terminate()
 
 
-def by_endpoint(client: httpx.Client, model: str, question: tasks.Question, mode: str, trace: bool = False) -> Answer:
+def by_endpoint(
+    client: httpx.Client, model: str, question: tasks.Question, mode: str, trace: bool = False
+) -> Answer:
     """An answer of the endpoint, as a client receives it."""
     asked = [{"role": "user", "content": question.question}]
-    body = {"model": model, "messages": asked, "stream": True, "seed": 0, "lookahead": {"mode": mode, "trace": trace}}
+    body = {
+        "model": model,
+        "messages": asked,
+        "stream": True,
+        "seed": 0,
+        "lookahead": {"mode": mode, "trace": trace},
+    }
     began = time.perf_counter()
     with client.stream("POST", "/v1/chat/completions", json=body) as reply:
         reply.raise_for_status()
         lines = list(reply.iter_lines())
     seconds = time.perf_counter() - began
     chunks = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
-    text = "".join(choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"])
-    return Answer(seconds, text, [e for chunk in chunks if (e := chunk.get("lookahead", {}).get("event"))])
+    text = "".join(
+        choice["delta"].get("content") or "" for chunk in chunks for choice in chunk["choices"]
+    )
+    return Answer(
+        seconds, text, [e for chunk in chunks if (e := chunk.get("lookahead", {}).get("event"))]
+    )
 
 
 def by_library(runner: Runner, question: tasks.Question, mode: str) -> Answer:
@@ -120,7 +137,10 @@ def main(deployment: str, task: str, questions: int) -> None:
     found: dict[str, list[tuple[Answer, Answer]]] = {mode: [] for mode in MODES}
     with tempfile.TemporaryDirectory() as scratch:
         os.environ["XDG_STATE_HOME"] = scratch  # keeps these deployments apart from the user's own
-        with kept_up(deployment) as name, started("serve", "--attach", name, "--port", 0) as (told, _):
+        with (
+            kept_up(deployment) as name,
+            started("serve", "--attach", name, "--port", 0) as (told, _),
+        ):
             settled = settle({"attach": name, "mode": MODES}).checked()
             with (
                 deployed(settled.needed(MODES), Path(scratch)) as roles,
@@ -128,7 +148,9 @@ def main(deployment: str, task: str, questions: int) -> None:
                 httpx.Client(base_url=told["url"], timeout=600) as client,
             ):
                 caches = Caches(lambda text: click.echo(text, err=True))
-                most = by_endpoint(client, told["model"], asked[0], "lookahead", trace=True).overlapping()
+                most = by_endpoint(
+                    client, told["model"], asked[0], "lookahead", trace=True
+                ).overlapping()
                 for number, question in enumerate(asked):
                     for mode in MODES:
                         answers: dict[str, Answer] = {}
@@ -140,7 +162,10 @@ def main(deployment: str, task: str, questions: int) -> None:
                                 answers[way] = by_endpoint(client, told["model"], question, mode)
                         if number:  # the first is for warm-up
                             found[mode].append((answers["endpoint"], answers["library"]))
-    click.echo(f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; at most {most} branches of the target at once")
+    click.echo(
+        f"{os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}; at most {most} branches of "
+        "the target at once"
+    )
     click.echo("| mode | endpoint, s | library, s | ratio | 95 % | same text |\n|-|-|-|-|-|-|")
     for mode, pairs in found.items():
         each = [f"{statistics.mean(pair[way].seconds for pair in pairs):.3f}" for way in (0, 1)]

@@ -1,14 +1,17 @@
 """Measures verifiers on the same problems: acceptance, precision and cost.
 
     python benchmarks/verifiers.py --questions 50 --verifier judge --verifier likelihood:min:-3
-    python benchmarks/verifiers.py --questions 50 --verifier judge --schedule async --schedule sync --concurrency 8
+    python benchmarks/verifiers.py --questions 50 --verifier judge --schedule async --schedule sync
+    --concurrency 8
 
-The columns of the paper's Table 2 (alpha and accuracy), and a comparison of verdicts with the truth: for pocket
-problems the meaning of a step is known (its equation, ``lr_sglang.pocket.meaning.meaning``). Precision is the share of
-accepted pairs that mean the same, recall the share of pairs with the same meaning that are accepted. The last three
-columns are the cost of an answer: its seconds, and the tokens that target and draft generated for each token of it.
+The columns of the paper's Table 2 (alpha and accuracy), and a comparison of verdicts with the
+truth: for pocket problems the meaning of a step is known (its equation,
+``lr_sglang.pocket.meaning.meaning``). Precision is the share of accepted pairs that mean the same,
+recall the share of pairs with the same meaning that are accepted. The last three columns are the
+cost of an answer: its seconds, and the tokens that target and draft generated for each token of it.
 
-The default is the sync schedule, in which no draft comes too late, so that alpha does not depend on the machine's load.
+The default is the sync schedule, in which no draft comes too late, so that alpha does not depend on
+the machine's load.
 """
 
 from __future__ import annotations
@@ -48,7 +51,12 @@ def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
     for record in records:
         for step in record["steps"]:
             for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=True):
-                if verdict is None or verdict["failed"] or verdict["by"] in NOT_ITS_OWN or step["target_text"] is None:
+                if (
+                    verdict is None
+                    or verdict["failed"]
+                    or verdict["by"] in NOT_ITS_OWN
+                    or step["target_text"] is None
+                ):
                     continue
                 ours, theirs = meaning(step["target_text"]), meaning(text)
                 same = ours is not None and ours == theirs
@@ -71,7 +79,9 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
         "accuracy": figures["accuracy"],
         "interval": [low, high],
         "verdict_ms": 1000 * statistics.median(asked) if asked else 0.0,
-        "certain": sum(v["by"] == "certain" for r in records for s in r["steps"] for v in s["verdicts"] if v),
+        "certain": sum(
+            v["by"] == "certain" for r in records for s in r["steps"] for v in s["verdicts"] if v
+        ),
         "seconds": figures["seconds_mean"],
         "target_tokens": _generated(records, "target"),
         "draft_tokens": _generated(records, "draft"),
@@ -79,21 +89,26 @@ def row(name: str, records: list[Record]) -> dict[str, Any]:
 
 
 def _generated(records: list[Record], role: str) -> float:
-    return sum(r["tokens"][role]["generated"] for r in records) / sum(r["tokens"]["used"] for r in records)
+    return sum(r["tokens"][role]["generated"] for r in records) / sum(
+        r["tokens"]["used"] for r in records
+    )
 
 
 def table(rows: list[dict[str, Any]]) -> str:
     """Markdown."""
     lines = [
-        "| verifier | alpha | precision | recall | pairs | accuracy (95 %) | ms a verdict | s an answer"
+        "| verifier | alpha | precision | recall | pairs | accuracy (95 %) | ms a verdict | s "
+        "an answer"
         " | target tokens | draft tokens |",
         "|-" * 10 + "|",
     ]
     for r in rows:
         low, high = r["interval"]
         lines.append(
-            f"| `{r['verifier']}` | {r['alpha']:.2f} | {r['precision']:.3f} | {r['recall']:.3f} | {r['pairs']}"
-            f" | {r['accuracy']:.2f} ({low:.2f} to {high:.2f}) | {r['verdict_ms']:.1f} | {r['seconds']:.2f}"
+            f"| `{r['verifier']}` | {r['alpha']:.2f} | {r['precision']:.3f} | "
+            f"{r['recall']:.3f} | {r['pairs']}"
+            f" | {r['accuracy']:.2f} ({low:.2f} to {high:.2f}) | {r['verdict_ms']:.1f} | "
+            f"{r['seconds']:.2f}"
             f" | {r['target_tokens']:.2f} | {r['draft_tokens']:.2f} |"
         )
     return "\n".join(lines)
@@ -105,7 +120,9 @@ def table(rows: list[dict[str, Any]]) -> str:
 @click.option("--schedule", "schedules", multiple=True, default=("sync",), show_default=True)
 @click.option("--depth", type=int, help="[default: the deployment's]")
 @click.option("--concurrency", default=1, show_default=True, help="Answers at a time.")
-@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write the figures here.")
+@click.option(
+    "--json", "output", type=click.Path(path_type=Path), help="Also write the figures here."
+)
 @options.runtimes
 def main(
     questions: int,
@@ -119,17 +136,24 @@ def main(
     settled = settle(given)
     chosen = tasks.load("pocket", limit=questions + 1)
     rows = []
-    needed, caches = settled.needed(["lookahead"], concurrency), Caches(lambda text: click.echo(text, err=True))
+    needed, caches = (
+        settled.needed(["lookahead"], concurrency),
+        Caches(lambda text: click.echo(text, err=True)),
+    )
     with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
         for schedule in schedules:
             for verifier in verifiers:
-                look: Lookahead = settled.lookahead.with_options(schedule=schedule, verifier=verifier, depth=depth)
+                look: Lookahead = settled.lookahead.with_options(
+                    schedule=schedule, verifier=verifier, depth=depth
+                )
                 settings = replace(settled, lookahead=look, limits=Limits(max_tokens=400))
                 with Runner(roles, settings, concurrency) as runner:
                     list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
                     caches.empty(roles)  # the verifier before has had the same questions
                     records = list(runner.run(plan(chosen[1:], ["lookahead"])))
-                rows.append(row(f"{verifier} ({schedule})" if len(schedules) > 1 else verifier, records))
+                rows.append(
+                    row(f"{verifier} ({schedule})" if len(schedules) > 1 else verifier, records)
+                )
                 click.echo(table(rows[-1:]).splitlines()[-1], err=True)
     sys.stdout.write(table(rows) + "\n")
     if output:

@@ -1,7 +1,7 @@
 """Lookahead reasoning from Python: start a deployment, ask a question, and print the steps.
 
-    python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
-    python examples/ask.py --deployment my.toml "..."
+python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava
+have at the end?" python examples/ask.py --deployment my.toml "..."
 """
 
 from __future__ import annotations
@@ -16,13 +16,17 @@ import lr_sglang as lr
 @click.command()
 @click.argument("question")
 @click.option("--deployment", default="pocket", help="Built-in name or TOML file.")
-@click.option("--logs", type=click.Path(path_type=Path), default=Path("runs/logs"), help="Where servers log.")
+@click.option(
+    "--logs", type=click.Path(path_type=Path), default=Path("runs/logs"), help="Where servers log."
+)
 def main(question: str, deployment: str, logs: Path) -> None:
     with lr.deployment(deployment, logs=logs) as running:
         solution = lr.solve(question, deployment=running, max_tokens=400)
         click.echo(solution)
         for step in solution.steps:
-            click.echo(f"{step.seconds:6.2f} s  {step.outcome:9}  {step.source:6}  {step.tokens:3} tokens")
+            click.echo(
+                f"{step.seconds:6.2f} s  {step.outcome:9}  {step.source:6}  {step.tokens:3} tokens"
+            )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """Answers a file of questions, some in parallel, and counts right answers if the file has them.
 
-    python examples/batch.py examples/questions.jsonl --concurrency 4
+python examples/batch.py examples/questions.jsonl --concurrency 4
 """
 
 from __future__ import annotations
@@ -21,10 +21,18 @@ def main(file: Path, deployment: str, concurrency: int) -> None:
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     questions = [row["question"] for row in rows]
     with lr.deployment(deployment) as running:
-        solutions = lr.solve_many(questions, deployment=running, concurrency=concurrency, max_tokens=400)
+        solutions = lr.solve_many(
+            questions, deployment=running, concurrency=concurrency, max_tokens=400
+        )
     for row, solution in zip(rows, solutions, strict=True):
-        click.echo(f"{solution.answer!s:8} of {row.get('answer')!s:8} {solution.error or ''} {solution.question[:60]}")
-    right = sum(solution.answer == str(row.get("answer")) for row, solution in zip(rows, solutions, strict=True))
+        click.echo(
+            f"{solution.answer!s:8} of {row.get('answer')!s:8} {solution.error or ''} "
+            f"{solution.question[:60]}"
+        )
+    right = sum(
+        solution.answer == str(row.get("answer"))
+        for row, solution in zip(rows, solutions, strict=True)
+    )
     click.echo(f"{right} of {len(rows)} right")
 
 

@@ -1,7 +1,8 @@
-"""A rule, then the judge: versions with different numbers differ; the judge decides about all others.
+"""A rule, then the judge: versions with different numbers differ; the judge decides about all
+others.
 
-python examples/composed_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
-lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
+python examples/composed_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many
+has Ava?" lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ import lr_sglang as lr
 
 
 class NumbersThenJudge:
-    """Rejects a draft whose numbers differ from the target's, and asks the judge about every other."""
+    """Rejects a draft whose numbers differ from the target's, and asks the judge about
+    every other.
+    """
 
     name = "numbers-then-judge"
 
@@ -27,7 +30,9 @@ class NumbersThenJudge:
         return cls(lr.make_verifier("judge", setup))
 
     async def verify(self, inquiry: lr.Inquiry) -> lr.Verdict:
-        ours, theirs = (set(re.findall(r"\d+", step.text)) for step in (inquiry.pair.target, inquiry.pair.draft))
+        ours, theirs = (
+            set(re.findall(r"\d+", step.text)) for step in (inquiry.pair.target, inquiry.pair.draft)
+        )
         if ours != theirs:
             return lr.Verdict(False, self.name, f"{sorted(ours)} and {sorted(theirs)}")
         return await lr.ask(self.judge, inquiry)
@@ -42,7 +47,9 @@ def main(question: str, deployment: str) -> None:
         solution = lr.solve(question, deployment=running, verifier=verifier, max_tokens=400)
         click.echo(solution)
         for step in solution.steps:
-            click.echo(f"{step.outcome:9} {'; '.join(f'{v.by} {v.reason}' for v in step.verdicts if v)}")
+            click.echo(
+                f"{step.outcome:9} {'; '.join(f'{v.by} {v.reason}' for v in step.verdicts if v)}"
+            )
 
 
 if __name__ == "__main__":

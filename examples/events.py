@@ -1,6 +1,7 @@
 """Prints every event of an answer, one per line.
 
-    python examples/events.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many has Jack?"
+python examples/events.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many
+has Jack?"
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ def main(question: str, deployment: str) -> None:
     def tell(event: lr.Event) -> None:
         seen[event.kind] += 1
         text = event.text.strip()
-        click.echo(f"{event.seconds:6.2f} s  {event.kind:9} step {event.position:2}  {event.role:6} {text}")
+        click.echo(
+            f"{event.seconds:6.2f} s  {event.kind:9} step {event.position:2}  {event.role:6} {text}"
+        )
 
     with lr.deployment(deployment) as running:
         lr.solve(question, deployment=running, max_tokens=400, on_event=tell)

@@ -1,6 +1,7 @@
 """Lookahead Reasoning on SGLang.
 
-The names below are the Python API; each is imported at its first use, because importing SGLang takes seconds.
+The names below are the Python API; each is imported at its first use, because importing SGLang
+takes seconds.
 """
 
 from __future__ import annotations

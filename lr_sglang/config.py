@@ -1,6 +1,7 @@
 """The configuration: frozen dataclasses that check their values and refuse unknown keys.
 
-All classes are plain data. ``from_dict`` makes one from a TOML table or a record; ``to_dict`` is its inverse.
+All classes are plain data. ``from_dict`` makes one from a TOML table or a record; ``to_dict`` is
+its inverse.
 """
 
 from __future__ import annotations
@@ -19,7 +20,9 @@ MAX_WIDTH = 16
 
 @dataclass(frozen=True)
 class Sampling(ConfigModel):
-    """How tokens are drawn. ``seed`` is the run's seed, from which the seed of every branch is derived."""
+    """How tokens are drawn. ``seed`` is the run's seed, from which the seed of every branch is
+    derived.
+    """
 
     temperature: float = 0.6
     top_p: float = 0.95
@@ -32,7 +35,10 @@ class Sampling(ConfigModel):
         need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
         need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
         # SGLang's scheduler stores top_k in 32 bits, and crashes if it does not fit
-        need(self.top_k == -1 or 1 <= self.top_k < 2**31, "top_k: must be -1 (off) or in 1..2147483647")
+        need(
+            self.top_k == -1 or 1 <= self.top_k < 2**31,
+            "top_k: must be -1 (off) or in 1..2147483647",
+        )
         need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
 
     def drawn(self) -> dict[str, Any]:
@@ -45,10 +51,12 @@ class Lookahead(ConfigModel):
     """The settings of lookahead reasoning (paper section 4).
 
     Attributes:
-        gate: the minimum probability that a branch is needed, for it to begin; 0 is off (docs/policies.md).
+        gate: the minimum probability that a branch is needed, for it to begin; 0 is off
+            (docs/policies.md).
         calibration: a file of ``lr-sglang calibrate``, with which the gate starts.
-        max_false_accepts: if a judge's share of accepted pairs that differ is higher with statistical confidence, the
-            target answers alone (docs/verifiers.md); 1 trusts any judge.
+        max_false_accepts: if a judge's share of accepted pairs that differ is higher with
+            statistical confidence, the target answers alone (docs/verifiers.md); 1 trusts any
+            judge.
         policy: ``adaptive`` chooses depth and width up to those given.
     """
 
@@ -66,19 +74,31 @@ class Lookahead(ConfigModel):
     max_false_accepts: float = 0.35
 
     def __post_init__(self) -> None:
-        hint = "a class of yours is 'FILE.py:CLASS'; an object goes with lr.AnswerRequest(verifier=...)"
+        hint = (
+            "a class of yours is 'FILE.py:CLASS'; an object goes with "
+            "lr.AnswerRequest(verifier=...)"
+        )
         need(isinstance(self.verifier, str), f"verifier: must be a name; {hint}")
         super().__post_init__()
         need(1 <= self.depth <= 64, "depth: must be in 1..64")
         need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")
         need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
         need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
-        need(0 < self.max_false_accepts <= 1, "max_false_accepts: must be in (0, 1] (1: any judge is trusted)")
-        need(not self.calibration or self.gate > 0, "calibration: it is for a gate, and none is given")
+        need(
+            0 < self.max_false_accepts <= 1,
+            "max_false_accepts: must be in (0, 1] (1: any judge is trusted)",
+        )
+        need(
+            not self.calibration or self.gate > 0,
+            "calibration: it is for a gate, and none is given",
+        )
         if self.policy == "adaptive":
             return  # the adaptive policy limits the size of the tree, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))
-        need(branches <= 4096, f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)")
+        need(
+            branches <= 4096,
+            f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)",
+        )
 
 
 @dataclass(frozen=True)
@@ -102,18 +122,20 @@ class Limits(ConfigModel):
 
 @dataclass(frozen=True)
 class TokenLayer(ConfigModel):
-    """SGLang's own speculative decoding inside a runtime; the name of the algorithm may stand for the table.
+    """SGLang's own speculative decoding inside a runtime; the name of the algorithm may stand for
+    the table.
 
     Attributes:
-        algorithm: ``none``, ``ngram``, ``standalone``, ``eagle``, ``eagle3`` and more: see ``runtimes.token_layer``.
-        tokens: drafted tokens per verification, besides the token that every forward pass generates. None: follows
-            from ``steps``, or is 8 (paper section 4).
+        algorithm: ``none``, ``ngram``, ``standalone``, ``eagle``, ``eagle3`` and more: see
+            ``runtimes.token_layer``.
+        tokens: drafted tokens per verification, besides the token that every forward pass
+            generates. None: follows from ``steps``, or is 8 (paper section 4).
         draft_model: path, hub name or ``pocket:draft``, for algorithms that draft with a model.
         steps: steps of the draft model per verification; None: ``tokens``, or 5 for a tree.
         topk: alternatives per step of the draft model; 1 drafts a chain, more a tree.
         ngram_max: the longest match in the text so far after which all ``tokens`` are drafted.
-        accept_length: mean tokens per verification, including the target's own, that SGLang simulates for random
-            weights, whose drafts would all be rejected; None: not simulated.
+        accept_length: mean tokens per verification, including the target's own, that SGLang
+            simulates for random weights, whose drafts would all be rejected; None: not simulated.
     """
 
     SHORT: ClassVar[str] = "algorithm"
@@ -146,12 +168,13 @@ class Runtime(ConfigModel):
     """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already.
 
     Attributes:
-        model: a path, a hub name, ``pocket:target`` (built in), ``pocket:target@qwen3-0.6b`` (the same in a larger
-            body), or ``dummy:qwen3-32b`` (random weights).
+        model: a path, a hub name, ``pocket:target`` (built in), ``pocket:target@qwen3-0.6b`` (the
+            same in a larger body), or ``dummy:qwen3-32b`` (random weights).
         tokenizer: needed only when a URL's server reports a path that is not on this machine.
         worker_api_key_env: for a router whose workers have another key than the router itself.
         token_layer: used by modes with a token layer.
-        max_running_requests: requests at a time; None: as many as lookahead can have in flight (see ``policy``).
+        max_running_requests: requests at a time; None: as many as lookahead can have in flight (see
+            ``policy``).
     """
 
     _RENAMED: ClassVar[dict[str, str]] = {"slots": "max_running_requests"}
@@ -178,28 +201,45 @@ class Runtime(ConfigModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(bool(self.model) != bool(self.url), "a runtime needs either 'model' or 'url', and not both")
-        need(not self.url or self.url.startswith(("http://", "https://")), f"url: {self.url!r} is no http address")
+        need(
+            bool(self.model) != bool(self.url),
+            "a runtime needs either 'model' or 'url', and not both",
+        )
+        need(
+            not self.url or self.url.startswith(("http://", "https://")),
+            f"url: {self.url!r} is no http address",
+        )
         need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
         need(0 < self.timeout < math.inf, "timeout: must be more than 0 seconds")
         need(all(gpu >= 0 for gpu in self.gpus), "gpus: they are counted from 0")
         need(len(set(self.gpus)) == len(self.gpus), "gpus: each of them once")
-        need(self.tensor_parallel >= 1 and self.data_parallel >= 1, "parallel sizes must be at least 1")
+        need(
+            self.tensor_parallel >= 1 and self.data_parallel >= 1,
+            "parallel sizes must be at least 1",
+        )
         fraction = self.memory_fraction
         need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")
         for name in ("context_length", "max_running_requests"):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
-        need(bool(self.url) or not self.worker_api_key_env, "worker_api_key_env: is for a router, given by its 'url'")
-        need(not (self.url and self.token_layer.on), "token_layer: a server that runs already has its own, or none")
+        need(
+            bool(self.url) or not self.worker_api_key_env,
+            "worker_api_key_env: is for a router, given by its 'url'",
+        )
+        need(
+            not (self.url and self.token_layer.on),
+            "token_layer: a server that runs already has its own, or none",
+        )
 
 
 @dataclass(frozen=True)
 class Deployment(ConfigModel):
-    """The runtimes of a run. In a file, a role may be the name of another role, whose runtime it shares.
+    """The runtimes of a run. In a file, a role may be the name of another role, whose runtime it
+    shares.
 
     ``judge_prompt`` is the name of the judge's prompt; if empty, it is chosen by the judge's model.
-    ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge (docs/verifiers.md).
+    ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge
+    (docs/verifiers.md).
     """
 
     name: str
@@ -218,7 +258,9 @@ class Deployment(ConfigModel):
         need("target" in self.runtimes, "a deployment needs at least [runtimes.target]")
         for role, other in self.shared.items():
             need(role not in self.runtimes, f"shared.{role}: the role has a runtime of its own")
-            need(other in self.runtimes, f"shared.{role} = {other!r}: there is no [runtimes.{other}]")
+            need(
+                other in self.runtimes, f"shared.{role} = {other!r}: there is no [runtimes.{other}]"
+            )
 
         judge = self.runtimes.get("judge")
         need(

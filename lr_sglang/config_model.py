@@ -14,14 +14,21 @@ from typing import Any, ClassVar, Literal, Self
 from lr_sglang.errors import ConfigError, did_you_mean
 
 # The names of types in error messages.
-NAMES = {tuple: "a list", dict: "a table", float: "a number", int: "a whole number", bool: "true or false", str: "text"}
+NAMES = {
+    tuple: "a list",
+    dict: "a table",
+    float: "a number",
+    int: "a whole number",
+    bool: "true or false",
+    str: "text",
+}
 
 
 class ConfigModel:
     """A frozen dataclass that is read from a table of keys and checks them.
 
-    ``SHORT`` is the field whose value may replace the whole table. ``_RENAMED`` maps former names of fields, which are
-    accepted with a warning; ``_REMOVED`` has names that are refused.
+    ``SHORT`` is the field whose value may replace the whole table. ``_RENAMED`` maps former names
+    of fields, which are accepted with a warning; ``_REMOVED`` has names that are refused.
     """
 
     SHORT: ClassVar[str] = ""
@@ -29,7 +36,8 @@ class ConfigModel:
     _REMOVED: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
-        """Checks the types of the fields, and converts integers to floats and lists to tuples where declared.
+        """Checks the types of the fields, and converts integers to floats and lists to tuples where
+        declared.
 
         Raises:
             ConfigError: a wrong type, or a value that is not among the permitted ones.
@@ -55,11 +63,17 @@ class ConfigModel:
         where = where or cls.__name__.lower()
         known = {f.name: f for f in dataclasses.fields(cls)}
         for old in [key for key in table if key in cls._RENAMED and cls._RENAMED[key] not in table]:
-            warnings.warn(f"{where}: {old!r} is called {cls._RENAMED[old]!r} now", FutureWarning, stacklevel=2)
-            table = {cls._RENAMED[old] if key == old else key: value for key, value in table.items()}
+            warnings.warn(
+                f"{where}: {old!r} is called {cls._RENAMED[old]!r} now", FutureWarning, stacklevel=2
+            )
+            table = {
+                cls._RENAMED[old] if key == old else key: value for key, value in table.items()
+            }
         for key in table:
             if key in cls._REMOVED:
-                raise ConfigError(f"{where}: {key!r} is no more", hint="leave it out; CHANGELOG.md says why")
+                raise ConfigError(
+                    f"{where}: {key!r} is no more", hint="leave it out; CHANGELOG.md says why"
+                )
             if key not in known:
                 hint = did_you_mean(key, known, f"known keys: {', '.join(sorted(known))}")
                 raise ConfigError(f"{where}: unknown key {key!r}", hint=hint)
@@ -76,11 +90,15 @@ class ConfigModel:
         return dataclasses.asdict(self)  # type: ignore[call-overload, no-any-return]
 
     def replace(self, **changes: Any) -> Self:
-        """A copy with these values, which are checked; None clears a field that may be None, else it is an error."""
+        """A copy with these values, which are checked; None clears a field that may be None, else
+        it is an error.
+        """
         return dataclasses.replace(self, **changes)  # type: ignore[type-var]
 
     def with_options(self, **given: Any) -> Self:
-        """A copy with these options; None is an option that was not given, and keeps the field's value."""
+        """A copy with these options; None is an option that was not given, and keeps the field's
+        value.
+        """
         return self.replace(**{key: value for key, value in given.items() if value is not None})
 
     def with_its_options(self, given: Mapping[str, Any]) -> Self:

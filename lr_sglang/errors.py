@@ -1,7 +1,7 @@
 """All error classes of lr-sglang.
 
-They have one base class, so that a caller can catch all of them. An error has a *role* (or None), a one-line *hint* for
-the user, and says whether a retry can help.
+They have one base class, so that a caller can catch all of them. An error has a *role* (or None), a
+one-line *hint* for the user, and says whether a retry can help.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ class LookaheadError(Exception):
     exit_code = 1
     heard = False  # whether it was raised in a program, by reading the failed state
 
-    def __init__(self, message: str, *, role: str | None = None, hint: str = "", detail: str = "") -> None:
+    def __init__(
+        self, message: str, *, role: str | None = None, hint: str = "", detail: str = ""
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.role = role
@@ -87,7 +89,9 @@ class BadReply(LookaheadError):
 
 
 class Cancelled(LookaheadError):
-    """The request was cancelled by this process. ``generation`` is the part that was generated, if known."""
+    """The request was cancelled by this process. ``generation`` is the part that was generated, if
+    known.
+    """
 
     def __init__(self, message: str, *, role: str | None = None, generation: Any = None) -> None:
         super().__init__(message, role=role)
@@ -103,6 +107,8 @@ class RecordError(LookaheadError):
 
 
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
-    """The hint for an unknown name: the most similar known name, or ``otherwise`` if none is similar."""
+    """The hint for an unknown name: the most similar known name, or ``otherwise`` if none is
+    similar.
+    """
     near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
     return f"did you mean {near[0]}?" if near else otherwise

@@ -1,4 +1,6 @@
-"""The modes: the four of the reference code, ``auto``, and ``lossless``, which gives the target's own text."""
+"""The modes: the four of the reference code, ``auto``, and ``lossless``, which gives the target's
+own text.
+"""
 
 from __future__ import annotations
 
@@ -15,8 +17,10 @@ class Mode:
     Attributes:
         program: ``autoregressive`` or ``lookahead``.
         token_layer: whether the runtimes use their token layer; None: as the user chooses.
-        adaptive: whether measurements decide how far it looks ahead, and if at all (docs/policies.md).
-        lossless: whether only identical steps are accepted, at temperature 0; the answer then has the target's tokens.
+        adaptive: whether measurements decide how far it looks ahead, and if at all
+            (docs/policies.md).
+        lossless: whether only identical steps are accepted, at temperature 0; the answer then has
+            the target's tokens.
     """
 
     name: str

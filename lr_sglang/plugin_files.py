@@ -27,7 +27,9 @@ _ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
 
 class Named(NamedTuple):
-    """The parts of ``FILE.py:NAME[:ARGUMENT]``; None (no argument) is different from an empty argument."""
+    """The parts of ``FILE.py:NAME[:ARGUMENT]``; None (no argument) is different from an empty
+    argument.
+    """
 
     file: str
     name: str
@@ -47,7 +49,9 @@ def outside(group: str) -> dict[str, EntryPoint]:
 
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
     """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them."""
-    hint = did_you_mean(text.partition(":")[0], known, f"one of {', '.join(known)}, or {example}", cutoff=0.5)
+    hint = did_you_mean(
+        text.partition(":")[0], known, f"one of {', '.join(known)}, or {example}", cutoff=0.5
+    )
     return ConfigError(f"no {kind} is called {text!r}", hint=hint)
 
 
@@ -60,7 +64,8 @@ def expanded(path: str | Path) -> Path:
 
 
 def check(file: str | Path, name: str) -> None:
-    """Checks a Python file without running it, so that a wrong file or name is reported before servers start.
+    """Checks a Python file without running it, so that a wrong file or name is reported before
+    servers start.
 
     Raises:
         ConfigError: there is no such file, it is not valid Python, or does not define the name.
@@ -74,10 +79,14 @@ def check(file: str | Path, name: str) -> None:
     except (OSError, SyntaxError, ValueError) as error:
         line = getattr(error, "lineno", None)
         where = f", line {line}" if line else ""
-        raise ConfigError(f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})") from error
+        raise ConfigError(
+            f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})"
+        ) from error
     own = [it.get_name() for it in table.get_symbols() if it.is_assigned()]
     imported = {it.get_name() for it in table.get_symbols() if it.is_imported()}
-    used = {getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)}  # includes aliases
+    used = {
+        getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)
+    }  # includes aliases
     if name not in {*own, *imported} and not _ANYTHING & used:
         raise _missing(file, name, own)
 
@@ -86,7 +95,8 @@ def find(file: str | Path, name: str) -> Any:
     """Runs a Python file and returns the object of that name.
 
     Raises:
-        ConfigError: the file has no such name. ImportError: it is no Python file. Also any error of its code.
+        ConfigError: the file has no such name. ImportError: it is no Python file. Also any error of
+            its code.
     """
     path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]
@@ -98,7 +108,9 @@ def find(file: str | Path, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
-            raise _missing(file, name, (k for k, v in vars(module).items() if not isinstance(v, ModuleType)))
+            raise _missing(
+                file, name, (k for k, v in vars(module).items() if not isinstance(v, ModuleType))
+            )
         return getattr(module, name)
     except BaseException:
         del sys.modules[spec.name]
@@ -106,21 +118,32 @@ def find(file: str | Path, name: str) -> Any:
 
 
 def describe(error: BaseException) -> str:
-    """``KeyError('a') (rule.py, line 7)``: an error, and the last line of a user's file in its traceback."""
-    files = {module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)}
+    """``KeyError('a') (rule.py, line 7)``: an error, and the last line of a user's file in its
+    traceback.
+    """
+    files = {
+        module.__file__ for name, module in list(sys.modules.items()) if name.startswith(_PREFIX)
+    }
     found = [one for one in traceback.extract_tb(error.__traceback__) if one.filename in files]
-    return f"{error!r} ({Path(found[-1].filename).name}, line {found[-1].lineno})" if found else repr(error)
+    return (
+        f"{error!r} ({Path(found[-1].filename).name}, line {found[-1].lineno})"
+        if found
+        else repr(error)
+    )
 
 
 def is_stop(error: BaseException) -> bool:
-    """Whether an exception ends the task from outside: it was cancelled or closed, or a signal ends the command.
+    """Whether an exception ends the task from outside: it was cancelled or closed, or a signal ends
+    the command.
 
     Any other exception of a user's code, also ``SystemExit``, is a failure of that code only.
     """
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    signalled = isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt  # cli.failures.Stopped
+    signalled = (
+        isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt
+    )  # cli.failures.Stopped
     return signalled or isinstance(error, GeneratorExit)
 
 

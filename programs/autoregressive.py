@@ -11,7 +11,9 @@ from lr_sglang.frontend.dsl import converse, fork
 
 
 @sgl.function
-async def autoregressive(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
+async def autoregressive(
+    s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest
+) -> None:
     """Answers a conversation by plain decoding (with the runtime's token layer, if it has one)."""
     converse(s, messages)
     async with Answer(s, job) as answer:

@@ -1,4 +1,6 @@
-"""Best of n: several solutions by lookahead reasoning; the answer is the one that the target rates highest."""
+"""Best of n: several solutions by lookahead reasoning; the answer is the one that the target rates
+highest.
+"""
 
 from __future__ import annotations
 

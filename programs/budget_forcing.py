@@ -1,4 +1,6 @@
-"""Budget forcing (s1, arXiv 2501.19393): an early end of the thinking becomes "Wait", a budget ends the thinking."""
+"""Budget forcing (s1, arXiv 2501.19393): an early end of the thinking becomes "Wait", a budget ends
+the thinking.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,11 @@ from lr_sglang.steps.step import DELIMITER, THINK_END
 
 @sgl.function
 def budget_forcing(
-    s: ProgramState, messages: list[dict[str, str]], waits: int = 1, most: int = 4096, word: str = "Wait"
+    s: ProgramState,
+    messages: list[dict[str, str]],
+    waits: int = 1,
+    most: int = 4096,
+    word: str = "Wait",
 ) -> None:
     """Answers a conversation. Without ``</think>`` the whole answer counts as thinking.
 

@@ -1,4 +1,6 @@
-"""Helpers of the programs in this folder: proposing a step, recognising the end of an answer, rating by the target."""
+"""Helpers of the programs in this folder: proposing a step, recognising the end of an answer,
+rating by the target.
+"""
 
 from __future__ import annotations
 
@@ -14,19 +16,24 @@ from lr_sglang.steps.token_text import TokenText
 
 # The rating question for a whole solution; ``rate.QUESTION`` asks about one step.
 SOLUTION = (
-    "Check the solution above. Are its facts and its calculations correct, and does it answer the question? Do not "
+    "Check the solution above. Are its facts and its calculations correct, and does it answer "
+    "the question? Do not "
     "rate its wording. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
 )
 
 
 class Proposer:
-    """Writes the next step on a role's runtime, or on the target while that runtime is missing or has failed."""
+    """Writes the next step on a role's runtime, or on the target while that runtime is missing or
+    has failed.
+    """
 
     def __init__(self, role: str) -> None:
         self._role, self._rests = role, 0.0
 
     def there(self, s: ProgramState) -> bool:
-        """Whether the role has a runtime that has not failed within the last ``BACKOFF_SECONDS``."""
+        """Whether the role has a runtime that has not failed within the last
+        ``BACKOFF_SECONDS``.
+        """
         return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
 
     def step(self, s: ProgramState) -> ProgramState:
@@ -37,7 +44,8 @@ class Proposer:
         return state
 
     def failed(self, state: ProgramState) -> bool:
-        """Waits for a fork's step; True if it failed, or if a draft wrote special tokens, which could forge a turn.
+        """Waits for a fork's step; True if it failed, or if a draft wrote special tokens, which
+        could forge a turn.
 
         Raises:
             LookaheadError: the target failed, or the answer was cancelled.
@@ -70,7 +78,9 @@ def ended(s: ProgramState, name: str = "step") -> bool:
 
 
 def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
-    """Asks the target, in a fork, to rate the assistant's text with one digit; ``rating_of`` waits for it."""
+    """Asks the target, in a fork, to rate the assistant's text with one digit; ``rating_of`` waits
+    for it.
+    """
     asked = ask(fork(s, "target"), question)
     end(asked)  # takes effect after the reply
     return asked

@@ -1,4 +1,6 @@
-"""The LLM judge (paper, appendix A): do two versions of a step mean the same? One generated token decides."""
+"""The LLM judge (paper, appendix A): do two versions of a step mean the same? One generated token
+decides.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from sglang.lang.interpreter import ProgramState
 
 @dataclass(frozen=True)
 class JudgePrompt:
-    """A prompt for the judge. ``question`` contains {target} and {draft}; ``opening`` is the beginning of its reply."""
+    """A prompt for the judge. ``question`` contains {target} and {draft}; ``opening`` is the
+    beginning of its reply.
+    """
 
     question: str
     opening: str = "["
@@ -26,10 +30,13 @@ class JudgePrompt:
 PROMPTS = {
     # The paper's question in our own words; its labels and its order (s1 is the target's) are kept.
     "paper": JudgePrompt(
-        "You are given two versions of one step of a solution. Decide whether they mean exactly the same: the same "
-        "main idea and key points, the same message, the same logical structure and the same numeric results. "
+        "You are given two versions of one step of a solution. Decide whether they mean "
+        "exactly the same: the same "
+        "main idea and key points, the same message, the same logical structure and the same "
+        "numeric results. "
         "Judge the meaning, not the wording.\n"
-        "Reply with [aligned] if the meaning and every calculated result are the same, and with [unaligned] if they "
+        "Reply with [aligned] if the meaning and every calculated result are the same, and "
+        "with [unaligned] if they "
         "differ or if it is too hard to tell. Reply with the label only.\n\n"
         "<start_s1>\n{target}\n<end_s1>\n\n<start_s2>\n{draft}\n<end_s2>",
     ),

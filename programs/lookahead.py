@@ -1,7 +1,8 @@
-"""Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, expand, verify, accept.
+"""Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, expand, verify,
+accept.
 
-A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. ``fork`` copies that state onto
-a runtime, and ``answer.gen_step`` is a ``sgl.gen`` that ends after one step.
+A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. ``fork``
+copies that state onto a runtime, and ``answer.gen_step`` is a ``sgl.gen`` that ends after one step.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from lr_sglang.steps.tree import Node
 
 @sgl.function
 async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
-    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` has its steps and branches."""
+    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` has its steps and
+    branches.
+    """
     converse(s, messages)
-    async with Answer(s, job) as answer:  # at the end of the block, requests that still run are aborted
+    async with Answer(
+        s, job
+    ) as answer:  # at the end of the block, requests that still run are aborted
         await write_answer(answer)
 
 
@@ -34,16 +39,22 @@ async def write_answer(answer: Answer) -> None:
 
 
 async def asynchronous(answer: Answer) -> None:
-    """Processes one arrival: drafts, target steps and verdicts overlap, and each is processed as soon as it arrives."""
+    """Processes one arrival: drafts, target steps and verdicts overlap, and each is processed as
+    soon as it arrives.
+    """
     propose(answer)
     expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
-    node = await answer.first_done()  # whose next step was drafted, written by the target, or judged
+    node = (
+        await answer.first_done()
+    )  # whose next step was drafted, written by the target, or judged
     verify(answer, node)
     accept(answer)
 
 
 async def synchronous(answer: Answer) -> None:
-    """One cycle of Algorithm 1: ``depth`` steps are drafted, the target writes ``depth + 1``, all are judged."""
+    """One cycle of Algorithm 1: ``depth`` steps are drafted, the target writes ``depth + 1``, all
+    are judged.
+    """
     for _ in range(answer.tree.depth):
         propose(answer)
         await answer.all_done()  # the drafts
@@ -55,7 +66,9 @@ async def synchronous(answer: Answer) -> None:
 
 
 def propose(answer: Answer) -> None:
-    """The draft writes the next step, in ``width`` versions, after every prefix that has room for one more."""
+    """The draft writes the next step, in ``width`` versions, after every prefix that has room for
+    one more.
+    """
     for node in answer.tree.to_propose():
         width = answer.policy.width(node)
         if width and answer.can_ask("draft"):
@@ -66,7 +79,8 @@ def propose(answer: Answer) -> None:
 
 
 def expand(answer: Answer, furthest: int) -> None:
-    """The target writes its own next step after each prefix with at most ``furthest`` undecided steps.
+    """The target writes its own next step after each prefix with at most ``furthest`` undecided
+    steps.
 
     Its forks run in parallel and share their prefix in the radix cache.
     """
@@ -78,9 +92,11 @@ def expand(answer: Answer, furthest: int) -> None:
 
 
 def verify(answer: Answer, node: Node) -> None:
-    """Asks the verifier about each drafted step after ``node``, if the target's version is there too.
+    """Asks the verifier about each drafted step after ``node``, if the target's version is there
+    too.
 
-    Versions that end differently are rejected without it, and drafts that come later than the target's version as well.
+    Versions that end differently are rejected without it, and drafts that come later than the
+    target's version as well.
     """
     for child in node.children:
         pair = answer.tree.pair(child)
@@ -89,7 +105,9 @@ def verify(answer: Answer, node: Node) -> None:
 
 
 def accept(answer: Answer) -> None:
-    """Chooses each step that is decided: an accepted draft, or the target's version when all drafts are rejected."""
+    """Chooses each step that is decided: an accepted draft, or the target's version when all drafts
+    are rejected.
+    """
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)

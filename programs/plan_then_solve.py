@@ -1,4 +1,6 @@
-"""Plan-and-solve (arXiv 2305.04091): a short plan first, then the solution that follows it, in one conversation."""
+"""Plan-and-solve (arXiv 2305.04091): a short plan first, then the solution that follows it, in one
+conversation.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,15 @@ from lr_sglang.frontend.dsl import converse
 from lr_sglang.frontend.gen_options import lookahead
 
 PLAN = "First write a short plan for solving this, one step a line. Do not calculate anything yet."
-SOLVE = "Now carry out the plan, step by step, and give the final answer as the question asks for it."
+SOLVE = (
+    "Now carry out the plan, step by step, and give the final answer as the question asks for it."
+)
 
 
 @sgl.function
-def plan_then_solve(s: ProgramState, messages: list[dict[str, str]], plan_tokens: int = 512) -> None:
+def plan_then_solve(
+    s: ProgramState, messages: list[dict[str, str]], plan_tokens: int = 512
+) -> None:
     """Answers a conversation; ``s["plan"]`` is the plan.
 
     Args:

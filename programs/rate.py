@@ -1,4 +1,6 @@
-"""The target's opinion of a drafted step: log-probabilities (one prefill), or a one-token rating (SpecReason)."""
+"""The target's opinion of a drafted step: log-probabilities (one prefill), or a one-token rating
+(SpecReason).
+"""
 
 from __future__ import annotations
 
@@ -10,18 +12,24 @@ from lr_sglang.steps.step import Step
 
 # SpecReason (arXiv 2504.07891) asks for a rating of the last step from 0 to 9; the wording is ours.
 QUESTION = (
-    "Look at the last step of the solution so far, and at nothing else. Is it right: are its facts and its "
-    "calculations correct, and does it follow from what stands before it? Do not rate its wording or whether it was "
+    "Look at the last step of the solution so far, and at nothing else. Is it right: are its "
+    "facts and its "
+    "calculations correct, and does it follow from what stands before it? Do not rate its "
+    "wording or whether it was "
     "needed. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
 )
 OPENING = "The digit is "
 
 
 def weigh(s: ProgramState, draft: Step, tokens: int) -> ProgramState:
-    """Asks for the log-probability of each token of a step after ``s``: one prefill, nothing generated."""
+    """Asks for the log-probability of each token of a step after ``s``: one prefill, nothing
+    generated.
+    """
     state = fork(s, "target")
     state += draft.tokens()
-    state += sgl.gen("weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens)
+    state += sgl.gen(
+        "weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens
+    )
     return state
 
 

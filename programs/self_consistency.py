@@ -1,4 +1,6 @@
-"""Self-consistency (arXiv 2203.11171): several samples of one prefix; the most frequent result wins."""
+"""Self-consistency (arXiv 2203.11171): several samples of one prefix; the most frequent result
+wins.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the page is stale.
+"""Writes docs/cli.md from the commands themselves; ``make docs`` runs it, and a test fails when the
+page is stale.
 
 ``--check`` writes nothing and fails if the page is stale.
 """
@@ -36,13 +37,21 @@ Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name
 """
 
 
-def walk(command: click.Command, path: tuple[str, ...] = (), parent: click.Context | None = None) -> Iterator:
-    """Every command with its path below ``lr-sglang`` and a context in which it can print its help."""
+def walk(
+    command: click.Command, path: tuple[str, ...] = (), parent: click.Context | None = None
+) -> Iterator:
+    """Every command with its path below ``lr-sglang`` and a context in which it can
+    print its help.
+    """
     more = {"auto_envvar_prefix": PREFIX} if parent is None else {}
     name = path[-1] if path else "lr-sglang"
     # The group's own settings (help names, width), as main() applies them.
     context = command.context_class(
-        command, info_name=name, parent=parent, terminal_width=WIDTH, **{**command.context_settings, **more}
+        command,
+        info_name=name,
+        parent=parent,
+        terminal_width=WIDTH,
+        **{**command.context_settings, **more},
     )
     yield path, command, context
     if isinstance(command, click.Group):

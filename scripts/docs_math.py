@@ -1,6 +1,7 @@
 """A hook of MkDocs: formulas become pictures when the site is built, drawn by matplotlib.
 
-The usual way is a script that every page loads from another site. Here pages load nothing and run nothing for formulas.
+The usual way is a script that every page loads from another site. Here pages load nothing and run
+nothing for formulas.
 """
 
 import html
@@ -26,7 +27,11 @@ def _lines(tex: str) -> list[str]:
     if not found:
         return [tex]
     rows = re.split(r"\\\\(?:\[\w+\])?", found[1])
-    return [tex[: found.start()] + row.replace("&", r"\quad\mathrm{if}\;\;") for row in rows if row.strip()]
+    return [
+        tex[: found.start()] + row.replace("&", r"\quad\mathrm{if}\;\;")
+        for row in rows
+        if row.strip()
+    ]
 
 
 def _drawn(tex: str, inline: bool) -> str:
@@ -38,13 +43,24 @@ def _drawn(tex: str, inline: bool) -> str:
         depth = math_to_image(f"${tex.strip()}$", picture, format="svg", dpi=72)
     svg = picture.getvalue().decode()
     svg = svg[svg.index("<svg") :].strip()
-    svg = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>", "", svg, flags=re.S)
+    svg = re.sub(
+        r"<!--.*?-->|<metadata>.*?</metadata>|<defs>\s*<style.*?</style>\s*</defs>",
+        "",
+        svg,
+        flags=re.S,
+    )
     # In the page's colour, without a white background.
     svg = re.sub(r'<g id="patch_1">.*?</g>', "", svg, count=1, flags=re.S)
     svg = re.sub(r'style="fill: #000000"|id="(?:figure|text)_1"', "", svg)
-    place = f"vertical-align:-{depth:.2f}pt" if inline else "display:block;margin:.6em auto;max-width:100%"
+    place = (
+        f"vertical-align:-{depth:.2f}pt"
+        if inline
+        else "display:block;margin:.6em auto;max-width:100%"
+    )
     said = html.escape(tex.strip())
-    return svg.replace("<svg ", f'<svg fill="currentColor" role="img" aria-label="{said}" style="{place}" ', 1)
+    return svg.replace(
+        "<svg ", f'<svg fill="currentColor" role="img" aria-label="{said}" style="{place}" ', 1
+    )
 
 
 def on_page_content(content: str, page, config, files) -> str:

@@ -1,7 +1,8 @@
 """A hook of MkDocs: pages link to files of the repository, and the site takes these files along.
 
-On a code host ``../programs/lookahead.py`` is a file beside ``docs/``. A site has nothing outside of ``docs/``, so each
-linked file is copied into it under ``source/``; a folder becomes a page that lists its files.
+On a code host ``../programs/lookahead.py`` is a file beside ``docs/``. A site has nothing outside
+of ``docs/``, so each linked file is copied into it under ``source/``; a folder becomes a page that
+lists its files.
 """
 
 import re
@@ -26,13 +27,17 @@ def _linked(text: str, page: str) -> dict[str, str]:
 
 
 def _text_name(path: str) -> str:
-    """The name of a copy: .txt, which browsers show and MkDocs, unlike Markdown, does not take for a page."""
+    """The name of a copy: .txt, which browsers show and MkDocs, unlike Markdown, does not take for
+    a page.
+    """
     return f"source/{path}.txt"
 
 
 def _add(files: Files, config, path: str) -> None:
     if (ROOT / path).is_dir():
-        inside = sorted(one for one in (ROOT / path).iterdir() if one.is_file() and one.name not in IGNORED)
+        inside = sorted(
+            one for one in (ROOT / path).iterdir() if one.is_file() and one.name not in IGNORED
+        )
         for one in inside:
             _add(files, config, f"{path}/{one.name}")
         lines = [f"# {path}\n", *(f"- [{one.name}]({one.name}.txt)" for one in inside)]

@@ -1,7 +1,9 @@
-"""Holds import-linter's contracts over the package: nothing imports upward, nothing runs in a circle.
+"""Holds import-linter's contracts over the package: nothing imports upward, nothing runs in a
+circle.
 
-The contract is made from the table LAYERS of tests/unit/test_house.py. The test there checks single imports, also those
-inside of functions; this checks whole chains of imports, in the package as it is installed (with ``programs/`` inside).
+The contract is made from the table LAYERS of tests/unit/test_house.py. The test there checks single
+imports, also those inside of functions; this checks whole chains of imports, in the package as it
+is installed (with ``programs/`` inside).
 """
 
 from __future__ import annotations
@@ -30,18 +32,30 @@ def table(name: str) -> tuple[set[str], ...] | dict[str, set[str]]:
 
 
 def contract(modules: set[str]) -> str:
-    """import-linter's settings, as TOML. ``modules`` are the existing ones directly in the package."""
+    """import-linter's settings, as TOML. ``modules`` are the existing ones directly in
+    the package.
+    """
     layers, alone = table("LAYERS"), table("SELF_CONTAINED")
     assert isinstance(layers, tuple) and isinstance(alone, dict)
-    # The highest layer comes first; modules of one layer may import each other. Brackets: the module may be missing.
-    rows = [" : ".join(name if name in modules else f"({name})" for name in sorted(layer)) for layer in layers[::-1]]
+    # The highest layer comes first; modules of one layer may import each other. Brackets: the
+    # module may be missing.
+    rows = [
+        " : ".join(name if name in modules else f"({name})" for name in sorted(layer))
+        for layer in layers[::-1]
+    ]
     lines = [
         "[tool.importlinter]",
         f'root_package = "{PACKAGE}"',
         "include_external_packages = false",
         # Imports for type checkers only make no cycle.
         "exclude_type_checking_imports = true",
-        *_contract("nothing is imported upward", "layers", containers=[PACKAGE], layers=rows, exhaustive=True),
+        *_contract(
+            "nothing is imported upward",
+            "layers",
+            containers=[PACKAGE],
+            layers=rows,
+            exhaustive=True,
+        ),
         *_contract("no import runs in a circle", "acyclic_siblings", ancestors=[PACKAGE], depth=0),
     ]
     for name, known in sorted(alone.items()):
@@ -70,7 +84,9 @@ def parts(package: Path) -> set[str]:
 
 def lay_out(folder: Path) -> Path:
     """Copies the package into the folder as the build lays it out; the copy's path."""
-    mapped = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
+    mapped = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
+        "package-dir"
+    ]
     python_only = shutil.ignore_patterns("__pycache__", "weights", "data")
     shutil.copytree(ROOT / PACKAGE, folder / PACKAGE, ignore=python_only)
     for name, source in mapped.items():
@@ -84,8 +100,16 @@ def check(folder: Path) -> subprocess.CompletedProcess[str]:
     settings.write_text(contract(parts(folder / PACKAGE)), "utf-8")
     # The copy is found before the installed package.
     environment = {**os.environ, "PYTHONPATH": str(folder)}
-    command = [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo", "--config", settings]
-    return subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    command = [
+        Path(sys.executable).parent / "lint-imports",
+        "--no-cache",
+        "--no-logo",
+        "--config",
+        settings,
+    ]
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
+    )
 
 
 def main() -> int:
@@ -93,7 +117,11 @@ def main() -> int:
     with tempfile.TemporaryDirectory() as name:
         lay_out(Path(name))
         done = check(Path(name))
-    last = done.stdout.strip().splitlines()[-1:] if done.returncode == 0 else [done.stdout, done.stderr]
+    last = (
+        done.stdout.strip().splitlines()[-1:]
+        if done.returncode == 0
+        else [done.stdout, done.stderr]
+    )
     sys.stdout.write("\n".join(last) + "\n")
     return done.returncode
 

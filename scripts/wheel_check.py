@@ -1,6 +1,8 @@
-"""Checks an installed wheel alone: all files exist, every module can be imported, and no file is used from elsewhere.
+"""Checks an installed wheel alone: all files exist, every module can be imported, and no file is
+used from elsewhere.
 
-python scripts/wheel_check.py SOURCE ALONE: the sources it was built from, and the folder that it was installed into.
+python scripts/wheel_check.py SOURCE ALONE: the sources it was built from, and the folder that it
+was installed into.
 """
 
 import importlib
@@ -16,11 +18,18 @@ sys.path.pop(0)  # this file's folder
 
 def expected(source: Path) -> set[str]:
     """Files of the package, by their path in the wheel."""
-    mapped = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]["package-dir"]
-    folders = {"lr_sglang": "lr_sglang", **{name.replace(".", "/"): where for name, where in mapped.items()}}
+    mapped = tomllib.loads((source / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"][
+        "package-dir"
+    ]
+    folders = {
+        "lr_sglang": "lr_sglang",
+        **{name.replace(".", "/"): where for name, where in mapped.items()},
+    }
     found = {"common_ops.py"}
     for there, here in folders.items():
-        files = (path for path in (source / here).rglob("*") if path.is_file() and path.suffix != ".pyc")
+        files = (
+            path for path in (source / here).rglob("*") if path.is_file() and path.suffix != ".pyc"
+        )
         found |= {f"{there}/{path.relative_to(source / here).as_posix()}" for path in files}
     return found
 
@@ -36,7 +45,18 @@ def main(source: Path, alone: Path) -> None:
     files = expected(source)
     lacking = sorted(name for name in files if not (alone / name).is_file())
     assert not lacking, f"not in the wheel: {lacking}"
-    for kind in (".safetensors", ".toml", ".jsonl", ".html", ".css", ".js", ".jinja", ".json", ".svg", ".md"):
+    for kind in (
+        ".safetensors",
+        ".toml",
+        ".jsonl",
+        ".html",
+        ".css",
+        ".js",
+        ".jinja",
+        ".json",
+        ".svg",
+        ".md",
+    ):
         assert any(name.endswith(kind) for name in files), f"the sources have no {kind}"
 
     for group in GROUPS:
@@ -49,7 +69,9 @@ def main(source: Path, alone: Path) -> None:
     names = [name for name in modules(files) if name != "common_ops"]
     for name in names:
         module = importlib.import_module(name)
-        assert Path(module.__file__).resolve().is_relative_to(alone.resolve()), f"{name} comes from {module.__file__}"
+        assert Path(module.__file__).resolve().is_relative_to(alone.resolve()), (
+            f"{name} comes from {module.__file__}"
+        )
     strangers = [
         name
         for name, module in list(sys.modules.items())

@@ -1,4 +1,6 @@
-"""What the tests of the CPU operators share: them, attention written out, and trees of drafted tokens."""
+"""What the tests of the CPU operators share: them, attention written out, and trees of drafted
+tokens.
+"""
 
 import pytest
 import torch
@@ -19,11 +21,15 @@ def registered():
 @pytest.fixture(autouse=True)
 def same_numbers():
     """A test draws the same numbers whichever tests ran before it."""
-    torch.default_generator.manual_seed(0)  # torch.manual_seed also formats a traceback for each kind of device
+    torch.default_generator.manual_seed(
+        0
+    )  # torch.manual_seed also formats a traceback for each kind of device
 
 
 def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
-    """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim], in float64."""
+    """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim],
+    in float64.
+    """
     group = q.shape[1] // k.shape[1]
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
     scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
@@ -36,7 +42,9 @@ def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
 
 
 def visible(parents: list[int]) -> torch.Tensor:
-    """What every node of a tree sees, [n, n] bool: itself and the nodes on the way to it; one of parent -1 no other."""
+    """What every node of a tree sees, [n, n] bool: itself and the nodes on the way to it; one of
+    parent -1 no other.
+    """
     seen = torch.eye(len(parents), dtype=torch.bool)
     for node, parent in enumerate(parents):
         if parent >= 0:

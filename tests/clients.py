@@ -1,8 +1,10 @@
-"""Many streaming clients in a process of their own: ``python -m tests.clients < plan.json``, a line for each answer.
+"""Many streaming clients in a process of their own: ``python -m tests.clients < plan.json``, a line
+for each answer.
 
-A plan has the endpoint's ``url`` and ``model``, the ``seconds`` in which clients ask, and of every client its ``name``,
-``after`` so many seconds from the beginning (and ``until`` then, if not to the end), and what ``lookahead`` it wants.
-Each asks one question after the other. A client that is refused comes again when it is told to.
+A plan has the endpoint's ``url`` and ``model``, the ``seconds`` in which clients ask, and of every
+client its ``name``, ``after`` so many seconds from the beginning (and ``until`` then, if not to the
+end), and what ``lookahead`` it wants. Each asks one question after the other. A client that is
+refused comes again when it is told to.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ class Answer:
     Attributes:
         asked: seconds of the monotonic clock, which all processes share.
         times: of the pieces, in seconds since then.
-        error: whatever is not as it should be: a status other than 200, an error in the stream, no end.
+        error: whatever is not as it should be: a status other than 200, an error in the stream, no
+            end.
     """
 
     client: str
@@ -40,7 +43,9 @@ class Answer:
     about: dict[str, Any] | None = None
 
 
-async def ask(client: aiohttp.ClientSession, plan: dict[str, Any], name: str, question: str, wish: Any) -> Answer:
+async def ask(
+    client: aiohttp.ClientSession, plan: dict[str, Any], name: str, question: str, wish: Any
+) -> Answer:
     """Streams one answer."""
     answer = Answer(name, question, time.monotonic())
     body = {"model": plan["model"], "messages": [{"role": "user", "content": question}], "stream": True,
@@ -73,18 +78,25 @@ async def _read(response: aiohttp.ClientResponse, answer: Answer) -> None:
                 if text := choice["delta"].get("content"):
                     pieces.append(text)
                     answer.times.append(time.monotonic() - answer.asked)
-            answer.usage, answer.about = chunk.get("usage") or answer.usage, chunk.get("lookahead") or answer.about
+            answer.usage, answer.about = (
+                chunk.get("usage") or answer.usage,
+                chunk.get("lookahead") or answer.about,
+            )
     answer.text = "".join(pieces)
     if not answer.error and not (done and finish == "stop"):
         answer.error = f"ended with {finish}, {'and' if done else 'without'} [DONE]"
 
 
-async def one(client: aiohttp.ClientSession, plan: dict[str, Any], who: dict[str, Any], began: float) -> None:
+async def one(
+    client: aiohttp.ClientSession, plan: dict[str, Any], who: dict[str, Any], began: float
+) -> None:
     """One client, until its time is up."""
     await asyncio.sleep(who.get("after", 0.0))
     number, end = 0, began + who.get("until", plan["seconds"])
     while time.monotonic() < end and number < plan.get("questions", 10**9):
-        answer = await ask(client, plan, who["name"], f"{who['name']} asks: {number}?", who.get("lookahead"))
+        answer = await ask(
+            client, plan, who["name"], f"{who['name']} asks: {number}?", who.get("lookahead")
+        )
         sys.stdout.write(json.dumps(asdict(answer)) + "\n")
         number += 1
         if answer.again is not None and answer.again == answer.again:
@@ -95,7 +107,9 @@ async def run(plan: dict[str, Any]) -> None:
     """All of them."""
     seconds = plan.get("timeout", 120.0)
     timeout = aiohttp.ClientTimeout(total=None, sock_connect=seconds, sock_read=seconds)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as client:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+    ) as client:
         began = time.monotonic()
         await asyncio.gather(*(one(client, plan, who, began) for who in plan["clients"]))
 

@@ -1,7 +1,9 @@
-"""An answer on a simulated clock: the real programs and step tree, and steps that take as long as they are told.
+"""An answer on a simulated clock: the real programs and step tree, and steps that take as long as
+they are told.
 
-Only what touches a runtime is replaced, and nothing waits for a real one. A draft step takes ``c1``, a target step 1, a
-verdict ``judge``. Every step has one token, so that the budget is the number of steps.
+Only what touches a runtime is replaced, and nothing waits for a real one. A draft step takes
+``c1``, a target step 1, a verdict ``judge``. Every step has one token, so that the budget is the
+number of steps.
 """
 
 import heapq
@@ -56,7 +58,9 @@ class Clocked:
     def __init__(self, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
         self.tree = StepTree(depth, width, steps)
         self.tree.root.state = STATE
-        self.policy = policy.make(Lookahead(depth=depth, width=width), self.tree, policy.RunStatistics())
+        self.policy = policy.make(
+            Lookahead(depth=depth, width=width), self.tree, policy.RunStatistics()
+        )
         self.ended, self.now, self.kept, self.most = False, 0.0, [], 0
         self._accepts, self._judge, self._takes = accepts, judge, {"draft": c1, "target": 1.0}
         self._queue, self._order, self._lasts = [], 0, lasts
@@ -70,7 +74,10 @@ class Clocked:
     def watch(self, state, node, child=None):
         role = "target" if child is None else "draft"
         self._in(self._takes[role] * self._lasts(), node, child)
-        self.most = max(self.most, sum(child is None and not node.dropped for _, _, node, child, _ in self._queue))
+        self.most = max(
+            self.most,
+            sum(child is None and not node.dropped for _, _, node, child, _ in self._queue),
+        )
         return Branch(role, node.position)
 
     def ask_verifier(self, child: Node, pair: Pair):

@@ -18,7 +18,9 @@ _SHELL = {"|", ">", ">>", "<", "&", "&&", ";", "||"}
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced or indented block. ``info`` is what follows the fence: a language, and for some a title."""
+    """A fenced or indented block. ``info`` is what follows the fence: a language, and for some a
+    title.
+    """
 
     page: str
     info: str
@@ -75,12 +77,16 @@ def commands() -> list[Command]:
         for line in block.body.replace("\\\n", " ").splitlines():
             line = line.removeprefix("$ ")
             if line.split(" ")[0].split("=")[0] in _PROGRAMS:
-                found.append(Command(block.page, tuple(_words(line, block.body)), title[1] if title else ""))
+                found.append(
+                    Command(block.page, tuple(_words(line, block.body)), title[1] if title else "")
+                )
     return found
 
 
 def _words(line: str, body: str) -> list[str]:
-    """Split as a shell does. A quoted argument may go on over the next lines: these are taken with it."""
+    """Split as a shell does. A quoted argument may go on over the next lines: these are taken with
+    it.
+    """
     rest = body.replace("\\\n", " ")
     rest = rest[rest.index(line) + len(line) :].splitlines()
     while True:

@@ -1,4 +1,6 @@
-"""What a bare target and an endpoint before it answer to the same request, and what is not the same in it."""
+"""What a bare target and an endpoint before it answer to the same request, and what is not the same
+in it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,17 @@ from typing import Any
 import httpx
 
 # Of each reply its own; and what only a server knows of itself.
-OWN = {"id", "created", "created_at", "completed_at", "model", "object", "metadata", "lookahead", "system_fingerprint"}
+OWN = {
+    "id",
+    "created",
+    "created_at",
+    "completed_at",
+    "model",
+    "object",
+    "metadata",
+    "lookahead",
+    "system_fingerprint",
+}
 OWN |= {"item_id", "call_id", "sequence_number", "cached_tokens"}
 TIMES = re.compile(r"time|latency|_ts$|throughput|^id$")  # of ``meta_info``
 TEXTS = ("text", "content", "reasoning_content")
@@ -46,7 +58,9 @@ def ask(url: str, body: dict[str, Any]) -> tuple[int, Any]:
         return reply.status_code, reply.text
     if not reply.headers["content-type"].startswith("text/event-stream"):
         return 200, reply.json()
-    events = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")]
+    events = [
+        line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: ")
+    ]
     ended = events[-1] == "[DONE]"
     told = [json.loads(event) for event in events[: -1 if ended else None]]
     return 200, summed(told) if "choices" in told[0] else {"events": merged(told), "ended": ended}
@@ -74,7 +88,13 @@ def merged(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for event in events:
         delta = event.get("delta")
-        said = delta if isinstance(delta, str) else (delta or {}).get("text") if isinstance(delta, dict) else None
+        said = (
+            delta
+            if isinstance(delta, str)
+            else (delta or {}).get("text")
+            if isinstance(delta, dict)
+            else None
+        )
         if said is None:
             found.append(event)
         elif found and found[-1]["type"] == event["type"]:
@@ -85,15 +105,30 @@ def merged(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def difference(direct: Any, through: Any, path: str = "") -> str:
-    """Where the endpoint's answer lacks what is in the target's, or has something else; more is allowed."""
+    """Where the endpoint's answer lacks what is in the target's, or has something else; more is
+    allowed.
+    """
     if isinstance(direct, dict) and isinstance(through, dict):
         own = TIMES if path.endswith("meta_info") else re.compile("$^")
-        same = {name: value for name, value in direct.items() if name not in OWN and not own.search(str(name))}
-        found = (difference(value, through.get(name, "?"), f"{path}.{name}") for name, value in same.items())
+        same = {
+            name: value
+            for name, value in direct.items()
+            if name not in OWN and not own.search(str(name))
+        }
+        found = (
+            difference(value, through.get(name, "?"), f"{path}.{name}")
+            for name, value in same.items()
+        )
         return "; ".join(filter(None, found))
     if isinstance(direct, list) and isinstance(through, list) and len(direct) == len(through):
         pairs = enumerate(zip(direct, through, strict=True))
-        return "; ".join(filter(None, (difference(*pair, f"{path}.{number}") for number, pair in pairs)))
+        return "; ".join(
+            filter(None, (difference(*pair, f"{path}.{number}") for number, pair in pairs))
+        )
     # batches of other sizes add up in another order
-    close = isinstance(direct, float) and isinstance(through, float) and math.isclose(direct, through, rel_tol=1e-3)
+    close = (
+        isinstance(direct, float)
+        and isinstance(through, float)
+        and math.isclose(direct, through, rel_tol=1e-3)
+    )
     return "" if direct == through or close else f"{path}: {direct!r} but {through!r}"

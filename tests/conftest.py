@@ -13,7 +13,8 @@ import pytest
 from lr_sglang.engine.loop import background
 from tests.crashes import leave_a_trace
 
-# A shell without job control lets what it starts in the background ignore Ctrl-C, and so would everything started here.
+# A shell without job control lets what it starts in the background ignore Ctrl-C, and so would
+# everything started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -27,19 +28,26 @@ JOIN_SECONDS = 10  # for threads of states that were ended
 @pytest.hookimpl(trylast=True)
 def pytest_configure() -> None:
     leave_a_trace()
-    gc.disable()  # until all tests are imported: a fifth of the time of these imports would go into looking for garbage
+    # until all tests are imported: a fifth of the time of these imports would go into looking for
+    # garbage
+    gc.disable()
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """A process waits at its end for its threads, and a state that a test has dropped has one until it is collected.
+    """A process waits at its end for its threads, and a state that a test has dropped has one until
+    it is collected.
 
     If another is left the run fails and says which, instead of never ending.
     """
     gc.unfreeze()
     gc.collect()
     gc.freeze()  # what is left is not looked through again
-    left = [thread for thread in threading.enumerate() if not thread.daemon and thread is not threading.main_thread()]
+    left = [
+        thread
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
     deadline = time.monotonic() + JOIN_SECONDS
     for thread in left:
         thread.join(max(0.0, deadline - time.monotonic()))
@@ -50,8 +58,8 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def as_in_a_command() -> None:
-    """The process's event loop runs from the start, so that tests that count threads count it always; what is imported
-    by then is not looked through for garbage.
+    """The process's event loop runs from the start, so that tests that count threads count it
+    always; what is imported by then is not looked through for garbage.
     """
     import lr_sglang.api.runner  # noqa: F401 - and with it SGLang
     from lr_sglang.engine.loop import keep_what_is_imported

@@ -1,4 +1,5 @@
-"""A crash of Python itself leaves a trace of all threads: in a file, and after an overflow of any thread's stack.
+"""A crash of Python itself leaves a trace of all threads: in a file, and after an overflow of any
+thread's stack.
 
 ``traced/sitecustomize.py`` is for the other processes of the tests.
 """
@@ -21,7 +22,9 @@ class Stack(ctypes.Structure):
 
 
 def leave_a_trace() -> None:
-    """Where LR_SGLANG_CRASH_FILE says, or as pytest has it. Python gives a second stack to the main thread only."""
+    """Where LR_SGLANG_CRASH_FILE says, or as pytest has it. Python gives a second stack to the main
+    thread only.
+    """
     if path := os.environ.get("LR_SGLANG_CRASH_FILE"):
         faulthandler.enable(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND))
     if sys.platform == "linux":

@@ -1,23 +1,30 @@
-"""Whether an answer was looked ahead for: branches of the target that were under way at the same time."""
+"""Whether an answer was looked ahead for: branches of the target that were under way at the same
+time.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-ANSWERS = 5  # on a busy machine the drafts of a short answer may all be late, and then nothing could overlap
+# on a busy machine the drafts of a short answer may all be late, and then nothing could overlap
+ANSWERS = 5
 
 Span = tuple[int, float, float]  # a position, and the seconds when its branch was begun and written
 
 
 def in_one_of(ask: Callable[[], bool]) -> bool:
-    """Whether one of a few answers was looked ahead for: ``ask`` makes one and says whether it was."""
+    """Whether one of a few answers was looked ahead for: ``ask`` makes one and says
+    whether it was.
+    """
     return any(ask() for _ in range(ANSWERS))
 
 
 def of_record(record: Mapping[str, Any]) -> bool:
     """By the branches of a record."""
-    branches = [one for one in record["branches"] if one["role"] == "target" and one["ended"] is not None]
+    branches = [
+        one for one in record["branches"] if one["role"] == "target" and one["ended"] is not None
+    ]
     return _overlap((one["position"], one["started"], one["ended"]) for one in branches)
 
 
@@ -36,4 +43,8 @@ def of_trace(events: Iterable[Mapping[str, Any]]) -> bool:
 def _overlap(spans: Iterable[Span]) -> bool:
     """Whether one of them was begun before an earlier position was written."""
     known = list(spans)
-    return any(later > earlier and begun < written for earlier, _, written in known for later, begun, _ in known)
+    return any(
+        later > earlier and begun < written
+        for earlier, _, written in known
+        for later, begun, _ in known
+    )

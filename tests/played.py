@@ -1,6 +1,8 @@
-"""Runtimes that generate token by token as SGLang's do, over real tokenizers: ends, caps, stop strings and texts.
+"""Runtimes that generate token by token as SGLang's do, over real tokenizers: ends, caps, stop
+strings and texts.
 
-What they write depends on every id of the prompt, so that one wrong id changes all that comes after it.
+What they write depends on every id of the prompt, so that one wrong id changes all that comes after
+it.
 """
 
 import random
@@ -12,7 +14,14 @@ from lr_sglang.frontend.backend import RuntimeBackend
 class Model:
     """The next id, by all ids before it. With ``noise`` some are another model's."""
 
-    def __init__(self, known: ModelTokenizer, pool: list[int], seed: int, ends: float = 0.05, noise: float = 0.0):
+    def __init__(
+        self,
+        known: ModelTokenizer,
+        pool: list[int],
+        seed: int,
+        ends: float = 0.05,
+        noise: float = 0.0,
+    ):
         self.known, self.pool, self.seed, self.ends, self.noise = known, pool, seed, ends, noise
         self.end = min(known.ends)
 
@@ -35,7 +44,8 @@ class Played:
     Args:
         length_first: the order of SGLang 0.5.16; that of 0.5.23 is the other.
         passes: tokens of one pass of the target.
-        room: tokens of prompt and answer that it holds; it cuts what is asked for to that, without a word.
+        room: tokens of prompt and answer that it holds; it cuts what is asked for to that, without
+            a word.
     """
 
     def __init__(self, model: Model, length_first: bool = True, passes: int = 1, room: int = 10**6):
@@ -47,11 +57,17 @@ class Played:
         request.sending(lambda _: None)
         prompt, sampling = tuple(payload["input_ids"]), payload["sampling_params"]
         self.prompts.append(prompt)
-        ids, finish = self._write(prompt, sampling, max(0, min(sampling["max_new_tokens"], self.room - len(prompt))))
+        ids, finish = self._write(
+            prompt, sampling, max(0, min(sampling["max_new_tokens"], self.room - len(prompt)))
+        )
         shown, before = ids[:-1] if isinstance(finish.get("matched"), int) else ids, prompt[-5:]
         text = self.known.decode((*before, *shown)).removeprefix(self.known.decode(before))
         if not sampling.get("no_stop_trim"):
-            text = text.partition(finish["matched"])[0] if isinstance(finish.get("matched"), str) else text
+            text = (
+                text.partition(finish["matched"])[0]
+                if isinstance(finish.get("matched"), str)
+                else text
+            )
         request.end()
         meta = {"finish_reason": finish, "prompt_tokens": len(prompt), "cached_tokens": 0}
         return {"text": text, "output_ids": list(ids), "meta_info": meta}
@@ -68,7 +84,9 @@ class Played:
             if self.length_first and len(ids) >= most:
                 break
             for at in range(first, len(ids)):
-                found = [stop for stop in stops if stop in self.known._fast.decode(ids[: at + 1], False)]
+                found = [
+                    stop for stop in stops if stop in self.known._fast.decode(ids[: at + 1], False)
+                ]
                 if found or ids[at] in self.known.ends:
                     ended = at + 1, {"type": "stop", "matched": found[0] if found else ids[at]}
                     return (ids[: ended[0]], ended[1]) if ended[0] <= most else (ids[:most], length)
@@ -85,7 +103,10 @@ class Played:
 
 def played(**runtimes: Played) -> RuntimeBackend:
     """Backends by role; returns the target's."""
-    roles = {role: RuntimeBackend(role, one, one.known, seeded=True, token_layer="") for role, one in runtimes.items()}
+    roles = {
+        role: RuntimeBackend(role, one, one.known, seeded=True, token_layer="")
+        for role, one in runtimes.items()
+    }
     for backend in roles.values():
         backend.roles = roles
     return roles["target"]

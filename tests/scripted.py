@@ -1,6 +1,8 @@
-"""Runtimes that answer from a script: deterministic, slow, failing or late, with no server and no model.
+"""Runtimes that answer from a script: deterministic, slow, failing or late, with no server and no
+model.
 
-They stand behind the real backend, interpreter and programs; only the HTTP and the model are replaced.
+They stand behind the real backend, interpreter and programs; only the HTTP and the model are
+replaced.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ END = 3  # the end-of-sequence id; every other id is a character's code
 
 
 class CharTokenizer:
-    """One token per character; ``chat`` marks roles with control characters that no text encodes to."""
+    """One token per character; ``chat`` marks roles with control characters that no text encodes
+    to.
+    """
 
     vocabulary = "characters"
     ends = frozenset({END})
@@ -55,7 +59,8 @@ Writer = Callable[[str, dict[str, Any]], str]
 
 
 class ScriptedTransport:
-    """Answers /generate with ``write(text of the prompt after the last role mark, sampling)``; chr(END) ends it.
+    """Answers /generate with ``write(text of the prompt after the last role mark, sampling)``;
+    chr(END) ends it.
 
     Args:
         seconds: how long a request takes, by its prompt text.
@@ -70,7 +75,10 @@ class ScriptedTransport:
     ) -> None:
         self.write, self.seconds, self.fail = write, seconds, fail
         self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
-        self.length_first, self.passes = True, 1  # SGLang 0.5.16's order; tokens that a pass of the target gives
+        self.length_first, self.passes = (
+            True,
+            1,
+        )  # SGLang 0.5.16's order; tokens that a pass of the target gives
         self.token_layer = ""  # a name: it says that a forward pass gave two tokens
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Request] = set()
@@ -79,14 +87,20 @@ class ScriptedTransport:
         self.aborted = 0
         self._stopped: dict[Request, asyncio.Event] = {}
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
         try:
             return await self._generate(payload, request, request.sending(self._abort))
         finally:
             request.end()
 
-    async def _generate(self, payload: dict[str, Any], request: Request, rid: str) -> dict[str, Any]:
-        text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit("\x01", 1)[-1]
+    async def _generate(
+        self, payload: dict[str, Any], request: Request, rid: str
+    ) -> dict[str, Any]:
+        text = "".join(chr(i) if i > END else "\x01" for i in payload["input_ids"]).rsplit(
+            "\x01", 1
+        )[-1]
         self.requests.append({**payload, "rid": rid, "text": text})
         weighed = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
         error = self.fail_to_weigh() if weighed else self.fail(text)
@@ -114,7 +128,9 @@ class ScriptedTransport:
         return reply
 
     def _weigh(self, payload: dict[str, Any]) -> list[tuple[float | None, int, None]]:
-        """As SGLang does: none for the first. What this model would write itself is likely, anything else is not."""
+        """As SGLang does: none for the first. What this model would write itself is likely,
+        anything else is not.
+        """
         ids, start = payload["input_ids"], payload["logprob_start_len"]
         turn = max(i for i, one in enumerate(ids) if one < END) + 1
         asked = ids[start + 1 :]
@@ -122,21 +138,35 @@ class ScriptedTransport:
         likely = [i < len(written) and one == ord(written[i]) for i, one in enumerate(asked)]
         return [(None, ids[start], None)] + [(LIKELY if yes else -9.0, 0, None) for yes in likely]
 
-    def _reply(self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool) -> dict[str, Any]:
+    def _reply(
+        self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool
+    ) -> dict[str, Any]:
         most, stop = sampling["max_new_tokens"], sampling.get("stop")
         found = [(text.find(one) + len(one), one) for one in _each(stop) if one in text]
         if not sampling.get("ignore_eos"):
             also = [chr(one) for one in sampling.get("stop_token_ids") or ()]
             found += [(text.index(one) + 1, one) for one in (chr(END), *also) if one in text]
         end, what = min(found, default=(most + 1, ""))
-        after = -(-end // self.passes) * self.passes  # where the pass of the token layer ends that wrote the end
+        after = (
+            -(-end // self.passes) * self.passes
+        )  # where the pass of the token layer ends that wrote the end
         if (after >= most) if self.length_first else (end > most):
-            text, finish = text[:end].ljust(after if found else 0, "x")[:most], {"type": "length", "length": most}
+            text, finish = (
+                text[:end].ljust(after if found else 0, "x")[:most],
+                {"type": "length", "length": most},
+            )
         else:
-            text, finish = text[:end], {"type": "stop", "matched": what if what in _each(stop) else ord(what)}
+            text, finish = (
+                text[:end],
+                {"type": "stop", "matched": what if what in _each(stop) else ord(what)},
+            )
         if aborted:
             finish = {"type": "abort", "message": "aborted"}
-        meta = {"finish_reason": finish, "prompt_tokens": len(payload["input_ids"]), "cached_tokens": 0}
+        meta = {
+            "finish_reason": finish,
+            "prompt_tokens": len(payload["input_ids"]),
+            "cached_tokens": 0,
+        }
         meta["completion_tokens"] = len(text)
         if payload.get("return_logprob"):  # the same text, the same confidence
             rng = random.Random(text)
@@ -145,7 +175,11 @@ class ScriptedTransport:
             passes = len(text) // 2
             counts = (passes, 8 * passes, passes)
             meta |= dict(
-                zip(("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"), counts, strict=True)
+                zip(
+                    ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts"),
+                    counts,
+                    strict=True,
+                )
             )
         shown = text[:-1] if isinstance(finish.get("matched"), int) else text.replace(chr(END), "")
         if isinstance(trimmed := finish.get("matched"), str) and not sampling.get("no_stop_trim"):
@@ -178,7 +212,8 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
 
 
 def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
-    """A model whose next step depends on what stands before it; drafts with ``alpha`` < 1 often say something else.
+    """A model whose next step depends on what stands before it; drafts with ``alpha`` < 1 often say
+    something else.
 
     ``whole`` is an answer (with its END) to go on with as long as the prompt is a prefix of it.
     """
@@ -187,14 +222,18 @@ def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
         rng = random.Random(repr((seed, text)))
         if rng.random() > alpha:
             rng = random.Random(repr((seed, alpha, text)))
-            return rng.choice(("other", "o", "", "\n")) + rng.choice((DELIMITER, DELIMITER, "\n\n\n", chr(END)))
+            return rng.choice(("other", "o", "", "\n")) + rng.choice(
+                (DELIMITER, DELIMITER, "\n\n\n", chr(END))
+            )
         return whole[len(text) :] if whole.startswith(text) and text != whole else "lost" + chr(END)
 
     return write
 
 
 def chapters(steps: Sequence[str]) -> Writer:
-    """A model that goes on with a fixed answer wherever the prompt is a prefix of it, and else ends at once."""
+    """A model that goes on with a fixed answer wherever the prompt is a prefix of it, and else ends
+    at once.
+    """
     whole = DELIMITER.join(steps) + chr(END)
 
     def write(text: str, sampling: dict[str, Any]) -> str:

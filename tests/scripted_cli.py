@@ -1,4 +1,6 @@
-"""The command line over scripted runtimes: no server, no model. Run as a program it is such an ``lr-sglang``."""
+"""The command line over scripted runtimes: no server, no model. Run as a program it is such an
+``lr-sglang``.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,15 @@ LAST = "So the answer is \\boxed{17}."
 
 
 def answers(draft: bool = False) -> Any:
-    """Writes three steps and a boxed 17, the draft a wrong second step; knows where it is from the text so far."""
-    steps = ["First this.", "Then that." if not draft else "Then something else.", "And so on.", LAST + chr(END)]
+    """Writes three steps and a boxed 17, the draft a wrong second step; knows where it is from the
+    text so far.
+    """
+    steps = [
+        "First this.",
+        "Then that." if not draft else "Then something else.",
+        "And so on.",
+        LAST + chr(END),
+    ]
 
     def write(text: str, sampling: dict[str, Any]) -> str:
         return DELIMITER.join(steps[text.count(DELIMITER) :])
@@ -34,8 +43,12 @@ def aligned(text: str, sampling: dict[str, Any]) -> str:
     return "a"
 
 
-def transports(seconds: float = 0.01, quick: int = 0, later: float = 0.0) -> dict[str, ScriptedTransport]:
-    """Target, draft and judge; a request to the target takes ``seconds``, or ``later`` after ``quick`` of them."""
+def transports(
+    seconds: float = 0.01, quick: int = 0, later: float = 0.0
+) -> dict[str, ScriptedTransport]:
+    """Target, draft and judge; a request to the target takes ``seconds``, or ``later`` after
+    ``quick`` of them.
+    """
 
     def takes(text: str) -> float:
         return later if quick and len(target.requests) > quick else seconds
@@ -49,7 +62,9 @@ def transports(seconds: float = 0.01, quick: int = 0, later: float = 0.0) -> dic
 
 
 class Servers:
-    """Stands in for ``session.session``; counts how often it was asked, and keeps the deployments."""
+    """Stands in for ``session.session``; counts how often it was asked, and keeps the
+    deployments.
+    """
 
     def __init__(self, **doubles: ScriptedTransport) -> None:
         self.transports = doubles or transports()
@@ -62,9 +77,13 @@ class Servers:
         self.started.append(wanted)
         for role, transport in self.transports.items():
             runtime = wanted.runtime(role)
-            transport.token_layer = runtime.token_layer.algorithm if runtime and runtime.token_layer.on else ""
+            transport.token_layer = (
+                runtime.token_layer.algorithm if runtime and runtime.token_layer.on else ""
+            )
         backend = deployment(**self.transports)
-        yield session.Session({role: b for role, b in backend.roles.items() if wanted.runtime(role)})
+        yield session.Session(
+            {role: b for role, b in backend.roles.items() if wanted.runtime(role)}
+        )
 
 
 if __name__ == "__main__":

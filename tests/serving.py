@@ -76,7 +76,9 @@ class Process:
 
     def usage(self) -> Usage:
         """What it holds now."""
-        status = dict(line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines())
+        status = dict(
+            line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
+        )
         sockets = files = 0
         for entry in os.scandir(f"/proc/{self.pid}/fd"):
             files += 1
@@ -105,7 +107,12 @@ def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = 
     command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
     with errors.open("w") as sink:
         popen = subprocess.Popen(
-            command, cwd=folder, stdout=subprocess.PIPE, stderr=sink, text=True, env={**os.environ, **(environ or {})}
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            text=True,
+            env={**os.environ, **(environ or {})},
         )
     process = Process(popen, errors)
     alarm = threading.Timer(PATIENCE, popen.kill)
@@ -124,7 +131,10 @@ def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = 
 
 @contextmanager
 def serving(
-    folder: Path, urls: Mapping[str, str], *options: object, environ: Mapping[str, str] | None = None
+    folder: Path,
+    urls: Mapping[str, str],
+    *options: object,
+    environ: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
     """``lr-sglang serve`` over runtimes that are up, on a free port."""
     attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
@@ -147,7 +157,9 @@ def simulating(folder: Path, *options: object, roles: Sequence[str] = ROLES) -> 
 
 
 def get(url: str) -> httpx.Response:
-    """Over a connection of its own, as nobody knows who has been killed since; httpx would make TLS ready each time."""
+    """Over a connection of its own, as nobody knows who has been killed since; httpx would make TLS
+    ready each time.
+    """
     return httpx.get(url, timeout=10, verify=TLS)
 
 
@@ -171,7 +183,8 @@ def until(true: Callable[[], Any], seconds: float, every: float = 0.05) -> float
 
 
 class Truth:
-    """What simulated runtimes answer: at each position the target's step, or the draft's where they agree.
+    """What simulated runtimes answer: at each position the target's step, or the draft's where they
+    agree.
 
     Args:
         model: as the runtimes' options say.
@@ -183,7 +196,9 @@ class Truth:
     def steps(self, question: str) -> list[set[str]]:
         """The versions of each step that may be in an answer."""
         words = self._writer.words
-        number = words.number(words.tokenizer.chat([{"role": "user", "content": question}], True).ids or ())
+        number = words.number(
+            words.tokenizer.chat([{"role": "user", "content": question}], True).ids or ()
+        )
         return [
             {
                 words.tokenizer.decode(self.model.step(words, number, position, version))
@@ -210,6 +225,8 @@ class Truth:
                 return ""
             version = next((one for one in versions if rest.startswith(one)), None)
             if version is None:
-                return f"step {position} of {question!r} is neither of {versions}, but {rest[:200]!r}"
+                return (
+                    f"step {position} of {question!r} is neither of {versions}, but {rest[:200]!r}"
+                )
             rest = rest[len(version) :]
         return f"{question!r}: {rest[:200]!r} comes after the end" if rest else ""

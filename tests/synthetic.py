@@ -1,6 +1,8 @@
-"""Records of runs that never were: with known alpha, c1, verdict time and accuracy, in the form that a run writes.
+"""Records of runs that never were: with known alpha, c1, verdict time and accuracy, in the form
+that a run writes.
 
-An answer follows the async schedule on a clock of its own, as ``theory.judged`` has it, with steps of uneven length.
+An answer follows the async schedule on a clock of its own, as ``theory.judged`` has it, with steps
+of uneven length.
 """
 
 import random
@@ -8,12 +10,22 @@ from dataclasses import dataclass, field
 
 TOKENS_A_STEP = 20
 ROLES = ("target", "draft", "judge")
-NONE = {"calls": 0, "generated": 0, "prompt": 0, "cached": 0, "shareable": 0, "reuse": None, "hit_rate": None}
+NONE = {
+    "calls": 0,
+    "generated": 0,
+    "prompt": 0,
+    "cached": 0,
+    "shareable": 0,
+    "reuse": None,
+    "hit_rate": None,
+}
 
 
 @dataclass(frozen=True)
 class Truth:
-    """What a run is made of; times are in seconds. ``loss`` is by how much lookahead is less accurate, as a share."""
+    """What a run is made of; times are in seconds. ``loss`` is by how much lookahead is less
+    accurate, as a share.
+    """
 
     alpha: float = 0.6
     c1: float = 0.1
@@ -27,7 +39,15 @@ class Truth:
     slots: dict = field(default_factory=dict)
 
 
-def run(truth, questions=20, samples=2, seed=0, modes=("autoregressive", "lookahead"), task="synthetic", **more):
+def run(
+    truth,
+    questions=20,
+    samples=2,
+    seed=0,
+    modes=("autoregressive", "lookahead"),
+    task="synthetic",
+    **more,
+):
     """The records of all modes; ``more`` goes into them."""
     chance = random.Random(seed)
     records = []
@@ -41,12 +61,16 @@ def run(truth, questions=20, samples=2, seed=0, modes=("autoregressive", "lookah
                 steps = max(1, round(length * chance.uniform(0.8, 1.25)))
                 faster = truth.token_layer if mode.endswith("sd") else 1.0
                 made = (lookahead if ahead else alone)(truth, steps, chance, truth.step / faster)
-                records.append(record(f"{task}-{number:03}", sample, mode, right, task, truth, *made) | more)
+                records.append(
+                    record(f"{task}-{number:03}", sample, mode, right, task, truth, *made) | more
+                )
     return records
 
 
 def uneven(chance):
-    """The length of a step over that of an average one; a draft of c1 below a half is never late."""
+    """The length of a step over that of an average one; a draft of c1 below a half is
+    never late.
+    """
     return chance.uniform(0.7, 1.3)
 
 
@@ -55,7 +79,9 @@ def alone(truth, count, chance, step):
     lengths = [uneven(chance) for _ in range(count)]
     seconds = step * sum(lengths)
     whole = branch("target", 0, 0.0, seconds, "bonus", sum(map(tokens, lengths)))
-    return [kept(n, one, "target", "written", seconds, count) for n, one in enumerate(lengths)], [whole]
+    return [kept(n, one, "target", "written", seconds, count) for n, one in enumerate(lengths)], [
+        whole
+    ]
 
 
 def lookahead(truth, count, chance, step):
@@ -78,7 +104,9 @@ def cycle(truth, count, chance, step, steps, branches, began):
         ready = max(drafted, written)
         verdict = max([ready + truth.judge, *verdicts[-1:]])
         agrees = chance.random() < truth.alpha
-        source, outcome, judged = ("draft", "accepted", "accepted") if agrees else ("target", "corrected", "rejected")
+        source, outcome, judged = (
+            ("draft", "accepted", "accepted") if agrees else ("target", "corrected", "rejected")
+        )
         branches += [
             branch("draft", place, start, drafted, judged, tokens(drew)),
             branch("target", place, start, written, outcome, tokens(wrote)),
@@ -88,8 +116,15 @@ def cycle(truth, count, chance, step, steps, branches, began):
         steps.append(kept(place, length, source, outcome, verdict, count, truth.judge, agrees))
         verdicts.append(verdict)
         if not agrees:
-            gone = [(start + step * truth.c1 * n, place + n) for n in range(1, min(truth.depth, count - place))]
-            branches += [branch("target", n, at, verdict + 0.002, "cancelled", 5) for at, n in gone if at < verdict]
+            gone = [
+                (start + step * truth.c1 * n, place + n)
+                for n in range(1, min(truth.depth, count - place))
+            ]
+            branches += [
+                branch("target", n, at, verdict + 0.002, "cancelled", 5)
+                for at, n in gone
+                if at < verdict
+            ]
             break
     return verdicts[-1]
 
@@ -101,7 +136,14 @@ def tokens(length):
 def kept(position, length, source, outcome, seconds, count, judge=0.0, agrees=None):
     ending = "end of sequence" if position == count - 1 else "delimiter"
     words = f"Step {position}: {position} + {position} = {2 * position}.\n\n"
-    verdict = {"accepted": agrees, "by": "judge", "reason": "", "seconds": judge, "failed": False, "score": None}
+    verdict = {
+        "accepted": agrees,
+        "by": "judge",
+        "reason": "",
+        "seconds": judge,
+        "failed": False,
+        "score": None,
+    }
     return {
         "position": position,
         "text": words,
@@ -111,7 +153,9 @@ def kept(position, length, source, outcome, seconds, count, judge=0.0, agrees=No
         "ending": ending,
         "seconds": round(seconds, 6),
         "target_text": words if agrees is not None else None,
-        "draft_texts": [] if agrees is None else [words if agrees else f"Or {position} * 2 = {position}2?\n\n"],
+        "draft_texts": []
+        if agrees is None
+        else [words if agrees else f"Or {position} * 2 = {position}2?\n\n"],
         "verdicts": [] if agrees is None else [{**verdict, "earlier": []}],
         "confidences": [],
     }
@@ -136,13 +180,20 @@ def branch(role, position, started, ended, outcome, generated):
 
 
 def config(mode, truth, task):
-    layer = {"algorithm": "ngram", "tokens": 8} if mode.endswith("sd") else {"algorithm": "none", "tokens": None}
+    layer = (
+        {"algorithm": "ngram", "tokens": 8}
+        if mode.endswith("sd")
+        else {"algorithm": "none", "tokens": None}
+    )
     look = {"schedule": "async", "depth": truth.depth, "width": 1, "verifier": "judge"}
     roles = ROLES if mode.startswith("lo") else ROLES[:1]
     return {
         "questions": task,
         "mode": mode,
-        "runtimes": {role: {"model": f"made-up:{role}", "token_layer": layer, **truth.slots} for role in roles},
+        "runtimes": {
+            role: {"model": f"made-up:{role}", "token_layer": layer, **truth.slots}
+            for role in roles
+        },
         "sampling": {"temperature": 0.6, "top_p": 0.95, "seed": 0},
         "limits": {"max_tokens": None},
         "lookahead": look if mode.startswith("lo") else None,
@@ -150,7 +201,10 @@ def config(mode, truth, task):
 
 
 def record(name, sample, mode, right, task, truth, steps, branches):
-    judged, accepted = sum(bool(s["verdicts"]) for s in steps), sum(s["source"] == "draft" for s in steps)
+    judged, accepted = (
+        sum(bool(s["verdicts"]) for s in steps),
+        sum(s["source"] == "draft" for s in steps),
+    )
     used = sum(s["tokens"] for s in steps)
     generated = sum(b["generated"] for b in branches if b["role"] != "judge")
     return {

@@ -1,1 +1,3 @@
-"""Lookahead reasoning on the step tree: one answer, its branches, its verdicts, and how far it looks ahead."""
+"""Lookahead reasoning on the step tree: one answer, its branches, its verdicts, and how far it
+looks ahead.
+"""

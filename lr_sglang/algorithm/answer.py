@@ -1,4 +1,6 @@
-"""One answer in progress: waits for the program's branches, keeps steps, and cancels requests at the end."""
+"""One answer in progress: waits for the program's branches, keeps steps, and cancels requests at
+the end.
+"""
 
 from __future__ import annotations
 
@@ -19,17 +21,21 @@ from lr_sglang.steps.step import Ending, Step, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
 
-BACKOFF_SECONDS = 2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
+BACKOFF_SECONDS = (
+    2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
+)
 
 
 class Answer:
-    """The step tree of one answer and its branches on runtimes. The end of ``async with`` cancels all its requests.
+    """The step tree of one answer and its branches on runtimes. The end of ``async with`` cancels
+    all its requests.
 
     Args:
         s: a state with an open assistant turn, which the answer fills.
 
     Attributes:
-        tree, policy: the steps so far, and the choice of nodes that get branches; set by ``async with``.
+        tree, policy: the steps so far, and the choice of nodes that get branches; set by ``async
+            with``.
 
     Raises:
         PromptTooLong: by ``async with``: the prompt leaves no room for an answer.
@@ -57,7 +63,9 @@ class Answer:
         self._verification = Verification(job, self.branches, self.emitter, self.begin)
         self.ask_verifier = self._verification.ask_verifier
         self.trace.prompt_tokens = prompt_tokens
-        self.trace.seeded = job.sampling.temperature == 0 or all(b.seeded for b in self.roles.values())
+        self.trace.seeded = job.sampling.temperature == 0 or all(
+            b.seeded for b in self.roles.values()
+        )
         job.listen(self._stop)
         self.policy.__enter__()
         return self
@@ -74,19 +82,30 @@ class Answer:
         self._loop.call_soon_threadsafe(self.branches.put, stopped)
 
     def can_ask(self, role: str) -> bool:
-        """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a moment ago."""
+        """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
+        moment ago.
+        """
         if role == "draft" and not self.job.drafts:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
     def gen_step(self, node: Node, role: str) -> SglGen:
-        """``dsl.step`` for the step after ``node``: its token limit, the sampling, log-probabilities for the gate."""
-        tokens, gated = min(self.job.lookahead.max_step_tokens, self.tree.room(node)), role == "draft" and self._gate
+        """``dsl.step`` for the step after ``node``: its token limit, the sampling,
+        log-probabilities for the gate.
+        """
+        tokens, gated = (
+            min(self.job.lookahead.max_step_tokens, self.tree.room(node)),
+            role == "draft" and self._gate,
+        )
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
-            made = self._steps[tokens, gated] = step(max_tokens=tokens, **self.job.sampling.drawn(), **more)
-            made.resolved = self.s.stream_executor.resolve(made.sampling_params)  # shared by all branches
+            made = self._steps[tokens, gated] = step(
+                max_tokens=tokens, **self.job.sampling.drawn(), **more
+            )
+            made.resolved = self.s.stream_executor.resolve(
+                made.sampling_params
+            )  # shared by all branches
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
@@ -105,13 +124,21 @@ class Answer:
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
         """Makes a branch, after ``node``, for the next generation of ``state``."""
         alternative = child.alternative if child else 0
-        branch = Branch(role, node.position, alternative, self.job.seed(role, node.position, node.lineage, alternative))
-        branch.request = state.stream_executor.request = Request(branch.seed, self.job.key, self.tree.ahead(node))
+        branch = Branch(
+            role,
+            node.position,
+            alternative,
+            self.job.seed(role, node.position, node.lineage, alternative),
+        )
+        branch.request = state.stream_executor.request = Request(
+            branch.seed, self.job.key, self.tree.ahead(node)
+        )
         self.branches.begin(branch)
         return branch
 
     async def first_done(self) -> Node:
-        """Waits for the next draft step, target step or verdict; returns the prefix that it belongs to.
+        """Waits for the next draft step, target step or verdict; returns the prefix that it belongs
+        to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
@@ -122,7 +149,9 @@ class Answer:
                 return completion.node
 
     async def all_done(self) -> list[Node]:
-        """Waits for every generation and verdict in flight; returns the prefixes that they belong to."""
+        """Waits for every generation and verdict in flight; returns the prefixes that they belong
+        to.
+        """
         nodes = []
         while self.branches:
             completion = await self.branches.first_done()
@@ -136,7 +165,9 @@ class Answer:
         if completion.key is None:
             raise result  # the answer was stopped
         if isinstance(completion.key, Branch):
-            self.policy.ended(completion.key, 0 if isinstance(result, LookaheadError) else len(result.ids))
+            self.policy.ended(
+                completion.key, 0 if isinstance(result, LookaheadError) else len(result.ids)
+            )
         if node.dropped or (child.dropped if child is not None else node.chosen is not None):
             return False
         if child is None:
@@ -161,9 +192,16 @@ class Answer:
             return
         written, child.state = completion.step(self.roles["draft"].tokenizer)
         room = self.tree.room(completion.node)
-        tokens = tokens_of(written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room)
+        tokens = tokens_of(
+            written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room
+        )
         if not written.ids or tokens > room:
-            self._refuse(child, Verdict(False, "draft", "the step is empty, or exceeds the token budget", failed=True))
+            self._refuse(
+                child,
+                Verdict(
+                    False, "draft", "the step is empty, or exceeds the token budget", failed=True
+                ),
+            )
             return
         child.confidence = policy.confidence(completion.result.meta, len(written.ids))
         self.tree.drafted(child, written, tokens)
@@ -180,8 +218,14 @@ class Answer:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
-        """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises any other error."""
-        refused = isinstance(error, RuntimeRefused) and not error.retryable and not isinstance(error, PromptTooLong)
+        """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises
+        any other error.
+        """
+        refused = (
+            isinstance(error, RuntimeRefused)
+            and not error.retryable
+            and not isinstance(error, PromptTooLong)
+        )
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
         self.trace.failures["draft"] += 1
@@ -192,13 +236,19 @@ class Answer:
         self.emitter.verified(child, verdict)
 
     def cancel_all_but_chosen(self, node: Node) -> None:
-        """Cancels, on the server too, the branches after versions that were not chosen for the step after ``node``."""
+        """Cancels, on the server too, the branches after versions that were not chosen for the step
+        after ``node``.
+        """
         for child in (c for c in node.children if c is not node.chosen):
-            refused = child.verdict and not child.verdict.accepted  # another draft may have been accepted too
+            refused = (
+                child.verdict and not child.verdict.accepted
+            )  # another draft may have been accepted too
             self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
 
     def _drop(self, node: Node, outcome: Outcome) -> None:
-        """Drops a node: the branches of its step get ``outcome``, all branches after it are cancelled."""
+        """Drops a node: the branches of its step get ``outcome``, all branches after it are
+        cancelled.
+        """
         for below in self.tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _branches_of(below):
@@ -208,13 +258,19 @@ class Answer:
             below.release()
 
     def keep(self, node: Node) -> None:
-        """Makes ``node`` a step of the answer: closes its branches, and appends its text to the program's state."""
+        """Makes ``node`` a step of the answer: closes its branches, and appends its text to the
+        program's state.
+        """
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
         if self.tree.ends(node) and not kept.complete:
-            node.step = kept = completed(kept, self.roles["draft" if drafted else "target"].tokenizer)
-        outcome = Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
+            node.step = kept = completed(
+                kept, self.roles["draft" if drafted else "target"].tokenizer
+            )
+        outcome = (
+            Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
+        )
         for branch in (*_branches_of(node), parent.expanding):
             self.branches.give_up(branch, outcome)
         self._record(
@@ -224,7 +280,9 @@ class Answer:
             target_text=parent.target.text if parent.target else None,
             draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
             verdicts=tuple(c.verdict for c in parent.children),
-            confidences=tuple(c.confidence for c in parent.children) if self.job.lookahead.gate else (),
+            confidences=tuple(c.confidence for c in parent.children)
+            if self.job.lookahead.gate
+            else (),
         )
         self.emitter.kept(parent, node, outcome)
         self.policy.decided(parent)
@@ -237,15 +295,21 @@ class Answer:
         node.release()  # frees the memory of earlier steps
 
     def _reorder(self, root: Node) -> None:
-        """Updates the order of requests that wait for a slot: each is now one step nearer to the root."""
+        """Updates the order of requests that wait for a slot: each is now one step nearer to the
+        root.
+        """
         for node in root.subtree():
             for branch in (*_branches_of(node), node.expanding):
                 if branch is not None and branch.request is not None and not branch.request.sent:
-                    for pool in {backend.pool for backend in self.roles.values()}:  # a verifier may ask any role
+                    for pool in {
+                        backend.pool for backend in self.roles.values()
+                    }:  # a verifier may ask any role
                         pool.reorder(branch.request, branch.position - root.position)
 
     async def keep_steps(self, state: ProgramState) -> None:
-        """Waits for the target's generation of several steps after the root, and keeps these steps."""
+        """Waits for the target's generation of several steps after the root, and keeps
+        these steps.
+        """
         node, (result, known) = self.tree.root, await self._generated(state)
         after, found = node.state.fork(1)[0], (result.ids, result.finish, known, result.ends)
         for made in split_ids(*found, node.step, last=False) or [Step("", (), Ending.CAP)]:
@@ -256,7 +320,9 @@ class Answer:
             self.keep(node)
 
     async def keep_whole(self, state: ProgramState) -> None:
-        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into steps."""
+        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into
+        steps.
+        """
         node, (result, known) = self.tree.root, await self._generated(state)
         for kept in split_ids(result.ids, result.finish, known, result.ends):
             self._record(kept, "target", "written")
@@ -267,7 +333,9 @@ class Answer:
         self.emitter.ended(node, self.trace.finish)
 
     async def _generated(self, state: ProgramState) -> tuple[Any, Any]:
-        """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if it failed."""
+        """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if
+        it failed.
+        """
         branch = self.tree.root.expanding = self.watch(state, self.tree.root)
         while (completion := await self.branches.first_done()).key is not branch:
             self._enter(completion)
@@ -281,7 +349,16 @@ class Answer:
             return
         self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self.branches.now()
-        record = StepRecord(position, kept.text, len(kept.ids), source, outcome, kept.ending.value, seconds, **versions)
+        record = StepRecord(
+            position,
+            kept.text,
+            len(kept.ids),
+            source,
+            outcome,
+            kept.ending.value,
+            seconds,
+            **versions,
+        )
         self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
         if self.job.on_step:
             self._left = True
@@ -290,7 +367,9 @@ class Answer:
 
 
 def _branches_of(node: Node) -> Iterator[Branch]:
-    """The branches that drafted the step leading to ``node``, and those of the verifiers that checked it."""
+    """The branches that drafted the step leading to ``node``, and those of the verifiers that
+    checked it.
+    """
     if node.drafting is not None:
         yield node.drafting
     if node.asked is not None:

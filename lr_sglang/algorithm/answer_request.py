@@ -25,7 +25,8 @@ class AnswerRequest:
         question, sample: identify the answer; seeds are derived from them.
         experience: statistics shared by all answers of a run.
         on_step: called with each step as it is kept, on the event loop, which waits for it.
-        on_event: called with each event while the answer is made, on the event loop, which waits for it.
+        on_event: called with each event while the answer is made, on the event loop, which waits
+            for it.
         key: a router keeps requests with the same key on one worker; unique by default.
         check: the judge's measured false accepts, if the verifier may ask a judge.
         record: the trace; filled while the program runs, complete when the program has returned.
@@ -48,11 +49,15 @@ class AnswerRequest:
 
     @property
     def drafts(self) -> bool:
-        """Whether steps are drafted; the target answers alone where the judge accepts too many pairs that differ."""
+        """Whether steps are drafted; the target answers alone where the judge accepts too many
+        pairs that differ.
+        """
         return self.check is None or self.check.trusted(self.lookahead.max_false_accepts)
 
     def stop(self) -> None:
-        """Ends the answer, from any thread: its requests are cancelled, and its program raises ``Cancelled``."""
+        """Ends the answer, from any thread: its requests are cancelled, and its program raises
+        ``Cancelled``.
+        """
         self._stopped = True
         if self._wake:
             self._wake()
@@ -64,6 +69,8 @@ class AnswerRequest:
             wake()
 
     def seed(self, *where: Any) -> int:
-        """The seed of one branch, derived from the run's seed, the question, the sample and ``where``."""
+        """The seed of one branch, derived from the run's seed, the question, the sample and
+        ``where``.
+        """
         key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
         return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

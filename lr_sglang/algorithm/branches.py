@@ -47,8 +47,12 @@ class Completion:
         made = make_step(result.ids, result.finish, node.step, known, result.ends)
         assert state is not None
         wrote = state.stream_executor
-        # Roles with another vocabulary read the state's text, so it must end with the text of the step.
-        if made.ids != result.ids or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text:
+        # Roles with another vocabulary read the state's text, so it must end with the text of the
+        # step.
+        if (
+            made.ids != result.ids
+            or str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None)) != made.text
+        ):
             state = node.state.fork(1)[0]
             state += made.tokens()
         return made, state
@@ -57,7 +61,8 @@ class Completion:
 def tokens_of(step: Step, known: Tokenizer, target: Tokenizer, room: int) -> int:
     """The number of tokens of a drafted step in the target's vocabulary.
 
-    A step that uses up ``room``, the answer's remaining tokens, ends the answer; an incomplete last character counts.
+    A step that uses up ``room``, the answer's remaining tokens, ends the answer; an incomplete last
+    character counts.
 
     Args:
         known: the draft's tokenizer.
@@ -95,7 +100,9 @@ class Branches:
         branch.started = self.now()
         self._trace.branches.append(branch)
         self._pending_reuse.add(branch)
-        if self._draining:  # of a verifier whose request was cancelled, and which asks for something else
+        if (
+            self._draining
+        ):  # of a verifier whose request was cancelled, and which asks for something else
             self.give_up(branch, Outcome.CANCELLED)
 
     def expect(self, branch: Branch, state: ProgramState, node: Node, child: Node | None) -> None:
@@ -158,19 +165,25 @@ class Branches:
             result.record_in(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
-        """Closes a branch with its outcome; a request still running is cancelled, on the server too."""
+        """Closes a branch with its outcome; a request still running is cancelled, on the server
+        too.
+        """
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
             if branch.request is not None:
                 branch.request.cancel()
 
     async def drain(self) -> None:
-        """Cancels the requests in flight, waits until they have ended on the runtimes, and completes the record."""
+        """Cancels the requests in flight, waits until they have ended on the runtimes, and
+        completes the record.
+        """
         self._draining = True
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
         for inquiry in [key for key in self._open if not isinstance(key, Branch)]:
-            if inquiry.task is not None and all(branch.request is None for branch in inquiry.branches):
+            if inquiry.task is not None and all(
+                branch.request is None for branch in inquiry.branches
+            ):
                 inquiry.task.cancel()
         try:
             async with asyncio.timeout(DRAIN_SECONDS):

@@ -16,9 +16,11 @@ _OWN = f"{__name__.partition('.')[0]}."
 
 
 class Guarded:
-    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed rejection.
+    """A user's verifier: an error in it, or a result that is no ``Verdict``, becomes a failed
+    rejection.
 
-    A verdict times out after the timeout of the target's runtime. Other attributes are those of the verifier itself.
+    A verdict times out after the timeout of the target's runtime. Other attributes are those of the
+    verifier itself.
 
     Args:
         name: the name in verdicts, if the verifier has no ``name``.
@@ -49,7 +51,11 @@ class Guarded:
         except BaseException as error:  # noqa: BLE001 - as above
             why = _why(error)
             return self._failed(f"no verdict in {seconds:g} s" if limit.expired() else why)
-        return made if isinstance(made, Verdict) else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
+        return (
+            made
+            if isinstance(made, Verdict)
+            else self._failed(f"verify() returned {made!r}, not an lr.Verdict")
+        )
 
     def _failed(self, why: str) -> Verdict:
         return Verdict(False, self.name, why, failed=True)
@@ -62,7 +68,9 @@ def guarded(verifier: Any) -> Verifier:
 
 
 async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
-    """The verdict of a verifier, which it returns, computes in a coroutine, or gives to ``inquiry.reply``."""
+    """The verdict of a verifier, which it returns, computes in a coroutine, or gives to
+    ``inquiry.reply``.
+    """
     found = guarded(verifier).verify(inquiry)
     if found is None:
         found = inquiry.replied()
@@ -70,7 +78,9 @@ async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
 
 
 def _why(error: BaseException) -> str:
-    """Describes an error of a user's code, or of a runtime that it asked; raises again one that ends the answer."""
+    """Describes an error of a user's code, or of a runtime that it asked; raises again one that
+    ends the answer.
+    """
     if isinstance(error, ConfigError) or plugin_files.is_stop(error):
         raise error
     return str(error) if isinstance(error, LookaheadError) else plugin_files.describe(error)

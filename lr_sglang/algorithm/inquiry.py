@@ -20,7 +20,8 @@ class Inquiry:
 
     Attributes:
         state: the program after the prefix that both versions follow; fork it, do not add to it.
-        track: records a request to a runtime in the answer, which cancels it when the verdict is no longer needed.
+        track: records a request to a runtime in the answer, which cancels it when the verdict is no
+            longer needed.
         branches: the requests so far, in order.
         aside: True for a check of the judge: no answer waits for the verdict or depends on it.
     """
@@ -33,19 +34,25 @@ class Inquiry:
     _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     async def generation(self, state: ProgramState) -> Generation:
-        """Waits for the only ``gen`` in progress in a state, and returns what the runtime generated.
+        """Waits for the only ``gen`` in progress in a state, and returns what the runtime
+        generated.
 
         Raises:
-            LookaheadError: the request failed, or was cancelled because the verdict is not needed any more.
+            LookaheadError: the request failed, or was cancelled because the verdict is not needed
+                any more.
         """
         executor, request = state.stream_executor, self.track(self, state)
         await executor.drained()
         if isinstance(request.result, Generation):
             return request.result
-        raise copy(request.result or executor.error_)  # a copy, whose traceback does not keep the state in memory
+        raise copy(
+            request.result or executor.error_
+        )  # a copy, whose traceback does not keep the state in memory
 
     def reply(self, verdict: Verdict) -> None:
-        """Gives the verdict of a verifier whose ``verify`` returned None; call it once, from any thread."""
+        """Gives the verdict of a verifier whose ``verify`` returned None; call it once, from any
+        thread.
+        """
 
         def take() -> None:
             if not self._reply().done():
@@ -77,4 +84,6 @@ class Verifier(Protocol):
     name: str
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
-        """Returns the verdict, a coroutine for it, or None and later calls ``inquiry.reply``. Must not block."""
+        """Returns the verdict, a coroutine for it, or None and later calls ``inquiry.reply``. Must
+        not block.
+        """

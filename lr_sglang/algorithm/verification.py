@@ -22,7 +22,8 @@ from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a
 
 Begin = Callable[[str, ProgramState, Node, Node], Branch]
 LAST = 2**30  # the order of a request that waits for a slot until no other request does
-# Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step waits for it.
+# Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
+# waits for it.
 PATIENCE = 0.05
 
 
@@ -33,9 +34,13 @@ class Verification:
         begin: makes the branch of a request to a runtime, as ``Answer.begin``.
     """
 
-    def __init__(self, job: AnswerRequest, branches: Branches, emitter: EventEmitter, begin: Begin) -> None:
+    def __init__(
+        self, job: AnswerRequest, branches: Branches, emitter: EventEmitter, begin: Begin
+    ) -> None:
         self._job, self._branches, self._emitter, self._begin = job, branches, emitter, begin
-        self._last: tuple[int, Step] | None = None  # position and target's version of the pair of the last verdict
+        self._last: tuple[int, Step] | None = (
+            None  # position and target's version of the pair of the last verdict
+        )
 
     def ask_verifier(self, child: Node, pair: Pair) -> None:
         """Asks the verifier about a pair, unless the pair is rejected without it."""
@@ -68,13 +73,17 @@ class Verification:
             if aside:
                 return request
             self._emitter.begun("judge", node, child)
-            if child.dropped or child.verdict is not None or node.chosen is not None:  # the step was decided meanwhile
+            if (
+                child.dropped or child.verdict is not None or node.chosen is not None
+            ):  # the step was decided meanwhile
                 self._branches.give_up(branch, Outcome.CANCELLED)
             return request
 
         return Inquiry(pair, node.state, track, aside=aside)
 
-    def _consult(self, verifier: Verifier, inquiry: Inquiry, node: Node, child: Node) -> asyncio.Task[Verdict] | None:
+    def _consult(
+        self, verifier: Verifier, inquiry: Inquiry, node: Node, child: Node
+    ) -> asyncio.Task[Verdict] | None:
         found = guarded(verifier).verify(inquiry)
         if isinstance(found, Verdict):
             if not inquiry.aside:
@@ -82,7 +91,9 @@ class Verification:
             return None
         task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
         if inspect.iscoroutine(found):
-            task.add_done_callback(lambda _: found.close())  # a task cancelled before it ran never awaits it
+            task.add_done_callback(
+                lambda _: found.close()
+            )  # a task cancelled before it ran never awaits it
         return task
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:
@@ -99,22 +110,35 @@ class Verification:
         self._emitter.verified(child, verdict)
 
     def _check_judge(self, pair: Pair, child: Node, verdict: Verdict) -> None:
-        """Checks the judge now and then: asks about a draft and the target's step of another position."""
+        """Checks the judge now and then: asks about a draft and the target's step of another
+        position.
+        """
         other, self._last = self._last, (child.position, pair.target)
         check, verifier, node = self._job.check, self._job.verifier, child.parent
-        if check is None or verdict.failed or not check.judged(verdict.seconds) or other is None or node is None:
+        if (
+            check is None
+            or verdict.failed
+            or not check.judged(verdict.seconds)
+            or other is None
+            or node is None
+        ):
             return
         position, step = other
         if position == child.position or read_alike(step.text, pair.draft.text) or verifier is None:
             return
-        began, shown = self._branches.now(), self._inquire(node, child, Pair(step, pair.draft), aside=True)
+        began, shown = (
+            self._branches.now(),
+            self._inquire(node, child, Pair(step, pair.draft), aside=True),
+        )
         task = self._consult(verifier, shown, node, child)
 
         def done(task: asyncio.Task[Verdict]) -> None:
             check.showing, check.checking = False, check.checking + self._branches.now() - began
             found = None if task.cancelled() or task.exception() else task.result()
             for branch in shown.branches:
-                self._branches.give_up(branch, Outcome.ACCEPTED if found and found.accepted else Outcome.REJECTED)
+                self._branches.give_up(
+                    branch, Outcome.ACCEPTED if found and found.accepted else Outcome.REJECTED
+                )
             if found is not None and not found.failed:
                 check.add([found.accepted], self._job.lookahead.max_false_accepts)
 

@@ -8,7 +8,16 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lr_sglang.algorithm import policy
-from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Role, Runtime, Sampling, TokenLayer
+from lr_sglang.config import (
+    ROLES,
+    Deployment,
+    Limits,
+    Lookahead,
+    Role,
+    Runtime,
+    Sampling,
+    TokenLayer,
+)
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
@@ -37,7 +46,8 @@ class Settings:
     """The settings that all samples of a ``Runner`` share.
 
     Attributes:
-        program: replaces the mode's own program; in a mode without lookahead, the target alone generates for it.
+        program: replaces the mode's own program; in a mode without lookahead, the target alone
+            generates for it.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -55,7 +65,8 @@ class RunInfo:
         suffix: appended to each question.
         config: the configuration that is written to the records, by mode.
         on_step: called with each step of each sample, on the event loop.
-        keep: called in a thread with each record when its answer ends; returns the record that ``run`` yields.
+        keep: called in a thread with each record when its answer ends; returns the record that
+            ``run`` yields.
     """
 
     suffix: str = ""
@@ -88,7 +99,9 @@ class Plan(Settings):
         return self.lossless_layer or (MODES[mode].adaptive and has_one)
 
     def roles(self, mode: str) -> list[Role]:
-        """The roles that a mode needs. A program from outside may ask the judge, with any verifier."""
+        """The roles that a mode needs. A program from outside may ask the judge, with
+        any verifier.
+        """
         if not MODES[mode].ahead:
             return ["target"]
         asked = verifier_registry.asks(MODES[mode].lookahead(self.lookahead).verifier)
@@ -102,20 +115,28 @@ class Plan(Settings):
             **more,
             **({"program": self.program} if self.program else {}),
             "mode": mode,
-            "runtimes": {role: self._described(role, mode) for role in roles if role in self.models},
+            "runtimes": {
+                role: self._described(role, mode) for role in roles if role in self.models
+            },
             "sampling": MODES[mode].sampling(self.sampling).to_dict(),
             "limits": self.limits.to_dict(),
-            "lookahead": MODES[mode].lookahead(self.lookahead).to_dict() if MODES[mode].ahead else None,
+            "lookahead": MODES[mode].lookahead(self.lookahead).to_dict()
+            if MODES[mode].ahead
+            else None,
             "judge_prompt": self.judge_prompt if "judge" in roles else None,
         }
 
     def lean(self, *verifiers: str) -> bool:
-        """Whether this process runs only our own code and no model, also for these ``verifiers``."""
+        """Whether this process runs only our own code and no model, also for these
+        ``verifiers``.
+        """
         used = (self.lookahead.verifier, *verifiers)
         return not _is_outside(self.program) and not any(map(verifier_registry.runs_models, used))
 
     def server_sets(self, modes: Collection[str]) -> list[list[str]]:
-        """Groups of modes that can share servers, which need a restart to turn the token layer on or off."""
+        """Groups of modes that can share servers, which need a restart to turn the token layer on
+        or off.
+        """
         sets: dict[bool, list[str]] = {}
         for mode in modes:
             sets.setdefault(self.layered(mode), []).append(mode)
@@ -127,13 +148,17 @@ class Plan(Settings):
         shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
         owners = {shared.get(role, role) for role in roles}
         runtimes = {
-            owner: self._sized(runtime, [r for r in roles if shared.get(r, r) == owner], modes, answers)
+            owner: self._sized(
+                runtime, [r for r in roles if shared.get(r, r) == owner], modes, answers
+            )
             for owner, runtime in self.deployment.runtimes.items()
             if owner in owners
         }
         return self.deployment.replace(runtimes=runtimes, shared=shared)
 
-    def _sized(self, runtime: Runtime, roles: Collection[Role], modes: Collection[str], answers: int) -> Runtime:
+    def _sized(
+        self, runtime: Runtime, roles: Collection[Role], modes: Collection[str], answers: int
+    ) -> Runtime:
         if runtime.url:
             return runtime
         if not any(self.layered(mode) for mode in modes):
@@ -147,21 +172,31 @@ class Plan(Settings):
         if not looks:
             return 1
         # A verifier that asks the target sends it as many requests as a judge would get.
-        asked = "target" in roles and any("target" in verifier_registry.asks(look.verifier) for look in looks)
+        asked = "target" in roles and any(
+            "target" in verifier_registry.asks(look.verifier) for look in looks
+        )
         more = policy.in_flight(self.lookahead, "judge") if asked else 0
         return sum(policy.in_flight(self.lookahead, role) for role in roles) + more
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """The models with random weights that these modes use."""
-        named = {self.models[role] for mode in modes for role in self.roles(mode) if role in self.models}
-        named |= {runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()}
+        named = {
+            self.models[role] for mode in modes for role in self.roles(mode) if role in self.models
+        }
+        named |= {
+            runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()
+        }
         return sorted({shape for model in named if (shape := shapes.name_of(model))})
 
     def placement(self) -> dict[str, Any]:
         found = {}
         for role in self.models:
-            table = {key: value for key, value in self._table(role).items() if key in PLACEMENT and value}
-            found[role] = table | ({"url": _without_secrets(table["url"])} if "url" in table else {})
+            table = {
+                key: value for key, value in self._table(role).items() if key in PLACEMENT and value
+            }
+            found[role] = table | (
+                {"url": _without_secrets(table["url"])} if "url" in table else {}
+            )
         return found
 
     def _table(self, role: str) -> dict[str, Any]:
@@ -180,7 +215,8 @@ class Plan(Settings):
         """Checks that the plan can answer in these modes (default: its own), and returns it.
 
         Raises:
-            ConfigError: a mode lacks a role, or there is no such verifier, program or judge's prompt.
+            ConfigError: a mode lacks a role, or there is no such verifier, program or judge's
+                prompt.
         """
         if self.program:
             program_registry.parse(self.program)
@@ -191,7 +227,10 @@ class Plan(Settings):
 
     def _check(self, look: Lookahead) -> None:
         if "draft" not in self.models:
-            raise ConfigError("lookahead needs a draft model", hint="give --draft MODEL|URL, or --mode autoregressive")
+            raise ConfigError(
+                "lookahead needs a draft model",
+                hint="give --draft MODEL|URL, or --mode autoregressive",
+            )
         judged = verifier_registry.needs_judge(look.verifier)
         if judged and "judge" not in self.models:
             hint = "give --judge MODEL|URL (--judge target shares the target), or --verifier exact"

@@ -1,4 +1,6 @@
-"""A deployment for questions from Python: starts its servers, answers questions of any thread, stops the servers."""
+"""A deployment for questions from Python: starts its servers, answers questions of any thread,
+stops the servers.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
 from lr_sglang.verifiers.requests import RequestMaker
 
-STOP_AGAIN = 0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed
+STOP_AGAIN = (
+    0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed
+)
 
 
 def deployment(
@@ -33,12 +37,14 @@ def deployment(
     timeout: float = 600.0,
     **runtimes: str,
 ) -> OpenDeployment:
-    """A deployment for the questions of this process: a context manager that starts and stops its servers.
+    """A deployment for the questions of this process: a context manager that starts and stops its
+    servers.
 
     Args:
-        of: a TOML file, a built-in name, a ``Deployment``, or backends by role. The default is the pocket models, or
-            only ``runtimes`` if these name a target.
-        attach: instead of ``of``, the name of a deployment that ``lr-sglang launch`` runs; no server is started then.
+        of: a TOML file, a built-in name, a ``Deployment``, or backends by role. The default is the
+            pocket models, or only ``runtimes`` if these name a target.
+        attach: instead of ``of``, the name of a deployment that ``lr-sglang launch`` runs; no
+            server is started then.
         logs: folder of the servers' logs; a temporary folder by default.
         timeout: seconds for the servers to start.
         runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a running server.
@@ -47,11 +53,17 @@ def deployment(
         ConfigError: there is no such deployment or role, or it does not run.
     """
     if attach and of is not None:
-        raise ConfigError("of and attach both say where the runtimes are", hint="leave one of them out")
+        raise ConfigError(
+            "of and attach both say where the runtimes are", hint="leave one of them out"
+        )
     if isinstance(of, Mapping):
         if runtimes:
-            raise ConfigError(f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out")
-        return OpenDeployment(Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of)
+            raise ConfigError(
+                f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out"
+            )
+        return OpenDeployment(
+            Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of
+        )
     if attach:
         plan = launched.find(attach).attachable()
     elif of is None and "target" in runtimes:
@@ -64,7 +76,8 @@ def deployment(
 
 
 class OpenDeployment:
-    """A deployment that answers questions, also of several threads at once. ``deployment`` makes it.
+    """A deployment that answers questions, also of several threads at once. ``deployment`` makes
+    it.
 
     Attributes:
         config: its runtimes, and the defaults of its answers.
@@ -96,9 +109,15 @@ class OpenDeployment:
         with ExitStack() as stack:
             if roles is None:
                 if not self.config.judge_prompt and (judge := self.config.runtime("judge")):
-                    self.config = self.config.replace(judge_prompt=prompt_for(model_of("judge", judge)))
-                logs = self._logs or stack.enter_context(tempfile.TemporaryDirectory(prefix="lr-sglang-"))
-                roles = stack.enter_context(deployed(self.config, Path(logs), timeout=self._timeout))
+                    self.config = self.config.replace(
+                        judge_prompt=prompt_for(model_of("judge", judge))
+                    )
+                logs = self._logs or stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="lr-sglang-")
+                )
+                roles = stack.enter_context(
+                    deployed(self.config, Path(logs), timeout=self._timeout)
+                )
             requests = RequestMaker(roles, self.config.judge_prompt)
             if not self.given:
                 call(requests.check_judge(self.config.lookahead), roles["target"].loop)
@@ -107,7 +126,9 @@ class OpenDeployment:
         return self
 
     def close(self) -> None:
-        """Cancels the answers in progress, then stops the servers. Idempotent; ``open`` starts them again."""
+        """Cancels the answers in progress, then stops the servers. Idempotent; ``open`` starts them
+        again.
+        """
         closed, self._requests = self._requests, None
         deadline = time.monotonic() + STOP_SECONDS
         while self._running and time.monotonic() < deadline:
@@ -134,7 +155,9 @@ class OpenDeployment:
         """
         requests = self._requests  # read once: another thread may close the deployment
         if requests is None:
-            raise ConfigError("the deployment is not open", hint="with lr.deployment(...) as d: ...")
+            raise ConfigError(
+                "the deployment is not open", hint="with lr.deployment(...) as d: ..."
+            )
         return requests
 
     @property
@@ -147,7 +170,8 @@ class OpenDeployment:
         return self.requests.roles
 
     def backend(self, **options: Any) -> LookaheadBackend:
-        """A backend for ``sgl.set_default_backend`` or ``program.run(backend=...)``, with lookahead reasoning.
+        """A backend for ``sgl.set_default_backend`` or ``program.run(backend=...)``, with lookahead
+        reasoning.
 
         Args:
             options: fields of ``Lookahead``.

@@ -1,4 +1,6 @@
-"""Runs many samples on started runtimes, several at a time, until all have ended or ``stop`` is called."""
+"""Runs many samples on started runtimes, several at a time, until all have ended or ``stop`` is
+called.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,8 @@ PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lo
 
 
 class Runner:
-    """Makes samples on the runtimes' event loop. As a context manager it cancels running samples at its end.
+    """Makes samples on the runtimes' event loop. As a context manager it cancels running samples at
+    its end.
 
     Args:
         roles: backends of started runtimes.
@@ -42,13 +45,23 @@ class Runner:
         info: the data of the run.
 
     Raises:
-        ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or program.
+        ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or
+            program.
     """
 
     def __init__(
-        self, roles: Mapping[str, RuntimeBackend], settings: Settings, concurrency: int = 1, info: RunInfo | None = None
+        self,
+        roles: Mapping[str, RuntimeBackend],
+        settings: Settings,
+        concurrency: int = 1,
+        info: RunInfo | None = None,
     ) -> None:
-        self.roles, self.settings, self.concurrency, self.info = roles, settings, concurrency, info or RunInfo()
+        self.roles, self.settings, self.concurrency, self.info = (
+            roles,
+            settings,
+            concurrency,
+            info or RunInfo(),
+        )
         self._running: set[AnswerRequest] = set()
         self._experience = policy.experience_for(settings.lookahead)
         self._loop = roles["target"].loop
@@ -59,7 +72,9 @@ class Runner:
         self._requests = RequestMaker(roles, settings.judge_prompt, self._experience)
         self._backend = backends(self._requests)
 
-    def run(self, work: Sequence[Work], idle: Callable[[], None] = lambda: None) -> Iterator[Record]:
+    def run(
+        self, work: Sequence[Work], idle: Callable[[], None] = lambda: None
+    ) -> Iterator[Record]:
         """Makes the samples; yields their records as they end, in the caller's thread.
 
         A sample that fails gives a record with its error, and the others continue.
@@ -83,12 +98,18 @@ class Runner:
                     made, keep = await self._make(item), self.info.keep
                     self._ended.put(await asyncio.to_thread(keep, made) if keep else made)
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                self._ended.put(Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error)
+                self._ended.put(
+                    Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error
+                )
                 return
             if self._stopping:
-                self._ended.put(Cancelled("stopped"))  # ends a caller's wait for samples that are not made
+                self._ended.put(
+                    Cancelled("stopped")
+                )  # ends a caller's wait for samples that are not made
 
-        self._tasks = [asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in work[: self.concurrency]]
+        self._tasks = [
+            asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in work[: self.concurrency]
+        ]
         for _ in work:
             result = self._wait(idle)
             if isinstance(result, BaseException):
@@ -107,7 +128,9 @@ class Runner:
         keep_what_is_imported()
 
     def stop(self) -> None:
-        """Cancels the running samples, on the runtimes too, and waits up to STOP_SECONDS for them. Idempotent."""
+        """Cancels the running samples, on the runtimes too, and waits up to STOP_SECONDS for them.
+        Idempotent.
+        """
         self._stopping = True
         self._loop.call_soon_threadsafe(self._stop_all)
         if wait(self._tasks, STOP_SECONDS).not_done:

@@ -1,4 +1,6 @@
-"""A solution: an answer's text, its trace and its record, and a table of its steps for notebooks."""
+"""A solution: an answer's text, its trace and its record, and a table of its steps for
+notebooks.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,13 @@ class Solution:
             "seconds": f"{self.seconds:.2f}",
             "error": self.error,
         }
-        head = ", ".join(f"{name} {escape(str(value))}" for name, value in figures.items() if value is not None)
+        head = ", ".join(
+            f"{name} {escape(str(value))}" for name, value in figures.items() if value is not None
+        )
         rows = "".join(_row(step) for step in self.steps[:MAX_STEPS])
-        more = f"<p>and {len(self.steps) - MAX_STEPS} more</p>" if len(self.steps) > MAX_STEPS else ""
+        more = (
+            f"<p>and {len(self.steps) - MAX_STEPS} more</p>" if len(self.steps) > MAX_STEPS else ""
+        )
         columns = "".join(f"<th>{name}</th>" for name in ("s", "by", "outcome", "tokens", "step"))
         table = f"<table><tr>{columns}</tr>{rows}</table>{more}" if rows else ""
         return f"<div><p><b>{escape(self.question[:SHOWN])}</b></p><p>{head}</p>{table}</div>"
@@ -80,4 +86,8 @@ def _row(step: StepRecord) -> str:
     shown = step.text.strip()
     shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + " ..."
     cells = (f"{step.seconds:.2f}", step.source, step.outcome, str(step.tokens), shown)
-    return "<tr>" + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in cells) + "</tr>"
+    return (
+        "<tr>"
+        + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in cells)
+        + "</tr>"
+    )

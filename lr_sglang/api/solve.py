@@ -29,7 +29,10 @@ from lr_sglang.tasks import Question
 from lr_sglang.user_programs.program import Program
 
 Asked = str | Sequence[Mapping[str, str]]
-_WITH_LAYER = {"lookahead": "lookahead+sd", "autoregressive": "sd"}  # names for runtimes with a token layer
+_WITH_LAYER = {
+    "lookahead": "lookahead+sd",
+    "autoregressive": "sd",
+}  # names for runtimes with a token layer
 _OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field in fields(kind)}
 
 
@@ -52,7 +55,14 @@ class AnswerTask:
         with self.live.answering(self.job):
             if self.mode.ahead and not self.live.given:
                 await self.live.requests.prepare(self.job.lookahead)
-            await answer(self.program, self.mode, self.messages, self.job, self.live.roles, self.live.backends)
+            await answer(
+                self.program,
+                self.mode,
+                self.messages,
+                self.job,
+                self.live.roles,
+                self.live.backends,
+            )
             return self.solution()
 
     def solution(self, error: LookaheadError | None = None) -> Solution:
@@ -64,7 +74,9 @@ class AnswerTask:
             "sampling": job.sampling.to_dict(),
             "limits": job.limits.to_dict(),
         }
-        made = record.make(Question(job.question, asked), self.mode.name, job, config, machine.versions(), error)
+        made = record.make(
+            Question(job.question, asked), self.mode.name, job, config, machine.versions(), error
+        )
         return Solution(asked, job.record, made, error)
 
 
@@ -80,15 +92,25 @@ def resolve_request(
     """Makes the task of a question from its options.
 
     Raises:
-        ConfigError: no such option or mode here, the question is empty or invalid, or the deployment is not open.
+        ConfigError: no such option or mode here, the question is empty or invalid, or the
+            deployment is not open.
     """
     if not isinstance(live, OpenDeployment):
-        raise ConfigError(f"deployment: expected an open one, not {live!r:.80}", hint="with lr.deployment(...) as d:")
+        raise ConfigError(
+            f"deployment: expected an open one, not {live!r:.80}",
+            hint="with lr.deployment(...) as d:",
+        )
     asked: Any = [{"role": "user", "content": question}] if isinstance(question, str) else question
-    messages = [dict(m) if isinstance(m, Mapping) else {} for m in asked] if isinstance(asked, Sequence) else []
+    messages = (
+        [dict(m) if isinstance(m, Mapping) else {} for m in asked]
+        if isinstance(asked, Sequence)
+        else []
+    )
     said = [m.get("content") if isinstance(m.get("role"), str) else None for m in messages]
     if not said or not all(isinstance(text, str) and text.strip() for text in said):
-        raise ConfigError("the question is empty, or none", hint="a text, or messages with 'role' and 'content'")
+        raise ConfigError(
+            "the question is empty, or none", hint="a text, or messages with 'role' and 'content'"
+        )
     if not isinstance(program, Program):
         program = Program.load(program) if program else None
     for name in options:
@@ -131,14 +153,17 @@ def solve(
         program: as ``--program`` of ``lr-sglang run``, or an ``@sgl.function``.
         mode: as ``--mode`` of ``lr-sglang run``.
         on_event: called with each event, on the event loop, which waits for it.
-        options: fields of ``Lookahead``, ``Sampling`` and ``Limits``, such as ``depth``, ``temperature``,
-            ``max_tokens``; the defaults are the deployment's.
+        options: fields of ``Lookahead``, ``Sampling`` and ``Limits``, such as ``depth``,
+            ``temperature``, ``max_tokens``; the defaults are the deployment's.
 
     Raises:
         ConfigError: there is no such option, mode or program, or the question is empty.
         LookaheadError: a runtime failed, or the deployment was closed.
     """
-    return call(resolve_request(deployment, question, program, mode, on_event, options).run(), deployment.loop)
+    return call(
+        resolve_request(deployment, question, program, mode, on_event, options).run(),
+        deployment.loop,
+    )
 
 
 async def asolve(
@@ -167,20 +192,25 @@ def solve_many(
 ) -> list[Solution]:
     """Answers many questions, ``concurrency`` at a time; returns their solutions in order.
 
-    A repeated question is another sample. A failed solution has an ``error``, and the others continue.
-    Arguments as for ``solve``.
+    A repeated question is another sample. A failed solution has an ``error``, and the others
+    continue. Arguments as for ``solve``.
 
     Raises:
         ConfigError: as ``solve``, before the first answer begins.
     """
     if isinstance(questions, str) or not isinstance(questions, Iterable):
         raise ConfigError("questions: expected a list of questions", hint="lr.solve(...) takes one")
-    need(hasattr(concurrency, "__index__"), f"concurrency: expected a whole number, got {concurrency!r}")
+    need(
+        hasattr(concurrency, "__index__"),
+        f"concurrency: expected a whole number, got {concurrency!r}",
+    )
     asked: Counter[str] = Counter()
     todo, known = [], Program.load(program) if program else None
     for question in questions:
         key = repr(question)
-        todo.append(resolve_request(deployment, question, known, mode, on_event, options, asked[key]))
+        todo.append(
+            resolve_request(deployment, question, known, mode, on_event, options, asked[key])
+        )
         asked[key] += 1
     return call(_solve_all(todo, max(1, concurrency)), deployment.loop)
 

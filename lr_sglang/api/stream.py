@@ -17,7 +17,9 @@ from lr_sglang.steps.trace import StepRecord
 
 
 class Stream:
-    """The steps of one answer, to be read once. Leaving the loop early cancels the answer, on the servers too."""
+    """The steps of one answer, to be read once. Leaving the loop early cancels the answer, on the
+    servers too.
+    """
 
     def __init__(self, task: AnswerTask) -> None:
         self._task = task
@@ -30,7 +32,12 @@ class Stream:
         Raises:
             ConfigError: not all steps have been read.
         """
-        if self._made is None or not self._made.done() or self._made.cancelled() or self._made.exception():
+        if (
+            self._made is None
+            or not self._made.done()
+            or self._made.cancelled()
+            or self._made.exception()
+        ):
             raise ConfigError("the answer is not complete", hint="read the stream to its end first")
         return self._made.result()
 
@@ -75,10 +82,12 @@ class Stream:
 
 
 def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stream:
-    """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for ``solve``.
+    """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for
+    ``solve``.
 
-    The steps of a program come when it ends, because only then the generations in its answer are known. Those of
-    ``lookahead(show=True)``, and of programs that take the ``AnswerRequest``, come as they are kept.
+    The steps of a program come when it ends, because only then the generations in its answer are
+    known. Those of ``lookahead(show=True)``, and of programs that take the ``AnswerRequest``, come
+    as they are kept.
 
     Raises:
         ConfigError: as ``solve``.

@@ -1,4 +1,6 @@
-"""The gain of parallel work: speed-up over acceptance, and over the tokens that the target spent, with plots."""
+"""The gain of parallel work: speed-up over acceptance, and over the tokens that the target spent,
+with plots.
+"""
 
 from __future__ import annotations
 
@@ -34,10 +36,12 @@ class Spent:
 
     Attributes:
         share: share of steps that the oracle accepts; None for another verifier.
-        budget: M, the maximum number of target tokens in parallel: steps of all versions x tokens of a verification.
+        budget: M, the maximum number of target tokens in parallel: steps of all versions x tokens
+            of a verification.
         spent: tokens that the target wrote or verified, per token of an answer.
         speedup: over plain decoding.
-        expected: by the formulas, which are of lookahead alone; None where the speed-up is that of both layers.
+        expected: by the formulas, which are of lookahead alone; None where the speed-up is that of
+            both layers.
     """
 
     name: str
@@ -63,7 +67,12 @@ def spent(report: Report) -> list[Spent]:
 
 def _of(m: Measures, look: dict[str, Any], speedup: Estimate) -> Spent:
     ended = m.group.ended
-    written = sum(_cost(branch) for record in ended for branch in record["branches"] if branch["role"] == "target")
+    written = sum(
+        _cost(branch)
+        for record in ended
+        for branch in record["branches"]
+        if branch["role"] == "target"
+    )
     used = sum(record["tokens"]["used"] for record in ended)
     kind, _, share = str(look["verifier"]).partition(":")
     return Spent(
@@ -97,7 +106,9 @@ def _tokens(group: Group) -> int:
             return width - 1 if width else layer.tokens or 0
     # The server was attached, or its draft model sets the number: its counts give the mean.
     counts = [record["tokens"]["target"].get("sd") or {} for record in group.records]
-    verified, drafted = (sum(count.get(name, 0) for count in counts) for name in ("verified", "drafted"))
+    verified, drafted = (
+        sum(count.get(name, 0) for count in counts) for name in ("verified", "drafted")
+    )
     return round(drafted / verified) if verified else 0
 
 
@@ -118,12 +129,16 @@ def table(report: Report) -> Table | None:
             times(one.expected.paper if one.expected else None),
             times(one.expected.slowdown if one.expected else None),
         ]
-        for one in sorted(spent(report), key=lambda one: (one.share or 0, one.concurrency, one.budget))
+        for one in sorted(
+            spent(report), key=lambda one: (one.share or 0, one.concurrency, one.budget)
+        )
     ]
     names = ["mode", "M", "spent", "speed-up, tokens/s", "paper", "+ verdicts, ends, slow-down"]
     note = (
-        "M: the most tokens of the target in work at once (steps x tokens of a verification); spent: tokens that the"
-        " target wrote or verified for each token of an answer; the last two are what the formulas expect"
+        "M: the most tokens of the target in work at once (steps x tokens of a verification); "
+        "spent: tokens that the"
+        " target wrote or verified for each token of an answer; the last two are what the "
+        "formulas expect"
     )
     return Table("Parallel budget", names, rows, note) if rows else None
 
@@ -144,11 +159,15 @@ def draw(report: Report, folder: Path) -> list[Path]:
 
 
 def alpha(points: list[Spent]) -> Figure | None:
-    """Plots the speed-up over the acceptance rate, one line per depth, and the formulas' expectation."""
+    """Plots the speed-up over the acceptance rate, one line per depth, and the formulas'
+    expectation.
+    """
     known = [one for one in points if one.share is not None]
     if len({one.share for one in known}) < 2:
         return None
-    figure, axes = _axes("Speed-up against acceptance", "share of steps that are accepted", known, formulas=True)
+    figure, axes = _axes(
+        "Speed-up against acceptance", "share of steps that are accepted", known, formulas=True
+    )
     for number, (label, of) in enumerate(_lines(known, lambda one: f"depth {one.depth}").items()):
         of.sort(key=lambda one: one.share or 0.0)
         places, colour = [(one.share or 0.0, one.speedup) for one in of], COLOURS[number]
@@ -160,7 +179,9 @@ def alpha(points: list[Spent]) -> Figure | None:
 
 
 def budget(points: list[Spent]) -> Figure | None:
-    """Plots the speed-up over the target's spent tokens, one line per acceptance rate; the numbers are budgets M."""
+    """Plots the speed-up over the target's spent tokens, one line per acceptance rate; the numbers
+    are budgets M.
+    """
     if len({one.budget for one in points}) < 2:
         return None
     title = "What the parallel budget M buys (the numbers beside the points)"
@@ -169,7 +190,9 @@ def budget(points: list[Spent]) -> Figure | None:
     for number, (label, of) in enumerate(lines.items()):
         of.sort(key=lambda one: one.budget)
         places = [(one.spent, one.speedup) for one in of]
-        plots.whiskers(axes, places, color=COLOURS[number], marker=plots.MARKERS[number], label=label)
+        plots.whiskers(
+            axes, places, color=COLOURS[number], marker=plots.MARKERS[number], label=label
+        )
         for one in of:
             place, near = (one.spent, one.speedup.value), (5, 5)
             axes.annotate(str(one.budget), place, near, textcoords="offset points", fontsize=10)
@@ -189,7 +212,10 @@ def _axes(title: str, x: str, points: list[Spent], formulas: bool = False) -> tu
 
 def _lines(points: list[Spent], label: Callable[[Spent], str]) -> dict[str, list[Spent]]:
     """Points by line; of too many lines, the first of those with the most points."""
-    several, modes = len({one.concurrency for one in points}) > 1, len({one.mode for one in points}) > 1
+    several, modes = (
+        len({one.concurrency for one in points}) > 1,
+        len({one.mode for one in points}) > 1,
+    )
     found: dict[str, list[Spent]] = defaultdict(list)
     for one in points:
         name = f"{one.mode}, {label(one)}" if modes else label(one)

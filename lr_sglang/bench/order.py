@@ -1,8 +1,8 @@
 """The order of a benchmark, chosen so that a machine that slows down affects all variants equally.
 
-With one answer at a time, all variants make each sample in turn, and each is first equally often. With several at a
-time, each variant makes blocks of samples, in a random order and its reverse (A B B A). Servers that cannot run
-together alternate in the same way, each with half of the questions.
+With one answer at a time, all variants make each sample in turn, and each is first equally often.
+With several at a time, each variant makes blocks of samples, in a random order and its reverse (A B
+B A). Servers that cannot run together alternate in the same way, each with half of the questions.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
 Items = tuple[Item, ...]
-# Minimum answers of a block per concurrent answer: at its beginning and end, fewer than ``concurrency`` run.
+# Minimum answers of a block per concurrent answer: at its beginning and end, fewer than
+# ``concurrency`` run.
 FULL = 4
 CACHES = "emptied whenever another variant's turn comes"
 
@@ -35,7 +36,11 @@ class Turn:
     @property
     def works(self) -> list[Work]:
         """The samples of this turn."""
-        return [Work(question, sample, mode) for question, sample in self.items for mode in self.variant.modes]
+        return [
+            Work(question, sample, mode)
+            for question, sample in self.items
+            for mode in self.variant.modes
+        ]
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,9 @@ class Stretch:
     turns: tuple[Turn, ...]
 
 
-def turns(variants: Sequence[Variant], items: Sequence[Item], concurrency: int, seed: int) -> list[Turn]:
+def turns(
+    variants: Sequence[Variant], items: Sequence[Item], concurrency: int, seed: int
+) -> list[Turn]:
     """The turns of variants whose servers run.
 
     Args:
@@ -63,7 +70,9 @@ def turns(variants: Sequence[Variant], items: Sequence[Item], concurrency: int, 
     return [Turn(variant, tuple(half)) for each, half in halves for variant in each if half]
 
 
-def _interleaved(variants: Sequence[Variant], items: Sequence[Item], draw: random.Random) -> list[Turn]:
+def _interleaved(
+    variants: Sequence[Variant], items: Sequence[Item], draw: random.Random
+) -> list[Turn]:
     found, order = [], list(variants)
     for number, item in enumerate(items):
         place = number % max(1, len(order))
@@ -84,14 +93,18 @@ def together(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]
 
 
 def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
-    """Stretches of one set of servers each: from first to last, then back, each time with half of the samples."""
+    """Stretches of one set of servers each: from first to last, then back, each time with half of
+    the samples.
+    """
     first = {task: mine[: (len(mine) + 1) // 2] for task, mine in items.items()}
     second = {task: mine[(len(mine) + 1) // 2 :] for task, mine in items.items()}
     numbered, found = list(enumerate(sets)), list[Stretch]()
     for half, order in ((first, numbered), (second, numbered[::-1])):
         for number, of in order:
             if mine := _turns(of, half, seed + (half is second)):
-                stay = bool(found) and found[-1].servers == (number,)  # B B in A B B A: the servers keep running
+                stay = bool(found) and found[-1].servers == (
+                    number,
+                )  # B B in A B B A: the servers keep running
                 before = found.pop().turns if stay else ()
                 found.append(Stretch((number,), (*before, *mine)))
     return found
@@ -100,11 +113,18 @@ def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch
 def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -> list[Turn]:
     """The turns, task by task; variants of the same concurrency alternate."""
     alike: dict[tuple[str, int], list[Variant]] = {
-        (task, variant.concurrency): [] for task in items for variant in variants if variant.task == task
+        (task, variant.concurrency): []
+        for task in items
+        for variant in variants
+        if variant.task == task
     }
     for variant in variants:
         alike[variant.task, variant.concurrency].append(variant)
-    return [turn for (task, at_once), of in alike.items() for turn in turns(of, items[task], at_once, seed)]
+    return [
+        turn
+        for (task, at_once), of in alike.items()
+        for turn in turns(of, items[task], at_once, seed)
+    ]
 
 
 @dataclass(frozen=True)
@@ -112,7 +132,8 @@ class Order:
     """The order of a run or benchmark.
 
     Attributes:
-        sets: the variants that share servers, and the deployment that they need; ``Stretch.servers`` are indices.
+        sets: the variants that share servers, and the deployment that they need;
+            ``Stretch.servers`` are indices.
         stretches: in order; between two of them servers are stopped and started.
         about: a description for run.json; empty for a run without comparison.
     """
@@ -136,9 +157,11 @@ def samples_of(questions: Collection[Question], samples: int) -> Items:
 
 
 def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: int = 1) -> Order:
-    """The order of a plan: one set of servers after another; modes that share servers take turns, from empty caches.
+    """The order of a plan: one set of servers after another; modes that share servers take turns,
+    from empty caches.
 
-    Otherwise a mode would find the prompt in the prefix cache, and the answer of the mode before it among the n-grams.
+    Otherwise a mode would find the prompt in the prefix cache, and the answer of the mode before it
+    among the n-grams.
     """
     asked = {"questions": task, "prompt_suffix": suffix}
     sets, stretches = [], []
@@ -153,7 +176,9 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
     return Order(sets, stretches, {"caches": CACHES} if len(plan.modes) > len(sets) else {})
 
 
-def in_turns(variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int) -> Order:
+def in_turns(
+    variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int
+) -> Order:
     """The order of variants that are compared.
 
     Args:
@@ -184,5 +209,8 @@ def _summary(stretch: Stretch) -> dict[str, Any]:
         "servers": [number + 1 for number in stretch.servers],
         "turns": len(stretch.turns),
         "samples": sum(len(turn.items) for turn in stretch.turns),
-        "first": [f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name()}" for turn in stretch.turns[:24]],
+        "first": [
+            f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name()}"
+            for turn in stretch.turns[:24]
+        ],
     }

@@ -17,11 +17,15 @@ from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.placement import gpus, shapes
 
-LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")  # the paper's pair and judge; together on one GPU of 141 GB
+LARGE = (
+    "qwen3-32b",
+    "qwen3-1.7b",
+    "qwen2.5-7b",
+)  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
 ALPHA = "0.63"
-# All steps have the maximum length, because a model with random weights rarely ends one. Tokens are drawn from the
-# whole vocabulary, which saves sorting it for each token.
+# All steps have the maximum length, because a model with random weights rarely ends one. Tokens are
+# drawn from the whole vocabulary, which saves sorting it for each token.
 DEFAULTS = {
     "max_step_tokens": 32,
     "max_tokens": 512,
@@ -40,7 +44,8 @@ class Preset:
     Attributes:
         samples: number of samples per question; ``fewer`` has exceptions by task.
         options: options of the command line.
-        most_tokens: maximum tokens of an answer, for the first text that the target's name contains.
+        most_tokens: maximum tokens of an answer, for the first text that the target's name
+            contains.
         deployments: built-in deployments with the paper's models.
     """
 
@@ -59,12 +64,26 @@ class Preset:
 
 PRESETS = {
     "table1": Preset(
-        tasks=("aime24", "amc23", "gsm8k", "humaneval", "gpqa-diamond", "mt-bench", "livecodebench"),
+        tasks=(
+            "aime24",
+            "amc23",
+            "gsm8k",
+            "humaneval",
+            "gpqa-diamond",
+            "mt-bench",
+            "livecodebench",
+        ),
         modes=("autoregressive", "lookahead", "sd", "lookahead+sd"),
         samples=16,
         fewer={"livecodebench": 8},
         # Qwen3's top_k of 20 and min_p of 0 come from its family (cli/settings.py).
-        options={"temperature": 0.6, "top_p": 0.95, "max_step_tokens": 100, "depth": 6, "schedule": "async"},
+        options={
+            "temperature": 0.6,
+            "top_p": 0.95,
+            "max_step_tokens": 100,
+            "depth": 6,
+            "schedule": "async",
+        },
         most_tokens=(("qwen3", 37 * 1024), ("", 32 * 1024)),
         deployments=("deepseek-4gpu", "qwen3-4gpu"),
     )
@@ -77,23 +96,40 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     Raises:
         ConfigError: an option contradicts them.
     """
-    if wrong := [name for name in ("deployment", "target", "draft", "judge", "verifier") if given[name]]:
-        raise ConfigError(f"--{wrong[0]} and --dummy-weights say different things", hint="--shapes TARGET,DRAFT,JUDGE")
+    if wrong := [
+        name for name in ("deployment", "target", "draft", "judge", "verifier") if given[name]
+    ]:
+        raise ConfigError(
+            f"--{wrong[0]} and --dummy-weights say different things",
+            hint="--shapes TARGET,DRAFT,JUDGE",
+        )
     made = {**given, **{name: value for name, value in DEFAULTS.items() if given[name] is None}}
     layered = False
     if given["attach"]:
         if wrong := [name for name in ("shapes", "flag") if given[name]]:
-            raise ConfigError(f"--{wrong[0]}: the servers of --attach have their own", hint="leave it out")
+            raise ConfigError(
+                f"--{wrong[0]}: the servers of --attach have their own", hint="leave it out"
+            )
         layered = launched.find(given["attach"]).layered
     else:
-        made |= {role: shapes.PREFIX + name for role, name in zip(ROLES, _names(given["shapes"]), strict=True)}
+        made |= {
+            role: shapes.PREFIX + name
+            for role, name in zip(ROLES, _names(given["shapes"]), strict=True)
+        }
     made["verifier"] = "oracle"
-    made["modes"] = given["modes"] or (("sd", "lookahead+sd") if layered else ("autoregressive", "lookahead"))
+    made["modes"] = given["modes"] or (
+        ("sd", "lookahead+sd") if layered else ("autoregressive", "lookahead")
+    )
     if set(made["modes"]) == set(MODES):  # all modes: without the one that cannot work
         made["modes"] = tuple(name for name in made["modes"] if not MODES[name].lossless)
     if "lossless" in made["modes"]:
-        raise ConfigError("--dummy-weights: lossless needs equal texts, which models with random weights never write")
-    if given["alpha"] or not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):
+        raise ConfigError(
+            "--dummy-weights: lossless needs equal texts, which models with random weights "
+            "never write"
+        )
+    if given["alpha"] or not any(
+        text.startswith(("alpha=", "verifier=")) for text in given["sweep"]
+    ):
         made["sweep"] = (*given["sweep"], f"alpha={given['alpha'] or ALPHA}")
     return made
 
@@ -101,21 +137,26 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
 def _names(asked: str | None) -> list[str]:
     """Shapes of target, draft and judge."""
     default = LARGE if gpus.visible() else SMALL
-    names = [name.strip().removeprefix(shapes.PREFIX) for name in (asked or ",".join(default)).split(",")]
+    names = [
+        name.strip().removeprefix(shapes.PREFIX) for name in (asked or ",".join(default)).split(",")
+    ]
     if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
         raise ConfigError(f"--shapes {asked}: give three of {', '.join(shapes.shapes())}")
     return names
 
 
 def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
-    """The plan with a place on this machine's GPUs for every runtime that is to be started, and with these flags.
+    """The plan with a place on this machine's GPUs for every runtime that is to be started, and
+    with these flags.
 
     Raises:
         ConfigError: they do not fit, or a running server does not have random weights.
     """
     if running := [role for role, runtime in plan.deployment.runtimes.items() if runtime.url]:
         if real := [role for role in running if not shapes.is_shape(plan.models[role])]:
-            raise ConfigError(f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0])
+            raise ConfigError(
+                f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0]
+            )
         return plan
     flagged = servers.flagged(plan.deployment, given)
     return replace(plan, deployment=servers.placed(flagged))

@@ -1,5 +1,5 @@
-"""The servers of variants: which variants share them, their placement, whether several sets can run at once, and
-their caches."""
+"""The servers of variants: which variants share them, their placement, whether several sets can run
+at once, and their caches."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.runtimes.launching import platforms
 from lr_sglang.runtimes.placement import assign, gpus, memory
 
-# GiB for the processes of one server on a CPU; with pocket models, 0.9 to 1.5 GiB (PSS) were measured.
+# GiB for the processes of one server on a CPU; with pocket models, 0.9 to 1.5 GiB (PSS) were
+# measured.
 PROCESSES = 1.6
 WIDER = 2.0  # memory over the size of the weights: float32 on a CPU, and the token layer's model
 MOST = 0.8  # share of the free memory that servers may take
@@ -34,7 +35,8 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
     """The runtimes that a set of variants uses, with slots for the variant that needs most.
 
     Args:
-        beside: variants of other sets that run at the same time, and share the servers that are equal.
+        beside: variants of other sets that run at the same time, and share the servers that are
+            equal.
     """
     each = [one.plan.needed(one.modes, one.concurrency) for one in of]
     room: dict[str, int] = {}
@@ -53,36 +55,50 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
 
 
 def alike(role: str, runtime: Runtime) -> str:
-    """A key that is equal for runtimes that can share a server; it ignores their numbers of requests."""
-    return f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
+    """A key that is equal for runtimes that can share a server; it ignores their numbers of
+    requests.
+    """
+    return (
+        f"{role} {json.dumps({**runtime.to_dict(), 'max_running_requests': None}, sort_keys=True)}"
+    )
 
 
 def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
     """A copy with GPUs of this machine for every runtime that is to be started and names none.
 
     Args:
-        unseen: whether runtimes with device ``cuda`` count as on GPUs even if this machine has none.
+        unseen: whether runtimes with device ``cuda`` count as on GPUs even if this machine has
+            none.
 
     Raises:
         ConfigError: they do not fit.
     """
-    # Runtimes with a URL or with GPUs are not placed; if there are no others, this saves the second of a GPU query.
-    asking = {role: one for role, one in deployment.runtimes.items() if not one.url and not one.gpus}
+    # Runtimes with a URL or with GPUs are not placed; if there are no others, this saves the second
+    # of a GPU query.
+    asking = {
+        role: one for role, one in deployment.runtimes.items() if not one.url and not one.gpus
+    }
     on_gpu = {
-        role: (unseen and one.device == "cuda") or platforms.device(one, role) == "cuda" for role, one in asking.items()
+        role: (unseen and one.device == "cuda") or platforms.device(one, role) == "cuda"
+        for role, one in asking.items()
     }
     machine = gpus.visible() if any(on_gpu.values()) else []
-    return assign.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
+    return (
+        assign.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
+    )
 
 
 def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
-    """A copy with flags of SGLang, such as ``disable-cuda-graph``, for all servers that are to be started."""
+    """A copy with flags of SGLang, such as ``disable-cuda-graph``, for all servers that are to be
+    started.
+    """
     found: dict[str, str | bool] = {}
     for text in given:
         name, equals, value = text.partition("=")
         found[name.lstrip("-")] = value if equals else True
     runtimes = {
-        role: one if one.url else one.replace(extra={**one.extra, **found}) for role, one in deployment.runtimes.items()
+        role: one if one.url else one.replace(extra={**one.extra, **found})
+        for role, one in deployment.runtimes.items()
     }
     return deployment.replace(runtimes=runtimes)
 
@@ -114,8 +130,14 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
     roles = [item for deployment in needed for item in deployment.runtimes.items()]
     ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
     # A runtime that names its GPUs needs no query, so that another machine can print the plan.
-    if any(one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()):
-        return "blocks", "a server on a GPU takes a share of the free memory, so two would have smaller KV caches"
+    if any(
+        one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()
+    ):
+        return (
+            "blocks",
+            "a server on a GPU takes a share of the free memory, so two would have smaller KV "
+            "caches",
+        )
     wanted, there = on_cpu(ours.values()), free()
     why = f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
     return "together" if wanted <= MOST * there else "blocks", why

@@ -1,4 +1,6 @@
-"""The points of ``--sweep``: a point has a value for each setting; a mode ignores those that it does not use."""
+"""The points of ``--sweep``: a point has a value for each setting; a mode ignores those that it
+does not use.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,8 @@ def _options(text: str) -> Point:
     return {name: OPTIONS[name](value) for name, value in pairs}
 
 
-# Setting -> parser of its values. A budget M is split between steps and tokens: M = k1 x k2 (paper section 3.3).
+# Setting -> parser of its values. A budget M is split between steps and tokens: M = k1 x k2 (paper
+# section 3.3).
 SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "depth": _from(1),
     "width": _from(1),
@@ -73,10 +76,15 @@ def parse(text: str) -> Values:
     name, equals, values = text.partition("=")
     name = name.strip()
     if name not in SETTINGS or not equals:
-        raise ConfigError(f"--sweep {text}: there is no such setting", hint=f"NAME=VALUES of {', '.join(SETTINGS)}")
+        raise ConfigError(
+            f"--sweep {text}: there is no such setting",
+            hint=f"NAME=VALUES of {', '.join(SETTINGS)}",
+        )
     found = [_read(name, value) for value in dict.fromkeys(_values(values))]
     if not found or len(found) > MOST:
-        raise ConfigError(f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2")
+        raise ConfigError(
+            f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2"
+        )
     if name == "budget":
         return [point for budget in found for point in splits(budget)]
     if name == "option":
@@ -88,7 +96,9 @@ def _read(name: str, text: str) -> Any:
     try:
         return SETTINGS[name](text)
     except ValueError as error:
-        raise ConfigError(f"--sweep {name}: {text!r} is no such value", hint=f"give {error}") from None
+        raise ConfigError(
+            f"--sweep {name}: {text!r} is no such value", hint=f"give {error}"
+        ) from None
 
 
 def _values(text: str) -> Iterable[str]:
@@ -101,9 +111,11 @@ def _values(text: str) -> Iterable[str]:
 
 
 def splits(budget: int) -> Values:
-    """The ways to process ``budget`` target tokens in parallel: k1 steps of k2 tokens, k2 a power of two.
+    """The ways to process ``budget`` target tokens in parallel: k1 steps of k2 tokens, k2 a power
+    of two.
 
-    k1 is the depth of the async schedule, k2 - 1 the tokens that the token layer drafts for a verification.
+    k1 is the depth of the async schedule, k2 - 1 the tokens that the token layer drafts for a
+    verification.
     """
     sizes = [2**n for n in range(budget.bit_length()) if budget % 2**n == 0]
     return [{"depth": budget // k2, "sd-tokens": k2 - 1} for k2 in sizes]
@@ -116,18 +128,27 @@ def points(sweeps: Sequence[str]) -> list[Point]:
         ConfigError: as ``parse``, or two sweeps vary the same setting.
     """
     parsed = [parse(text) for text in sweeps]
-    names = [name for values in parsed for name in {name: None for point in values for name in point}]
+    names = [
+        name for values in parsed for name in {name: None for point in values for name in point}
+    ]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice", hint="a budget varies depth and sd-tokens")
+        raise ConfigError(
+            f"--sweep: {', '.join(twice)} is varied twice",
+            hint="a budget varies depth and sd-tokens",
+        )
     if "verifier" in names and "alpha" in names:
         raise ConfigError("--sweep: alpha is a verifier's; leave one of them out")
-    return [{key: value for one in chosen for key, value in one.items()} for chosen in itertools.product(*parsed)]
+    return [
+        {key: value for one in chosen for key, value in one.items()}
+        for chosen in itertools.product(*parsed)
+    ]
 
 
 def of_mode(point: Point, mode: str) -> tuple[str, Point]:
     """The mode that results from a mode at a point, and the values of the point that it uses.
 
-    With 0 drafted tokens there is no token layer: ``sd`` becomes ``autoregressive``, ``lookahead+sd`` ``lookahead``.
+    With 0 drafted tokens there is no token layer: ``sd`` becomes ``autoregressive``,
+    ``lookahead+sd`` ``lookahead``.
     """
     plain = {"sd": "autoregressive", "lookahead+sd": "lookahead"}
     mode = plain.get(mode, mode) if point.get("sd-tokens") == 0 else mode

@@ -24,10 +24,12 @@ Key = tuple[str, ...]  # identifies a variant
 
 @dataclass(frozen=True)
 class Variant:
-    """Modes with equal settings; in a benchmark each variant has one mode, so that modes take turns.
+    """Modes with equal settings; in a benchmark each variant has one mode, so that modes take
+    turns.
 
     Attributes:
-        folder: folder of its records in the benchmark's folder; with the modes it identifies the variant.
+        folder: folder of its records in the benchmark's folder; with the modes it identifies the
+            variant.
         plan: its settings.
         asked: part of the configuration: the task, the suffix of its questions, and ``--fair``.
     """
@@ -75,8 +77,10 @@ class Setting:
         concurrency: numbers of answers at a time.
         tasks: the suffix of the questions, by task.
         oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
-        fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they do not.
-        layered: whether the servers are attached and have a token layer, so that they cannot decode plainly.
+        fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they
+            do not.
+        layered: whether the servers are attached and have a token layer, so that they cannot decode
+            plainly.
     """
 
     plan: Plan
@@ -99,12 +103,16 @@ def variants(setting: Setting) -> list[Variant]:
     for (task, suffix), number, point, (mode, greedy) in of:
         one = _variant(setting, task, suffix, point, number, mode, greedy)
         if found.setdefault(one.key, one).configs != one.configs:
-            raise ConfigError(f"two settings would have the folder {one.folder}", hint="bench them apart")
+            raise ConfigError(
+                f"two settings would have the folder {one.folder}", hint="bench them apart"
+            )
     return list(found.values())
 
 
 def _modes(setting: Setting) -> list[tuple[str, bool]]:
-    """The modes, each with whether it runs at temperature 0, as the lossless mode and its baseline do."""
+    """The modes, each with whether it runs at temperature 0, as the lossless mode and its baseline
+    do.
+    """
     found = [(mode, MODES[mode].lossless) for mode in setting.plan.modes]
     if baseline := greedy_baseline(setting):
         found.insert(len(found) - 1, (baseline, True))
@@ -112,7 +120,9 @@ def _modes(setting: Setting) -> list[tuple[str, bool]]:
 
 
 def greedy_baseline(setting: Setting) -> str:
-    """The mode that also runs at temperature 0 as the baseline of the lossless mode; empty for none."""
+    """The mode that also runs at temperature 0 as the baseline of the lossless mode; empty for
+    none.
+    """
     lossless = any(MODES[mode].lossless for mode in setting.plan.modes)
     if not lossless or setting.plan.sampling.temperature == 0:
         return ""
@@ -120,7 +130,13 @@ def greedy_baseline(setting: Setting) -> str:
 
 
 def _variant(
-    setting: Setting, task: str, suffix: str, point: sweeps.Point, concurrency: int, mode: str, greedy: bool
+    setting: Setting,
+    task: str,
+    suffix: str,
+    point: sweeps.Point,
+    concurrency: int,
+    mode: str,
+    greedy: bool,
 ) -> Variant:
     mode, rest = sweeps.of_mode(point, mode)
     concurrency = rest.get("concurrency", concurrency)
@@ -137,13 +153,22 @@ def _variant(
     words = [task] if len(setting.tasks) > 1 else []
     words += [GREEDY] if greedy else []
     words += [sweeps.name_of(rest)] if rest else []
-    return Variant(sweeps.clean("_".join(words)) or PLAIN, (mode,), task, concurrency, plan.checked(mode), asked)
+    return Variant(
+        sweeps.clean("_".join(words)) or PLAIN,
+        (mode,),
+        task,
+        concurrency,
+        plan.checked(mode),
+        asked,
+    )
 
 
 def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     plan = setting.plan
     settings = ("verifier", *sweeps.OPTIONS)
-    look = plan.lookahead.replace(**{name.replace("-", "_"): point[name] for name in settings if name in point})
+    look = plan.lookahead.replace(
+        **{name.replace("-", "_"): point[name] for name in settings if name in point}
+    )
     if "alpha" in point:
         look = look.replace(verifier=f"{setting.oracle}:{point['alpha']}")
     runtimes = dict(plan.deployment.runtimes)
@@ -159,7 +184,8 @@ def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
 
 
 def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
-    """The deployment of modes without lookahead on all GPUs of lookahead, and its description for tables.
+    """The deployment of modes without lookahead on all GPUs of lookahead, and its description for
+    tables.
 
     Args:
         way: ``replicas``: as many replicas of the target as fit; ``tp``: one target over more GPUs.
@@ -169,7 +195,9 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
     """
     target = deployment.runtimes["target"]
     if any(runtime.url for runtime in deployment.runtimes.values()):
-        raise ConfigError("--fair: runtimes with a URL cannot be moved", hint="give models, or a deployment file")
+        raise ConfigError(
+            "--fair: runtimes with a URL cannot be moved", hint="give models, or a deployment file"
+        )
     if not all(runtime.gpus for runtime in deployment.runtimes.values()):
         raise ConfigError(
             f"--fair {way}: it is about GPUs, and these runtimes are on none",
@@ -181,7 +209,8 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
     if count <= mine:
         other = "tp" if way == "replicas" else "replicas"
         raise ConfigError(
-            f"--fair {way}: lookahead has {len(every)} GPUs, the target {mine} of them; a larger target does not fit",
+            f"--fair {way}: lookahead has {len(every)} GPUs, the target {mine} of them; a "
+            "larger target does not fit",
             hint=f"--fair {other}, or other GPUs for the roles",
         )
     gpus = (*target.gpus, *(gpu for gpu in every if gpu not in target.gpus))[:count]
@@ -193,12 +222,20 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
         found, said = target.replace(gpus=gpus, tensor_parallel=size), f"tensor parallel {size}"
     others = {role: one for role, one in deployment.runtimes.items() if role != "target"}
     said += f" on {count} GPUs"
-    return deployment.replace(runtimes={"target": found.replace(memory_fraction=None), **others}), said
+    return deployment.replace(
+        runtimes={"target": found.replace(memory_fraction=None), **others}
+    ), said
 
 
 def _parallel(deployment: Deployment, most: int) -> int:
-    """GPUs for one target: its replicas times a power of two that divides its number of attention heads."""
+    """GPUs for one target: its replicas times a power of two that divides its number of attention
+    heads.
+    """
     target = deployment.runtimes["target"]
     heads = memory.need(target, "[runtimes.target]").heads
-    sizes = [size for size in (8, 4, 2, 1) if size * target.data_parallel <= most and (not heads or heads % size == 0)]
+    sizes = [
+        size
+        for size in (8, 4, 2, 1)
+        if size * target.data_parallel <= most and (not heads or heads % size == 0)
+    ]
     return max(sizes, default=1) * target.data_parallel

@@ -1,4 +1,6 @@
-"""The command line. Commands are imported when they are called, so that --help need not wait for anything heavy."""
+"""The command line. Commands are imported when they are called, so that --help need not wait for
+anything heavy.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,22 @@ from lr_sglang.cli.failures import guarded, nearest
 from lr_sglang.sglang_api import release
 
 PREFIX = "LR_SGLANG"  # of variables that stand for options
-# Name -> module, and the command's line in the list. The module has the command under the same name.
+# Name -> module, and the command's line in the list. The module has the command under the same
+# name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
-    "try": ("lr_sglang.cli.compare", "Say whether looking ahead pays for your questions and servers."),
-    "launch": ("lr_sglang.cli.launch", "Bring a deployment up and keep it up, for run to attach to."),
-    "serve": ("lr_sglang.cli.serve", "Serve an OpenAI-compatible endpoint, and a page to watch it."),
+    "try": (
+        "lr_sglang.cli.compare",
+        "Say whether looking ahead pays for your questions and servers.",
+    ),
+    "launch": (
+        "lr_sglang.cli.launch",
+        "Bring a deployment up and keep it up, for run to attach to.",
+    ),
+    "serve": (
+        "lr_sglang.cli.serve",
+        "Serve an OpenAI-compatible endpoint, and a page to watch it.",
+    ),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
     "demo": ("lr_sglang.cli.compare", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
@@ -29,7 +41,10 @@ COMMANDS = {
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
     "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
     "view": ("lr_sglang.cli.report", "Write an HTML page of runs."),
-    "calibrate": ("lr_sglang.cli.calibrate", "Choose when a cheap verifier may decide alone, from records."),
+    "calibrate": (
+        "lr_sglang.cli.calibrate",
+        "Choose when a cheap verifier may decide alone, from records.",
+    ),
     "bench": ("lr_sglang.cli.bench", "Measure modes and settings side by side."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }
@@ -67,22 +82,35 @@ class Commands(click.Group):
             return super().invoke(ctx)
 
 
-def unknown_variables(command: click.Command, name: str, environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Environment variables named like options that a command does not have, each with the nearest real one, or "".
+def unknown_variables(
+    command: click.Command, name: str, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Environment variables named like options that a command does not have, each with the nearest
+    real one, or "".
 
     Args:
         name: the command's, below ``lr-sglang``.
     """
     start = f"{PREFIX}_{name}_".upper()
-    known = {start + one.name.upper() for one in command.params if isinstance(one, click.Option) and one.name}
+    known = {
+        start + one.name.upper()
+        for one in command.params
+        if isinstance(one, click.Option) and one.name
+    }
     below = command.commands if isinstance(command, click.Group) else {}
     others = tuple(f"{start}{sub}_".upper() for sub in below)
-    found = [one for one in environ if one.startswith(start) and one not in known and not one.startswith(others)]
+    found = [
+        one
+        for one in environ
+        if one.startswith(start) and one not in known and not one.startswith(others)
+    ]
     return {one: next(iter(nearest(one, sorted(known), start)), "") for one in found}
 
 
 def warn_of_variables(command: click.Command, name: str) -> None:
-    """Warns on standard error of variables that have no effect, because click ignores a misspelt one silently."""
+    """Warns on standard error of variables that have no effect, because click ignores a misspelt
+    one silently.
+    """
     for one, near in unknown_variables(command, name).items():
         meant = f"; did you mean {near}?" if near else ""
         click.echo(f"Warning: {one} is no option of {name}, and changes nothing{meant}", err=True)
@@ -90,7 +118,9 @@ def warn_of_variables(command: click.Command, name: str) -> None:
 
 def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     if wanted:
-        click.echo(f"lr-sglang, version {__version__}; SGLang {release.describe(release.version())}")
+        click.echo(
+            f"lr-sglang, version {__version__}; SGLang {release.describe(release.version())}"
+        )
         ctx.exit()
 
 
@@ -102,13 +132,20 @@ def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
         "max_content_width": 100,
         "show_default": True,
     },
-    epilog="Every option of a command can come from a variable: --depth of run is LR_SGLANG_RUN_DEPTH.",
+    epilog="Every option of a command can come from a variable: --depth of run is "
+    "LR_SGLANG_RUN_DEPTH.",
 )
 @click.option(
-    "--version", is_flag=True, is_eager=True, expose_value=False, callback=_version, help="Say both versions."
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Say both versions.",
 )
 def cli() -> None:
-    """Lookahead Reasoning on SGLang: a draft model looks several reasoning steps ahead of the target.
+    """Lookahead Reasoning on SGLang: a draft model looks several reasoning steps ahead of the
+    target.
 
     \b
     Examples:

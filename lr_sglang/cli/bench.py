@@ -39,21 +39,28 @@ class Modes(click.Choice[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if isinstance(value, tuple):
             return value
-        parts = [super(Modes, self).convert(part.strip(), param, ctx) for part in str(value).split(",")]
+        parts = [
+            super(Modes, self).convert(part.strip(), param, ctx) for part in str(value).split(",")
+        ]
         return tuple(MODES) if "all" in parts else tuple(dict.fromkeys(parts))
 
 
 @click.group(invoke_without_command=True, subcommand_metavar="[simulated ...]")
 @click.option("--task", multiple=True, metavar="NAME", help="Again for more.  [default: pocket]")
-@click.option("--input", type=options.ANY_PATH, metavar="FILE", help="JSONL with 'question' and 'answer'.")
+@click.option(
+    "--input", type=options.ANY_PATH, metavar="FILE", help="JSONL with 'question' and 'answer'."
+)
 @click.option(
     "--modes",
     type=Modes(),
     metavar="MODE,MODE",
-    help="all, or some of them; lossless is made beside autoregressive at temperature 0.  [default: all]",
+    help="all, or some of them; lossless is made beside autoregressive at temperature 0.  "
+    "[default: all]",
 )
 @options.chosen
-@click.option("--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]")
+@click.option(
+    "--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]"
+)
 @click.option(
     "--concurrency",
     type=options.Several(options.AT_LEAST_1, "N,N"),
@@ -63,20 +70,37 @@ class Modes(click.Choice[str]):
     "--sweep",
     multiple=True,
     metavar="NAME=VALUES",
-    help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, sd-tokens=0..16, "
+    help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, "
+    "sd-tokens=0..16, "
     "budget=4,8,16, option=none,gate:0.075; again to multiply.",
 )
-@click.option("--paper", type=click.Choice(list(presets.PRESETS)), help="The paper's setting: tasks, samples, lengths.")
-@click.option("--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs.")
+@click.option(
+    "--paper",
+    type=click.Choice(list(presets.PRESETS)),
+    help="The paper's setting: tasks, samples, lengths.",
+)
+@click.option(
+    "--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
+)
 @click.option(
     "--servers",
     type=click.Choice(["auto", "together", "blocks"]),
     default="auto",
     help="Where modes need different ones: up together, or in turns.",
 )
-@click.option("--dummy-weights", is_flag=True, help="Real servers and shapes, random weights, verdicts by --alpha.")
-@click.option("--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]")
-@click.option("--shapes", metavar="T,D,J", help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]")
+@click.option(
+    "--dummy-weights",
+    is_flag=True,
+    help="Real servers and shapes, random weights, verdicts by --alpha.",
+)
+@click.option(
+    "--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]"
+)
+@click.option(
+    "--shapes",
+    metavar="T,D,J",
+    help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]",
+)
 @options.flag
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @options.grading
@@ -92,8 +116,9 @@ class Modes(click.Choice[str]):
 def bench(ctx: click.Context, /, **given: Any) -> None:
     """Measures modes side by side on the same questions, and leaves a record of each answer.
 
-    With no other options the pocket models answer the pocket task in every mode. Modes that share servers take turns
-    question by question; caches are emptied between them. Tables and plots are made by report, a page by view.
+    With no other options the pocket models answer the pocket task in every mode. Modes that share
+    servers take turns question by question; caches are emptied between them. Tables and plots are
+    made by report, a page by view.
 
     \b
     Examples:
@@ -124,14 +149,22 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     folder = source.folder_for("bench", given)
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
-    items = {name: order.samples_of(one.questions, samples_of(name, given)) for name, one in sources.items()}
+    items = {
+        name: order.samples_of(one.questions, samples_of(name, given))
+        for name, one in sources.items()
+    }
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
     if shapes := plan.shapes(plan.modes):
         display.warn(f"{', '.join(shapes)}: {RANDOM}")
     if baseline := variants.greedy_baseline(setting):
-        display.note(f"lossless answers at temperature 0, and {baseline} is made there too, to compare it with")
+        display.note(
+            f"lossless answers at temperature 0, and {baseline} is made there too, to compare "
+            "it with"
+        )
     most = max(samples_of(name, given) for name in sources)
-    execution = Execution(folder, made, display, most, given["launch_timeout"], command=_command(given, made))
+    execution = Execution(
+        folder, made, display, most, given["launch_timeout"], command=_command(given, made)
+    )
     execution.warm_up = next(iter(sources.values())).questions[0].question
     if given["print"]:
         bench_show.plan(execution, {name: len(one.questions) for name, one in sources.items()})
@@ -145,7 +178,10 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
     filled = dict(given)
     if preset is not None:
         if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
-            hint = f"--deployment {' or '.join(preset.deployments)} are its pairs; --print shows the plan"
+            hint = (
+                f"--deployment {' or '.join(preset.deployments)} are its pairs; --print "
+                "shows the plan"
+            )
             raise ConfigError("--paper needs models of the paper's size", hint=hint)
         filled |= {name: value for name, value in preset.options.items() if given[name] is None}
         filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
@@ -153,19 +189,28 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
     if given["dummy_weights"]:
         filled = presets.with_random_weights(filled)
     elif given["alpha"] or given["shapes"]:
-        raise ConfigError("--alpha and --shapes go with --dummy-weights", hint="--verifier random:0.6 accepts a share")
-    filled["task"] = tuple(dict.fromkeys(filled["task"])) or (() if filled["input"] else ("pocket",))
+        raise ConfigError(
+            "--alpha and --shapes go with --dummy-weights",
+            hint="--verifier random:0.6 accepts a share",
+        )
+    filled["task"] = tuple(dict.fromkeys(filled["task"])) or (
+        () if filled["input"] else ("pocket",)
+    )
     filled["mode"] = filled["modes"] or _possible(given)
     filled["concurrency"] = tuple(dict.fromkeys(filled["concurrency"] or (1,)))
     if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
-        raise ConfigError("--concurrency and --sweep concurrency say the same", hint="leave one of them out")
+        raise ConfigError(
+            "--concurrency and --sweep concurrency say the same", hint="leave one of them out"
+        )
     if preset is not None and given["max_tokens"] is None:
         filled["max_tokens"] = preset.max_tokens(settle(filled).models["target"])
     return filled
 
 
 def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
-    """The possible modes: a token layer is set when a server starts, so running servers cannot change it."""
+    """The possible modes: a token layer is set when a server starts, so running servers cannot
+    change it.
+    """
     if given["attach"]:
         up = launched.find(given["attach"])
         able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
@@ -175,11 +220,16 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
-    """The questions by task; a task that cannot be read ends the command before any server starts."""
+    """The questions by task; a task that cannot be read ends the command before any
+    server starts.
+    """
     found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
         if given["input"].name in found:
-            raise ConfigError(f"--input {given['input']}: a task has that name too", hint="give the file another name")
+            raise ConfigError(
+                f"--input {given['input']}: a task has that name too",
+                hint="give the file another name",
+            )
         found[given["input"].name] = source.of_file(given)
     if given["dummy_weights"]:  # random text is not graded
         for name, one in found.items():
@@ -205,7 +255,8 @@ def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
             if value not in (None, ()) and value is not False and name not in ROLES
         },
         "variants": {
-            f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.configs[v.mode]} for v in made.variants
+            f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.configs[v.mode]}
+            for v in made.variants
         },
     }
 

@@ -19,7 +19,19 @@ if TYPE_CHECKING:
     from lr_sglang.results.tables import Table
 
 WIDTH = 150  # of a plan: names of folders are long, and must be whole
-HEAD = ["task", "mode", "set", "at once", "questions", "samples", "tokens", "T", "depth", "verifier", "token layer"]
+HEAD = [
+    "task",
+    "mode",
+    "set",
+    "at once",
+    "questions",
+    "samples",
+    "tokens",
+    "T",
+    "depth",
+    "verifier",
+    "token layer",
+]
 WORDS = ("task", "mode", "verifier", "token layer")
 
 
@@ -44,16 +56,25 @@ def plan(execution: Execution, questions: Mapping[str, int]) -> None:
         return
     rows, places = [], []
     for number, (of, deployment) in enumerate(order.sets, 1):
-        rows += [_row(variant, number, questions[variant.task], counts[variant.key]) for variant in of]
+        rows += [
+            _row(variant, number, questions[variant.task], counts[variant.key]) for variant in of
+        ]
         for role, runtime in deployment.runtimes.items():
-            where = runtime.url or (f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else "")
+            where = runtime.url or (
+                f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else ""
+            )
             places.append(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip())
-    Console(width=max(display.out.width, WIDTH), highlight=False).print(grid(HEAD, rows, left=WORDS))
-    starts = "; ".join(", ".join(map(str, stretch["servers"])) for stretch in order.about["stretches"])
+    Console(width=max(display.out.width, WIDTH), highlight=False).print(
+        grid(HEAD, rows, left=WORDS)
+    )
+    starts = "; ".join(
+        ", ".join(map(str, stretch["servers"])) for stretch in order.about["stretches"]
+    )
     for line in (
         *places,
         f"servers: {order.about['servers']} ({order.about['why']}); sets up, in order: {starts}",
-        f"{counts.total()} answers; caches are {order.about['caches']}; records go to {execution.folder}",
+        f"{counts.total()} answers; caches are {order.about['caches']}; records go to "
+        f"{execution.folder}",
     ):
         display.out.print(Text(line), soft_wrap=True)
 
@@ -65,7 +86,10 @@ def _row(variant: Variant, number: int, questions: int, samples: int) -> list[An
     layers = _layers(config) if variant.plan.layered(variant.mode) else ""
     return [
         *(variant.task, name, number, variant.concurrency, questions, samples),
-        *(config["limits"].get("max_tokens") or "context", f"{config['sampling']['temperature']:g}"),
+        *(
+            config["limits"].get("max_tokens") or "context",
+            f"{config['sampling']['temperature']:g}",
+        ),
         *(look.get("depth", ""), look.get("verifier", ""), layers),
     ]
 

@@ -1,5 +1,5 @@
-"""``lr-sglang calibrate``: thresholds for a cascade of verifiers, and what the draft's confidence is worth, from the
-records of runs."""
+"""``lr-sglang calibrate``: thresholds for a cascade of verifiers, and what the draft's confidence
+is worth, from the records of runs."""
 
 from __future__ import annotations
 
@@ -27,16 +27,20 @@ if TYPE_CHECKING:
     "--reference",
     type=click.Choice(["last", "pocket"]),
     default="last",
-    help="What is right: the verdict of the cascade's last stage, or the pocket problems' own ground truth.",
+    help="What is right: the verdict of the cascade's last stage, or the pocket problems' own "
+    "ground truth.",
 )
 @click.option("--output", type=options.FILE, metavar="FILE.json", help="Also kept here.")
 @options.as_json
-def calibrate(folders: tuple[Path, ...], precision: float, reference: str, output: Path | None, json: bool) -> None:
-    """Chooses when each cheap verifier of a cascade may decide alone, and finds what the draft's confidence is worth.
+def calibrate(
+    folders: tuple[Path, ...], precision: float, reference: str, output: Path | None, json: bool
+) -> None:
+    """Chooses when each cheap verifier of a cascade may decide alone, and finds what the draft's
+    confidence is worth.
 
-    DIR... are folders of runs that were made with a list of stages, which asks all of them about every pair, or with
-    --gate, which asks the draft how sure it is; or with both. The file that is written goes with --verifier
-    cascade:FILE.json, and with --gate P --calibration FILE.json.
+    DIR... are folders of runs that were made with a list of stages, which asks all of them about
+    every pair, or with --gate, which asks the draft how sure it is; or with both. The file that is
+    written goes with --verifier cascade:FILE.json, and with --gate P --calibration FILE.json.
 
     \b
     Examples:
@@ -57,7 +61,9 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
     with runs.complete(*folders):
         gate = calibration.confidence(records)
         if gate is None or calibration.has_cascade(records):
-            found = calibration.calibrate(records, precision, same_meaning if reference == "pocket" else None)
+            found = calibration.calibrate(
+                records, precision, same_meaning if reference == "pocket" else None
+            )
     table = found.to_dict() if found else {}
     text = json_format.dumps(table | ({"gate": gate.to_dict()} if gate else {}), indent=1)
     if output is not None:
@@ -72,19 +78,27 @@ def calibrate(folders: tuple[Path, ...], precision: float, reference: str, outpu
         click.echo(_gate(gate))
     if output is not None:
         ways = [f"--verifier cascade:{output}"] if found else []
-        click.echo("use it with " + " and ".join([*ways, *([f"--gate 0.075 --calibration {output}"] if gate else [])]))
+        click.echo(
+            "use it with "
+            + " and ".join([*ways, *([f"--gate 0.075 --calibration {output}"] if gate else [])])
+        )
 
 
 def _gate(found: Confidence) -> str:
     auc = "only one kind" if found.auc is None else f"AUC {found.auc:.2f} (0.5 says nothing)"
     share = found.accepted / found.curve.samples
-    return f"the draft's confidence: {found.curve.samples} verdicts, {100 * share:.0f} % accepted, {auc}"
+    return (
+        f"the draft's confidence: {found.curve.samples} verdicts, {100 * share:.0f} % "
+        f"accepted, {auc}"
+    )
 
 
 def _table(found: Calibration) -> str:
     lines = [f"precision {found.precision:g}; what no stage is sure of goes to {found.last}"]
     for row in found.stages:
-        lines.append(f"{row['verifier']}: {row['pairs']} pairs, {row['unsure']} left to the next stage")
+        lines.append(
+            f"{row['verifier']}: {row['pairs']} pairs, {row['unsure']} left to the next stage"
+        )
         for what, bound in (("accepted", "accept_above"), ("rejected", "reject_below")):
             if row[bound] is None:
                 lines.append(f"  {what}: none, it is never that precise")

@@ -1,4 +1,6 @@
-"""``lr-sglang try`` and ``demo``: modes side by side, on one's own questions and servers, and on the pocket models."""
+"""``lr-sglang try`` and ``demo``: modes side by side, on one's own questions and servers, and on
+the pocket models.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,11 @@ if TYPE_CHECKING:
     from lr_sglang.results.gain import Gain
 
 QUESTIONS = 20
-ACCURACY = {"kept": ", so it is kept", "worse": ", which is more than chance", "open": ", within chance"}
+ACCURACY = {
+    "kept": ", so it is kept",
+    "worse": ", which is more than chance",
+    "open": ", within chance",
+}
 AHEAD = [mode.name for mode in MODES.values() if mode.ahead and not mode.lossless]
 SMALL = ("autoregressive", "lookahead")
 CLOSING = """\
@@ -32,7 +38,8 @@ body the target's words are theirs, and its cost is that of 199 million paramete
 @click.option(
     "--mode",
     type=click.Choice(AHEAD),
-    help="How to look ahead.  [default: lookahead, or lookahead+sd where the servers have a token layer]",
+    help="How to look ahead.  [default: lookahead, or lookahead+sd where the servers have a "
+    "token layer]",
 )
 @options.chosen
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
@@ -46,11 +53,13 @@ body the target's words are theirs, and its cost is that of 199 million paramete
 def try_(**given: Any) -> None:
     """Answers questions with lookahead and without, in turns, and says whether it pays.
 
-    Each turn begins with empty caches, and what is answered at the same time is answered in the same mode.
+    Each turn begins with empty caches, and what is answered at the same time is answered in the
+    same mode.
 
-    20 questions are asked if --limit does not say how many. "Yes" is a speed-up whose whole 95 % interval is above 1,
-    with no loss of accuracy beyond chance where the right answers are known. What it costs is said too: the tokens that
-    the target writes and reads for each token of an answer.
+    20 questions are asked if --limit does not say how many. "Yes" is a speed-up whose whole 95 %
+    interval is above 1, with no loss of accuracy beyond chance where the right answers are known.
+    What it costs is said too: the tokens that the target writes and reads for each token of an
+    answer.
 
     \b
     Examples:
@@ -63,7 +72,9 @@ def try_(**given: Any) -> None:
     asked = source.of_command(given)
     (usual,) = modes_of({**given, "mode": ()})
     mode = given["mode"] or usual
-    layered = MODES[mode].token_layer if MODES[mode].token_layer is not None else MODES[usual].token_layer
+    layered = (
+        MODES[mode].token_layer if MODES[mode].token_layer is not None else MODES[usual].token_layer
+    )
     plain = "sd" if layered else "autoregressive"
     plan = settle({**given, "mode": (plain, mode)}).checked()
     folder = source.folder_for("try", given)
@@ -87,43 +98,67 @@ def try_(**given: Any) -> None:
 def words(found: Gain) -> list[str]:
     """The verdict and the figures behind it, a line each."""
     speed, plain = found.speed, found.plain
-    between = "" if speed.low is None or speed.high is None else f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
+    between = (
+        ""
+        if speed.low is None or speed.high is None
+        else f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
+    )
     asked = f"{speed.questions} question{'s' * (speed.questions != 1)}"
-    answer = ("Yes" if found.pays else "No") if found.clear else "Too few questions to tell (--limit)"
-    lines = [f"{answer}: {found.mode} has {speed.value:.2f}x the speed of {plain}{between}, {asked}."]
+    answer = (
+        ("Yes" if found.pays else "No") if found.clear else "Too few questions to tell (--limit)"
+    )
+    lines = [
+        f"{answer}: {found.mode} has {speed.value:.2f}x the speed of {plain}{between}, {asked}."
+    ]
     if found.accuracy is not None:
         difference = f"{100 * found.accuracy.value:+.1f} points"
         lines.append(f"Accuracy: {difference} against {plain}{ACCURACY[found.accuracy.verdict]}.")
     for what, (ahead, alone) in (("writes", found.written), ("reads", found.read)):
-        lines.append(f"The target {what} {ahead:.2f} tokens for each token of an answer, {alone:.2f} with {plain}.")
+        lines.append(
+            f"The target {what} {ahead:.2f} tokens for each token of an answer, {alone:.2f} "
+            f"with {plain}."
+        )
     return lines
 
 
 @click.command()
-@click.option("--questions", type=click.IntRange(1, 190), help="Problems to answer.  [default: 4; with --small 10]")
-@click.option("--small", is_flag=True, help="The target as it is, 6 million parameters, in two modes.")
+@click.option(
+    "--questions",
+    type=click.IntRange(1, 190),
+    help="Problems to answer.  [default: 4; with --small 10]",
+)
+@click.option(
+    "--small", is_flag=True, help="The target as it is, 6 million parameters, in two modes."
+)
 @click.option("--temperature", type=float, help="0 is greedy.  [default: the deployment's]")
 @click.option("--seed", type=int, help="Of the run.  [default: 0]")
 @options.output
 def demo(questions: int | None, small: bool, **given: Any) -> None:
     """Answers a few problems in the four modes and compares them.
 
-    Three SGLang servers are started on this machine's CPU, with the pocket models that come with the package, and then
-    three whose target has a token layer. The target is in a larger body, so that it is bound by memory as a large model
-    is.
+    Three SGLang servers are started on this machine's CPU, with the pocket models that come with
+    the package, and then three whose target has a token layer. The target is in a larger body, so
+    that it is bound by memory as a large model is.
 
     \b
     Examples:
       lr-sglang demo
       lr-sglang demo --small
     """
-    modes = SMALL if small else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
+    modes = (
+        SMALL
+        if small
+        else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
+    )
     held_out = tasks.load("pocket")
     chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
     plan = settle({**given, "deployment": "pocket" if small else "pocket-body", "mode": modes})
     made = order.side_by_side(plan, "pocket", "", order.samples_of(chosen, 1))
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
-    display.note(f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on this machine")
+    display.note(
+        f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on "
+        "this machine"
+    )
     folder = source.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
     display.many(records, folder)

@@ -1,4 +1,6 @@
-"""What a command shows while it works: results on standard output, everything else on standard error."""
+"""What a command shows while it works: results on standard output, everything else on standard
+error.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,11 @@ READY = ("ready", "attached")  # stages of a server
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
 EVERY = 60.0  # seconds between two lines about the time left, where there is no progress bar
 OWN = ("|", "cyan")
-LEGEND = (("+", "green", "drafted"), ("~", "yellow", "corrected"), ("|", "cyan", "the target's own"))
+LEGEND = (
+    ("+", "green", "drafted"),
+    ("~", "yellow", "corrected"),
+    ("|", "cyan", "the target's own"),
+)
 # Control characters, which a model's text may hold and the terminal would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -78,20 +84,28 @@ class Starting:
         for role, (stage, at) in stages:
             ready = stage in READY
             sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
-            table.add_row(sign, role, Text(stage, style="green" if ready else ""), f"{at if ready else now:.0f} s")
+            table.add_row(
+                sign,
+                role,
+                Text(stage, style="green" if ready else ""),
+                f"{at if ready else now:.0f} s",
+            )
         if stages and all(stage in READY for _, (stage, _) in stages):
             table.add_row(self._spinner, "SGLang", "importing", f"{now:.0f} s")
         return table
 
 
 class Display:
-    """Shows one command's work. ``as_json`` and ``quiet`` silence everything but results and warnings.
+    """Shows one command's work. ``as_json`` and ``quiet`` silence everything but results and
+    warnings.
 
     Args:
         answers: whether each of many answers is a result, a line on standard output.
     """
 
-    def __init__(self, *, as_json: bool = False, quiet: bool = False, answers: bool = False) -> None:
+    def __init__(
+        self, *, as_json: bool = False, quiet: bool = False, answers: bool = False
+    ) -> None:
         self.as_json, self.quiet, self.answers = as_json, quiet, answers
         self.out = Console(highlight=False, soft_wrap=False)
         self.err = Console(stderr=True, highlight=False)
@@ -153,7 +167,9 @@ class Display:
         if record["tokens"]["draft"]["calls"] and self._steps:
             legend = Text()
             for mark, colour, meaning in LEGEND:
-                legend.append(f"{mark} ", style=f"bold {colour}").append(f"{meaning}  ", style="dim")
+                legend.append(f"{mark} ", style=f"bold {colour}").append(
+                    f"{meaning}  ", style="dim"
+                )
             self.err.print(legend)
         for line in formats.of_sample(record):
             self.note(line)
@@ -162,7 +178,9 @@ class Display:
     # -- many questions
 
     def begin(self, total: int | None, done: int, what: str = "answering") -> None:
-        """Starts the progress bar; ``total`` is None if not known yet. A single answer shows its steps instead."""
+        """Starts the progress bar; ``total`` is None if not known yet. A single answer shows its
+        steps instead.
+        """
         self._single = self.answers and total == 1
         self._began, self._had = time.monotonic(), done
         self._said = self._began
@@ -177,7 +195,8 @@ class Display:
             TimeRemainingColumn(),
             console=self.err,
             expand=True,
-            redirect_stdout=self.out.is_terminal,  # on a terminal, answers are printed above the bar
+            # on a terminal, answers are printed above the bar
+            redirect_stdout=self.out.is_terminal,
         )
         self._bar.start()
         self._task = self._bar.add_task(what, total=total, completed=done)
@@ -192,16 +211,22 @@ class Display:
         if self._single:
             return
         if self._bar is not None:
-            self._bar.update(self._task, completed=done, description=formats.brief(so_far.figures()))
+            self._bar.update(
+                self._task, completed=done, description=formats.brief(so_far.figures())
+            )
         if self.answers and self.chatty:
             self.out.print(Text(clean(formats.line(record))), soft_wrap=True)
         elif self._bar is None:
             self.note(f"{done}/{total}  {clean(formats.line(record))}")
         now = time.monotonic()
-        if now - self._said >= EVERY and done > self._had and not self.err.is_terminal:  # there the bar shows it
+        if (
+            now - self._said >= EVERY and done > self._had and not self.err.is_terminal
+        ):  # there the bar shows it
             self._said = now
             minutes = (now - self._began) / (done - self._had) * (total - done) / 60
-            self.note(f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left")
+            self.note(
+                f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
+            )
 
     def end(self) -> None:
         """Closes the progress bar."""
@@ -228,7 +253,9 @@ def comparison(records: list[Record]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = formats.table(records)
     apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1
-    return Padding(formats.grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0))
+    return Padding(
+        formats.grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0)
+    )
 
 
 def clean(text: str) -> str:

@@ -1,4 +1,6 @@
-"""``lr-sglang doctor``: what this machine can do, what is missing, and how to get it; as text for an issue, too."""
+"""``lr-sglang doctor``: what this machine can do, what is missing, and how to get it; as text for
+an issue, too.
+"""
 
 from __future__ import annotations
 
@@ -21,14 +23,26 @@ from lr_sglang.runtimes.placement import assign, gpus
 
 MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", "red")}
 FOR_GPUS = "flashinfer-python"  # servers on a CPU are kept from importing it
-ALSO = ("uvloop", "tokenizers", "triton", "numpy", "click", "fastapi", "uvicorn", "math-verify", "sglang-router")
+ALSO = (
+    "uvloop",
+    "tokenizers",
+    "triton",
+    "numpy",
+    "click",
+    "fastapi",
+    "uvicorn",
+    "math-verify",
+    "sglang-router",
+)
 # Variables that change what we or the servers do.
 _SETTINGS = re.compile(
     r"^(LR_SGLANG_|SGLANG_|SGL_|HF_|CUDA_|NCCL_|TORCH|OMP_|XDG_STATE_HOME$|CXX$|LD_PRELOAD$|NO_COLOR$|PYTHONPATH$)"
 )
 # MAX_TOKENS and TOKEN_LAYER are none.
 _SECRET = re.compile(r"KEY|TOKEN$|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.I)
-_LOOKS_SECRET = re.compile(r"\b(?:hf|sk|ghp|gho|pk|xox[a-z])[-_][\w-]{8,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w.-]+")
+_LOOKS_SECRET = re.compile(
+    r"\b(?:hf|sk|ghp|gho|pk|xox[a-z])[-_][\w-]{8,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w.-]+"
+)
 # A password may hold a comma; the part after it ends at one.
 _URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?[^\s,;'\"]*", re.I)
 _HIDDEN = "(set, not shown)"
@@ -41,11 +55,19 @@ def examine() -> checks.Findings:
     seen = gpus.visible()
     for_gpu = list(checks.graphics(seen))
     also = [checks.disk(), checks.compiler(), checks.code_execution(), checks.hub()]
-    cpu = not any(check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS)
+    cpu = not any(
+        check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS
+    )
     gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
-    ours = {name: one for name in built_in() if (one := load_deployment(name)).runtimes["target"].gpus} if gpu else {}
+    ours = (
+        {name: one for name in built_in() if (one := load_deployment(name)).runtimes["target"].gpus}
+        if gpu
+        else {}
+    )
     presets = [name for name, one in ours.items() if assign.fits(one, [gpu.memory for gpu in seen])]
-    return checks.Findings([*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
+    return checks.Findings(
+        [*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets))
+    )
 
 
 def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:
@@ -54,18 +76,26 @@ def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:
     names = f"presets that fit: {', '.join(presets)} (lr-sglang launch NAME)"
     if gpu and not presets:
         names = "the presets need more memory (lr-sglang launch)"
-    nothing = "On a GPU: nothing, as none can be used here; a server elsewhere can be given by its URL (--target URL)"
+    nothing = (
+        "On a GPU: nothing, as none can be used here; a server elsewhere can be given by "
+        "its URL (--target URL)"
+    )
     yield f"On these GPUs: models of your own; {names}" if gpu else nothing
 
 
 @click.command()
 @options.as_json
-@click.option("--report", is_flag=True, help="Text for an issue: versions, machine, settings; secrets are taken out.")
+@click.option(
+    "--report",
+    is_flag=True,
+    help="Text for an issue: versions, machine, settings; secrets are taken out.",
+)
 def doctor(json: bool, report: bool) -> None:
-    """Says what this machine can do, what is missing, and how to get it. Nothing is started or changed.
+    """Says what this machine can do, what is missing, and how to get it. Nothing is started or
+    changed.
 
-    The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU can run here.
-    Otherwise it is 1.
+    The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU
+    can run here. Otherwise it is 1.
 
     \b
     Examples:
@@ -118,13 +148,26 @@ def issue_text(found: checks.Findings, variables: Mapping[str, str] = os.environ
         variables: the environment; only names that change what we do are shown.
     """
     about = machine.machine()
-    lines = ["### What happened", "", "(what you did, what you saw, what you expected)", "", "### Versions", ""]
+    lines = [
+        "### What happened",
+        "",
+        "(what you did, what you saw, what you expected)",
+        "",
+        "### Versions",
+        "",
+    ]
     lines += [f"- {name}: {version or 'not installed'}" for name, version in _versions()]
     gpus = ", ".join(map(str, about["gpus"])) or "none"
     lines += ["", "### Machine", ""]
-    lines += [f"- system: {about['system']}", f"- CPU: {about['cpu']}, {about['cores']} cores", f"- GPUs: {gpus}"]
+    lines += [
+        f"- system: {about['system']}",
+        f"- CPU: {about['cpu']}, {about['cores']} cores",
+        f"- GPUs: {gpus}",
+    ]
     lines += ["", "### Settings", ""]
-    lines += [f"- `{name}={value}`" for name, value in settings(variables)] or ["- none in the environment"]
+    lines += [f"- `{name}={value}`" for name, value in settings(variables)] or [
+        "- none in the environment"
+    ]
     lines += ["", "### lr-sglang doctor", "", "```"]
     lines += [f"{check.status:8}{check.name}: {check.found}" for check in found.checks]
     lines += [*found.verdict, "```"]
@@ -135,11 +178,16 @@ def settings(variables: Mapping[str, str]) -> Iterator[tuple[str, str]]:
     """Variables that change what we do; of a secret only that it is set, not its value."""
     for name, value in sorted(variables.items()):
         if _SETTINGS.match(name):
-            yield name, _HIDDEN if _SECRET.search(name) and value else " ".join(clean(value).split())
+            yield (
+                name,
+                _HIDDEN if _SECRET.search(name) and value else " ".join(clean(value).split()),
+            )
 
 
 def clean(value: str) -> str:
-    """The text without data of the user: keys, credentials and queries in URLs, the home directory."""
+    """The text without data of the user: keys, credentials and queries in URLs, the home
+    directory.
+    """
     value = _URL.sub(lambda hit: hit["scheme"] + _host(hit[0][len(hit["scheme"]) :]), value)
     value = _LOOKS_SECRET.sub("(secret)", value)
     home = os.path.expanduser("~")
@@ -149,7 +197,11 @@ def clean(value: str) -> str:
 def _host(rest: str) -> str:
     """An address without user, password, query and fragment."""
     authority, slash, path = rest.partition("/")
-    return authority.rpartition("@")[2].split("?")[0].split("#")[0] + slash + re.split(r"[?#]", path)[0]
+    return (
+        authority.rpartition("@")[2].split("?")[0].split("#")[0]
+        + slash
+        + re.split(r"[?#]", path)[0]
+    )
 
 
 def _versions() -> Iterator[tuple[str, str]]:

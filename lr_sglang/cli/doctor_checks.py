@@ -1,4 +1,6 @@
-"""The checks of ``lr-sglang doctor``: the machine, the installed parts of lr-sglang, and what it can reach."""
+"""The checks of ``lr-sglang doctor``: the machine, the installed parts of lr-sglang, and what it
+can reach.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from lr_sglang.sglang_api import language, need, release, server
 HUB_SECONDS = 3.0
 PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
 INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
-# GiB: the servers of the pocket models take 3.5 of memory (measured, with `launch`); logs and records are small.
+# GiB: the servers of the pocket models take 3.5 of memory (measured, with `launch`); logs and
+# records are small.
 POCKET_MEMORY = 4.0
 DISK = 2.0
 GLIBC = (2, 34)
@@ -39,7 +42,9 @@ DRIVER = 580
 
 @dataclass(frozen=True)
 class Check:
-    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` if only some features need it."""
+    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` if only some features
+    need it.
+    """
 
     name: str
     status: Literal["ok", "missing", "note"]
@@ -49,7 +54,9 @@ class Check:
 
 @dataclass(frozen=True)
 class Findings:
-    """All checks and their result. ``cpu``: the embedded default can run; ``gpu``: models on a GPU can."""
+    """All checks and their result. ``cpu``: the embedded default can run; ``gpu``: models on a GPU
+    can.
+    """
 
     checks: list[Check]
     cpu: bool
@@ -58,7 +65,9 @@ class Findings:
     verdict: list[str]
 
 
-def needed(name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing") -> Check:
+def needed(
+    name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing"
+) -> Check:
     """``ok`` if it is good, else ``missing`` with how to get it."""
     return Check(name, "ok", found) if good else Check(name, otherwise, found, get)
 
@@ -66,17 +75,23 @@ def needed(name: str, good: bool, found: str, get: str, otherwise: Literal["miss
 def system() -> Iterator[Check]:
     """Python, the C library, the processor."""
     version = platform.python_version()
-    yield needed("Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12")
+    yield needed(
+        "Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12"
+    )
     kind, libc = platform.libc_ver()
     numbers = tuple(int(part) for part in re.findall(r"\d+", libc)[:2])
     good = platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC
     found = f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}"
-    yield needed("system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04")
+    yield needed(
+        "system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04"
+    )
     flags = cpuinfo("flags").split()
     units = ", ".join(name for flag, name in VECTORS.items() if flag in flags)
     units = units or ("no AVX2" if flags else "vector units unknown")
     if flags and not {"avx512_bf16", "amx_bf16"} & set(flags):
-        units += "; a server tests at start in which numbers to keep weights of bfloat16, and says it"
+        units += (
+            "; a server tests at start in which numbers to keep weights of bfloat16, and says it"
+        )
     yield Check("CPU", "ok", f"{machine()['cpu']}, {len(os.sched_getaffinity(0))} cores, {units}")
 
 
@@ -91,14 +106,20 @@ def memory() -> Check:
 
 def disk() -> Check:
     """The free space in the current folder."""
-    free, get = shutil.disk_usage(Path.cwd()).free / 2**30, "room for logs and records; models need much more"
+    free, get = (
+        shutil.disk_usage(Path.cwd()).free / 2**30,
+        "room for logs and records; models need much more",
+    )
     return needed("disk", free >= DISK, f"{free:.{int(free < DISK)}f} GiB free here", get, "note")
 
 
 def graphics(seen: list[Gpu]) -> Iterator[Check]:
     """The GPUs, their driver, and what compiles for them."""
     if not seen:
-        get = "an NVIDIA GPU with its driver (580 or newer), if models larger than the pocket ones shall run here"
+        get = (
+            "an NVIDIA GPU with its driver (580 or newer), if models larger than the pocket "
+            "ones shall run here"
+        )
         yield Check("GPU", "note", "none", get)
         return
     for number, gpu in enumerate(seen):
@@ -110,15 +131,26 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
 
 
 def cuda_toolkit() -> Check:
-    """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its place."""
+    """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its
+    place.
+    """
     home = compilers.home()
     missing = " and ".join(compilers.lacking(home))
     if missing and not compilers.lacking(compilers.DEFAULT):
         return Check("CUDA toolkit", "ok", f"{compilers.DEFAULT}; servers get it as CUDA_HOME")
     if missing and (packages := compilers.packaged()):
-        return Check("CUDA toolkit", "ok", f"pip's packages in {packages}; servers get a folder of links to them")
-    found = f"{home} lacks {missing}, with which SGLang compiles its kernels" if missing else str(home)
-    get = "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's packages from pip"
+        return Check(
+            "CUDA toolkit",
+            "ok",
+            f"pip's packages in {packages}; servers get a folder of links to them",
+        )
+    found = (
+        f"{home} lacks {missing}, with which SGLang compiles its kernels" if missing else str(home)
+    )
+    get = (
+        "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's "
+        "packages from pip"
+    )
     return needed("CUDA toolkit", not missing, found, get)
 
 
@@ -136,8 +168,15 @@ def code_execution() -> Check:
     from lr_sglang.grading import sandbox
 
     apart = sandbox.standing()
-    found = f"is kept apart by {apart[0]}, if it may be run (grading of code)" if apart else "nothing keeps it apart"
-    get = "it is not run; install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or permit user namespaces"
+    found = (
+        f"is kept apart by {apart[0]}, if it may be run (grading of code)"
+        if apart
+        else "nothing keeps it apart"
+    )
+    get = (
+        "it is not run; install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or "
+        "permit user namespaces"
+    )
     return needed("code of answers", bool(apart), found, get, "note")
 
 
@@ -146,7 +185,9 @@ def port() -> Check:
     try:
         port = ports.Reservation()
     except LookaheadError as error:
-        return Check("ports", "missing", error.message, "servers must be able to listen on 127.0.0.1")
+        return Check(
+            "ports", "missing", error.message, "servers must be able to listen on 127.0.0.1"
+        )
     port.release()
     return Check("ports", "ok", f"free ones on {ports.HOST}")
 
@@ -176,7 +217,9 @@ def packages() -> Iterator[Check]:
             yield Check(name, "missing", "not installed", INSTALL)
             continue
         good = not wanted or found.partition("+")[0] == wanted
-        yield needed(name, good, found if good else f"{found}; tested with {wanted}", INSTALL, "note")
+        yield needed(
+            name, good, found if good else f"{found}; tested with {wanted}", INSTALL, "note"
+        )
 
 
 def _pins(package: str) -> dict[str, str]:
@@ -185,36 +228,63 @@ def _pins(package: str) -> dict[str, str]:
         asked = importlib.metadata.requires(package) or []
     except importlib.metadata.PackageNotFoundError:
         return {}
-    found = (re.match(r"([\w.-]+)(?:\[.*?\])? *==([\w.]+)", line) for line in asked if "extra ==" not in line)
+    found = (
+        re.match(r"([\w.-]+)(?:\[.*?\])? *==([\w.]+)", line)
+        for line in asked
+        if "extra ==" not in line
+    )
     return {hit[1].lower().replace("_", "-"): hit[2] for hit in found if hit}
 
 
 def pack() -> Check:
     """Whether SGLang finds our package for CPUs."""
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
-    lacking = [group for group in groups if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")]
+    lacking = [
+        group
+        for group in groups
+        if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
+    ]
     lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
     found = f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed"
-    return needed("CPU pack", not lacking, found, "pip install -e . in the checkout: being on the path is not enough")
+    return needed(
+        "CPU pack",
+        not lacking,
+        found,
+        "pip install -e . in the checkout: being on the path is not enough",
+    )
 
 
 def pocket_models() -> Check:
     """Whether their weights are installed."""
-    lacking = [role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))]
+    lacking = [
+        role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))
+    ]
     found = f"without weights: {', '.join(lacking)}" if lacking else "target, draft, judge"
-    return needed("pocket models", not lacking, found, "install from a complete checkout, or make pocket (hours)")
+    return needed(
+        "pocket models",
+        not lacking,
+        found,
+        "install from a complete checkout, or make pocket (hours)",
+    )
 
 
 def hub() -> Check:
     """Whether models can be downloaded; models at paths and the pocket models need no hub."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
-        return Check("model hub", "note", "offline mode (HF_HUB_OFFLINE)", "models by their path, or from the cache")
+        return Check(
+            "model hub",
+            "note",
+            "offline mode (HF_HUB_OFFLINE)",
+            "models by their path, or from the cache",
+        )
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
     reached: list[bool] = []
 
     def ask() -> None:
         try:  # by the environment's proxy, if any, as for downloads of models
-            opener = urllib.request.build_opener()  # urlopen would use the proxies of its first call
+            opener = (
+                urllib.request.build_opener()
+            )  # urlopen would use the proxies of its first call
             opener.open(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
             reached.append(True)
         except urllib.error.HTTPError:

@@ -1,4 +1,6 @@
-"""``lr-sglang serve`` at work: starts runtimes (or attaches), keeps them up, serves the endpoint, and stops both."""
+"""``lr-sglang serve`` at work: starts runtimes (or attaches), keeps them up, serves the endpoint,
+and stops both.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Ending(Protocol):
         """Ends it as a signal does; from any thread."""
 
 
-Up = Iterator[tuple[Fleet | None, Ending, Callable[[], Any]]]  # runtimes, the server, and the call that serves
+Up = Iterator[
+    tuple[Fleet | None, Ending, Callable[[], Any]]
+]  # runtimes, the server, and the call that serves
 
 
 @dataclass(frozen=True)
@@ -64,7 +68,9 @@ class Endpoint:
     def alone(self) -> Up:
         """Serves in this process."""
         timeout = self.given["launch_timeout"]
-        with session.session(self.deployment, self.logs, self.progress, timeout, lean=self.lean) as live:
+        with session.session(
+            self.deployment, self.logs, self.progress, timeout, lean=self.lean
+        ) as live:
             from lr_sglang.serve.app import create_app
             from lr_sglang.serve.server import EndpointServer
 
@@ -82,14 +88,20 @@ class Endpoint:
         level = self.given["log_level"]
         warm_up(self.lean)
         with (
-            launch(self.deployment, self.logs, self.progress, self.given["launch_timeout"]) as fleet,
+            launch(
+                self.deployment, self.logs, self.progress, self.given["launch_timeout"]
+            ) as fleet,
             session.logs_told(fleet),
-            tempfile.TemporaryDirectory(prefix="lr-sglang-serve-", ignore_cleanup_errors=True) as folder,
+            tempfile.TemporaryDirectory(
+                prefix="lr-sglang-serve-", ignore_cleanup_errors=True
+            ) as folder,
         ):
             set_up(level)
             addresses = dataclasses.replace(fleet, servers={})
             processes = self.given["processes"]
-            work = Work(self.service, self.keys, addresses, Path(folder), processes, level, self.lean)
+            work = Work(
+                self.service, self.keys, addresses, Path(folder), processes, level, self.lean
+            )
             server = Supervisor(work, self.sock, lambda found: self.ready(Session(found, fleet)))
             yield fleet, server, server.run
 
@@ -98,7 +110,8 @@ def serve(given: Given, display: Display) -> None:
     """Serves until a signal ends it.
 
     Raises:
-        LookaheadError: an invalid option, a port in use, or as ``runtimes.launch``; the target was given up.
+        LookaheadError: an invalid option, a port in use, or as ``runtimes.launch``; the target was
+            given up.
     """
     plan = settle(given).checked()
     if len(plan.server_sets(plan.modes)) > 1:
@@ -118,16 +131,39 @@ def serve(given: Given, display: Display) -> None:
             progress.finish()
             if live.simulated:
                 display.warn("these runtimes are simulated: their texts mean nothing")
-            session.tell_shortages(session.shortages(plan, service.modes, live, service.concurrency), display)
+            session.tell_shortages(
+                session.shortages(plan, service.modes, live, service.concurrency), display
+            )
             _tell(sock, service, display)
 
-        needed, lean = sized.needed(service.modes, service.concurrency), plan.lean(*service.verifiers)
-        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(sock.getsockname()[1])
-        endpoint = Endpoint(
-            needed.replace(sampling=plan.sampling), service, allowed, sock, logs, given, lean, progress, ready
+        needed, lean = (
+            sized.needed(service.modes, service.concurrency),
+            plan.lean(*service.verifiers),
         )
-        with endpoint.several() if given["processes"] > 1 else endpoint.alone() as (fleet, server, run):
-            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # else old connections would prevent listen()
+        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(
+            sock.getsockname()[1]
+        )
+        endpoint = Endpoint(
+            needed.replace(sampling=plan.sampling),
+            service,
+            allowed,
+            sock,
+            logs,
+            given,
+            lean,
+            progress,
+            ready,
+        )
+        with (
+            endpoint.several() if given["processes"] > 1 else endpoint.alone() as (
+                fleet,
+                server,
+                run,
+            )
+        ):
+            sock.setsockopt(
+                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+            )  # else old connections would prevent listen()
             with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
                 run()
             display.note("stopped")
@@ -139,8 +175,14 @@ def service_of(plan: Plan, given: Given) -> Service:
     Raises:
         ConfigError: an invalid verifier or depth.
     """
-    options = {field.name: given.get(NAMES.get(field.name, field.name)) for field in dataclasses.fields(Service)}
-    look, verifiers = plan.lookahead, dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"]))
+    options = {
+        field.name: given.get(NAMES.get(field.name, field.name))
+        for field in dataclasses.fields(Service)
+    }
+    look, verifiers = (
+        plan.lookahead,
+        dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"])),
+    )
     for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
         if most is not None and most < getattr(look, name):
             message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
@@ -148,7 +190,8 @@ def service_of(plan: Plan, given: Given) -> Service:
     layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
     able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
     able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
-    # auto is no slower than the target alone under load; it would replace a policy that was asked for
+    # auto is no slower than the target alone under load; it would replace a policy that was asked
+    # for
     auto = ("auto",) if MODES[plan.modes[0]].ahead and given["policy"] is None else ()
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
@@ -159,15 +202,21 @@ def service_of(plan: Plan, given: Given) -> Service:
         # attaching says what is wrong where a target names none
         "model": given["model_name"] or plan.models["target"] or None,
         "modes": served,
-        "verifiers": tuple(name for name in verifiers if not verifier_registry.needs_judge(name) or judged),
-        **{name: getattr(plan, name) for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")},
+        "verifiers": tuple(
+            name for name in verifiers if not verifier_registry.needs_judge(name) or judged
+        ),
+        **{
+            name: getattr(plan, name)
+            for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")
+        },
     }
     return Service().with_options(**options | settled)
 
 
 @contextmanager
 def listening(host: str, port: int) -> Iterator[socket.socket]:
-    """A socket bound to the address before the slow start of servers, so that no other process takes it meanwhile.
+    """A socket bound to the address before the slow start of servers, so that no other process
+    takes it meanwhile.
 
     Raises:
         LaunchError: the address cannot be listened on.
@@ -177,14 +226,18 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # its connections too: no step waits for an ACK
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # its connections too: no step waits for an ACK
         sock.bind(address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
         if sock is not None:
             sock.close()
         is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        hint = "give another --port, or 0 for any that is free" if is_port else "give another --host"
+        hint = (
+            "give another --port, or 0 for any that is free" if is_port else "give another --host"
+        )
         why = getattr(error, "strerror", None) or error
         raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
     with sock:
@@ -192,20 +245,27 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
 
 
 def _sized(plan: Plan, service: Service) -> Plan:
-    """A plan whose servers have room for the greatest depth and width, and for every verifier, of a request."""
+    """A plan whose servers have room for the greatest depth and width, and for every verifier, of a
+    request.
+    """
     judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
     look = plan.lookahead.with_options(depth=service.deepest, width=service.widest, verifier=judged)
     return dataclasses.replace(plan, lookahead=look)
 
 
 def _check_files(plan: Plan, service: Service, processes: int) -> None:
-    """Checks the limit of open files: each answer has its client's connection, and one for each request in flight."""
+    """Checks the limit of open files: each answer has its client's connection, and one for each
+    request in flight.
+    """
     from lr_sglang.serve.connections import files
 
     roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))
     answers, each = -(-service.concurrency // processes), 1 + plan.branches(roles, service.modes)
     if answers * each > (most := files()):
-        message = f"--concurrency {service.concurrency} takes up to {answers * each} open files, and {most} are allowed"
+        message = (
+            f"--concurrency {service.concurrency} takes up to {answers * each} open "
+            f"files, and {most} are allowed"
+        )
         hint = "ulimit -Hn N allows more; or give a lower --concurrency, or more --processes"
         raise ConfigError(message, hint=hint)
 
@@ -226,7 +286,10 @@ def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Ending)
     if fleet is None or not fleet.servers:
         yield
         return
-    keeper, failed = Keeper(fleet, _changed, Patience(restarts=restarts), timeout), list[LookaheadError]()
+    keeper, failed = (
+        Keeper(fleet, _changed, Patience(restarts=restarts), timeout),
+        list[LookaheadError](),
+    )
 
     def watch() -> None:
         try:

@@ -1,4 +1,6 @@
-"""Makes the samples that a command asks for: servers up, samples made in order, records kept, servers down."""
+"""Makes the samples that a command asks for: servers up, samples made in order, records kept,
+servers down.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Execution:
     Attributes:
         command: a benchmark's options, for its run.json; empty for a run.
         graders: by task; without one, the last box is compared with the right answer.
-        warm_up: a question that is answered first in every mode on every set of servers, without a record.
+        warm_up: a question that is answered first in every mode on every set of servers, without a
+            record.
         stores: by folder, while ``run`` is at work.
     """
 
@@ -69,7 +72,8 @@ class Execution:
         """Opens a store for each folder of records.
 
         Raises:
-            RecordError: as ``Store``, or a record's question differs from the present one of that name.
+            RecordError: as ``Store``, or a record's question differs from the present one of that
+                name.
         """
         here = machine.machine()
         for folder in dict.fromkeys(variant.folder for variant in self.order.variants):
@@ -84,13 +88,24 @@ class Execution:
                 "machine": here,
                 **({"order": self.order.about} if self.order.about else {}),
             }
-            store = self.stores[folder] = stack.enter_context(Store(self.folder / folder, config, about, resume=resume))
+            store = self.stores[folder] = stack.enter_context(
+                Store(self.folder / folder, config, about, resume=resume)
+            )
             if store.cut:
-                self.display.note(f"the last record was cut off, and its sample is made again ({store.cut} bytes)")
-        asked = {(turn.variant.folder, q.id): q.question for turn in self.order.turns for q, _ in turn.items}
+                self.display.note(
+                    f"the last record was cut off, and its sample is made again ({store.cut} bytes)"
+                )
+        asked = {
+            (turn.variant.folder, q.id): q.question
+            for turn in self.order.turns
+            for q, _ in turn.items
+        }
         for folder, store in self.stores.items():
             for record in store.records.values():
-                if asked.get((folder, record["question_id"]), record["question"]) != record["question"]:
+                if (
+                    asked.get((folder, record["question_id"]), record["question"])
+                    != record["question"]
+                ):
                     raise RecordError(
                         f"{store.folder}: question {record['question_id']} was another one then",
                         hint="the file of questions has changed; give another --output",
@@ -98,12 +113,20 @@ class Execution:
 
     def made(self, variant: Variant) -> Iterator[Record]:
         """The existing records of a variant."""
-        return (one for one in self.stores[variant.folder].records.values() if one["mode"] in variant.modes)
+        return (
+            one
+            for one in self.stores[variant.folder].records.values()
+            if one["mode"] in variant.modes
+        )
 
     def records(self) -> list[Record]:
         """The records of all samples, sorted by mode."""
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
-        rank = {mode: number for variant, _ in works[:1] for number, mode in enumerate(variant.plan.modes)}
+        rank = {
+            mode: number
+            for variant, _ in works[:1]
+            for number, mode in enumerate(variant.plan.modes)
+        }
         works.sort(key=lambda one: rank.get(one[1].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
@@ -120,15 +143,23 @@ class Execution:
             stack.enter_context(self._resumable())
             self._grade_rest()
             for stretch in self.order.stretches:
-                todo = [(turn.variant, works) for turn in stretch.turns if (works := self.left(turn))]
+                todo = [
+                    (turn.variant, works) for turn in stretch.turns if (works := self.left(turn))
+                ]
                 if not todo:
                     continue
                 with ExitStack() as up:
                     variants = list({variant.key: variant for variant, _ in todo}.values())
                     watches = self._servers(stretch.servers, up)
-                    found = ((v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants)
-                    sessions.tell_shortages((one for about in found for one in sessions.shortages(*about)), display)
-                    from lr_sglang.api.runner import Runner  # SGLang was imported while servers started
+                    found = (
+                        (v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants
+                    )
+                    sessions.tell_shortages(
+                        (one for about in found for one in sessions.shortages(*about)), display
+                    )
+                    from lr_sglang.api.runner import (
+                        Runner,
+                    )  # SGLang was imported while servers started
 
                     runners = {}
                     for variant in variants:
@@ -151,7 +182,11 @@ class Execution:
                     up.callback(display.end)
                     display.begin(self.total, done)
                     for variant, works in todo:
-                        watch, store, sums = watches[variant.key], self.stores[variant.folder], so_far[variant.key]
+                        watch, store, sums = (
+                            watches[variant.key],
+                            self.stores[variant.folder],
+                            so_far[variant.key],
+                        )
                         if self.order.about and variant is not before:
                             caches.empty(watch.live.roles)
                         before = variant
@@ -166,7 +201,9 @@ class Execution:
             return self.records()
 
     def _keep(self, variant: Variant, record: Record) -> Record:
-        """Stores a record, with its grade if grading takes no time; else ``_graded`` stores it again."""
+        """Stores a record, with its grade if grading takes no time; else ``_graded`` stores it
+        again.
+        """
         if grader := self.graders.get(variant.task):
             record = grader.postponed(record)
         self.stores[variant.folder].append(record)
@@ -180,13 +217,19 @@ class Execution:
         return record
 
     def _lacks_grade(self, variant: Variant, record: Record) -> bool:
-        return variant.task in self.graders and bool((record.get("grade") or {"failed": True}).get("failed"))
+        return variant.task in self.graders and bool(
+            (record.get("grade") or {"failed": True}).get("failed")
+        )
 
     def _grade_rest(self) -> None:
         """Grades what an earlier run left without a grade."""
         works = [(turn.variant, work.key) for turn in self.order.turns for work in turn.works]
         made = {folder: store.records for folder, store in self.stores.items()}
-        left = [(v, k) for v, k in works if k in made[v.folder] and self._lacks_grade(v, made[v.folder][k])]
+        left = [
+            (v, k)
+            for v, k in works
+            if k in made[v.folder] and self._lacks_grade(v, made[v.folder][k])
+        ]
         if not left:
             return
         self.display.note(f"grading {len(left)} answers that have no grade yet")
@@ -212,41 +255,64 @@ class Execution:
             raise
 
     def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
-        """Starts sets of servers that are up at the same time; servers that are alike in several sets start once."""
+        """Starts sets of servers that are up at the same time; servers that are alike in several
+        sets start once.
+        """
         known: dict[str, Runtime] = {}
         watches: dict[Key, Watch] = {}
         lean = all(variant.plan.lean() for variant in self.order.variants)
         for number in numbers:
             variants, wanted = self.order.sets[number]
             logs = self.folder / "logs" / (f"set-{number + 1}" if self.command else "")
-            runtimes = {role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()}
+            runtimes = {
+                role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()
+            }
             with self.display.starting() as progress:
-                sampling = max((each.plan.sampling for each in variants), key=lambda each: each.temperature)
+                sampling = max(
+                    (each.plan.sampling for each in variants), key=lambda each: each.temperature
+                )
                 opened = sessions.session(
-                    wanted.replace(runtimes=runtimes, sampling=sampling), logs, progress, self.launch_timeout, lean=lean
+                    wanted.replace(runtimes=runtimes, sampling=sampling),
+                    logs,
+                    progress,
+                    self.launch_timeout,
+                    lean=lean,
                 )
                 live = up.enter_context(opened)
             if live.simulated and not any(watch.live.simulated for watch in watches.values()):
                 self.display.warn(SIMULATED)
-            known |= {alike(role, wanted.runtimes[role]): one for role, one in live.started().items()}
-            watches |= dict.fromkeys((variant.key for variant in variants), Watch(live, self.display))
+            known |= {
+                alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
+            }
+            watches |= dict.fromkeys(
+                (variant.key for variant in variants), Watch(live, self.display)
+            )
         if self.command:
-            started = {"servers": [number + 1 for number in numbers], "at": time.strftime("%Y-%m-%dT%H:%M:%S%z")}
+            started = {
+                "servers": [number + 1 for number in numbers],
+                "at": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
+            }
             self._write_command(started)
         return watches
 
     def _write_command(self, started: dict[str, Any]) -> None:
-        """Writes run.json: the command, its order, and when which servers started (again, after a resumption)."""
+        """Writes run.json: the command, its order, and when which servers started (again, after a
+        resumption).
+        """
         path = self.folder / RUN
         try:
             earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
         except (OSError, ValueError, KeyError, TypeError):
             earlier = []
         with writing(path):
-            write_whole(path, {**self.command, "order": self.order.about, "starts": [*earlier, started]})
+            write_whole(
+                path, {**self.command, "order": self.order.about, "starts": [*earlier, started]}
+            )
 
     def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
-        """Makes one answer in each mode on each set of servers, without a record and without effect on policies."""
+        """Makes one answer in each mode on each set of servers, without a record and without effect
+        on policies.
+        """
         from lr_sglang.api.runner import Runner
 
         warmed = set()
@@ -272,7 +338,10 @@ class Watch:
 
     def __init__(self, live: sessions.Session, display: Display) -> None:
         self.live, self.display = live, display
-        self.told, self.ended = set[str](), {"target"}  # the end of the target's server ends the command
+        self.told, self.ended = (
+            set[str](),
+            {"target"},
+        )  # the end of the target's server ends the command
         if "judge" in live.roles:  # its warning that it is not trusted
             live.roles["judge"].checks.warn = display.warn
 
@@ -281,7 +350,9 @@ class Watch:
         for role in sorted(self.live.dead() - self.ended):
             self.told.add(role)
             self.ended.add(role)
-            self.display.warn(f"{role}: its server has ended; answers go on without it, slower but no worse")
+            self.display.warn(
+                f"{role}: its server has ended; answers go on without it, slower but no worse"
+            )
 
     def record(self, record: Record) -> None:
         """Looks for failures that a sample survived."""
@@ -289,8 +360,16 @@ class Watch:
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
             errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
-            verdicts = (v for step in record["steps"] for v in step["verdicts"] if v and v["failed"])
-            own = [f"verifier {v['by']} failed ({v['reason']})" for v in verdicts if v["by"] not in ROLES]
+            verdicts = (
+                v for step in record["steps"] for v in step["verdicts"] if v and v["failed"]
+            )
+            own = [
+                f"verifier {v['by']} failed ({v['reason']})"
+                for v in verdicts
+                if v["by"] not in ROLES
+            ]
             why = f" ({errors[-1]})" if errors else ""
             what = own[0] if own and role == "judge" else f"{role}: it failed{why}"
-            self.display.warn(f"{what}; answers go on without it where need be, slower but no worse")
+            self.display.warn(
+                f"{what}; answers go on without it where need be, slower but no worse"
+            )

@@ -18,7 +18,8 @@ from lr_sglang.errors import LookaheadError, SetupError
 
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
-# Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is left.
+# Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is
+# left.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
 ALIKE = 0.65  # least similarity (0 to 1) of a suggested name
 
@@ -34,7 +35,9 @@ class Failure(click.ClickException):
     def show(self, file: IO[Any] | None = None) -> None:
         if not isinstance(self.error, LookaheadError):
             text = " ".join(f"{type(self.error).__name__}: {self.message}".split())
-            click.echo(styled(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", fg="red"), err=True)
+            click.echo(
+                styled(f"Internal error: {text} (a bug; {DEBUG}=1 shows where)", fg="red"), err=True
+            )
             return
         if self.error.detail:
             click.echo(styled(f"the end of its log:\n{self.error.detail}", dim=True), err=True)
@@ -61,8 +64,12 @@ def guarded() -> Iterator[None]:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
     except click.NoSuchOption as error:
-        known = [flag for one in (error.ctx.command.params if error.ctx else ()) for flag in one.opts]
-        near = nearest(error.option_name, known, "--")  # click's own suggestions count the dashes as likeness
+        known = [
+            flag for one in (error.ctx.command.params if error.ctx else ()) for flag in one.opts
+        ]
+        near = nearest(
+            error.option_name, known, "--"
+        )  # click's own suggestions count the dashes as likeness
         raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
@@ -76,18 +83,24 @@ def guarded() -> Iterator[None]:
 
 
 def styled(text: str, **style: Any) -> str:
-    """Coloured text, unless NO_COLOR is set (click itself removes colour where there is no terminal)."""
+    """Coloured text, unless NO_COLOR is set (click itself removes colour where there is no
+    terminal).
+    """
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def nearest(name: str, known: Iterable[str], common: str = "") -> list[str]:
-    """The known names most like a misspelt one, best first, for "did you mean"; empty if none is like it.
+    """The known names most like a misspelt one, best first, for "did you mean"; empty if none is
+    like it.
 
     Args:
         common: the common beginning of all names, which is not compared.
     """
     bare = {one.removeprefix(common).lower(): one for one in known}
-    return [bare[one] for one in get_close_matches(name.removeprefix(common).lower(), bare, cutoff=ALIKE)]
+    return [
+        bare[one]
+        for one in get_close_matches(name.removeprefix(common).lower(), bare, cutoff=ALIKE)
+    ]
 
 
 @contextmanager
@@ -100,7 +113,9 @@ def _signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ends = [n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN]  # nohup ignores it
+    ends = [
+        n for n in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(n) is not signal.SIG_IGN
+    ]  # nohup ignores it
     before = {number: signal.signal(number, end) for number in ends}
     try:
         yield

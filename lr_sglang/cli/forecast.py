@@ -18,13 +18,16 @@ from lr_sglang.theory.planner import Case, Choice, Split, Tokens, best_depth, be
 
 SCHEDULES: tuple[Schedule, ...] = ("sync", "async")
 BETTER_FIRST: tuple[Schedule, ...] = ("async", "sync")  # where both are equal
-# A smaller depth wastes fewer branches: it is suggested if it costs no more than this share of the speed-up.
+# A smaller depth wastes fewer branches: it is suggested if it costs no more than this share of the
+# speed-up.
 SPARE = 0.02
 LAYERS = {"both": "both layers", "tokens": "the token layer alone", "steps": "lookahead alone"}
 
 
 class Forecast:
-    """All figures of a plan. ``step_seconds`` is the time of a target step, None if it is not known."""
+    """All figures of a plan. ``step_seconds`` is the time of a target step, None if it is not
+    known.
+    """
 
     def __init__(
         self,
@@ -47,11 +50,15 @@ class Forecast:
         self.theorems: dict[str, paper.Theorem] = {}
         if tokens is not None and budget is not None:
             self.splits = {s: best_split(case, tokens, s, budget, max_depth) for s in SCHEDULES}
-            self.tokens_alone = max(combined(case, tokens, "sync", 0, k2) for k2 in range(1, budget + 1))
+            self.tokens_alone = max(
+                combined(case, tokens, "sync", 0, k2) for k2 in range(1, budget + 1)
+            )
             numbers = (case.accepted, case.c1, tokens.alpha2, tokens.c2, budget)
             self.theorems = {"3": paper.theorem3(*numbers), "4": paper.theorem4(*numbers)}
         self.alpha_of_a_step = case.accepted
-        self.expected_of_the_run = case.speedup(measured.schedule, measured.depth) if measured else None
+        self.expected_of_the_run = (
+            case.speedup(measured.schedule, measured.depth) if measured else None
+        )
         self.run = self._arguments()
 
     @property
@@ -72,7 +79,9 @@ class Forecast:
 
 
 def _row(case: Case, depth: int) -> dict[str, Any]:
-    """The figures of a depth; ``branches`` are parallel target steps, ``formula`` is the speed-up S1 or S2."""
+    """The figures of a depth; ``branches`` are parallel target steps, ``formula`` is the speed-up
+    S1 or S2.
+    """
     return {
         "depth": depth,
         "k1": {s: paper.k1_of(s, depth) for s in SCHEDULES},
@@ -86,9 +95,13 @@ def show(found: Forecast, picture: Path | None) -> None:
     """Prints a plan for people; the path of a picture goes to standard error."""
     out = Console(highlight=False)
     for line in _lines(found):
-        out.print(Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str | Text))
+        out.print(
+            Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str | Text)
+        )
     if picture is not None:
-        Console(stderr=True, highlight=False).print(Text(f"picture: {picture}", style="dim"), soft_wrap=True)
+        Console(stderr=True, highlight=False).print(
+            Text(f"picture: {picture}", style="dim"), soft_wrap=True
+        )
 
 
 def _lines(found: Forecast) -> Iterator[str | Text | Padding]:
@@ -96,9 +109,23 @@ def _lines(found: Forecast) -> Iterator[str | Text | Padding]:
     yield Padding(_depths(found), (1, 0))
     yield from _limits(found)
     if found.splits:
-        head = (f"M = {found.budget}", "k1", "k2", "depth", "both layers", "tokens only", "steps only")
+        head = (
+            f"M = {found.budget}",
+            "k1",
+            "k2",
+            "depth",
+            "both layers",
+            "tokens only",
+            "steps only",
+        )
         rows = [
-            (name, one.k1, one.k2, one.depth, *map(_times, (one.speedup, found.tokens_alone or 1.0, steps.speedup)))
+            (
+                name,
+                one.k1,
+                one.k2,
+                one.depth,
+                *map(_times, (one.speedup, found.tokens_alone or 1.0, steps.speedup)),
+            )
             for (name, one), steps in zip(found.splits.items(), found.best.values(), strict=True)
         ]
         yield Padding(grid(head, rows, head[:1], apart=3), (1, 0))
@@ -121,10 +148,15 @@ def _head(found: Forecast) -> Iterator[str]:
     if case.steps:
         parts.append(f"{case.steps} steps an answer")
     if case.width > 1:
-        parts.append(f"width {case.width}: alpha {case.accepted:.2f} if the versions are independent, less in truth")
+        parts.append(
+            f"width {case.width}: alpha {case.accepted:.2f} if the versions are independent, "
+            "less in truth"
+        )
     yield ", ".join(parts)
     if measured is not None:
-        yield f"measured where not given: {measured.samples} samples, {measured.judged} judged steps"
+        yield (
+            f"measured where not given: {measured.samples} samples, {measured.judged} judged steps"
+        )
 
 
 def _depths(found: Forecast) -> Any:
@@ -142,7 +174,9 @@ def _depths(found: Forecast) -> Any:
 
 def _limits(found: Forecast) -> Iterator[str]:
     for schedule, best in found.best.items():
-        what = f"depth {best.depth}, {best.speedup:.2f}x" if best.depth else "no lookahead: none gains"
+        what = (
+            f"depth {best.depth}, {best.speedup:.2f}x" if best.depth else "no lookahead: none gains"
+        )
         most = "" if found.budget is None else f" (at most {found.budget} target steps at once)"
         yield f"best {schedule}: {what}{most}"
     ceiling = "any" if found.bound == float("inf") else _times(found.bound)
@@ -151,7 +185,9 @@ def _limits(found: Forecast) -> Iterator[str]:
     if found.useful == float("inf"):
         yield f"async: {width} at every depth (S2)"
     else:
-        yield f"async: S2 below depth {int(found.useful)} ({width}), S1 from there on (the draft is)"
+        yield (
+            f"async: S2 below depth {int(found.useful)} ({width}), S1 from there on (the draft is)"
+        )
     if (measured := found.measured) is not None:
         said = f"no speed-up measured, for it has no {measured.base} sample"
         if measured.speedup is not None:
@@ -162,21 +198,30 @@ def _limits(found: Forecast) -> Iterator[str]:
 
 def _theorems(found: Forecast) -> Iterator[str]:
     for (number, theorem), schedule in zip(found.theorems.items(), SCHEDULES, strict=True):
-        held = ", ".join(f"({n}) {'holds' if holds else 'fails'}" for n, holds in theorem.inequalities.items())
+        held = ", ".join(
+            f"({n}) {'holds' if holds else 'fails'}" for n, holds in theorem.inequalities.items()
+        )
         says = f"does not apply: {'; '.join(theorem.unmet)}"
         if theorem.best is not None:
             says = LAYERS[theorem.best] + (f" [{held}]" if held else "")
         yield f"theorem {number} ({schedule}): {says}"
     case = found.case
     if case.judge or case.steps or case.width > 1 or case.slowdown != 1:
-        yield "(the theorems are for a judge that costs nothing, one draft a step, long answers and no slow-down)"
+        yield (
+            "(the theorems are for a judge that costs nothing, one draft a step, long "
+            "answers and no slow-down)"
+        )
 
 
 def _why(found: Forecast) -> str:
     chosen = found.chosen
     said = f"{chosen.speedup:.2f}x"
     if isinstance(chosen, Split):
-        layer = f"{chosen.k2} tokens at once, {chosen.k2 - 1} of them drafted" if chosen.k2 > 1 else "none"
+        layer = (
+            f"{chosen.k2} tokens at once, {chosen.k2 - 1} of them drafted"
+            if chosen.k2 > 1
+            else "none"
+        )
         return f"{said}; token layer: {layer}"
     best = found.best[chosen.schedule]
     more = f"; depth {best.depth} would have {best.speedup:.2f}x, and waste more branches"

@@ -20,8 +20,15 @@ ANSWER = 60  # characters of an answer in a line of others
 MAX_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
 
 
-def grid(head: Sequence[str], rows: Iterable[Sequence[object]], left: Collection[str] = (), apart: int = 2) -> Table:
-    """A table without lines: columns aligned right, except those in ``left``; ``apart`` spaces between them."""
+def grid(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    left: Collection[str] = (),
+    apart: int = 2,
+) -> Table:
+    """A table without lines: columns aligned right, except those in ``left``; ``apart`` spaces
+    between them.
+    """
     table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
     for name in head:
         table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
@@ -48,13 +55,21 @@ def line(record: Record) -> str:
     """One sample in one line."""
     if record["error"]:
         return f"{record['question_id']}  failed: {record['error']['message']}"
-    parts = (record["question_id"], record["mode"], answer(record), grade(record), f"{record['seconds']:.1f} s")
+    parts = (
+        record["question_id"],
+        record["mode"],
+        answer(record),
+        grade(record),
+        f"{record['seconds']:.1f} s",
+    )
     return "  ".join(part for part in parts if part)
 
 
 def answer(record: Record) -> str:
     """The answer in one line: the final answer, or else the last words of the text."""
-    words = record["answer"] or next((one for one in reversed(record["text"].splitlines()) if one.strip()), "")
+    words = record["answer"] or next(
+        (one for one in reversed(record["text"].splitlines()) if one.strip()), ""
+    )
     return shorten(" ".join(words.split()), ANSWER)
 
 
@@ -84,24 +99,30 @@ def of_sample(record: Record) -> list[str]:
     lines += _token_layer(tokens)
     if tokens["draft"]["calls"]:
         reuse = ", ".join(
-            f"{role} {share(tokens[role]['reuse'])} (cached / prompt {share(tokens[role]['hit_rate'])})"
+            f"{role} {share(tokens[role]['reuse'])} (cached / prompt "
+            f"{share(tokens[role]['hit_rate'])})"
             for role in ROLES
             if tokens[role]["calls"]
         )
         lines.append(
             f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
-            f"{count(tokens['wasted'], 'token')} wasted, {count(tokens['judge']['calls'], 'judge call')}, "
+            f"{count(tokens['wasted'], 'token')} wasted, "
+            f"{count(tokens['judge']['calls'], 'judge call')}, "
             f"prefix reuse: {reuse}"
         )
     names = {"judge": "verifier"}
-    lines += [f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong" for r, n in record["failures"].items()]
+    lines += [
+        f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong"
+        for r, n in record["failures"].items()
+    ]
     return lines
 
 
 def _token_layer(tokens: dict[str, Any]) -> list[str]:
     """What the runtimes' token layers did, where they have one."""
     return [
-        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, {share(sd['rate'])} of the drafted, "
+        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, "
+        f"{share(sd['rate'])} of the drafted, "
         f"{count(sd['verified'], 'verification')}"
         for role in ROLES
         if (sd := tokens[role]["sd"])["verified"]
@@ -153,12 +174,21 @@ def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]
         rows.append(("speed-up (total seconds)", [_times(ratio) for ratio in ratios]))
         from lr_sglang.results import expected  # NumPy and SciPy, which most commands do without
 
-        lengths = {mode: figures["roles"]["target"]["sd"]["length"] for mode, figures in summary.items()}
+        lengths = {
+            mode: figures["roles"]["target"]["sd"]["length"] for mode, figures in summary.items()
+        }
         forecasts = [expected.of_mode(records, mode, length) for mode, length in lengths.items()]
         if any(forecasts):
             rows.append(("  by the formulas", [_times(forecast) for forecast in forecasts]))
-    row("steps accepted (alpha)", lambda f: of(f["alpha"], f["accepted"], f["judged"]), any_of("judged"))
-    row("wasted tokens", lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]))
+    row(
+        "steps accepted (alpha)",
+        lambda f: of(f["alpha"], f["accepted"], f["judged"]),
+        any_of("judged"),
+    )
+    row(
+        "wasted tokens",
+        lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]),
+    )
     for role in ROLES:
         layered = any(figures["roles"][role]["sd"]["verified"] for figures in summary.values())
         row(f"SD length, {role}", _at("roles", role, "sd", "length"), layered)

@@ -23,18 +23,27 @@ SHOWN = 20  # changed verdicts that are listed
 @click.argument("folder", metavar="DIR", type=options.ANY_PATH)
 @click.option("--task", metavar="NAME", help="Whose answers they are.  [default: the run's]")
 @click.option(
-    "--input", type=options.ANY_PATH, metavar="FILE", help="Where the task's questions are, if that is needed."
+    "--input",
+    type=options.ANY_PATH,
+    metavar="FILE",
+    help="Where the task's questions are, if that is needed.",
 )
-@click.option("--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]")
+@click.option(
+    "--grader", type=click.Choice(GRADERS), help="Another kind of grading.  [default: the task's]"
+)
 @options.grading
-@click.option("--jobs", type=options.AT_LEAST_1, help="Answers at a time.  [default: the number of processors]")
+@click.option(
+    "--jobs",
+    type=options.AT_LEAST_1,
+    help="Answers at a time.  [default: the number of processors]",
+)
 @options.as_json
 @options.quiet
 def grade(folder: Path, **given: Any) -> None:
     """Grades the records of a run again, and says which verdicts changed.
 
-    Only 'answer', 'correct' and 'grade' of the records in DIR are written, all of them at once at the end. A grading
-    that was stopped goes on when it is called again.
+    Only 'answer', 'correct' and 'grade' of the records in DIR are written, all of them at once at
+    the end. A grading that was stopped goes on when it is called again.
 
     \b
     Examples:
@@ -54,7 +63,9 @@ def grade(folder: Path, **given: Any) -> None:
             display.warn(lacking)
         display.begin(None, 0, "grading")
         try:
-            changes = regrade.regrade(folder, grader, given["jobs"] or os.cpu_count() or 1, display.update)
+            changes = regrade.regrade(
+                folder, grader, given["jobs"] or os.cpu_count() or 1, display.update
+            )
         finally:
             display.end()
     click.echo(json_format.dumps(changes.to_dict(), indent=1) if given["json"] else _table(changes))
@@ -71,11 +82,14 @@ def _grader(folder: Path, given: dict[str, Any]) -> Grader:
     before = regrade.graded_by(folder)
     if found is None and given["grader"] is None and before not in ("", *GRADERS):
         raise ConfigError(
-            f"the task {name!r}, whose grader {before!r} graded them, is not here", hint="give --task, or --grader"
+            f"the task {name!r}, whose grader {before!r} graded them, is not here",
+            hint="give --task, or --grader",
         )
     kind = given["grader"] or (found.task.grader if found else before or "math")
     hidden = {}
-    if kind == "livecodebench" and given["allow_code_execution"]:  # its tests are too long for records
+    if (
+        kind == "livecodebench" and given["allow_code_execution"]
+    ):  # its tests are too long for records
         asked = name if found else "livecodebench"
         hidden = {q.id: q.hidden for q in tasks.load(asked, file=given["input"])}
     return Grader(kind, source.rules(given), hidden)
@@ -88,7 +102,9 @@ def _table(changes: Changes) -> str:
         lines.append(f"{changes.resumed} had their verdict from a grading that was stopped")
     lines += [f"{count} ungraded: {reason}" for reason, count in changes.reasons.items()]
     names = {True: "correct", False: "wrong", None: "ungraded"}
-    lines.append(f"{len(changes.turned) or 'no'} verdict{'' if len(changes.turned) == 1 else 's'} changed")
+    lines.append(
+        f"{len(changes.turned) or 'no'} verdict{'' if len(changes.turned) == 1 else 's'} changed"
+    )
     for (question, sample, mode), before, now in changes.turned[:SHOWN]:
         lines.append(f"  {question} sample {sample} {mode}: {names[before]} -> {names[now]}")
     if len(changes.turned) > SHOWN:

@@ -33,10 +33,12 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @click.option(
     "--prime",
     is_flag=True,
-    help="Start, answer a greedy and a sampled request, say which compile caches were filled, and stop.",
+    help="Start, answer a greedy and a sampled request, say which compile caches were filled, "
+    "and stop.",
 )
 @options.modes(
-    "What it shall serve, again for more: sd and lookahead+sd need the token layer, the others none of it.  "
+    "What it shall serve, again for more: sd and lookahead+sd need the token layer, the others "
+    "none of it.  "
     "[default: lookahead, or lookahead+sd with a token layer]"
 )
 @click.option(
@@ -59,11 +61,12 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @options.as_json
 @options.quiet
 def launch(**given: Any) -> None:
-    """Brings a DEPLOYMENT up and keeps it up: a built-in name (--list) or a TOML file.  [default: pocket]
+    """Brings a DEPLOYMENT up and keeps it up: a built-in name (--list) or a TOML file.  [default:
+    pocket]
 
-    Roles whose file names no GPUs are placed on those that there are. A server that ends is started again on its port,
-    with longer and longer pauses. Ctrl-C or SIGTERM stops all of them; the exit status is then 0 if they were up, and 1
-    if the target could not be kept up.
+    Roles whose file names no GPUs are placed on those that there are. A server that ends is started
+    again on its port, with longer and longer pauses. Ctrl-C or SIGTERM stops all of them; the exit
+    status is then 0 if they were up, and 1 if the target could not be kept up.
 
     \b
     Examples:
@@ -83,7 +86,9 @@ def launch(**given: Any) -> None:
         given["mode"] = (*given["mode"], "sd", "lookahead+sd")
     plan = settle(given).checked()
     deployment = placed(plan, given)
-    given["logs"] = given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
+    given["logs"] = (
+        given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
+    )
     if given["print"]:
         _print(deployment, given, display)
         return
@@ -91,14 +96,24 @@ def launch(**given: Any) -> None:
         stack.enter_context(launched.claimed(deployment.name))
         before = compilers.cache_contents(compilers.cache_folders()) if given["prime"] else {}
         progress = stack.enter_context(display.starting())
-        running = stack.enter_context(start(deployment, given["logs"], progress, given["launch_timeout"]))
+        running = stack.enter_context(
+            start(deployment, given["logs"], progress, given["launch_timeout"])
+        )
         progress.finish()
         session.tell_shortages(session.of_servers(plan, plan.modes, running), display)
         if not given["prime"]:
             _keep(running, plan, given, display)
             return
-        for role, server in running.servers.items():  # compiles what a later start would compile on first use
-            probe.warm(server.url, timeout=given["launch_timeout"], role=role, sampled=plan.sampling.drawn())
+        for (
+            role,
+            server,
+        ) in running.servers.items():  # compiles what a later start would compile on first use
+            probe.warm(
+                server.url,
+                timeout=given["launch_timeout"],
+                role=role,
+                sampled=plan.sampling.drawn(),
+            )
     _show_caches(deployment.name, before, display)
 
 
@@ -110,7 +125,8 @@ def placed(plan: Plan, given: Given) -> Deployment:
     """
     if len(plan.server_sets(plan.modes)) > 1:
         raise ConfigError(
-            f"modes {', '.join(plan.modes)} need different servers: a token layer is set when a server starts",
+            f"modes {', '.join(plan.modes)} need different servers: a token layer is set when "
+            "a server starts",
             hint="launch two deployments, with another --name for one of them",
         )
     found = plan.needed(plan.modes, given["concurrency"]).with_options(
@@ -128,7 +144,10 @@ def _list(display: Display) -> None:
     ours = {name: deployments.summary(name) for name in built_in()}
     running = launched.up()
     if display.as_json:
-        up = {one.name: {"pid": one.pid, "started": one.started, "roles": one.roles} for one in running}
+        up = {
+            one.name: {"pid": one.pid, "started": one.started, "roles": one.roles}
+            for one in running
+        }
         click.echo(json.dumps({"built_in": ours, "up": up}, ensure_ascii=False))
         return
     for name, about in ours.items():
@@ -139,25 +158,44 @@ def _list(display: Display) -> None:
 
 
 def _print(deployment: Deployment, given: Given, display: Display) -> None:
-    """Prints the servers' exact commands; without a given port, each call chooses other free ports."""
+    """Prints the servers' exact commands; without a given port, each call chooses other
+    free ports.
+    """
     servers = fleet.prepared(deployment, given["logs"])
-    # An empty TMPDIR asks our guardian for a folder that is removed with the server; a shell knows no such rule.
-    envs = {role: {k: v for k, v in one.env.items() if (k, v) != ("TMPDIR", "")} for role, one in servers.items()}
+    # An empty TMPDIR asks our guardian for a folder that is removed with the server; a shell knows
+    # no such rule.
+    envs = {
+        role: {k: v for k, v in one.env.items() if (k, v) != ("TMPDIR", "")}
+        for role, one in servers.items()
+    }
     if display.as_json:
-        found = {role: {"env": envs[role], "argv": one.argv, "url": one.url} for role, one in servers.items()}
+        found = {
+            role: {"env": envs[role], "argv": one.argv, "url": one.url}
+            for role, one in servers.items()
+        }
         click.echo(json.dumps({"name": deployment.name, "servers": found}, ensure_ascii=False))
         return
     for role, server in servers.items():
         click.echo(f"# {role}")
-        click.echo(" ".join([*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]))
+        click.echo(
+            " ".join(
+                [*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]
+            )
+        )
     for role, runtime in deployment.runtimes.items():
         if runtime.url:
             click.echo(f"# {role} runs already at {runtime.url}")
 
 
 def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
-    """Keeps servers up until a signal ends this, and keeps their description in a file for runs that attach."""
-    layered, sampling, started = plan.layered(plan.modes[0]), sampling_of_file(given), time.strftime(STAMP)
+    """Keeps servers up until a signal ends this, and keeps their description in a file for runs
+    that attach.
+    """
+    layered, sampling, started = (
+        plan.layered(plan.modes[0]),
+        sampling_of_file(given),
+        time.strftime(STAMP),
+    )
 
     def remember() -> launched.Launched:
         up = launched.describe(running, list(plan.modes), layered, sampling, started)
@@ -165,7 +203,8 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
         return up
 
     def tell(event: Event) -> None:
-        said = f"{time.strftime('%H:%M:%S')} {event.role}: {event.message}"  # it may be read hours later
+        # it may be read hours later
+        said = f"{time.strftime('%H:%M:%S')} {event.role}: {event.message}"
         if event.what == "ended":
             display.warn(f"{said}; started again in {event.delay:g} s ({event.hint})")
         elif event.what == "given up":
@@ -177,11 +216,15 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
     try:
         up = remember()
         if display.as_json:
-            click.echo(json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False))
+            click.echo(
+                json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False)
+            )
         else:
             for role, about in up.roles.items():
                 click.echo(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")
-            display.note(f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C')
+            display.note(
+                f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C'
+            )
         Keeper(running, tell, Patience(restarts=given["restarts"]), given["launch_timeout"]).watch()
     except KeyboardInterrupt:  # the usual way to end it
         display.note("stopping the servers")
@@ -202,5 +245,7 @@ def _show_caches(name: str, before: dict[str, Any], display: Display) -> None:
         return
     for key, path in folders.items():
         was, now = before[key], after[key]
-        sizes = f"{was.size / 1e6:8.1f} -> {now.size / 1e6:8.1f} MB, {now.files - was.files:+} files"
+        sizes = (
+            f"{was.size / 1e6:8.1f} -> {now.size / 1e6:8.1f} MB, {now.files - was.files:+} files"
+        )
         click.echo(f"{key:16} {sizes if now.files else 'nothing'}  {path}")

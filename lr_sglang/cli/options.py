@@ -1,4 +1,6 @@
-"""Options that commands share, in groups. None means 'not given': see ``settings`` for what holds then."""
+"""Options that commands share, in groups. None means 'not given': see ``settings`` for what holds
+then.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,10 @@ ANY_PATH = click.Path(path_type=Path)
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 SECONDS = click.FloatRange(min=0, min_open=True)
 # Options of the token layer, by the field of ``TokenLayer`` that they set.
-LAYER_FIELDS = {f"sd_{name}": name for name in ("tokens", "draft_model", "steps", "topk", "ngram_max", "accept_length")}
+LAYER_FIELDS = {
+    f"sd_{name}": name
+    for name in ("tokens", "draft_model", "steps", "topk", "ngram_max", "accept_length")
+}
 
 
 class Several(click.ParamType):
@@ -27,7 +32,9 @@ class Several(click.ParamType):
     def __init__(self, of: click.ParamType, name: str) -> None:
         self.of, self.name = of, name
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
         return tuple(self.of.convert(part.strip(), param, ctx) for part in str(value).split(","))
@@ -39,7 +46,9 @@ class PerRole(click.ParamType):
     def __init__(self, of: click.ParamType, name: str) -> None:
         self.of, self.name = of, f"[ROLE=]{name}"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str | None, Any]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str | None, Any]:
         if isinstance(value, tuple):
             return value
         role, equals, rest = str(value).partition("=")
@@ -71,9 +80,15 @@ def together(*options: Decorator) -> Decorator:
 
 method = together(
     click.option(
-        "--schedule", type=click.Choice(["async", "sync"]), help="Overlap drafts and target.  [default: async]"
+        "--schedule",
+        type=click.Choice(["async", "sync"]),
+        help="Overlap drafts and target.  [default: async]",
     ),
-    click.option("--depth", type=int, help="Steps to look ahead.  [default: the deployment's (pocket: 5), or 6]"),
+    click.option(
+        "--depth",
+        type=int,
+        help="Steps to look ahead.  [default: the deployment's (pocket: 5), or 6]",
+    ),
     click.option("--width", type=int, help="Drafted alternatives per step.  [default: 1]"),
     click.option("--max-step-tokens", type=int, help="Tokens of one step.  [default: 100]"),
     click.option(
@@ -84,38 +99,55 @@ method = together(
     click.option(
         "--verifier",
         metavar="NAME[:ARG]",
-        help="judge, exact, embedding, score, likelihood, cascade, random, FILE.py:CLASS (docs/verifiers.md).  "
+        help="judge, exact, embedding, score, likelihood, cascade, random, FILE.py:CLASS "
+        "(docs/verifiers.md).  "
         "[default: judge]",
     ),
     click.option(
-        "--gate", type=float, metavar="P", help="Branches less likely to be needed wait, by the draft's confidence."
+        "--gate",
+        type=float,
+        metavar="P",
+        help="Branches less likely to be needed wait, by the draft's confidence.",
     ),
     click.option(
         "--calibration",
         metavar="FILE.json",
-        help="What that confidence is worth, from lr-sglang calibrate.  [default: --gate learns it first]",
+        help="What that confidence is worth, from lr-sglang calibrate.  [default: --gate "
+        "learns it first]",
     ),
     click.option(
         "--max-false-accepts",
         type=float,
         metavar="SHARE",
-        help="Of pairs of steps that differ: a judge that accepts more is not trusted with drafts.  [default: 0.35]",
+        help="Of pairs of steps that differ: a judge that accepts more is not trusted with "
+        "drafts.  [default: 0.35]",
     ),
     click.option(
         "--policy",
         type=click.Choice(["fixed", "adaptive"]),
-        help="adaptive: depth and width follow what is measured, up to those given.  [default: fixed]",
+        help="adaptive: depth and width follow what is measured, up to those given.  [default: "
+        "fixed]",
     ),
-    click.option("--reference-defaults", is_flag=True, help="The reference code's depth (4) and SD tokens (6)."),
+    click.option(
+        "--reference-defaults",
+        is_flag=True,
+        help="The reference code's depth (4) and SD tokens (6).",
+    ),
 )
 
 sampling = together(
-    click.option("--temperature", type=float, help="0 is greedy.  [default: the model family's, or 0.6]"),
+    click.option(
+        "--temperature", type=float, help="0 is greedy.  [default: the model family's, or 0.6]"
+    ),
     click.option("--top-p", type=float, help="[default: the model family's, or 0.95]"),
-    click.option("--top-k", type=int, help="-1 is off.  [default: the model family's (Qwen3: 20), or -1]"),
+    click.option(
+        "--top-k", type=int, help="-1 is off.  [default: the model family's (Qwen3: 20), or -1]"
+    ),
     click.option("--min-p", type=float, help="[default: 0]"),
     click.option("--seed", type=int, help="Of the run; each branch derives its own.  [default: 0]"),
-    click.option("--max-tokens", type=int, help="Tokens of an answer.  [default: what the context holds]"),
+    click.option(
+        "--max-tokens", type=int, help="Tokens of an answer.  [default: what the context holds]"
+    ),
     click.option("--max-total-tokens", type=int, help="Tokens of prompt and answer together."),
 )
 
@@ -124,62 +156,99 @@ roles = together(
         click.option(
             f"--{role}",
             metavar="MODEL|URL",
-            help=f"The {role}: a path, hub name, pocket:{role}, server URL, or the role whose runtime it shares.",
+            help=f"The {role}: a path, hub name, pocket:{role}, server URL, or the role whose "
+            "runtime it shares.",
         )
         for role in ROLES
     ),
     *(
-        click.option(f"--{role}-gpus", type=Several(click.INT, "N,N"), help=f"GPUs of the {role}, such as 0,1.")
+        click.option(
+            f"--{role}-gpus",
+            type=Several(click.INT, "N,N"),
+            help=f"GPUs of the {role}, such as 0,1.",
+        )
         for role in ROLES
     ),
-    click.option("--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"),
-    click.option("--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."),
+    click.option(
+        "--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"
+    ),
+    click.option(
+        "--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."
+    ),
 )
 
 runtimes = together(
-    click.option("--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"),
-    click.option("--attach", metavar="NAME", help="Use what 'lr-sglang launch' keeps up under that name."),
+    click.option(
+        "--deployment", metavar="FILE", help="Deployment file or built-in name.  [default: pocket]"
+    ),
+    click.option(
+        "--attach", metavar="NAME", help="Use what 'lr-sglang launch' keeps up under that name."
+    ),
     roles,
 )
 
 program = click.option(
     "--program",
     metavar="NAME",
-    help="Answer by a SGLang program: NAME[:KEY=VALUE,...] or FILE.py:FUNCTION (docs/programs.md).  "
+    help="Answer by a SGLang program: NAME[:KEY=VALUE,...] or FILE.py:FUNCTION "
+    "(docs/programs.md).  "
     "[default: the mode's own]",
 )
 
 source = together(
-    click.option("--task", metavar="NAME", help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them."),
+    click.option(
+        "--task",
+        metavar="NAME",
+        help="A task, such as pocket or gsm8k: 'lr-sglang tasks' lists them.",
+    ),
     click.option(
         "--input",
         type=ANY_PATH,
         metavar="FILE",
-        help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's questions.",
+        help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's "
+        "questions.",
     ),
 )
 
 chosen = together(
     click.option("--limit", type=AT_LEAST_1, help="Questions of each task, at most."),
     click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),
-    click.option("--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"),
+    click.option(
+        "--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"
+    ),
 )
 
-resume = click.option("--resume", is_flag=True, help="Go on with what is in --output, or with the newest of that name.")
+resume = click.option(
+    "--resume",
+    is_flag=True,
+    help="Go on with what is in --output, or with the newest of that name.",
+)
 
 token_layer = together(
     per_role(
         "--token-layer",
         click.STRING,
         "NAME",
-        "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, none.  "
+        "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, "
+        "dspark, none.  "
         "[default: the deployment's, or ngram]",
     ),
     per_role("--sd-tokens", AT_LEAST_1, "N", "Tokens drafted for a verification.  [default: 8]"),
-    per_role("--sd-draft-model", click.STRING, "MODEL", "What drafts them, such as pocket:draft or an EAGLE head."),
-    per_role("--sd-steps", AT_LEAST_1, "N", "Steps of that model.  [default: tokens, or 5 in a tree]"),
-    per_role("--sd-topk", AT_LEAST_1, "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"),
-    per_role("--sd-ngram-max", AT_LEAST_1, "N", "Longest match in the text so far that is looked up."),
+    per_role(
+        "--sd-draft-model",
+        click.STRING,
+        "MODEL",
+        "What drafts them, such as pocket:draft or an EAGLE head.",
+    ),
+    per_role(
+        "--sd-steps", AT_LEAST_1, "N", "Steps of that model.  [default: tokens, or 5 in a tree]"
+    ),
+    per_role(
+        "--sd-topk", AT_LEAST_1, "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"
+    ),
+    per_role(
+        "--sd-ngram-max", AT_LEAST_1, "N", "Longest match in the text so far that is looked up."
+    ),
     per_role(
         "--sd-accept-length",
         click.FloatRange(min=1),
@@ -189,20 +258,44 @@ token_layer = together(
 )
 
 grading = together(
-    click.option("--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."),
-    click.option("--unsafe-code-execution", is_flag=True, help="With it: run it where nothing keeps it apart, too."),
-    click.option("--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."),
-    click.option("--rater-model", metavar="NAME", help="Its name there.  [default: the first that the server has]"),
+    click.option(
+        "--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."
+    ),
+    click.option(
+        "--unsafe-code-execution",
+        is_flag=True,
+        help="With it: run it where nothing keeps it apart, too.",
+    ),
+    click.option(
+        "--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."
+    ),
+    click.option(
+        "--rater-model",
+        metavar="NAME",
+        help="Its name there.  [default: the first that the server has]",
+    ),
 )
 
-as_json = click.option("--json", is_flag=True, help="JSON on standard output, and nothing else there.")
-quiet = click.option("--quiet", is_flag=True, help="Only results and warnings: no progress, no notes.")
+as_json = click.option(
+    "--json", is_flag=True, help="JSON on standard output, and nothing else there."
+)
+quiet = click.option(
+    "--quiet", is_flag=True, help="Only results and warnings: no progress, no notes."
+)
 
 flag = click.option(
-    "--flag", multiple=True, metavar="NAME[=VALUE]", help="Of SGLang, for every server that is started."
+    "--flag",
+    multiple=True,
+    metavar="NAME[=VALUE]",
+    help="Of SGLang, for every server that is started.",
 )
 output = together(
-    click.option("--output", type=FOLDER, metavar="DIR", help="Where records go.  [default: runs/NAME_DATE_TIME]"),
+    click.option(
+        "--output",
+        type=FOLDER,
+        metavar="DIR",
+        help="Where records go.  [default: runs/NAME_DATE_TIME]",
+    ),
     as_json,
     quiet,
 )
@@ -214,5 +307,10 @@ keeping = together(
         default=8,
         help="Times in a row that a server is started again before it is given up.",
     ),
-    click.option("--logs", type=FOLDER, metavar="DIR", help="Of the servers.  [default: in the user's state folder]"),
+    click.option(
+        "--logs",
+        type=FOLDER,
+        metavar="DIR",
+        help="Of the servers.  [default: in the user's state folder]",
+    ),
 )

@@ -25,16 +25,24 @@ UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, T
 
 
 class Latency(click.ParamType):
-    """A time: ``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds (then with True)."""
+    """A time: ``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds
+    (then with True).
+    """
 
     name = "part|time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[float, bool]:
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[float, bool]:
         if isinstance(value, tuple):
             return value
         found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|ms|s|)", str(value).strip())
         if found is None:
-            self.fail(f"{value!r}: give a part of a target step (0.1 or 10%) or a time (80ms or 0.08s)", param, ctx)
+            self.fail(
+                f"{value!r}: give a part of a target step (0.1 or 10%) or a time (80ms or 0.08s)",
+                param,
+                ctx,
+            )
         unit, seconds = UNITS[found[2]]
         return float(found[1]) * unit, seconds
 
@@ -42,28 +50,57 @@ class Latency(click.ParamType):
 @click.command()
 @click.option("--alpha", type=float, help="Share of drafted steps that are accepted.")
 @click.option("--c1", type=float, help="Time of a drafted step / time of a target step.")
-@click.option("--judge", type=Latency(), help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]")
-@click.option("--step-time", type=float, metavar="SECONDS", help="Time of a target step, if --judge is in seconds.")
 @click.option(
-    "--slowdown", type=float, help="Time of a target step among its parallel branches / of one alone.  [default: 1]"
+    "--judge",
+    type=Latency(),
+    help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]",
+)
+@click.option(
+    "--step-time",
+    type=float,
+    metavar="SECONDS",
+    help="Time of a target step, if --judge is in seconds.",
+)
+@click.option(
+    "--slowdown",
+    type=float,
+    help="Time of a target step among its parallel branches / of one alone.  [default: 1]",
 )
 @click.option("--steps", type=int, help="Steps of an answer, if it is short.  [default: many]")
-@click.option("--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]")
-@click.option("--records", type=options.ANY_PATH, metavar="DIR", help="Measure all that in a run's folder.")
-@click.option("--mode", type=click.Choice(AHEAD), help="Of the run's modes, which.  [default: the first there is]")
-@click.option("--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted.")
-@click.option("--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]")
 @click.option(
-    "--budget", type=click.IntRange(1, 4096), metavar="M", help="Most tokens for the target at once, k1 x k2."
+    "--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]"
+)
+@click.option(
+    "--records", type=options.ANY_PATH, metavar="DIR", help="Measure all that in a run's folder."
+)
+@click.option(
+    "--mode",
+    type=click.Choice(AHEAD),
+    help="Of the run's modes, which.  [default: the first there is]",
+)
+@click.option(
+    "--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted."
+)
+@click.option(
+    "--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]"
+)
+@click.option(
+    "--budget",
+    type=click.IntRange(1, 4096),
+    metavar="M",
+    help="Most tokens for the target at once, k1 x k2.",
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
-@click.option("--picture", type=options.ANY_PATH, metavar="FILE", help="Draw the surface: .svg or .png.")
+@click.option(
+    "--picture", type=options.ANY_PATH, metavar="FILE", help="Draw the surface: .svg or .png."
+)
 @options.as_json
 def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:
     """Says what speed-up to expect, and which depth is best.
 
-    Give --alpha and --c1, or --records of a run that has them (what is given beside it goes before what it measured).
-    With --alpha2 and --budget, the budget is split between lookahead and the token layer.
+    Give --alpha and --c1, or --records of a run that has them (what is given beside it goes before
+    what it measured). With --alpha2 and --budget, the budget is split between lookahead and the
+    token layer.
 
     \b
     Examples:
@@ -98,13 +135,19 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:
-    """The case to compute: each figure is the given one, else the measured one, else the default."""
+    """The case to compute: each figure is the given one, else the measured one, else the
+    default.
+    """
     from lr_sglang.theory.judged import MAX_STEPS, one_of
     from lr_sglang.theory.planner import Case
 
     known: dict[str, Any] = {"alpha": None, "c1": None, "width": 1, "slowdown": 1.0, "steps": None}
     if measured is not None:
-        known |= {"alpha": one_of(measured.alpha, measured.width), "c1": measured.c1, "width": measured.width}
+        known |= {
+            "alpha": one_of(measured.alpha, measured.width),
+            "c1": measured.c1,
+            "width": measured.width,
+        }
         known["slowdown"] = 1.0 if measured.slowdown is None else measured.slowdown
         known["steps"] = measured.steps if measured.steps <= MAX_STEPS else None
     known |= {name: given[name] for name in known if given[name] is not None}

@@ -33,11 +33,14 @@ if TYPE_CHECKING:
     default=2.0,
     help="Points of accuracy that may be lost and still count as kept.",
 )
-def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Path | None, margin: float) -> None:
+def report(
+    folders: tuple[str, ...], format: str, plots: Path | None, output: Path | None, margin: float
+) -> None:
     """Tables and plots of runs; several folders are put together.
 
-    DIR... are folders with records.jsonl, or folders of such folders. Result folders of the paper's own code are read
-    too; as their files do not say in which mode they were made, say it: lookahead=DIR, or lookahead@TASK=DIR.
+    DIR... are folders with records.jsonl, or folders of such folders. Result folders of the paper's
+    own code are read too; as their files do not say in which mode they were made, say it:
+    lookahead=DIR, or lookahead@TASK=DIR.
 
     \b
     Examples:
@@ -51,7 +54,12 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
-    forms = {"markdown": reports.markdown, "json": reports.as_json, "csv": reports.as_csv, "text": _plain}
+    forms = {
+        "markdown": reports.markdown,
+        "json": reports.as_json,
+        "csv": reports.as_csv,
+        "text": _plain,
+    }
     if output is not None:
         with store.writing(output):  # a folder's name may be no text
             output.write_text(forms[format](made), encoding="utf-8", errors="replace")
@@ -66,13 +74,19 @@ def report(folders: tuple[str, ...], format: str, plots: Path | None, output: Pa
 
 @click.command()
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...")
-@click.option("--output", type=options.FILE, metavar="FILE.html", help="[default: view.html in the first folder]")
+@click.option(
+    "--output",
+    type=options.FILE,
+    metavar="FILE.html",
+    help="[default: view.html in the first folder]",
+)
 @click.option("--title", help="[default: the folders' names]")
 def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> None:
-    """Writes one HTML page: questions, step trees with both versions and verdicts, timelines, figures.
+    """Writes one HTML page: questions, step trees with both versions and verdicts, timelines,
+    figures.
 
-    The page holds everything, loads nothing from anywhere, and can be sent to others: with the questions and answers
-    in it. DIR... are as for report.
+    The page holds everything, loads nothing from anywhere, and can be sent to others: with the
+    questions and answers in it. DIR... are as for report.
 
     \b
     Examples:
@@ -89,7 +103,9 @@ def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> No
     path = output or (first if first.is_dir() else first.parent) / "view.html"
     pieces = page.page(reports.make(read), title or f"Lookahead Reasoning: {names}")
     with writing(path):
-        replace_file(path, (piece.encode("utf-8", "replace") for piece in pieces))  # a folder's name may be no text
+        replace_file(
+            path, (piece.encode("utf-8", "replace") for piece in pieces)
+        )  # a folder's name may be no text
     click.echo(str(path))
 
 
@@ -134,7 +150,9 @@ def grid(table: Table, warning: str) -> tuple[RenderableType, int]:
     widest = []
     for number, name in enumerate(table.columns[by_task:]):
         cells = [clean(row[number + by_task]) for row in table.rows]
-        widest.append(max(len(w) for cell in cells for w in (cell.split(" ") if number else [cell])))
+        widest.append(
+            max(len(w) for cell in cells for w in (cell.split(" ") if number else [cell]))
+        )
         justify: Literal["left", "right"] = "right" if number else "left"
         grid.add_column(Text(clean(name)), justify=justify, vertical="bottom", min_width=widest[-1])
     tasks = list(dict.fromkeys(row[0] for row in table.rows)) if by_task else []
@@ -145,6 +163,10 @@ def grid(table: Table, warning: str) -> tuple[RenderableType, int]:
             grid.add_section()
             grid.add_row(Text(clean(task), style="bold"))
         grid.add_row(*(Text(clean(cell)) for cell in row[by_task:]))
-    title = Text(clean(table.title) + (f", {clean(tasks[0])}" if len(tasks) == 1 else ""), style="bold")
-    parts: list[RenderableType] = [title, Text(f"({warning})", style="yellow")] if warning else [title]
+    title = Text(
+        clean(table.title) + (f", {clean(tasks[0])}" if len(tasks) == 1 else ""), style="bold"
+    )
+    parts: list[RenderableType] = (
+        [title, Text(f"({warning})", style="yellow")] if warning else [title]
+    )
     return Group(*parts, grid, Text(clean(table.note), style="dim")), sum(widest) + 2 * len(widest)

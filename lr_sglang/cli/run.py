@@ -16,7 +16,10 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @click.command()
 @click.argument("question", required=False)
 @options.source
-@options.modes("How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a token layer]")
+@options.modes(
+    "How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a "
+    "token layer]"
+)
 @options.chosen
 @click.option("--samples", type=options.AT_LEAST_1, default=1, help="Answers per question.")
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
@@ -32,8 +35,8 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 def run(question: str | None, **given: Any) -> None:
     """Answers questions, and leaves a record of each.
 
-    Give one QUESTION (- reads it from standard input), or --task, or --input. With no other options three small
-    models that come with the package answer, on this machine's CPU.
+    Give one QUESTION (- reads it from standard input), or --task, or --input. With no other options
+    three small models that come with the package answer, on this machine's CPU.
 
     \b
     Examples:

@@ -27,7 +27,8 @@ def read(folder: Path) -> list[Record]:
 
 @contextmanager
 def complete(*folders: Path) -> Iterator[None]:
-    """For code that reads fields of unchecked records: turns its KeyError and the like into a named error.
+    """For code that reads fields of unchecked records: turns its KeyError and the like into a named
+    error.
 
     Raises:
         RecordError: a record lacks a field.
@@ -36,4 +37,6 @@ def complete(*folders: Path) -> Iterator[None]:
         yield
     except (KeyError, TypeError) as error:
         where = ", ".join(map(str, folders))
-        raise RecordError(f"{where}: a record lacks {error}", hint="take a run of this release") from error
+        raise RecordError(
+            f"{where}: a record lacks {error}", hint="take a run of this release"
+        ) from error

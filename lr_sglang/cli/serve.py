@@ -18,10 +18,13 @@ from lr_sglang.cli import options
     metavar="FILE",
     help="Keys, one a line; LR_SGLANG_API_KEYS may hold more, with commas.",
 )
-@click.option("--allow-no-key", is_flag=True, help="Let everybody in, from anywhere and by any host name.")
+@click.option(
+    "--allow-no-key", is_flag=True, help="Let everybody in, from anywhere and by any host name."
+)
 @click.option("--model-name", metavar="NAME", help="That clients ask for.  [default: the target's]")
 @options.modes(
-    "How to answer; again for more that a request may ask for.  [default: auto, and all others that "
+    "How to answer; again for more that a request may ask for.  [default: auto, and all others "
+    "that "
     "these runtimes can do]"
 )
 @click.option(
@@ -30,11 +33,23 @@ from lr_sglang.cli import options
     multiple=True,
     help="That a request may ask for, beside --verifier and exact.",
 )
-@click.option("--max-depth", type=click.IntRange(1, 64), help="That a request may ask for.  [default: --depth]")
-@click.option("--max-width", type=click.IntRange(1, 16), help="That a request may ask for.  [default: --width]")
+@click.option(
+    "--max-depth",
+    type=click.IntRange(1, 64),
+    help="That a request may ask for.  [default: --depth]",
+)
+@click.option(
+    "--max-width",
+    type=click.IntRange(1, 16),
+    help="That a request may ask for.  [default: --width]",
+)
 @click.option("--concurrency", type=options.AT_LEAST_1, default=8, help="Answers at a time.")
-@click.option("--queue", type=options.AT_LEAST_0, default=64, help="Requests that may wait; others get 429.")
-@click.option("--processes", type=click.IntRange(1, 64), default=1, help="That answer, each on one core.")
+@click.option(
+    "--queue", type=options.AT_LEAST_0, default=64, help="Requests that may wait; others get 429."
+)
+@click.option(
+    "--processes", type=click.IntRange(1, 64), default=1, help="That answer, each on one core."
+)
 @click.option(
     "--request-timeout",
     type=options.SECONDS,
@@ -51,7 +66,8 @@ from lr_sglang.cli import options
     "--max-connections",
     type=options.AT_LEAST_1,
     default=1024,
-    help="Open at a time, of all clients; and no more than half of the files that the process may open.",
+    help="Open at a time, of all clients; and no more than half of the files that the process "
+    "may open.",
 )
 @click.option(
     "--max-connections-per-address",
@@ -63,22 +79,33 @@ from lr_sglang.cli import options
     "--drain",
     type=click.FloatRange(min=0),
     default=30.0,
-    help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them at once.",
+    help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them "
+    "at once.",
 )
-@click.option("--max-body-bytes", type=options.AT_LEAST_1, default=2**21, help="Of a request; more gets 413.")
-@click.option("--max-prompt-tokens", type=options.AT_LEAST_1, help="Of a request.  [default: what the context holds]")
+@click.option(
+    "--max-body-bytes", type=options.AT_LEAST_1, default=2**21, help="Of a request; more gets 413."
+)
+@click.option(
+    "--max-prompt-tokens",
+    type=options.AT_LEAST_1,
+    help="Of a request.  [default: what the context holds]",
+)
 @click.option(
     "--reasoning",
     type=click.Choice(["auto", "on", "off"]),
     default="auto",
-    help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, leave markers alone.",
+    help="Whether answers begin within <think>: on, always; auto, as prompt and text say; off, "
+    "leave markers alone.",
 )
 @click.option(
     "--refuse",
     is_flag=True,
-    help="Refuse requests with tools, logprobs and so on, which the target answers alone otherwise.",
+    help="Refuse requests with tools, logprobs and so on, which the target answers alone "
+    "otherwise.",
 )
-@click.option("--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys.")
+@click.option(
+    "--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys."
+)
 @options.keeping
 @click.option(
     "--log-level",
@@ -94,11 +121,13 @@ from lr_sglang.cli import options
 @click.option("--json", is_flag=True, help="Say as JSON where it listens.")
 @click.option("--quiet", is_flag=True, help="Only where it listens, and warnings.")
 def serve(**given: Any) -> None:
-    """Answers over HTTP as OpenAI's API does, with lookahead reasoning behind it, and has a page to watch it at /.
+    """Answers over HTTP as OpenAI's API does, with lookahead reasoning behind it, and has a page to
+    watch it at /.
 
-    With no other options it starts three small models that come with the package, on this machine's CPU, and keeps
-    them up. --attach uses what 'lr-sglang launch' keeps up, --target URL and so on any SGLang servers. --max-tokens is
-    the most that a request may ask for. A request may choose within what is allowed here (docs/serving.md).
+    With no other options it starts three small models that come with the package, on this machine's
+    CPU, and keeps them up. --attach uses what 'lr-sglang launch' keeps up, --target URL and so on
+    any SGLang servers. --max-tokens is the most that a request may ask for. A request may choose
+    within what is allowed here (docs/serving.md).
 
     \b
     Examples:

@@ -1,4 +1,6 @@
-"""The runtimes of one command: starts them (or attaches), connects, checks their memory, and stops them."""
+"""The runtimes of one command: starts them (or attaches), connects, checks their memory, and stops
+them.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,11 @@ from lr_sglang.runtimes.launching.probe import Room
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.
-FRONTEND = ("transformers.models.auto.tokenization_auto", "lr_sglang.runtimes.connect", "lr_sglang.api.runner")
+FRONTEND = (
+    "transformers.models.auto.tokenization_auto",
+    "lr_sglang.runtimes.connect",
+    "lr_sglang.api.runner",
+)
 JUDGE_PROMPT = 256  # tokens around the two steps, at most
 ENDLESS = 1 << 60
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
@@ -47,7 +53,9 @@ class Session:
         return {"runtimes": "simulated"} if self.simulated else {"prefix_cache": caches}
 
     def started(self) -> dict[str, Runtime]:
-        """The started servers by role, each as a runtime at its URL, for other sessions that need the same server."""
+        """The started servers by role, each as a runtime at its URL, for other sessions that need
+        the same server.
+        """
         fleet, found = self.fleet, {}
         for role in fleet.servers if fleet else ():
             assert fleet is not None
@@ -67,9 +75,15 @@ class Session:
 
 @contextmanager
 def session(
-    deployment: Deployment, logs: Path, progress: Callable[[ProgressEvent], None], timeout: float, *, lean: bool
+    deployment: Deployment,
+    logs: Path,
+    progress: Callable[[ProgressEvent], None],
+    timeout: float,
+    *,
+    lean: bool,
 ) -> Iterator[Session]:
-    """Starts a deployment, and finally stops what it started. SGLang is imported while the servers start.
+    """Starts a deployment, and finally stops what it started. SGLang is imported while the servers
+    start.
 
     Args:
         lean: see ``Plan.lean``.
@@ -81,9 +95,11 @@ def session(
     importing = threading.Thread(target=_import, args=(lean,), name="lr-import", daemon=True)
 
     def tell(event: ProgressEvent) -> None:
-        """Begins the import when the last server has been started, or the first has gone on (some start in turn).
+        """Begins the import when the last server has been started, or the first has gone on (some
+        start in turn).
 
-        An earlier import would hold the interpreter's lock and delay the servers, which take longer.
+        An earlier import would hold the interpreter's lock and delay the servers, which take
+        longer.
         """
         nonlocal to_start
         progress(event)
@@ -135,16 +151,22 @@ def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:
 
 
 def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> None:
-    """Prints each once: as a warning if one answer's branches do not fit, as a note if those of all answers do not."""
+    """Prints each once: as a warning if one answer's branches do not fit, as a note if those of all
+    answers do not.
+    """
     for text, urgent in {text: urgent for urgent, text in shortages}.items():
         (display.warn if urgent else display.note)(text)
 
 
 def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tuple[bool, str]]:
-    """Notes from the servers' logs, and shortages of memory: the part of ``shortages`` that needs no backends."""
+    """Notes from the servers' logs, and shortages of memory: the part of ``shortages`` that needs
+    no backends.
+    """
     yield from ((False, note) for note in fleet.notes())
     roles = {role for mode in modes for role in plan.roles(mode)} & fleet.urls.keys()
-    own = [role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role]
+    own = [
+        role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role
+    ]
     yield from memory(plan, {role: fleet.room(role) for role in own})
 
 
@@ -158,25 +180,42 @@ def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
     wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
     more = "extra = {max-total-tokens = ...} of its runtime"
     if target.held is not None and target.held < wanted:
-        text = f"target: its memory holds {target.held} tokens, so that an answer ends there and not at {wanted} "
+        text = (
+            f"target: its memory holds {target.held} tokens, so that an answer ends there "
+            f"and not at {wanted} "
+        )
         yield True, text + f"({more}, where there is room for more)"
     elif target.held is not None and target.held < (target.context or 0):
-        text = f"target: its memory holds {target.held} tokens, not the {target.context} of its context: "
+        text = (
+            f"target: its memory holds {target.held} tokens, not the {target.context} of "
+            "its context: "
+        )
         yield False, text + f"longer prompts are refused ({more} changes that)"
     longest = min(wanted or ENDLESS, target.tokens or wanted)
     for role, needs, what, then in (
         ("draft", longest, "an answer", "what follows is not drafted"),
-        ("judge", 2 * look.max_step_tokens + JUDGE_PROMPT, "a verdict", "longer steps are not accepted"),
+        (
+            "judge",
+            2 * look.max_step_tokens + JUDGE_PROMPT,
+            "a verdict",
+            "longer steps are not accepted",
+        ),
     ):
         room = rooms.get(role, Room())
         if room.tokens is not None and room.tokens < needs:
             holds = "its memory holds" if room.tokens == room.held else "its context is"
             hint = f" ({more} changes that)" if room.tokens == room.held else ""
-            yield False, f"{role}: {holds} {room.tokens} tokens, and {what} may need {needs}: {then}{hint}"
+            yield (
+                False,
+                f"{role}: {holds} {room.tokens} tokens, and {what} may need {needs}: {then}{hint}",
+            )
 
 
-def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -> Iterator[tuple[bool, str]]:
-    """What each runtime has too little of, each with True if that is too little for one answer already.
+def shortages(
+    plan: Plan, modes: Collection[str], live: Session, answers: int
+) -> Iterator[tuple[bool, str]]:
+    """What each runtime has too little of, each with True if that is too little for one answer
+    already.
 
     Args:
         answers: number of concurrent answers.
@@ -195,12 +234,22 @@ def shortages(plan: Plan, modes: Collection[str], live: Session, answers: int) -
             continue
         number, urgent = (1, True) if most < one else (answers, False)
         lacking = (
-            f"{' and '.join(roles)}: {most} requests at a time, and {number} answer{'s' * (number > 1)} at "
-            f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is looked ahead"
+            f"{' and '.join(roles)}: {most} requests at a time, and {number} "
+            f"answer{'s' * (number > 1)} at "
+            f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is "
+            "looked ahead"
         )
-        mend = f"its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less"
+        mend = (
+            f"its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less"
+        )
         if backend.max_running_requests == most:
-            more = f"--max-running-requests {answers * one + policy.SPARE} where the server is started"
-            verifier = "" if plan.lookahead.verifier == "judge" else f" --verifier {plan.lookahead.verifier}"
+            more = (
+                f"--max-running-requests {answers * one + policy.SPARE} where the server is started"
+            )
+            verifier = (
+                ""
+                if plan.lookahead.verifier == "judge"
+                else f" --verifier {plan.lookahead.verifier}"
+            )
             mend = f"lr-sglang launch --concurrency {answers}{verifier}, or {more}"
         yield urgent, f"{lacking} ({mend})"

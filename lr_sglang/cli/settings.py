@@ -1,4 +1,6 @@
-"""The settings of answers: from the command line, else the deployment file, else the model family, else defaults."""
+"""The settings of answers: from the command line, else the deployment file, else the model family,
+else defaults.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.runtimes.placement.models import prompt_for
 
 Given = Mapping[str, Any]  # options by name; one that was not given is None, empty or missing
-# The sampling that the makers of a family advise; the first name that is part of the model's name counts.
+# The sampling that the makers of a family advise; the first name that is part of the model's name
+# counts.
 FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
     ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
@@ -29,27 +32,41 @@ DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its o
 
 
 def settle(given: Given) -> Plan:
-    """Makes a plan from the options of a command, the deployment file that they name, and the models.
+    """Makes a plan from the options of a command, the deployment file that they name, and the
+    models.
 
     Raises:
         ConfigError: an invalid option or value; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
     if given.get("attach") and given.get("deployment"):
-        raise ConfigError("--attach and --deployment both say where the runtimes are", hint="leave one of them out")
+        raise ConfigError(
+            "--attach and --deployment both say where the runtimes are",
+            hint="leave one of them out",
+        )
     modes = modes_of(given)
     deployment = with_layers(given, _deployment(given), modes)
-    models: dict[str, str] = {role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))}
+    models: dict[str, str] = {
+        role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
+    }
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
     reference = given.get("reference_defaults") and given.get("depth") is None
     own = given.get("judge") or _bare(given)  # the file's prompt was written for another judge
-    prompt = given.get("judge_prompt") or (not own and deployment.judge_prompt) or prompt_for(models.get("judge", ""))
+    prompt = (
+        given.get("judge_prompt")
+        or (not own and deployment.judge_prompt)
+        or prompt_for(models.get("judge", ""))
+    )
     return Plan(
         deployment=deployment,
         models=models,
         modes=modes,
-        lookahead=deployment.lookahead.with_its_options({**given, "depth": REFERENCE_DEPTH} if reference else given),
-        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_its_options(given),
+        lookahead=deployment.lookahead.with_its_options(
+            {**given, "depth": REFERENCE_DEPTH} if reference else given
+        ),
+        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_its_options(
+            given
+        ),
         limits=deployment.limits.with_its_options(given),
         judge_prompt=prompt,
         program=given.get("program") or "",
@@ -58,7 +75,9 @@ def settle(given: Given) -> Plan:
 
 
 def _bare(given: Given) -> bool:
-    """Whether a target and no file is given: then draft and judge do not default to the pocket models."""
+    """Whether a target and no file is given: then draft and judge do not default to the pocket
+    models.
+    """
     return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
 
 
@@ -71,7 +90,9 @@ def _deployment(given: Given) -> Deployment:
     else:
         deployment = load_deployment(given.get("deployment") or deployments.DEFAULT)
     return override_all(
-        deployment, {role: given.get(role) for role in ROLES}, {role: given.get(f"{role}_gpus") for role in ROLES}
+        deployment,
+        {role: given.get(role) for role in ROLES},
+        {role: given.get(f"{role}_gpus") for role in ROLES},
     )
 
 
@@ -92,17 +113,24 @@ def _named(given: Given) -> bool:
 
 
 def modes_of(given: Given) -> tuple[str, ...]:
-    """The modes that are asked for; a token layer alone (other than none) asks for lookahead with it.
+    """The modes that are asked for; a token layer alone (other than none) asks for lookahead with
+    it.
 
     Raises:
         ConfigError: a token layer for modes that have none.
     """
-    layers = [*(["token_layer"] if _named(given) else []), *(name for name in LAYER_FIELDS if given.get(name))]
+    layers = [
+        *(["token_layer"] if _named(given) else []),
+        *(name for name in LAYER_FIELDS if given.get(name)),
+    ]
     usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
     modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
         able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
-        raise ConfigError(f"{_flag(layers[0])}: mode {modes[0]} has no token layer", hint=f"modes with one: {able}")
+        raise ConfigError(
+            f"{_flag(layers[0])}: mode {modes[0]} has no token layer",
+            hint=f"modes with one: {able}",
+        )
     return modes
 
 
@@ -112,14 +140,21 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
     Raises:
         ConfigError: an option that applies to no runtime, or an invalid layer.
     """
-    layers = {role: runtime.token_layer for role, runtime in deployment.runtimes.items() if not runtime.url}
+    layers = {
+        role: runtime.token_layer
+        for role, runtime in deployment.runtimes.items()
+        if not runtime.url
+    }
 
     def own(role: str) -> str:
         if role not in layers:
             runtime = deployment.runtime(role)
             why, hint = "the deployment lacks the role", ""
             if runtime is not None and runtime.url:
-                why, hint = "its runtime is at a URL", "it keeps the one that it was started with: leave yours out"
+                why, hint = (
+                    "its runtime is at a URL",
+                    "it keeps the one that it was started with: leave yours out",
+                )
             elif runtime is not None:
                 why = f"it shares the runtime of {deployment.shared.get(role)}"
             raise ConfigError(f"a token layer is given, but {why}", role=role, hint=hint)
@@ -130,7 +165,8 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
         takers = [own(role)] if role else [one for one in _suited(name) if one in layers]
         if not takers:
             raise ConfigError(
-                "--token-layer: the runtimes are at URLs, and have the token layer that they were started with",
+                "--token-layer: the runtimes are at URLs, and have the token layer that they "
+                "were started with",
                 hint="leave it out, and say with --mode whether they have one",
             )
         layers |= dict.fromkeys(takers, TokenLayer(name))
@@ -139,16 +175,29 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
     if layered and not any(layer.on for layer in layers.values()):
         takers = [role for role in ("target", "draft") if role in layers and role not in told]
         if told and not takers:
-            raise ConfigError(f"--token-layer none: mode {layered} has one", hint="take another --mode, or a layer")
+            raise ConfigError(
+                f"--token-layer none: mode {layered} has one",
+                hint="take another --mode, or a layer",
+            )
         layers |= dict.fromkeys(takers, TokenLayer(DEFAULT_LAYER))
     if given.get("reference_defaults"):
         for role, layer in layers.items():
-            missing = {name: value for name, value in REFERENCE_LAYER.items() if getattr(layer, name) is None}
+            missing = {
+                name: value
+                for name, value in REFERENCE_LAYER.items()
+                if getattr(layer, name) is None
+            }
             if layer.on:
-                layers[role] = layer.replace(**{k: v for k, v in missing.items() if _takes(layer, k)})
+                layers[role] = layer.replace(
+                    **{k: v for k, v in missing.items() if _takes(layer, k)}
+                )
     for option, name in LAYER_FIELDS.items():
         for role, value in given.get(option) or ():
-            takers = [own(role)] if role else [r for r, layer in layers.items() if layer.on and _takes(layer, name)]
+            takers = (
+                [own(role)]
+                if role
+                else [r for r, layer in layers.items() if layer.on and _takes(layer, name)]
+            )
             if not takers:
                 raise ConfigError(f"{_flag(option)}: no token layer here has such a setting")
             for taker in takers:
@@ -162,14 +211,20 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
 
 
 def _suited(name: str) -> tuple[str, ...]:
-    """The roles that a token layer without a role is for: the target, and the draft if it needs no draft model."""
-    with_model = name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
+    """The roles that a token layer without a role is for: the target, and the draft if it needs no
+    draft model.
+    """
+    with_model = (
+        name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
+    )
     return ("target",) if with_model else ("target", "draft")
 
 
 def _takes(layer: TokenLayer, name: str) -> bool:
     known = token_layer.find(layer, "--token-layer")
-    return known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
+    return (
+        known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
+    )
 
 
 def _flag(option: str) -> str:

@@ -1,4 +1,6 @@
-"""``lr-sglang simulate``: simulated runtimes as servers; and ``bench simulated``: the controller over such runtimes."""
+"""``lr-sglang simulate``: simulated runtimes as servers; and ``bench simulated``: the controller
+over such runtimes.
+"""
 
 from __future__ import annotations
 
@@ -45,23 +47,48 @@ simulation = options.together(
         default="0.63",
         help="Drafted steps that agree; or by position.",
     ),
-    click.option("--trace", type=options.ANY_PATH, metavar="DIR", help="Which agree, from a run's records."),
-    click.option("--c1", type=float, default=0.1, help="Time of a drafted step / of a target step."),
+    click.option(
+        "--trace", type=options.ANY_PATH, metavar="DIR", help="Which agree, from a run's records."
+    ),
+    click.option(
+        "--c1", type=float, default=0.1, help="Time of a drafted step / of a target step."
+    ),
     click.option("--step-seconds", type=float, default=0.2, help="Of a target step alone."),
     click.option("--judge-seconds", type=float, default=0.04, help="Of a verdict."),
     click.option("--steps", type=int, default=300, help="Of an answer."),
     click.option("--step-tokens", type=int, default=24, help="Of a step, on average."),
-    click.option("--spread", type=float, default=0.0, help="Of steps' lengths: standard deviation / mean."),
-    click.option("--same-words", is_flag=True, help="Drafts that agree are the very same: no judge is needed."),
-    click.option("--batch-slowdown", type=float, default=0.0, help="What each further request costs others."),
-    click.option("--page-in", type=float, default=0.0, help="Seconds that each step's request reads before it writes."),
     click.option(
-        "--prefill", type=float, default=0.05, help="Time of a drafted step that is only weighed / of writing it."
+        "--spread", type=float, default=0.0, help="Of steps' lengths: standard deviation / mean."
     ),
     click.option(
-        "--auc", type=float, default=0.5, help="How well a draft's confidence tells what agrees: 0.5 is not at all."
+        "--same-words",
+        is_flag=True,
+        help="Drafts that agree are the very same: no judge is needed.",
     ),
-    click.option("--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"),
+    click.option(
+        "--batch-slowdown", type=float, default=0.0, help="What each further request costs others."
+    ),
+    click.option(
+        "--page-in",
+        type=float,
+        default=0.0,
+        help="Seconds that each step's request reads before it writes.",
+    ),
+    click.option(
+        "--prefill",
+        type=float,
+        default=0.05,
+        help="Time of a drafted step that is only weighed / of writing it.",
+    ),
+    click.option(
+        "--auc",
+        type=float,
+        default=0.5,
+        help="How well a draft's confidence tells what agrees: 0.5 is not at all.",
+    ),
+    click.option(
+        "--slots", type=int, help="Requests that a runtime serves at a time.  [default: any number]"
+    ),
     click.option("--width", type=int, default=1, help="Drafted alternatives per step."),
     click.option("--seed", type=int, default=0, help="Of everything that is drawn."),
 )
@@ -79,9 +106,15 @@ def simulation_of(given: dict[str, Any]) -> Simulation:
 
     same = {name: given[name] for name in ("alpha", "steps", "spread", "auc", "width", "seed")}
     trace = traced(given["trace"]) if given["trace"] else ()
-    model = Model(trace=trace, tokens=given["step_tokens"], own_words=not given["same_words"], **same)
+    model = Model(
+        trace=trace, tokens=given["step_tokens"], own_words=not given["same_words"], **same
+    )
     names = ("step_seconds", "c1", "judge_seconds", "slots", "prefill")
-    times = {"slowdown": given["batch_slowdown"], "curves": given.get("curves", {}), "page_in": given["page_in"]}
+    times = {
+        "slowdown": given["batch_slowdown"],
+        "curves": given.get("curves", {}),
+        "page_in": given["page_in"],
+    }
     if not isinstance(given["page_in"], dict):
         times["page_in"] = dict.fromkeys(WRITERS, given["page_in"])
     return Simulation(model, **{name: given[name] for name in names}, **times)
@@ -97,27 +130,41 @@ def traced(folder: Path) -> tuple[tuple[bool, ...], ...]:
     from lr_sglang.cli import runs
 
     with runs.complete(folder):
-        rows = [tuple(step["source"] == "draft" for step in r["steps"]) for r in runs.read(folder) if r["judged"]]
+        rows = [
+            tuple(step["source"] == "draft" for step in r["steps"])
+            for r in runs.read(folder)
+            if r["judged"]
+        ]
     if not rows:
-        raise ConfigError(f"{folder} has no answer that looked ahead", hint="give a run of mode lookahead")
+        raise ConfigError(
+            f"{folder} has no answer that looked ahead", hint="give a run of mode lookahead"
+        )
     return tuple(rows)
 
 
 @click.command()
 @simulation
-@click.option("--role", type=click.Choice(ROLES), multiple=True, help="Which to serve.  [default: all three]")
+@click.option(
+    "--role", type=click.Choice(ROLES), multiple=True, help="Which to serve.  [default: all three]"
+)
 @click.option("--host", default="127.0.0.1", help="Address to listen on.")
-@click.option("--port", type=click.IntRange(0, 65533), default=31000, help="Of the first; 0: any free ones.")
+@click.option(
+    "--port", type=click.IntRange(0, 65533), default=31000, help="Of the first; 0: any free ones."
+)
 @options.per_role(
-    "--fault", click.STRING, "FAULT", "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3."
+    "--fault",
+    click.STRING,
+    "FAULT",
+    "Such as hang, draft=fail:share=0.1 or target=late:seconds=2,times=3.",
 )
 @options.as_json
 def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: Any) -> None:
     """Serves runtimes that wait instead of computing, for trying everything with no model.
 
-    They speak SGLang's /generate, /abort_request, /health, /server_info and more, and /v1. Their texts mean nothing;
-    a share of the drafts agrees, as --alpha says. Faults are late, fail, busy, hang, die and garbage, with share,
-    times, after and seconds; POST /faults orders one while they run, DELETE /faults ends them all.
+    They speak SGLang's /generate, /abort_request, /health, /server_info and more, and /v1. Their
+    texts mean nothing; a share of the drafts agrees, as --alpha says. Faults are late, fail, busy,
+    hang, die and garbage, with share, times, after and seconds; POST /faults orders one while they
+    run, DELETE /faults ends them all.
 
     \b
     Examples:
@@ -144,13 +191,17 @@ def simulate(role: tuple[str, ...], host: str, port: int, json: bool, **given: A
     serve(setting, {name: port and port + n for n, name in enumerate(roles)}, host, faults, ready)
 
 
-def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -> dict[str, list[Any]]:
+def _faults(
+    given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]
+) -> dict[str, list[Any]]:
     from lr_sglang.simulated.faults import Fault
 
     faults: dict[str, list[Any]] = {name: [] for name in roles}
     for role, text in given:
         if role is not None and role not in faults:
-            raise ConfigError(f"--fault {role}={text}: the {role} is not served", hint=f"--role {role}")
+            raise ConfigError(
+                f"--fault {role}={text}: the {role} is not served", hint=f"--role {role}"
+            )
         for name in [role] if role else roles:
             faults[name].append(Fault.parse(text))
     return faults
@@ -159,11 +210,14 @@ def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -
 @click.command()
 @simulation
 @click.option("--depth", type=int, default=6, help="Steps to look ahead.")
-@click.option("--schedule", type=click.Choice(["async", "sync"]), default="async", help="Overlap, or not.")
+@click.option(
+    "--schedule", type=click.Choice(["async", "sync"]), default="async", help="Overlap, or not."
+)
 @click.option(
     "--verifier",
     type=click.Choice(["judge", "exact"]),
-    help="exact goes with --same-words.  [default: judge, or exact with --same-words or --judge-seconds 0]",
+    help="exact goes with --same-words.  [default: judge, or exact with --same-words or "
+    "--judge-seconds 0]",
 )
 @click.option("--questions", type=options.AT_LEAST_1, default=1, help="Answers at once.")
 @click.option("--processes", type=options.AT_LEAST_1, default=1, help="That share them.")
@@ -172,18 +226,21 @@ def _faults(given: tuple[tuple[str | None, str], ...], roles: tuple[str, ...]) -
     "--times",
     type=options.FILE,
     metavar="FILE.json",
-    help="Times of real runtimes, measured one by one, in place of --step-seconds, --c1, --judge-seconds, --page-in "
+    help="Times of real runtimes, measured one by one, in place of --step-seconds, --c1, "
+    "--judge-seconds, --page-in "
     "and --batch-slowdown, as far as these are not given.",
 )
-@click.option("--context", type=options.AT_LEAST_1, default=1024, help="Tokens before a step, for --times.")
+@click.option(
+    "--context", type=options.AT_LEAST_1, default=1024, help="Tokens before a step, for --times."
+)
 @options.as_json
 @click.pass_context
 def simulated(context: click.Context, /, json: bool, times: Path | None, **given: Any) -> None:
     """Measures the controller over simulated runtimes, with no model.
 
-    The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only what is behind the
-    backend waits instead of computing. The bound is the least time that the same schedule can need for the same draws:
-    efficiency is how much of it is left.
+    The programs, SGLang's interpreter, the runner and the verifier are those of a real run; only
+    what is behind the backend waits instead of computing. The bound is the least time that the same
+    schedule can need for the same draws: efficiency is how much of it is left.
 
     \b
     Examples:
@@ -206,20 +263,25 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
                 used.append(name)
 
     if given["verifier"] is None:
-        given["verifier"] = "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
+        given["verifier"] = (
+            "exact" if given["same_words"] or not given["judge_seconds"] else "judge"
+        )
     given["same_words"] = given["same_words"] or given["verifier"] == "exact"
     setting = simulation_of(given)
     look = Lookahead(
         given["schedule"],
         given["depth"],
         given["width"],
-        max_step_tokens=setting.model.longest + 1,  # a blank line ends each step, as almost always in real models
+        max_step_tokens=setting.model.longest
+        + 1,  # a blank line ends each step, as almost always in real models
         verifier=given["verifier"],
     )
     leave_torch_out()
     from lr_sglang.simulated.measure import measure, report
 
-    figures = report(setting, look, measure(setting, look, given["questions"], given["processes"], given["http"]))
+    figures = report(
+        setting, look, measure(setting, look, given["questions"], given["processes"], given["http"])
+    )
     figures["times"] = str(times) if used else None
     figures["times_used"] = used
     if json:
@@ -234,6 +296,11 @@ def _show(found: dict[str, Any]) -> None:
 
     flat = {**found, **found["per_step"], **found["bound"], "cpu_percent": 100 * found["cpu_share"]}
     head = ("simulated runtimes", f"{found['questions']} at once")
-    Display().show(grid(head, [(name, form.format(**flat)) for name, form in FIGURES.items()], head[:1]))
+    Display().show(
+        grid(head, [(name, form.format(**flat)) for name, form in FIGURES.items()], head[:1])
+    )
     if found["times"]:
-        click.echo(f"Each runtime is as fast as it was alone, by {found['times']}: {', '.join(found['times_used'])}")
+        click.echo(
+            f"Each runtime is as fast as it was alone, by {found['times']}: "
+            f"{', '.join(found['times_used'])}"
+        )

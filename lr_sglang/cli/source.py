@@ -51,7 +51,11 @@ def of_command(given: Given, question: str | None = None) -> Source:
     if (given["task"] is not None or given["input"] is not None) == (question is not None):
         raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
     if question is None:
-        return of_task(given["task"], given, given["input"]) if given["task"] is not None else of_file(given)
+        return (
+            of_task(given["task"], given, given["input"])
+            if given["task"] is not None
+            else of_file(given)
+        )
     if given["limit"] or given["range"]:
         raise click.UsageError("--limit and --range are for --task and --input")
     try:
@@ -76,7 +80,12 @@ def of_file(given: Given) -> Source:
 
 
 def _chosen(
-    name: str, of: str | Path, given: Given, suffix: str, task: Found | None = None, file: Path | None = None
+    name: str,
+    of: str | Path,
+    given: Given,
+    suffix: str,
+    task: Found | None = None,
+    file: Path | None = None,
 ) -> Source:
     span = tasks.parse_range(given["range"]) if given["range"] else None
     suffix = suffix if given["prompt_suffix"] is None else given["prompt_suffix"]
@@ -84,12 +93,20 @@ def _chosen(
 
 
 def folder_for(name: str, given: Given) -> Path:
-    """The folder of the records: --output, else a new one in ``runs``, or with --resume the newest of that name."""
-    name, output, resume = re.sub(r"[^\w.-]+", "-", given.get("name") or name), given["output"], given.get("resume")
+    """The folder of the records: --output, else a new one in ``runs``, or with --resume the newest
+    of that name.
+    """
+    name, output, resume = (
+        re.sub(r"[^\w.-]+", "-", given.get("name") or name),
+        given["output"],
+        given.get("resume"),
+    )
     if output is None:
         return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
     if resume and not (output / RUN).is_file():
-        raise RecordError(f"{output}: there is no run in it to resume", hint="without --resume one is begun there")
+        raise RecordError(
+            f"{output}: there is no run in it to resume", hint="without --resume one is begun there"
+        )
     return Path(output)
 
 
@@ -125,5 +142,7 @@ def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> 
         return
     reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} tries again"
     if len(failed) == len(answers):
-        raise GradingError(f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}")
+        raise GradingError(
+            f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}"
+        )
     display.warn(f"{len(failed)} of {len(answers)} answers could not be graded: {reason}; {again}")

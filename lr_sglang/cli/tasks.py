@@ -1,4 +1,6 @@
-"""``lr-sglang tasks``: the tasks, their sources, and whether their questions can be read on this machine."""
+"""``lr-sglang tasks``: the tasks, their sources, and whether their questions can be read on this
+machine.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
         for one in plugin_files.outside(known.GROUP):
             try:
                 all_found.append(known.get(one))
-            except ConfigError as error:  # a broken task of another package must not hide the others
+            except (
+                ConfigError
+            ) as error:  # a broken task of another package must not hide the others
                 click.echo(f"Warning: {error}", err=True)
         shown, text = [about(one, check) for one in all_found], _list
     else:
@@ -60,12 +64,24 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
 
     task = found.task
     sources = [
-        {"name": one.name, "place": one.place, "offline": one.offline, "automatic": one.automatic, "why": one.missing()}
+        {
+            "name": one.name,
+            "place": one.place,
+            "offline": one.offline,
+            "automatic": one.automatic,
+            "why": one.missing(),
+        }
         for one in task.sources
         if found.source in ("", one.name)
     ]
     ready = [one for one in sources if not one["why"] and (one["automatic"] or found.source)]
-    offline, questions, example, problem, hint = any(one["offline"] for one in ready), None, None, "", ""
+    offline, questions, example, problem, hint = (
+        any(one["offline"] for one in ready),
+        None,
+        None,
+        "",
+        "",
+    )
     if check or offline:
         try:
             found_questions = found.questions()
@@ -78,7 +94,9 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
         "task": task.name,
         "about": task.about,
         "suffix": task.suffix,
-        "grader": task.grader if isinstance(task.grader, str) else getattr(task.grader, "__name__", "function"),
+        "grader": task.grader
+        if isinstance(task.grader, str)
+        else getattr(task.grader, "__name__", "function"),
         "needs": task.needs,
         "choice": "all" if found.everything else task.choice,
         "sources": sources,
@@ -95,12 +113,20 @@ def _state(table: dict[str, Any]) -> str:
         return f"{table['questions']} questions" + (", offline" if table["offline"] else "")
     if table["problem"]:
         return "not here"
-    return "from the hub, if there is a network or it is cached" if table["sources"] else "not tried without --check"
+    return (
+        "from the hub, if there is a network or it is cached"
+        if table["sources"]
+        else "not tried without --check"
+    )
 
 
 def _list(tables: list[dict[str, Any]]) -> str:
-    lines = [f"{one['task']:<{WIDTH}}{one['about']}\n{'':<{WIDTH}}  {_state(one)}" for one in tables]
-    return "\n".join([*lines, "", "also: reasoning-gym:GENERATOR, FILE.py:NAME, and any JSONL file with --input"])
+    lines = [
+        f"{one['task']:<{WIDTH}}{one['about']}\n{'':<{WIDTH}}  {_state(one)}" for one in tables
+    ]
+    return "\n".join(
+        [*lines, "", "also: reasoning-gym:GENERATOR, FILE.py:NAME, and any JSONL file with --input"]
+    )
 
 
 def _one(table: dict[str, Any]) -> str:

@@ -24,8 +24,8 @@ def platform() -> None:
     not a platform of its own: SGLang goes on with its CPU platform.
     """
     if enabled():
-        # Kernels for GPUs: importing them takes seconds and gigabytes, and none can run here. None makes
-        # `import flashinfer` an ImportError, which SGLang expects.
+        # Kernels for GPUs: importing them takes seconds and gigabytes, and none can run here. None
+        # makes `import flashinfer` an ImportError, which SGLang expects.
         sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]
 
         from lr_sglang.cpu import operators

@@ -1,4 +1,6 @@
-"""The two attention operators that SGLang's `intel_amx` backend calls, for a whole batch in one call per layer."""
+"""The two attention operators that SGLang's `intel_amx` backend calls, for a whole batch in one
+call per layer.
+"""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,8 +16,9 @@ from lr_sglang.cpu.kv_buffer import KeptRows
 class BatchedAttention:
     """The two attention operators of one backend, with one plan for all layers of a forward pass.
 
-    A plan is reused for the same tensor objects until the next `new_forward`, because SGLang may change a tensor
-    in place from one pass to the next. The arguments are those of sgl_kernel's operators.
+    A plan is reused for the same tensor objects until the next `new_forward`, because SGLang may
+    change a tensor in place from one pass to the next. The arguments are those of sgl_kernel's
+    operators.
     """
 
     def __init__(self) -> None:
@@ -56,9 +59,10 @@ class BatchedAttention:
     ) -> None:
         """One new token for every sequence.
 
-        Writes key and value [batch, kv_heads, dim] to rows `loc` of the caches [rows, kv_heads, dim], then
-        attends with query [batch, heads, dim] over the first `seq_lens` [batch] entries of every sequence's
-        row of `req_to_token`, into output [batch, heads, dim]. `attn_logits` is not used.
+        Writes key and value [batch, kv_heads, dim] to rows `loc` of the caches [rows, kv_heads,
+        dim], then attends with query [batch, heads, dim] over the first `seq_lens` [batch] entries
+        of every sequence's row of `req_to_token`, into output [batch, heads, dim]. `attn_logits` is
+        not used.
 
         Raises NotImplementedError for cross attention.
         """
@@ -67,30 +71,39 @@ class BatchedAttention:
             k_cache.index_copy_(0, loc, key.view(-1, *k_cache.shape[1:]).to(k_cache.dtype))
             v_cache.index_copy_(0, loc, value.view(-1, *v_cache.shape[1:]).to(v_cache.dtype))
         group = query.shape[1] // k_cache.shape[1]
-        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, group, sliding_window_size)
+        plan = self._decode_plan(
+            req_to_token, req_pool_indices, seq_lens, group, sliding_window_size
+        )
         output.copy_(attend_decode(plan, query, k_cache, v_cache, sm_scale, logit_cap, sinks))
 
-    def decode_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
-        """The decode step of `forward_batch` for a plain model, as one function that all layers call.
+    def decode_step(
+        self, backend: Any, forward_batch: Any, group: int
+    ) -> Callable[..., torch.Tensor]:
+        """The decode step of `forward_batch` for a plain model, as one function that all layers
+        call.
 
-        The function takes a layer's number, its scale, query [batch, heads, dim], key and value [batch, kv_heads,
-        dim], and returns [batch, heads, dim].
+        The function takes a layer's number, its scale, query [batch, heads, dim], key and value
+        [batch, kv_heads, dim], and returns [batch, heads, dim].
         """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
-        # The branches of a draft have a table of their own, and each step of the draft its own backend.
+        # The branches of a draft have a table of their own, and each step of the draft its own
+        # backend.
         table, seq_lens, requests = backend.draft_decode_metadata or (
             backend.req_to_token_pool.req_to_token,
             forward_batch.seq_lens,
             forward_batch.req_pool_indices,
         )
-        # Under speculation, verification also writes to the rows of a batch between its decode steps.
+        # Under speculation, verification also writes to the rows of a batch between its decode
+        # steps.
         keep = forward_batch.spec_info is None
         plan = self._decode_plan(table, requests, seq_lens, group, 0, keep)
         kept = self._kept if keep and isinstance(plan, Padded) else None
         if kept is not None and isinstance(plan, Padded):
             kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
 
-        def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        def step(
+            layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
@@ -100,14 +113,23 @@ class BatchedAttention:
 
         return step
 
-    def extend_step(self, backend: Any, forward_batch: Any, group: int) -> Callable[..., torch.Tensor]:
-        """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens among them."""
+    def extend_step(
+        self, backend: Any, forward_batch: Any, group: int
+    ) -> Callable[..., torch.Tensor]:
+        """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens
+        among them.
+        """
         pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
         table, requests = backend.req_to_token_pool.req_to_token, forward_batch.req_pool_indices
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
         drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
-        plans = () if drafted else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
-        # Between two verifications of a chain, nothing else writes to its rows; those of a tree are moved.
+        plans = (
+            ()
+            if drafted
+            else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
+        )
+        # Between two verifications of a chain, nothing else writes to its rows; those of a tree are
+        # moved.
         chain = forward_batch.forward_mode.is_target_verify() and tree_mask is None
         kept = self._kept if chain and len(plans) == 1 and plans[0].queries is None else None
         if kept is None:
@@ -115,7 +137,9 @@ class BatchedAttention:
         else:
             kept.begin(plans[0].rows.view(plans[0].batch, -1), seq_lens, plans[0].longest)
 
-        def step(layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        def step(
+            layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        ) -> torch.Tensor:
             k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
@@ -141,7 +165,9 @@ class BatchedAttention:
         tree_mask: torch.Tensor | None,
     ) -> tuple[ExtendPlan, ...]:
         if not self._is_known((table, requests, seq_lens, extend_lens, tree_mask), (group, window)):
-            self._plan = plan_extend(table, requests, seq_lens, extend_lens, group, window, tree_mask)
+            self._plan = plan_extend(
+                table, requests, seq_lens, extend_lens, group, window, tree_mask
+            )
         assert isinstance(self._plan, tuple)
         return self._plan
 
@@ -183,9 +209,10 @@ class BatchedAttention:
     ) -> None:
         """New tokens for every sequence, after the prefix that it has in the cache.
 
-        q_extend and o_extend are [tokens, heads, dim], k_extend and v_extend [tokens, kv_heads, dim], all
-        sequences one after the other; `seq_lens` [batch] counts prefix and new tokens, `extend_seq_lens`
-        [batch] the new ones. Attention is causal, or follows `tree_mask` (see plan_extend) among new tokens.
+        q_extend and o_extend are [tokens, heads, dim], k_extend and v_extend [tokens, kv_heads,
+        dim], all sequences one after the other; `seq_lens` [batch] counts prefix and new tokens,
+        `extend_seq_lens` [batch] the new ones. Attention is causal, or follows `tree_mask` (see
+        plan_extend) among new tokens.
 
         Raises NotImplementedError for cross attention, ValueError as plan_extend does.
         """
@@ -193,12 +220,31 @@ class BatchedAttention:
         self._kept.clear()
         group = q_extend.shape[1] // k_buffer.shape[1]
         plans = self._extend_plan(
-            req_to_token, req_pool_indices, seq_lens, extend_seq_lens, group, sliding_window_size, tree_mask
+            req_to_token,
+            req_pool_indices,
+            seq_lens,
+            extend_seq_lens,
+            group,
+            sliding_window_size,
+            tree_mask,
         )
         for plan in plans:
-            attend_extend(plan, q_extend, k_extend, v_extend, k_buffer, v_buffer, o_extend, sm_scale, logit_cap, sinks)
+            attend_extend(
+                plan,
+                q_extend,
+                k_extend,
+                v_extend,
+                k_buffer,
+                v_buffer,
+                o_extend,
+                sm_scale,
+                logit_cap,
+                sinks,
+            )
 
 
 def _refuse_encoder(is_cross_attn: bool, encoder_lens: torch.Tensor | None) -> None:
     if is_cross_attn or encoder_lens is not None:
-        raise NotImplementedError("lr-sglang's CPU attention serves decoder-only models: no cross attention")
+        raise NotImplementedError(
+            "lr-sglang's CPU attention serves decoder-only models: no cross attention"
+        )

@@ -28,7 +28,9 @@ def attend(
         [batch, kv_heads, rows, dim].
     """
     if logit_cap <= 0 and sinks is None:
-        return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask.to(query.dtype), scale=scale)
+        return F.scaled_dot_product_attention(
+            query, keys, values, attn_mask=mask.to(query.dtype), scale=scale
+        )
     scores = query.float() @ keys.float().transpose(2, 3) * scale
     if logit_cap > 0:
         scores = logit_cap * torch.tanh(scores / logit_cap)
@@ -36,7 +38,9 @@ def attend(
     if sinks is not None:
         batch, kv_heads, rows = scores.shape[:3]
         by_row = sinks.float().view(kv_heads, -1).repeat(1, rows * kv_heads // sinks.numel())
-        scores = torch.cat([scores, by_row.view(1, kv_heads, rows, 1).expand(batch, -1, -1, -1)], -1)
+        scores = torch.cat(
+            [scores, by_row.view(1, kv_heads, rows, 1).expand(batch, -1, -1, -1)], -1
+        )
     weights = torch.softmax(scores, -1)[..., : values.shape[2]]
     return (weights @ values.float()).to(query.dtype)
 
@@ -46,8 +50,12 @@ def additive(visible: torch.Tensor) -> torch.Tensor:
     return torch.zeros(visible.shape).masked_fill_(~visible, float("-inf"))
 
 
-def padded_rows(req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.Tensor) -> torch.Tensor:
-    """The KV-cache rows of a batch, [batch, width] int64; 0, which is never written, where not `used`."""
+def padded_rows(
+    req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.Tensor
+) -> torch.Tensor:
+    """The KV-cache rows of a batch, [batch, width] int64; 0, which is never written, where not
+    `used`.
+    """
     table = req_to_token[:, : used.shape[1]].index_select(0, requests)
     if table.shape[1] < used.shape[1]:  # rounded up past the table's end
         table = F.pad(table, (0, used.shape[1] - table.shape[1]))
@@ -57,7 +65,8 @@ def padded_rows(req_to_token: torch.Tensor, requests: torch.Tensor, used: torch.
 def round_up(length: int) -> int:
     """The width of a padded batch: a multiple of one vector of float32.
 
-    A sequence's own numbers then fall in the same vector lanes for every batch, and the zeros of the padding change no
-    sum. The only difference left is the rounding of matrix products of different shapes.
+    A sequence's own numbers then fall in the same vector lanes for every batch, and the zeros of
+    the padding change no sum. The only difference left is the rounding of matrix products of
+    different shapes.
     """
     return -(-length // LANES) * LANES

@@ -1,8 +1,10 @@
-"""A decode step, one new token per sequence: how to read the rows of the KV cache, and attention over them.
+"""A decode step, one new token per sequence: how to read the rows of the KV cache, and attention
+over them.
 
-A plan is the cheaper of two. Together: all queries attend over the rows of all sequences, and a mask hides those of
-other sequences; a shared prefix is read once, and adjacent rows are not copied. Padded: each sequence's rows are
-gathered into one rectangle, which is cheaper for sequences whose rows are scattered over the cache.
+A plan is the cheaper of two. Together: all queries attend over the rows of all sequences, and a
+mask hides those of other sequences; a shared prefix is read once, and adjacent rows are not copied.
+Padded: each sequence's rows are gathered into one rectangle, which is cheaper for sequences whose
+rows are scattered over the cache.
 """
 
 from dataclasses import dataclass
@@ -33,13 +35,19 @@ DecodePlan = Padded | Together
 
 
 def plan_decode(
-    req_to_token: Tensor, requests: Tensor, seq_lens: Tensor, group: int, window: int = 0, kept: bool = False
+    req_to_token: Tensor,
+    requests: Tensor,
+    seq_lens: Tensor,
+    group: int,
+    window: int = 0,
+    kept: bool = False,
 ) -> DecodePlan:
     """Plan a decode step.
 
-    `seq_lens` [batch] includes the new token; `group` query heads share a KV head; `window` > 0 hides tokens
-    further back. By measurement a row costs about 10 + batch * group units if it is read in place, 30 more if it
-    is gathered, and 28 for each sequence in a padded rectangle, or 18 if `kept` from step to step.
+    `seq_lens` [batch] includes the new token; `group` query heads share a KV head; `window` > 0
+    hides tokens further back. By measurement a row costs about 10 + batch * group units if it is
+    read in place, 30 more if it is gathered, and 28 for each sequence in a padded rectangle, or 18
+    if `kept` from step to step.
     """
     column = torch.arange(round_up(int(seq_lens.max())))
     visible = column < seq_lens.view(-1, 1)
@@ -48,7 +56,9 @@ def plan_decode(
         visible &= column >= (seq_lens - window).view(-1, 1)
     batch, width = rows.shape
     padded = (18 if kept else 28) * batch * width
-    own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))  # a visible row in place of padding
+    own = torch.where(
+        visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1)
+    )  # a visible row in place of padding
     plan = plan_together(own, group, padded)
     return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
 
@@ -56,7 +66,8 @@ def plan_decode(
 def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
     """A plan of the kind Together; None if that costs more than `padded`.
 
-    `own` [queries, width] int64 has the rows that each query sees, in any order and with repetitions.
+    `own` [queries, width] int64 has the rows that each query sees, in any order and with
+    repetitions.
     """
     found = rows_together(own, own.shape[0] * group, padded)
     if found is None:
@@ -65,8 +76,11 @@ def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
     return Together(rows, together_mask(seen(column, count), group))
 
 
-def rows_together(own: Tensor, queries: int, padded: int) -> tuple[Tensor | slice, Tensor, int] | None:
-    """The rows that `queries` read together, the place of each of `own` among them, and their number.
+def rows_together(
+    own: Tensor, queries: int, padded: int
+) -> tuple[Tensor | slice, Tensor, int] | None:
+    """The rows that `queries` read together, the place of each of `own` among them, and their
+    number.
 
     None if that costs more than `padded`.
     """
@@ -99,7 +113,8 @@ def attend_decode(
     caches = (k_cache, v_cache)
     if isinstance(plan, Padded):
         keys, values = (
-            cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).to(query.dtype) for cache in caches
+            cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).to(query.dtype)
+            for cache in caches
         )
         return attend_padded(plan, query, keys, values, scale, logit_cap, sinks)
     heads, dim = query.shape[1:]
@@ -112,7 +127,11 @@ def attend_decode(
         for cache in caches
     )
     result = attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks)
-    return result.view(kv_heads, batch, heads // kv_heads, -1).transpose(0, 1).reshape(batch, heads, -1)
+    return (
+        result.view(kv_heads, batch, heads // kv_heads, -1)
+        .transpose(0, 1)
+        .reshape(batch, heads, -1)
+    )
 
 
 def attend_padded(
@@ -124,10 +143,14 @@ def attend_padded(
     logit_cap: float = 0.0,
     sinks: Tensor | None = None,
 ) -> Tensor:
-    """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch, heads, dim]."""
+    """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch,
+    heads, dim].
+    """
     batch, heads, dim = query.shape
     grouped = query.view(batch, keys.shape[2], -1, dim)
-    result = attend(grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale, logit_cap, sinks)
+    result = attend(
+        grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale, logit_cap, sinks
+    )
     return result.reshape(batch, heads, -1)
 
 
@@ -137,5 +160,7 @@ def seen(column: Tensor, count: int) -> Tensor:
 
 
 def together_mask(mask: Tensor, group: int) -> Tensor:
-    """The mask [queries, count] repeated for each of a query's `group` heads, [1, 1, queries * group, count]."""
+    """The mask [queries, count] repeated for each of a query's `group` heads, [1, 1, queries *
+    group, count].
+    """
     return mask.repeat_interleave(group, dim=0).view(1, 1, -1, mask.shape[1])

@@ -1,6 +1,8 @@
-"""A pass over a few new (possibly drafted) tokens per sequence, whose keys and values are in the cache already.
+"""A pass over a few new (possibly drafted) tokens per sequence, whose keys and values are in the
+cache already.
 
-Branches of one answer share nearly all of their prefix, so it is read once for the new tokens of all branches.
+Branches of one answer share nearly all of their prefix, so it is read once for the new tokens of
+all branches.
 """
 
 import torch
@@ -13,12 +15,19 @@ MAX_TOKENS = 128
 
 
 def plan_drafted(
-    req_to_token: Tensor, requests: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, tree_mask: Tensor | None
+    req_to_token: Tensor,
+    requests: Tensor,
+    seq_lens: Tensor,
+    extend_lens: Tensor,
+    group: int,
+    tree_mask: Tensor | None,
 ) -> Together | None:
-    """Plan the pass like a decode step in which each new token is a sequence; adjacent rows are then not copied.
+    """Plan the pass like a decode step in which each new token is a sequence; adjacent rows are
+    then not copied.
 
-    The arguments are those of plan_extend. None where plan_extend must be used (trees with different numbers of new
-    tokens) or is cheaper (many tokens, rows that are scattered over the cache).
+    The arguments are those of plan_extend. None where plan_extend must be used (trees with
+    different numbers of new tokens) or is cheaper (many tokens, rows that are scattered over the
+    cache).
     """
     if int(extend_lens.sum()) > MAX_TOKENS:
         return None
@@ -28,14 +37,20 @@ def plan_drafted(
     rows = padded_rows(req_to_token, requests, visible)
     padded = int((seq_lens * (28 + extend_lens * group)).sum())
     if tree_mask is None:
-        return _plan_chains(torch.where(visible, rows, rows[:, :1]), seq_lens, extend_lens, group, padded)
+        return _plan_chains(
+            torch.where(visible, rows, rows[:, :1]), seq_lens, extend_lens, group, padded
+        )
     if int(extend_lens.min()) != int(extend_lens.max()):
         return None
     return _plan_trees(rows, seq_lens, int(extend_lens[0]), group, padded, tree_mask)
 
 
-def _plan_chains(own: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, padded: int) -> Together | None:
-    """Every new token sees the rows of `own` [batch, width] up to its own; padding repeats a row that all see."""
+def _plan_chains(
+    own: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, padded: int
+) -> Together | None:
+    """Every new token sees the rows of `own` [batch, width] up to its own; padding repeats a row
+    that all see.
+    """
     batch, tokens = own.shape[0], int(extend_lens.sum())
     found = rows_together(own, tokens * group, padded)
     if found is None:
@@ -56,7 +71,9 @@ def _plan_trees(
 ) -> Together | None:
     batch, width = rows.shape
     prefix = (seq_lens - new).view(-1, 1, 1)
-    token = prefix + torch.arange(new).view(1, -1, 1)  # the column of each new token, [batch, new, 1]
+    token = prefix + torch.arange(new).view(
+        1, -1, 1
+    )  # the column of each new token, [batch, new, 1]
     tree = tree_mask[: batch * new * new].view(batch, new, new).to(torch.bool)
     visible = (torch.arange(width) < prefix).expand(batch, new, width).contiguous()
     visible.scatter_(2, token.view(batch, 1, new).expand(-1, new, -1), tree)

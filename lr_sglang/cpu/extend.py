@@ -1,4 +1,5 @@
-"""An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for the batch.
+"""An extend step, several new tokens per sequence: plan and attention, padded to one rectangle for
+the batch.
 
 If a long prompt would make that rectangle mostly padding, the batch is split into several.
 """
@@ -17,10 +18,11 @@ class ExtendPlan:
     """One rectangle: several new tokens per sequence, after a prefix that is in the KV cache.
 
     tokens: which of the step's tokens are its sequences'.
-    rows: [batch * width] int64, KV-cache row of every column (0, which is never written, for padding).
-    mask: [batch, 1, longest * group, width] float32; `group` query heads share a KV head and lie side by side.
-    queries: [tokens] int64, row of each token among batch * longest padded ones; None where nothing is padded.
-    columns: [tokens] int64, column of each token's own key among batch * width.
+    rows: [batch * width] int64, KV-cache row of every column (0, which is never written, for
+    padding). mask: [batch, 1, longest * group, width] float32; `group` query heads share a KV head
+    and lie side by side. queries: [tokens] int64, row of each token among batch * longest padded
+    ones; None where nothing is padded. columns: [tokens] int64, column of each token's own key
+    among batch * width.
     """
 
     tokens: slice
@@ -44,24 +46,31 @@ def plan_extend(
 ) -> tuple[ExtendPlan, ...]:
     """Plan an extend step, in order of the sequences.
 
-    `seq_lens` [batch] counts prefix and new tokens, `extend_lens` [batch] the new ones. `tree_mask`, where
-    given, is every sequence's [new, new] visibility among its new tokens, flattened one after the other.
+    `seq_lens` [batch] counts prefix and new tokens, `extend_lens` [batch] the new ones.
+    `tree_mask`, where given, is every sequence's [new, new] visibility among its new tokens,
+    flattened one after the other.
 
-    Raises ValueError where a sequence is shorter than its new part, NotImplementedError for a tree in a
-    sliding window.
+    Raises ValueError where a sequence is shorter than its new part, NotImplementedError for a tree
+    in a sliding window.
     """
     plans, first_token, first_cell = [], 0, 0
     for part in _parts(extend_lens.tolist(), seq_lens.tolist()):
         lens = extend_lens[part]
         tree = None if tree_mask is None else tree_mask[first_cell:]
-        plans.append(_plan(req_to_token, requests[part], seq_lens[part], lens, group, window, tree, first_token))
+        plans.append(
+            _plan(
+                req_to_token, requests[part], seq_lens[part], lens, group, window, tree, first_token
+            )
+        )
         first_token += int(lens.sum())
         first_cell += int((lens.long() ** 2).sum())
     return tuple(plans)
 
 
 def _parts(extend_lens: list[int], seq_lens: list[int]) -> list[slice]:
-    """Splits the batch into rectangles of adjacent sequences: each is small, or at most half padding."""
+    """Splits the batch into rectangles of adjacent sequences: each is small, or at most half
+    padding.
+    """
     parts, start, longest, width, own = [], 0, 0, 0, 0
     for i, (new, total) in enumerate(zip(extend_lens, seq_lens, strict=True)):
         longest, width, own = max(longest, new), max(width, total), own + new * total
@@ -84,7 +93,9 @@ def _plan(
     extend_lens = extend_lens.to(torch.int64)
     prefix = seq_lens.to(torch.int64) - extend_lens
     if bool((prefix < 0).any()):
-        raise ValueError(f"seq_lens {seq_lens.tolist()} shorter than extend_seq_lens {extend_lens.tolist()}")
+        raise ValueError(
+            f"seq_lens {seq_lens.tolist()} shorter than extend_seq_lens {extend_lens.tolist()}"
+        )
     batch, longest = seq_lens.shape[0], int(extend_lens.max())
     width = round_up(int(seq_lens.max()))
     column = torch.arange(width)
@@ -96,7 +107,8 @@ def _plan(
     queries = sequence * longest + offset
     columns = sequence * width + prefix[sequence] + offset
 
-    # A padded query row is a later position of its sequence: it sees something, so no row is all -inf.
+    # A padded query row is a later position of its sequence: it sees something, so no row is all
+    # -inf.
     last = prefix.view(-1, 1, 1) + torch.arange(longest).view(1, -1, 1)
     if tree_mask is None:
         visible = column <= last
@@ -115,7 +127,9 @@ def _plan(
     mask = additive(visible).repeat_interleave(group, dim=1).view(batch, 1, longest * group, width)
     packed = batch * longest == sequence.shape[0]
     tokens = slice(first_token, first_token + sequence.shape[0])
-    return ExtendPlan(tokens, rows, mask, None if packed else queries, columns, batch, longest, width)
+    return ExtendPlan(
+        tokens, rows, mask, None if packed else queries, columns, batch, longest, width
+    )
 
 
 def attend_extend(
@@ -130,18 +144,26 @@ def attend_extend(
     logit_cap: float = 0.0,
     sinks: torch.Tensor | None = None,
 ) -> None:
-    """The plan's tokens of query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim], into output.
+    """The plan's tokens of query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim],
+    into output.
 
     Without new keys and values, the caches must hold them already.
     """
     batch, longest, kv_heads = plan.batch, plan.longest, k_cache.shape[1]
     query = query[plan.tokens]
     _, heads, dim = query.shape
-    keys, values = _read(k_cache, new_keys, plan, query.dtype), _read(v_cache, new_values, plan, query.dtype)
+    keys, values = (
+        _read(k_cache, new_keys, plan, query.dtype),
+        _read(v_cache, new_values, plan, query.dtype),
+    )
     if plan.queries is not None:
         padded = query.new_zeros((batch * longest, heads, dim))
         query = padded.index_copy_(0, plan.queries, query)
-    query = query.view(batch, longest, kv_heads, -1, dim).transpose(1, 2).reshape(batch, kv_heads, -1, dim)
+    query = (
+        query.view(batch, longest, kv_heads, -1, dim)
+        .transpose(1, 2)
+        .reshape(batch, kv_heads, -1, dim)
+    )
     result = attend(query, keys, values, plan.mask, scale, logit_cap, sinks)
     result = result.view(batch, kv_heads, longest, heads // kv_heads, -1).transpose(1, 2)
     result = result.reshape(batch * longest, heads, -1)
@@ -159,11 +181,15 @@ def attend_kept(
     query = query.view(plan.batch, plan.longest, keys.shape[2], -1, dim).transpose(1, 2)
     query = query.reshape(plan.batch, keys.shape[2], -1, dim)
     result = attend(query, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale)
-    result = result.view(plan.batch, keys.shape[2], plan.longest, heads // keys.shape[2], -1).transpose(1, 2)
+    result = result.view(
+        plan.batch, keys.shape[2], plan.longest, heads // keys.shape[2], -1
+    ).transpose(1, 2)
     return result.reshape(-1, heads, dim)
 
 
-def _read(cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype) -> torch.Tensor:
+def _read(
+    cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype
+) -> torch.Tensor:
     """The cache's rows with the new tokens' own in their place, [batch, kv_heads, width, dim]."""
     gathered = cache.index_select(0, plan.rows).to(dtype)
     if new is not None:

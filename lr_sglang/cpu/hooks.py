@@ -1,4 +1,6 @@
-"""What we change in SGLang on a CPU, through its own HookRegistry; ``sglang_api.server`` says where and why."""
+"""What we change in SGLang on a CPU, through its own HookRegistry; ``sglang_api.server`` says where
+and why.
+"""
 
 import fcntl
 import os
@@ -19,7 +21,8 @@ from lr_sglang.sglang_api.need import Need, check
 def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has been called.
 
-    Raises SystemExit where an untested SGLang lacks what they need: it would log any other exception and go on without.
+    Raises SystemExit where an untested SGLang lacks what they need: it would log any other
+    exception and go on without.
     """
     if not release.is_tested(release.version()):
         try:
@@ -54,8 +57,9 @@ def install() -> None:
 def _allow_intel_amx() -> None:
     """Keep `--attention-backend intel_amx`: ServerArgs would turn it into torch_native.
 
-    Only the check for ServerArgs is changed. For all other modules it stays negative, so that linear layers and norms
-    keep their PyTorch forward; HookRegistry would change it in every module.
+    Only the check for ServerArgs is changed. For all other modules it stays negative, so that
+    linear layers and norms keep their PyTorch forward; HookRegistry would change it in every
+    module.
     """
     from sglang.srt import runtime_context
     from sglang.srt.arg_groups import overrides
@@ -73,9 +77,10 @@ def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: 
     backend.extend_attention_fwd = partial(_extend, backend)
 
 
-# SGLang 0.5.23 passes three more arguments: two scales of an 8-bit KV cache, and whether attention is causal. 0.5.16
-# passes the batch's own lengths under speculation, which lack the drafted tokens (sgl-project/sglang#36430), though it
-# has computed the right ones; we put these in. `seq_lens` is the 11th and the 9th argument.
+# SGLang 0.5.23 passes three more arguments: two scales of an 8-bit KV cache, and whether attention
+# is causal. 0.5.16 passes the batch's own lengths under speculation, which lack the drafted tokens
+# (sgl-project/sglang#36430), though it has computed the right ones; we put these in. `seq_lens` is
+# the 11th and the 9th argument.
 
 
 def _decode(backend: Any, *arguments: Any) -> None:
@@ -98,7 +103,9 @@ def _extend(backend: Any, *arguments: Any) -> None:
 
 def _refuse(key_scale: float, value_scale: float, is_causal: bool = True) -> None:
     if not is_causal or (key_scale, value_scale) != (1.0, 1.0):
-        raise NotImplementedError("lr-sglang's CPU attention is causal and has no scales for keys and values")
+        raise NotImplementedError(
+            "lr-sglang's CPU attention is causal and has no scales for keys and values"
+        )
 
 
 def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:
@@ -108,8 +115,8 @@ def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:
 def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     """Keep a linear layer's weight as [in, out] in memory, seen as [out, in] as before.
 
-    With this layout MKL multiplies one to eight float32 rows 1.5 to 4 times as fast, and a row's result is the same
-    with one other row as with thirty.
+    With this layout MKL multiplies one to eight float32 rows 1.5 to 4 times as fast, and a row's
+    result is the same with one other row as with thirty.
     """
     if layer.weight.dtype == torch.float32:
         layer.weight.data = layer.weight.data.t().contiguous().t()
@@ -119,9 +126,11 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
 
 
 def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around load_jit, with which a server compiles n-gram speculation on first use: one server at a time.
+    """Around load_jit, with which a server compiles n-gram speculation on first use: one server at
+    a time.
 
-    load_jit loads a library as soon as its file exists, while the linker of another server may still be writing it.
+    load_jit loads a library as soon as its file exists, while the linker of another server may
+    still be writing it.
     """
     folder = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,9 +142,9 @@ def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
 def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object) -> None:
     """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars.
 
-    A grammar is a regex or a JSON schema. SGLang applies their masks with a GPU kernel, and a CPU server ends at the
-    first request that has one. The classes with the methods are hooked here and not at the start, because importing
-    them takes two seconds in every process.
+    A grammar is a regex or a JSON schema. SGLang applies their masks with a GPU kernel, and a CPU
+    server ends at the first request that has one. The classes with the methods are hooked here and
+    not at the start, because importing them takes two seconds in every process.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 

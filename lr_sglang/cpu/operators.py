@@ -22,7 +22,8 @@ def _attend(kind: str, *arguments: object) -> None:
     getattr(BatchedAttention(), kind)(*arguments)
 
 
-# The attention operators, each with the arguments that it writes to; the signature gives the rest of the schema.
+# The attention operators, each with the arguments that it writes to; the signature gives the rest
+# of the schema.
 _ATTENTION = {"decode": ("k_cache", "v_cache", "output"), "extend": ("o_extend",)}
 _LINKS = ("positions", "retrive_index", "retrive_next_token", "retrive_next_sibling")
 _SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
@@ -50,7 +51,9 @@ OPERATORS |= {
     for function, written in _SPECULATION
 }
 
-_libraries: list[torch.library.Library] = []  # a Library that is collected takes its operators with it
+_libraries: list[
+    torch.library.Library
+] = []  # a Library that is collected takes its operators with it
 
 
 class MissingOperatorError(AttributeError, NotImplementedError):
@@ -61,8 +64,10 @@ class MissingOperatorError(AttributeError, NotImplementedError):
 
     def __init__(self, name: str) -> None:
         super().__init__(
-            f"torch.ops.{NAMESPACE}.{name} has no CPU version in lr-sglang. The chosen model or option needs a GPU "
-            f"kernel: use a dense float32 model (Qwen3, Llama) with --attention-backend intel_amx, or a GPU."
+            f"torch.ops.{NAMESPACE}.{name} has no CPU version in lr-sglang. The chosen model "
+            "or option needs a GPU "
+            "kernel: use a dense float32 model (Qwen3, Llama) with --attention-backend "
+            "intel_amx, or a GPU."
         )
         self.operator = name
 
@@ -86,7 +91,9 @@ def register() -> None:
     fragment = torch.library.Library(NAMESPACE, "FRAGMENT")
     _libraries.append(fragment)
     for name, (schema, function) in OPERATORS.items():
-        if not hasattr(getattr(torch.ops, NAMESPACE), name):  # a CPU build of sgl-kernel may be installed
+        if not hasattr(
+            getattr(torch.ops, NAMESPACE), name
+        ):  # a CPU build of sgl-kernel may be installed
             fragment.define(name + schema)
             fragment.impl(name, function, "CPU")
     getattr(torch.ops, NAMESPACE).__class__ = _Namespace

@@ -1,9 +1,10 @@
-"""Matrix products of a decoder's layers, each with its own format of the weight, and the choice among them.
+"""Matrix products of a decoder's layers, each with its own format of the weight, and the choice
+among them.
 
-For weights in bfloat16, a short test finds the fastest on this processor. Processors without bfloat16 multiply it three
-times as slowly as float32 (oneDNN converts at every product), or not at all. There a weight is kept as float32, or as
-8-bit numbers, which are less exact, if these are clearly faster. The product then owns the weight: the layer keeps an
-empty tensor of the same shape.
+For weights in bfloat16, a short test finds the fastest on this processor. Processors without
+bfloat16 multiply it three times as slowly as float32 (oneDNN converts at every product), or not at
+all. There a weight is kept as float32, or as 8-bit numbers, which are less exact, if these are
+clearly faster. The product then owns the weight: the layer keeps an empty tensor of the same shape.
 """
 
 import logging
@@ -51,9 +52,9 @@ class Float32:
 class BFloat16:
     """bfloat16 in oneDNN's own layout.
 
-    By measurement it multiplies one to eight rows in half the time of PyTorch's layout, and a row has the same result
-    alone and among others. One to three rows take longer than four (1.4 and 1.0 ms for 5632 x 2048), so zeros are
-    appended.
+    By measurement it multiplies one to eight rows in half the time of PyTorch's layout, and a row
+    has the same result alone and among others. One to three rows take longer than four (1.4 and 1.0
+    ms for 5632 x 2048), so zeros are appended.
     """
 
     def __init__(self, linear: Any) -> None:
@@ -84,13 +85,17 @@ class Widened:
 
 
 class Int8:
-    """bfloat16 as 8-bit numbers with a scale for each output: a quarter of float32's bytes, multiplied in float32."""
+    """bfloat16 as 8-bit numbers with a scale for each output: a quarter of float32's bytes,
+    multiplied in float32.
+    """
 
     def __init__(self, linear: Any) -> None:
         weight = _taken(linear).float()
         # The scale is rounded before the weight is divided by it.
         self._scale = (weight.abs().amax(1) / 127).clamp_min(1e-30).bfloat16()
-        self._weight = (weight / self._scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+        self._weight = (
+            (weight / self._scale.float()[:, None]).round_().clamp_(-127, 127).to(torch.int8)
+        )
 
     def __call__(self, x: Tensor) -> Tensor:
         return torch._weight_int8pack_mm(x.contiguous(), self._weight, self._scale)
@@ -120,19 +125,26 @@ def of(linear: Any) -> Product:
 
 @cache
 def for_bfloat16() -> Kind:
-    """The kind of product for weights in bfloat16, tested once in a process; logs it if it is not ``BFloat16``."""
+    """The kind of product for weights in bfloat16, tested once in a process; logs it if it is not
+    ``BFloat16``.
+    """
     seconds = measured()
     kind = chosen(seconds)
     if kind is not BFloat16:
         found = ", ".join(f"{NAMES[one]} {1000 * time:.1f} ms" for one, time in seconds.items())
         logging.getLogger(__name__).warning(
-            "lr-sglang: this processor is slow in bfloat16; the layers' weights are kept as %s (%s)", NAMES[kind], found
+            "lr-sglang: this processor is slow in bfloat16; the layers' weights are kept as %s "
+            "(%s)",
+            NAMES[kind],
+            found,
         )
     return kind
 
 
 def chosen(seconds: Mapping[Kind, float]) -> Kind:
-    """``BFloat16`` if it is faster than ``Widened``; else ``Widened``, unless ``Int8`` is clearly faster."""
+    """``BFloat16`` if it is faster than ``Widened``; else ``Widened``, unless ``Int8`` is clearly
+    faster.
+    """
     wide = seconds[Widened]
     if seconds.get(BFloat16, wide) < wide:
         return BFloat16
@@ -140,7 +152,9 @@ def chosen(seconds: Mapping[Kind, float]) -> Kind:
 
 
 def measured(batches: Sequence[int] = ROWS) -> dict[Kind, float]:
-    """Seconds that each kind takes for one product with each number of rows, summed; a second of work in all."""
+    """Seconds that each kind takes for one product with each number of rows, summed; a second of
+    work in all.
+    """
     kinds: list[Kind] = [Widened, Int8]
     if torch.ops.mkldnn._is_mkldnn_bf16_supported():
         kinds.append(BFloat16)
@@ -149,7 +163,9 @@ def measured(batches: Sequence[int] = ROWS) -> dict[Kind, float]:
     for rows in batches:
         x = torch.ones(rows, SHAPE[1], dtype=torch.bfloat16)
         # In turns and in processor time, so that other work on the machine has no influence.
-        times = [[_seconds(made[kind][turn % COPIES], x) for kind in kinds] for turn in range(3 * COPIES)]
+        times = [
+            [_seconds(made[kind][turn % COPIES], x) for kind in kinds] for turn in range(3 * COPIES)
+        ]
         for kind, seconds in zip(kinds, map(min, zip(*times, strict=True)), strict=True):
             total[kind] += seconds
     return total

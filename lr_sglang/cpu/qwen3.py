@@ -1,10 +1,10 @@
 """Qwen3's forward pass for a CPU: the same arithmetic in about a third of the calls.
 
-A small model on one core spends its time between the operators, not in them. This uses the weights that SGLang
-has loaded, but the matrix products include the residual additions, queries and keys are normed and rotated
-together, and values for all layers (rotary angles, the rows of the KV cache) are computed once. Results equal
-those of SGLang's own layers up to rounding. With weights in bfloat16 the residual stream, norms and rotations
-stay float32, which SGLang rounds in every layer.
+A small model on one core spends its time between the operators, not in them. This uses the weights
+that SGLang has loaded, but the matrix products include the residual additions, queries and keys are
+normed and rotated together, and values for all layers (rotary angles, the rows of the KV cache) are
+computed once. Results equal those of SGLang's own layers up to rounding. With weights in bfloat16
+the residual stream, norms and rotations stay float32, which SGLang rounds in every layer.
 """
 
 from collections.abc import Callable, Collection
@@ -37,7 +37,9 @@ class _Layer:
 
 
 def forward_qwen3(original: Callable[..., Any], model: Any, *args: Any, **kwargs: Any) -> Any:
-    """Around Qwen3Model.forward: ours for a plain float32 or bfloat16 model on one worker, SGLang's for any other."""
+    """Around Qwen3Model.forward: ours for a plain float32 or bfloat16 model on one worker, SGLang's
+    for any other.
+    """
     decoder = model.__dict__.get(_CACHE)
     if decoder is None:
         decoder = Qwen3Forward(model) if _is_plain(model) else False
@@ -49,7 +51,9 @@ def forward_qwen3(original: Callable[..., Any], model: Any, *args: Any, **kwargs
 
 
 class Qwen3Forward:
-    """Reads the weights when it is made: a server that replaces its weights later must be started again."""
+    """Reads the weights when it is made: a server that replaces its weights later must be started
+    again.
+    """
 
     def __init__(self, model: Any) -> None:
         attention = model.layers[0].self_attn
@@ -69,7 +73,8 @@ class Qwen3Forward:
         input_embeds: Tensor | None = None,
         captured: Collection[int] = (),
     ) -> Tensor | tuple[Tensor, list[Tensor]]:
-        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden], in the weights' type.
+        """Token ids and positions [tokens] -> normed hidden states [tokens, hidden], in the
+        weights' type.
 
         If layers are `captured` (for an EAGLE3 head), also the input of each of them.
         """
@@ -86,9 +91,13 @@ class Qwen3Forward:
             qkv = qkv.view(tokens, rotated + self._kv_heads, self._head_dim)
             qk = self._rms_norm(qkv[:, :rotated].float(), layer.qk_norm)
             qk = torch.addcmul(qk * cos, qk.roll(self._head_dim // 2, -1), sin).to(dtype)
-            mixed = attend(layer.attention, qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:])
+            mixed = attend(
+                layer.attention, qk[:, : self._heads], qk[:, self._heads :], qkv[:, rotated:]
+            )
             residual = layer.output.added(residual, mixed)
-            gate, up = layer.gate_up(self._rms_norm(residual, layer.mlp_norm).to(dtype)).chunk(2, -1)
+            gate, up = layer.gate_up(self._rms_norm(residual, layer.mlp_norm).to(dtype)).chunk(
+                2, -1
+            )
             residual = layer.down.added(residual, F.silu(gate, inplace=True).mul_(up))
         hidden = self._rms_norm(residual, self._norm).to(dtype)
         return (hidden, aux) if aux else hidden
@@ -97,17 +106,23 @@ class Qwen3Forward:
         return (x * self._scale(x)).mul_(weight)
 
     def _scale(self, x: Tensor) -> Tensor:
-        """1 / root mean square of the last dimension. A matrix product would be slower and depend on the other rows."""
+        """1 / root mean square of the last dimension. A matrix product would be slower and depend
+        on the other rows.
+        """
         norm = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return torch.addcmul(self._eps, norm, norm, value=1.0 / x.shape[-1]).rsqrt_()
 
     def _angles(self, positions: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves swapped) * sin."""
+        """Cosines and signed sines, [tokens, 1, head_dim]: rotating is x * cos + (x's halves
+        swapped) * sin.
+        """
         cos, sin = self._cos_sin.index_select(0, positions).unsqueeze(1).chunk(2, -1)
         return torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
 
     def _attention(self, forward_batch: Any, tokens: int) -> Callable[..., Tensor]:
-        """The layers' attention: a direct call of BatchedAttention if SGLang uses that, else through SGLang."""
+        """The layers' attention: a direct call of BatchedAttention if SGLang uses that, else
+        through SGLang.
+        """
         from sglang.srt.model_executor.forward_context import get_attn_backend
 
         backend, mode = get_attn_backend(), forward_batch.forward_mode
@@ -118,7 +133,9 @@ class Qwen3Forward:
             step = batched.extend_step(backend, forward_batch, group)
         else:
             return lambda attention, q, k, v: attention(q.flatten(1), k, v, forward_batch)
-        return lambda attention, q, k, v: step(attention.layer_id, attention.scaling, q, k, v).view(tokens, -1)
+        return lambda attention, q, k, v: step(attention.layer_id, attention.scaling, q, k, v).view(
+            tokens, -1
+        )
 
 
 def _layer(layer: Any) -> _Layer:
@@ -129,7 +146,10 @@ def _layer(layer: Any) -> _Layer:
         input_norm=layer.input_layernorm.weight.float(),
         qkv=products.of(attention.qkv_proj),
         qk_norm=torch.cat(
-            [attention.q_norm.weight.expand(heads, -1), attention.k_norm.weight.expand(kv_heads, -1)]
+            [
+                attention.q_norm.weight.expand(heads, -1),
+                attention.k_norm.weight.expand(kv_heads, -1),
+            ]
         ).float(),
         output=products.of(attention.o_proj),
         mlp_norm=layer.post_attention_layernorm.weight.float(),
@@ -139,13 +159,17 @@ def _layer(layer: Any) -> _Layer:
 
 
 def _cos_sin(rotary: Any) -> Tensor:
-    """Cosines and sines by position, [positions, head_dim] float32; SGLang may keep them in the model's type."""
+    """Cosines and sines by position, [positions, head_dim] float32; SGLang may keep them in the
+    model's type.
+    """
     cache: Tensor = rotary.cos_sin_cache
     return cache if cache.dtype == torch.float32 else rotary._compute_cos_sin_cache().float()
 
 
 def _is_plain(model: Any) -> bool:
-    """Whether the model is one that Qwen3Forward computes: of one type, no bias, adapter or split of any kind."""
+    """Whether the model is one that Qwen3Forward computes: of one type, no bias, adapter or split
+    of any kind.
+    """
     from sglang.srt.layers.quantization.unquant import UnquantizedLinearMethod
     from sglang.srt.layers.rotary_embedding.base import RotaryEmbedding
     from sglang.srt.runtime_context import get_parallel
@@ -156,7 +180,8 @@ def _is_plain(model: Any) -> bool:
         attention, mlp = layer.self_attn, layer.mlp
         linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
         if not all(
-            isinstance(getattr(linear, "quant_method", None), UnquantizedLinearMethod) and linear.bias is None
+            isinstance(getattr(linear, "quant_method", None), UnquantizedLinearMethod)
+            and linear.bias is None
             for linear in linears
         ):
             return False

@@ -1,10 +1,11 @@
 """Seeded sampling: the same seed draws the same tokens, alone or in a batch.
 
 SGLang drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
-CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed, position, token
-id), where position is the token's place in its own sequence; the draw is the token with the largest
-probability / -log(uniform), which has exactly the filtered distribution (an exponential race). Nothing in it
-depends on the rest of the batch, on the cache, or on the order of near-equal probabilities.
+CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed,
+position, token id), where position is the token's place in its own sequence; the draw is the token
+with the largest probability / -log(uniform), which has exactly the filtered distribution (an
+exponential race). Nothing in it depends on the rest of the batch, on the cache, or on the order of
+near-equal probabilities.
 """
 
 from collections.abc import Callable
@@ -13,7 +14,8 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-# For requests that this field lists, SGLang 0.5.23's sampler also returns the filtered tokens; 0.5.16 lacks the field.
+# For requests that this field lists, SGLang 0.5.23's sampler also returns the filtered tokens;
+# 0.5.16 lacks the field.
 CAPTURED = "sampling_mask_batch_indices"
 Sampled: TypeAlias = Tensor | tuple[Tensor, Any]
 
@@ -27,19 +29,27 @@ _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: object) -> None:
     """After SamplingBatchInfo.from_schedule_batch: keep every request's seed.
 
-    The tensor is there even when no request has a seed: merging two batches would lose the seeds of one if
-    the other had none.
+    The tensor is there even when no request has a seed: merging two batches would lose the seeds of
+    one if the other had none.
     """
     seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
     info.sampling_seed = torch.tensor(
-        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds], dtype=torch.int64
+        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds],
+        dtype=torch.int64,
     )
 
 
 def sample_with_seeds(
-    plain: Callable[..., Sampled], sampler: Any, probs: Tensor, info: Any, positions: Tensor, simple_sampling_case: bool
+    plain: Callable[..., Sampled],
+    sampler: Any,
+    probs: Tensor,
+    info: Any,
+    positions: Tensor,
+    simple_sampling_case: bool,
 ) -> Sampled:
-    """Around Sampler._sample_from_probs: seeded rows by `draw`, the others by SGLang's own sampling."""
+    """Around Sampler._sample_from_probs: seeded rows by `draw`, the others by SGLang's own
+    sampling.
+    """
     seeds = info.sampling_seed
     info.sampling_seed = None
     try:
@@ -56,7 +66,9 @@ def sample_with_seeds(
         if not isinstance(made, tuple):
             return torch.where(seeded, drawn, made)
         tokens, capture = made
-        return torch.where(seeded, drawn, tokens), capture and capture._replace(selected_weight=None)
+        return torch.where(seeded, drawn, tokens), capture and capture._replace(
+            selected_weight=None
+        )
     finally:
         info.sampling_seed = seeds
 
@@ -73,9 +85,9 @@ def draw(
     """Draw one token per row.
 
     probs: [batch, vocabulary] float32, after temperature. seeds, positions: [batch] integers.
-    top_ks, top_ps, min_ps: [batch], or None where no row filters; the filters are SGLang's own: the `top_k`
-    largest; those whose predecessors sum to at most `top_p`; those of at least `min_p` times the largest. Returns
-    [batch] int32 token ids.
+    top_ks, top_ps, min_ps: [batch], or None where no row filters; the filters are SGLang's own: the
+    `top_k` largest; those whose predecessors sum to at most `top_p`; those of at least `min_p`
+    times the largest. Returns [batch] int32 token ids.
     """
     if top_ks is None and top_ps is None and min_ps is None:
         weights, token_ids = probs, torch.arange(probs.shape[1]).expand_as(probs)
@@ -88,7 +100,9 @@ def draw(
 def _filter(
     probs: Tensor, top_ks: Tensor | None, top_ps: Tensor | None, min_ps: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """The tokens that the filters keep, most probable first: weights (0 where a row keeps fewer), and token ids."""
+    """The tokens that the filters keep, most probable first: weights (0 where a row keeps fewer),
+    and token ids.
+    """
     for most in (min(FEW, probs.shape[1]), probs.shape[1]):
         weights, token_ids = _largest(probs, most)
         keep = torch.ones_like(weights, dtype=torch.bool)
@@ -99,7 +113,8 @@ def _filter(
         if min_ps is not None:
             keep &= weights >= weights[:, :1] * min_ps.view(-1, 1)
         kept = keep.sum(-1, keepdim=True)
-        # Complete if all kept tokens are more probable than the last of these, with which others may be equal.
+        # Complete if all kept tokens are more probable than the last of these, with which others
+        # may be equal.
         if most == probs.shape[1] or bool((weights.gather(1, kept - 1) > weights[:, -1:]).all()):
             break
     width = int(kept.max())
@@ -107,7 +122,9 @@ def _filter(
 
 
 def _largest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The `count` largest probabilities of every row and their token ids; of equal ones, the smaller id comes first."""
+    """The `count` largest probabilities of every row and their token ids; of equal ones, the
+    smaller id comes first.
+    """
     if count == probs.shape[1]:
         weights, token_ids = probs.sort(dim=-1, descending=True, stable=True)
         return weights, token_ids
@@ -117,10 +134,14 @@ def _largest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def uniform(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
-    """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and token id."""
+    """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and
+    token id.
+    """
     key = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + positions.to(torch.int64) * _GOLDEN)
     bits = _mix(key.view(-1, 1) + token_ids * _GOLDEN)
-    return (_shift(bits, 12).to(torch.float64) + 0.5) * 2.0**-52  # with one bit more the largest would be rounded to 1
+    return (
+        _shift(bits, 12).to(torch.float64) + 0.5
+    ) * 2.0**-52  # with one bit more the largest would be rounded to 1
 
 
 def _mix(x: Tensor) -> Tensor:

@@ -9,8 +9,9 @@ from typing import Any
 
 from lr_sglang.cpu import SWITCH
 
-# Families that a CPU server of ours may load. SGLang imports all of its 200 model files when it starts: seconds.
-# Any other model is refused by name; SGLang's fallback to transformers, slow and untested here, is left out too.
+# Families that a CPU server of ours may load. SGLang imports all of its 200 model files when it
+# starts: seconds. Any other model is refused by name; SGLang's fallback to transformers, slow and
+# untested here, is left out too.
 MODEL_FILES = frozenset({"llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3"})
 
 
@@ -23,21 +24,24 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
     """
     return {
         "device": "cpu",
-        # For models that fit into the processor's caches; larger ones are faster in bfloat16 (the runtime's ``dtype``).
+        # For models that fit into the processor's caches; larger ones are faster in bfloat16 (the
+        # runtime's ``dtype``).
         "dtype": "float32",
-        # The backend that calls our operators; the other one, torch_native, loops over the sequences.
+        # The backend that calls our operators; the other one, torch_native, loops over the
+        # sequences.
         "attention-backend": "intel_amx",
         # Without it, SGLang's scheduler keeps a core busy while it waits.
         "sleep-on-idle": True,
-        # A share of the memory that is free at the start. max-total-tokens is the actual limit; a small share would
-        # fail when other servers take memory while this one loads.
+        # A share of the memory that is free at the start. max-total-tokens is the actual limit; a
+        # small share would fail when other servers take memory while this one loads.
         "mem-fraction-static": 0.8,
         "max-total-tokens": max_total_tokens,
         "max-running-requests": max_running_requests,
         # Without a second device to overlap with, it only delays every result by a step.
         "disable-overlap-schedule": True,
-        # A new branch's few tokens share a pass with the next tokens of running branches, which would wait otherwise:
-        # that is a tenth of the time of a lookahead answer (benchmarks/pocket_speed.py).
+        # A new branch's few tokens share a pass with the next tokens of running branches, which
+        # would wait otherwise: that is a tenth of the time of a lookahead answer
+        # (benchmarks/pocket_speed.py).
         "enable-mixed-chunk": True,
         # Our own first request warms the server.
         "skip-server-warmup": True,
@@ -50,9 +54,10 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
     """Variables on top of the caller's own.
 
     Args:
-        threads: of each server's arithmetic. Servers that share cores slow each other down several times with two.
-        all_models: let SGLang import every model it knows, not only MODEL_FILES. Without, it says of another that
-            the architecture is not supported.
+        threads: of each server's arithmetic. Servers that share cores slow each other down several
+            times with two.
+        all_models: let SGLang import every model it knows, not only MODEL_FILES. Without, it says
+            of another that the architecture is not supported.
     """
     variables = {
         SWITCH: "1",
@@ -60,19 +65,23 @@ def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]
         "MKL_NUM_THREADS": str(threads),
         # A step's inputs need no copy into the static buffers that CUDA graphs read.
         "SGLANG_EAGER_INPUT_NO_COPY": "1",
-        # SGLang has small functions of speculative decoding compiled on first use: 20 to 40 s of the first request, for
-        # what PyTorch does in microseconds.
+        # SGLang has small functions of speculative decoding compiled on first use: 20 to 40 s of
+        # the first request, for what PyTorch does in microseconds.
         "TORCHDYNAMO_DISABLE": "1",
-        # Makes glibc keep large blocks instead of returning them to the system: otherwise a batch with long prefixes
-        # spends half of its attention in page faults.
+        # Makes glibc keep large blocks instead of returning them to the system: otherwise a batch
+        # with long prefixes spends half of its attention in page faults.
         "MALLOC_MMAP_THRESHOLD_": str(256 << 20),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 30),
-        # Empty is off: Python caches the bytecode of SGLang, torch and transformers. Compiling it in every process is
-        # half of a cold start, and some container images switch the cache off.
+        # Empty is off: Python caches the bytecode of SGLang, torch and transformers. Compiling it
+        # in every process is half of a cold start, and some container images switch the cache off.
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    if shutil.which("ninja") is None:  # it comes with SGLang, beside a Python that need not be on the path
-        variables["PATH"] = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)])
+    if (
+        shutil.which("ninja") is None
+    ):  # it comes with SGLang, beside a Python that need not be on the path
+        variables["PATH"] = os.pathsep.join(
+            [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
+        )
     if not all_models:
         variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files())
     return variables
@@ -83,4 +92,6 @@ def _other_model_files() -> list[str]:
     if found is None or not found.submodule_search_locations:
         return []
     models = Path(found.submodule_search_locations[0], "srt", "models")
-    return sorted(path.stem for path in models.glob("*.py") if path.stem not in MODEL_FILES | {"__init__"})
+    return sorted(
+        path.stem for path in models.glob("*.py") if path.stem not in MODEL_FILES | {"__init__"}
+    )

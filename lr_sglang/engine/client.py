@@ -1,4 +1,6 @@
-"""HTTP to one SGLang runtime: pooled connections, timeouts, one safe retry, and aborts of cancelled requests."""
+"""HTTP to one SGLang runtime: pooled connections, timeouts, one safe retry, and aborts of cancelled
+requests.
+"""
 
 from __future__ import annotations
 
@@ -23,17 +25,20 @@ from lr_sglang.errors import (
 )
 
 CONNECT_SECONDS = 5.0
-# SGLang's router (policy ``manual``) sends requests with the same value of this header to one worker.
+# SGLang's router (policy ``manual``) sends requests with the same value of this header to one
+# worker.
 ROUTING_KEY = "X-SMG-Routing-Key"
 # SGLang's router sets this header on errors of its own, not of a worker.
 ROUTER_ERROR = "X-SMG-Error-Code"
 # Sets the id of a request whose body has no field for it (SGLang's entrypoints/request_headers.py).
 RID_HEADER = "X-Override-Rid"
 
-# Seconds before each abort of one request. The server ignores an abort that overtakes its request, so it is repeated
-# until the request has ended; the last interval is repeated for ever, and each time the connection is closed as well.
+# Seconds before each abort of one request. The server ignores an abort that overtakes its request,
+# so it is repeated until the request has ended; the last interval is repeated for ever, and each
+# time the connection is closed as well.
 ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
-# The same for a forwarded request. Its connection is closed too, but SGLang may take two seconds to notice.
+# The same for a forwarded request. Its connection is closed too, but SGLang may take two seconds to
+# notice.
 ABORT_FORWARDED_SECONDS = (0.0, 0.05, 0.25)
 # Shorter than the 5 s after which SGLang's server closes an idle connection.
 KEEP_ALIVE_SECONDS = 4.0
@@ -48,20 +53,25 @@ class Client:
         url: base URL of the server.
         role: named in errors.
         api_key: sent as a bearer token.
-        alone: returns whether no other server can abort a request of this one. If so, and this server refuses the
-            abort, the connection of the cancelled request is closed.
+        alone: returns whether no other server can abort a request of this one. If so, and this
+            server refuses the abort, the connection of the cancelled request is closed.
 
     Attributes:
         abort_failed: whether the server refused the last abort.
         model: the server's model, read by ``check_model``, again after each new connection.
     """
 
-    def __init__(self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True) -> None:
+    def __init__(
+        self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True
+    ) -> None:
         self.url, self.role, self.abort_failed, self._alone = url.rstrip("/"), role, False, alone
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self.model, self._new = "", False  # whether a connection was made since the last check_model
+        self.model, self._new = (
+            "",
+            False,
+        )  # whether a connection was made since the last check_model
         self._session: Any = None
         self._loop: Any = None  # the loop of the session
         self._aborts: set[asyncio.Task[None]] = set()
@@ -90,13 +100,18 @@ class Client:
                     return reply
                 except (RuntimeDown, RuntimeTimeout) as error:
                     if request.cancelled:
-                        raise Cancelled("cancelled while the runtime did not answer", role=self.role) from error
-                    # A request that failed before the first byte is retried once: a kept-alive connection may be stale.
+                        raise Cancelled(
+                            "cancelled while the runtime did not answer", role=self.role
+                        ) from error
+                    # A request that failed before the first byte is retried once: a kept-alive
+                    # connection may be stale.
                     if last or not isinstance(error, _BeforeFirstByte):
                         raise
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
-            for server in self.servers():  # the task was cancelled, and its connection closed: one abort is enough
+            for server in (
+                self.servers()
+            ):  # the task was cancelled, and its connection closed: one abort is enough
                 self.start(server.post_abort(request.rid))
             raise
         finally:
@@ -110,15 +125,23 @@ class Client:
         """Reads the server's model and stores it. A server that refuses the request is accepted.
 
         Raises:
-            ConfigError: the model has changed. RuntimeDown, RuntimeTimeout: the server does not answer.
+            ConfigError: the model has changed. RuntimeDown, RuntimeTimeout: the server does not
+                answer.
         """
         try:
             now = str((await self.get("/model_info")).get("model_path") or self.model)
         except (RuntimeRefused, BadReply):
             return
         if now != (self.model or now):
-            hint = "start the former model at this URL again, or restart this command to use the new one"
-            raise ConfigError(f"another model runs at {self.url}: {now}, not {self.model}", role=self.role, hint=hint)
+            hint = (
+                "start the former model at this URL again, or restart this command to use "
+                "the new one"
+            )
+            raise ConfigError(
+                f"another model runs at {self.url}: {now}, not {self.model}",
+                role=self.role,
+                hint=hint,
+            )
         self.model, self._new = now, False
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
@@ -129,12 +152,17 @@ class Client:
         """
         return await self._exchange("GET", path, None, timeout)
 
-    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+    async def post(
+        self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
+    ) -> dict[str, Any]:
         """Posts JSON, and reads the JSON of the reply; raises as ``get``."""
         return await self._exchange("POST", path, body, timeout)
 
-    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """Streams a reply: the head, with any status, then the bytes of the body. To be used in one task.
+    async def forward(
+        self, post: Post, request: Request, timeout: float
+    ) -> AsyncGenerator[Head | bytes, None]:
+        """Streams a reply: the head, with any status, then the bytes of the body. To be used in one
+        task.
 
         Closing the generator before its end closes the connection and aborts the request.
 
@@ -148,7 +176,9 @@ class Client:
         request.rid = post.rid
         complete, headers = False, {RID_HEADER: post.rid, "Accept-Encoding": "identity"}
         try:
-            async with self._reply("POST", post.path, orjson.dumps(post.payload), timeout, headers) as reply:
+            async with self._reply(
+                "POST", post.path, orjson.dumps(post.payload), timeout, headers
+            ) as reply:
                 yield Head(reply.status, reply.headers.get("Content-Type", ""))
                 async for piece in reply.content.iter_any():
                     yield piece
@@ -158,7 +188,11 @@ class Client:
             raise
         finally:
             if not complete:
-                self.start(self._abort_all([post.rid, *(f"{post.rid}_{part}" for part in range(post.batch))]))
+                self.start(
+                    self._abort_all(
+                        [post.rid, *(f"{post.rid}_{part}" for part in range(post.batch))]
+                    )
+                )
             request.end()
 
     def abort(self, request: Request) -> None:
@@ -214,7 +248,12 @@ class Client:
             self.abort_failed = True
 
     async def _exchange(
-        self, method: str, path: str, body: dict[str, Any] | None, timeout: float, more: Mapping[str, str] | None = None
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None,
+        timeout: float,
+        more: Mapping[str, str] | None = None,
     ) -> dict[str, Any]:
         data = None if body is None else orjson.dumps(body)
         async with self._reply(method, path, data, timeout, more) as reply:
@@ -233,13 +272,22 @@ class Client:
 
     @asynccontextmanager
     async def _reply(
-        self, method: str, path: str, data: bytes | None, timeout: float, more: Mapping[str, str] | None
+        self,
+        method: str,
+        path: str,
+        data: bytes | None,
+        timeout: float,
+        more: Mapping[str, str] | None,
     ) -> AsyncIterator[Any]:
-        """Sends a request; turns all failures, also while the caller reads the reply, into named errors."""
+        """Sends a request; turns all failures, also while the caller reads the reply, into named
+        errors.
+        """
         import aiohttp
 
         here = asyncio.get_running_loop()
-        if self._session is not None and self._loop is not here:  # the last request was made on another loop
+        if (
+            self._session is not None and self._loop is not here
+        ):  # the last request was made on another loop
             if self._loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
             self._session = None
@@ -249,13 +297,21 @@ class Client:
             trace = aiohttp.TraceConfig()
             trace.on_connection_create_end.append(self._connected)
             self._session = aiohttp.ClientSession(
-                connector=connector, headers=self._headers, cookie_jar=aiohttp.DummyCookieJar(), trace_configs=[trace]
+                connector=connector,
+                headers=self._headers,
+                cookie_jar=aiohttp.DummyCookieJar(),
+                trace_configs=[trace],
             )
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False
         try:
             async with self._session.request(
-                method, self.url + path, data=data, headers=more, timeout=limits, allow_redirects=False
+                method,
+                self.url + path,
+                data=data,
+                headers=more,
+                timeout=limits,
+                allow_redirects=False,
             ) as reply:
                 begun = True
                 yield reply

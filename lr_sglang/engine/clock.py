@@ -37,7 +37,8 @@ class _Selector(selectors.DefaultSelector):
 
 
 class VirtualLoop(asyncio.SelectorEventLoop):
-    """The event loop. Coroutines may wait for timers and each other; for a thread only while no timer is set.
+    """The event loop. Coroutines may wait for timers and each other; for a thread only while no
+    timer is set.
 
     Attributes:
         now: virtual seconds since the loop was made.

@@ -1,8 +1,9 @@
 """Caches of a tokenizer: its latest results, and the tokens of beginnings that texts share.
 
-A tokenizer splits a text into words and tokenizes each word by itself; the end of a word depends only on the next few
-characters. So two texts have the same tokens up to a few characters before their first difference, and the common
-beginning of a judge's prompts, for example, is tokenized once.
+A tokenizer splits a text into words and tokenizes each word by itself; the end of a word depends
+only on the next few characters. So two texts have the same tokens up to a few characters before
+their first difference, and the common beginning of a judge's prompts, for example, is tokenized
+once.
 """
 
 from __future__ import annotations
@@ -18,12 +19,15 @@ from lr_sglang.engine.prefix_reuse import common_prefix
 T = TypeVar("T")
 EACH = 64  # minimum weight of an entry of a ``Memo``
 HEAD = 256  # texts are looked up by this number of first characters
-MARGIN = 64  # characters before a difference that are tokenized again, beside the length of the longest added token
+# characters before a difference that are tokenized again, beside the length of the longest added
+# token
+MARGIN = 64
 KEPT = 32  # number of texts
 
 
 class Memo(Generic[T]):
-    """Caches the results of a function up to a total weight. Thread-safe; it calls the function without its lock.
+    """Caches the results of a function up to a total weight. Thread-safe; it calls the function
+    without its lock.
 
     Args:
         function: of hashable arguments.
@@ -54,10 +58,12 @@ class Memo(Generic[T]):
 
 
 class _Known:
-    """A tokenized text: its tokens, and the indices at which its words begin, in characters and in tokens.
+    """A tokenized text: its tokens, and the indices at which its words begin, in characters and in
+    tokens.
 
     Attributes:
-        right: whether the tokens of another text, derived from this one, were correct; None before the first such text.
+        right: whether the tokens of another text, derived from this one, were correct; None before
+            the first such text.
     """
 
     def __init__(self, text: str, encoding: Any) -> None:
@@ -65,7 +71,8 @@ class _Known:
         self.ids: list[int] = encoding.ids
         words, places = encoding.word_ids, [begin for begin, _ in encoding.offsets]
         starts = [n for n in range(1, len(words)) if words[n] != words[n - 1]]
-        # not before two blanks: the end of the word before them may depend on the text after all blanks
+        # not before two blanks: the end of the word before them may depend on the text after all
+        # blanks
         starts = [n for n in starts if not text[places[n] : places[n] + 2].isspace()]
         self.characters, self.tokens = [places[n] for n in starts], starts
         self.right: bool | None = None
@@ -100,11 +107,15 @@ class PrefixEncoder:
         return ids
 
     def _first(self, text: str, head: str) -> list[int]:
-        known = self._known[head] = _Known(text, self._tokenizer.encode(text, add_special_tokens=False))
+        known = self._known[head] = _Known(
+            text, self._tokenizer.encode(text, add_special_tokens=False)
+        )
         while len(self._known) > KEPT:
             self._known.pop(next(iter(self._known)), None)
         return known.ids
 
     def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[0].ids  # without offsets
+        ids: list[int] = self._tokenizer.encode_batch_fast([text], add_special_tokens=False)[
+            0
+        ].ids  # without offsets
         return ids

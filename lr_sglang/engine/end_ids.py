@@ -1,4 +1,6 @@
-"""The token ids that end a sequence, from the files that SGLang reads: a model's two configurations, its tokenizer."""
+"""The token ids that end a sequence, from the files that SGLang reads: a model's two
+configurations, its tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +10,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-# Tokens that SGLang treats as an end without any configuration (its ``attach_additional_stop_token_ids``).
+# Tokens that SGLang treats as an end without any configuration (its
+# ``attach_additional_stop_token_ids``).
 ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
 _FILES = ("config.json", "generation_config.json")
 
 
 def of_model(path: str) -> frozenset[int]:
-    """The end ids in a model's ``config.json`` and ``generation_config.json``; empty if there are no such files.
+    """The end ids in a model's ``config.json`` and ``generation_config.json``; empty if there are
+    no such files.
 
     Args:
         path: a folder, or a hub name.
@@ -23,10 +27,15 @@ def of_model(path: str) -> frozenset[int]:
 
 
 def of_server(info: Mapping[str, Any]) -> frozenset[int]:
-    """The end ids of a server, from its ``/server_info``: its options, and its model's files if they are here."""
+    """The end ids of a server, from its ``/server_info``: its options, and its model's files if
+    they are here.
+    """
     model = str(info.get("model_path") or "")
     found = of_model(model) if model and Path(model).is_dir() else frozenset()
-    for option, key in (("json_model_override_args", "eos_token_id"), ("preferred_sampling_params", "stop_token_ids")):
+    for option, key in (
+        ("json_model_override_args", "eos_token_id"),
+        ("preferred_sampling_params", "stop_token_ids"),
+    ):
         found |= _ids(_object(info.get(option)).get(key))
     return found
 
@@ -38,7 +47,9 @@ def _document(path: str, name: str) -> dict[str, Any]:
         from transformers.utils import cached_file
 
         quietly = ("missing_entries", "gated_repo", "connection_errors")
-        file = cached_file(path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly})
+        file = cached_file(
+            path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly}
+        )
     try:
         return _object(Path(file).read_text("utf-8")) if file else {}
     except OSError:

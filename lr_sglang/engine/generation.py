@@ -16,8 +16,9 @@ from lr_sglang.steps.tree import Branch
 class Written:
     """The tokens that a runtime generated, and why they end.
 
-    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token layer, if one pass
-    exceeds the cap, the reply also contains tokens after an end of sequence or a stop string.
+    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token
+    layer, if one pass exceeds the cap, the reply also contains tokens after an end of sequence or a
+    stop string.
 
     Attributes:
         ids: token ids up to the cap, or up to and including the first end of sequence.
@@ -29,7 +30,13 @@ class Written:
     finish: dict[str, Any]
     text: str
 
-    def until(self, most: int, ends: Set[int], stops: Sequence[str], decode: Callable[[Sequence[int]], str]) -> Written:
+    def until(
+        self,
+        most: int,
+        ends: Set[int],
+        stops: Sequence[str],
+        decode: Callable[[Sequence[int]], str],
+    ) -> Written:
         """A copy that ends at the first of cap, end of sequence and stop string.
 
         Args:
@@ -55,9 +62,11 @@ class Generation:
         ids: generated token ids, up to the end of sequence.
         finish: ``stop``, ``length`` or ``abort``.
         eos: the end-of-sequence id, if there is one.
-        cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not report it.
+        cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not
+            report it.
         meta: the runtime's own meta_info.
-        logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked for.
+        logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked
+            for.
         dropped: tokens that the runtime generated after ``ids``.
     """
 
@@ -97,13 +106,17 @@ def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
 
 
 def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
-    """Seconds in the queue and seconds of the prefill, from a runtime's meta_info; None if not reported.
+    """Seconds in the queue and seconds of the prefill, from a runtime's meta_info; None if not
+    reported.
 
     SGLang reports them with ``--enable-metrics``: ``queue_time``, and ``forward_entry_time`` and
     ``prefill_finished_time`` as times of day.
     """
     queued = _positive(meta.get("queue_time"))
-    began, ended = _positive(meta.get("forward_entry_time")), _positive(meta.get("prefill_finished_time"))
+    began, ended = (
+        _positive(meta.get("forward_entry_time")),
+        _positive(meta.get("prefill_finished_time")),
+    )
     prefill = ended - began if began and ended and ended >= began else None
     return queued, prefill
 

@@ -1,4 +1,6 @@
-"""Measures how late an event loop runs its timers: CPU work on it delays every branch of every answer."""
+"""Measures how late an event loop runs its timers: CPU work on it delays every branch of every
+answer.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ KEPT = 6000  # number of samples, of two minutes
 
 
 class Lateness:
-    """Samples the delay of a timer of the running loop. Call ``start`` and ``stop`` on that loop."""
+    """Samples the delay of a timer of the running loop. Call ``start`` and ``stop`` on
+    that loop.
+    """
 
     def __init__(self) -> None:
         self._samples: deque[float] = deque(maxlen=KEPT)

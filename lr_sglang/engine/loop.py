@@ -1,4 +1,6 @@
-"""The process's event loop: it runs in its own thread; other threads submit coroutines to it and wait."""
+"""The process's event loop: it runs in its own thread; other threads submit coroutines to it and
+wait.
+"""
 
 from __future__ import annotations
 
@@ -16,29 +18,40 @@ from typing import Any, TypeVar
 from lr_sglang.errors import ConfigError
 
 T = TypeVar("T")
-STOP_SECONDS = 5.0  # maximum wait for a cancelled coroutine: a user's code may ignore the cancellation
+STOP_SECONDS = (
+    5.0  # maximum wait for a cancelled coroutine: a user's code may ignore the cancellation
+)
 running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
-_loops: dict[int, asyncio.AbstractEventLoop] = {}  # by process id: a forked process has no such thread
+_loops: dict[
+    int, asyncio.AbstractEventLoop
+] = {}  # by process id: a forked process has no such thread
 
 
 def background(selector: selectors.BaseSelector | None = None) -> asyncio.AbstractEventLoop:
     """The loop, started at the first call. It ends with the process.
 
     Args:
-        selector: of the loop, if this call starts it. The default one may wake up a millisecond late.
+        selector: of the loop, if this call starts it. The default one may wake up a millisecond
+            late.
     """
     with _lock:
         loop = _loops.get(os.getpid())
         if loop is None:
-            loop = asyncio.new_event_loop() if selector is None else asyncio.SelectorEventLoop(selector)
+            loop = (
+                asyncio.new_event_loop()
+                if selector is None
+                else asyncio.SelectorEventLoop(selector)
+            )
             _loops[os.getpid()] = loop
             threading.Thread(target=_run, args=(loop,), name="lr-loop", daemon=True).start()
     return loop
 
 
 def _run(loop: asyncio.AbstractEventLoop) -> None:
-    """Runs the loop for ever: ``sys.exit`` in a task is the result of that task and does not stop the loop."""
+    """Runs the loop for ever: ``sys.exit`` in a task is the result of that task and does not stop
+    the loop.
+    """
     while not loop.is_closed():
         with suppress(SystemExit, KeyboardInterrupt):
             loop.run_forever()
@@ -48,8 +61,9 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 def keep_what_is_imported() -> None:
     """Excludes all current objects from garbage collection, and makes collections rarer.
 
-    SGLang brings a million objects; a collection of them stops every answer for half a second. An answer leaves no
-    cycles, and with Python's own threshold a busy process spent a third of its time collecting.
+    SGLang brings a million objects; a collection of them stops every answer for half a second. An
+    answer leaves no cycles, and with Python's own threshold a busy process spent a third of its
+    time collecting.
     """
     gc.collect()
     gc.freeze()
@@ -59,7 +73,8 @@ def keep_what_is_imported() -> None:
 def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = None) -> T:
     """Runs a coroutine on the loop and waits for its result. Call it in another thread.
 
-    An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits up to STOP_SECONDS for its end.
+    An exception in the waiting thread, such as Ctrl-C, cancels the coroutine and waits up to
+    STOP_SECONDS for its end.
 
     Raises:
         ConfigError: it was called on the loop itself.
@@ -67,7 +82,9 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
     loop = loop or background()
     if running_loop() is loop:
         work.close()
-        raise ConfigError("the event loop cannot wait for itself", hint="await the asynchronous function instead")
+        raise ConfigError(
+            "the event loop cannot wait for itself", hint="await the asynchronous function instead"
+        )
     ended, made = threading.Event(), list[asyncio.Task[T]]()
 
     def start() -> None:
@@ -86,14 +103,18 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
 
 
 def turns(loop: asyncio.AbstractEventLoop, seconds: float = 2.0) -> bool:
-    """Whether a loop runs a callback within ``seconds``; a program or verifier that blocks may hold it up."""
+    """Whether a loop runs a callback within ``seconds``; a program or verifier that blocks may hold
+    it up.
+    """
     turned = threading.Event()
     loop.call_soon_threadsafe(turned.set)
     return turned.wait(seconds)
 
 
 async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
-    """Awaits a coroutine on ``loop``, which may be another loop. If cancelled, waits until the coroutine has ended."""
+    """Awaits a coroutine on ``loop``, which may be another loop. If cancelled, waits until the
+    coroutine has ended.
+    """
     here = asyncio.get_running_loop()
     if here is loop:
         return await work
@@ -119,14 +140,18 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
 
 
 async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
-    """Runs a function in a new thread and awaits its result. Cancelling does not end the function."""
+    """Runs a function in a new thread and awaits its result. Cancelling does not end the
+    function.
+    """
     done: Future[T] = Future()
 
     def run() -> None:
         try:
             done.set_result(work())
         except BaseException as error:  # noqa: BLE001 - raised in the waiting task; futures refuse StopIteration
-            done.set_exception(RuntimeError(repr(error)) if isinstance(error, StopIteration) else error)
+            done.set_exception(
+                RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
+            )
 
     threading.Thread(target=run, name=name, daemon=True).start()
     return await asyncio.shield(asyncio.wrap_future(done))

@@ -1,7 +1,7 @@
 """The slots of one runtime, shared by all requests of this process to it.
 
-Requests wait here rather than in the runtime's own queue, so that a branch that is no longer needed is cancelled at no
-cost, and the most urgent request is sent first.
+Requests wait here rather than in the runtime's own queue, so that a branch that is no longer needed
+is cancelled at no cost, and the most urgent request is sent first.
 """
 
 from __future__ import annotations
@@ -77,7 +77,9 @@ class Pool:
         ready = self._ready.get(request)
         if ready is not None and not ready.done():
             heapq.heappush(self._heap, (order, next(self._numbers), ready))
-            if len(self._heap) > 64 + 8 * len(self._ready):  # under lasting load, cancelled ones never come to the top
+            if len(self._heap) > 64 + 8 * len(
+                self._ready
+            ):  # under lasting load, cancelled ones never come to the top
                 self._heap = sorted(entry for entry in self._heap if not entry[2].done())
 
     def leave(self) -> None:
@@ -93,6 +95,8 @@ class Pool:
     def _admit(self) -> None:
         while self._heap and self.free():
             _, _, ready = heapq.heappop(self._heap)
-            if not ready.done():  # otherwise it was cancelled, or has a slot and an entry from before a reorder
+            if (
+                not ready.done()
+            ):  # otherwise it was cancelled, or has a slot and an entry from before a reorder
                 self.running += 1
                 ready.set_result(None)

@@ -1,7 +1,8 @@
-"""The reuse of prefixes in a runtime: cached tokens over the tokens that a request could have found in the cache.
+"""The reuse of prefixes in a runtime: cached tokens over the tokens that a request could have found
+in the cache.
 
-A request could have found the longest prefix that it shares with any request prefilled before, less the one token that
-is always computed. An unfinished request shares its prompt only.
+A request could have found the longest prefix that it shares with any request prefilled before, less
+the one token that is always computed. An unfinished request shares its prompt only.
 """
 
 from __future__ import annotations
@@ -16,7 +17,8 @@ from typing import Any
 
 from lr_sglang.steps.tree import Branch
 
-BATCH_SECONDS = 0.001  # requests that enter within this time may be one prefill batch, without a prefix to share
+# requests that enter within this time may be one prefill batch, without a prefix to share
+BATCH_SECONDS = 0.001
 # Prompts are grouped by this number of first tokens.
 HEAD = 32
 # Long prompts are compared by hashes of blocks of this number of tokens.
@@ -25,7 +27,9 @@ BLOCK = 256
 
 @dataclass(eq=False)
 class LoggedRequest:
-    """One request. Times are those that the runtime reports, or else when it was sent and when its reply came."""
+    """One request. Times are those that the runtime reports, or else when it was sent and when its
+    reply came.
+    """
 
     log: RequestLog = field(repr=False)
     prompt: tuple[int, ...]
@@ -52,7 +56,9 @@ class LoggedRequest:
     @cached_property
     def marks(self) -> tuple[int, ...]:
         """For each whole block of the prompt, a hash of the prompt up to its end."""
-        blocks = (self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK))
+        blocks = (
+            self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK)
+        )
         return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
 
     def shared(self, other: LoggedRequest) -> int:
@@ -90,7 +96,9 @@ class RequestLog:
             entry.longest = alike[-1].longest
         alike.append(entry)
         self._tokens += size
-        while len(self._entries) > self._size or (self._tokens > self._most and len(self._entries) > 1):
+        while len(self._entries) > self._size or (
+            self._tokens > self._most and len(self._entries) > 1
+        ):
             self._forget(self._entries.popleft())
         return entry
 
@@ -103,7 +111,9 @@ class RequestLog:
             del self._alike[head]
 
     def shareable(self, entry: LoggedRequest) -> int:
-        """Tokens of ``entry``'s prompt that could be in the cache; call it when all earlier requests have ended."""
+        """Tokens of ``entry``'s prompt that could be in the cache; call it when all earlier
+        requests have ended.
+        """
         alike, short = (self._alike.get(head, deque()) for head in (_head(entry.prompt), ()))
         best = _longest(entry, alike, entry.cached, self.longest_output)
         best = _longest(entry, short, best, self.longest_output)
@@ -113,12 +123,18 @@ class RequestLog:
 
 
 def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """The first ``HEAD`` tokens; empty for a shorter prompt, which continues with generated tokens."""
+    """The first ``HEAD`` tokens; empty for a shorter prompt, which continues with
+    generated tokens.
+    """
     return prompt[:HEAD] if len(prompt) >= HEAD else ()
 
 
-def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, output: int | None) -> int:
-    """Tokens that ``entry`` could share with one of the others, at least ``best``; ``output`` is the longest output."""
+def _longest(
+    entry: LoggedRequest, others: deque[LoggedRequest], best: int, output: int | None
+) -> int:
+    """Tokens that ``entry`` could share with one of the others, at least ``best``; ``output`` is
+    the longest output.
+    """
     prompt, entered, most = entry.prompt, entry.entered, len(entry.prompt) - 1
     most = most if entry.most is None else min(most, entry.most)
     if best >= most:
@@ -146,7 +162,9 @@ def _longest(entry: LoggedRequest, others: deque[LoggedRequest], best: int, outp
 
 
 class PendingReuse:
-    """Branches of an answer whose ``shared_tokens`` are not known yet, because an earlier branch is unfinished."""
+    """Branches of an answer whose ``shared_tokens`` are not known yet, because an earlier branch is
+    unfinished.
+    """
 
     def __init__(self) -> None:
         self._waiting: deque[Branch] = deque()
@@ -156,11 +174,15 @@ class PendingReuse:
         self._waiting.append(branch)
 
     def settle(self, include_unfinished: bool = False) -> None:
-        """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all; frees their tokens."""
+        """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all; frees their
+        tokens.
+        """
         while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
             branch = self._waiting.popleft()
             entry, branch.entry = branch.entry, None
-            if entry is not None and branch.cached_tokens is not None:  # otherwise it is not reported
+            if (
+                entry is not None and branch.cached_tokens is not None
+            ):  # otherwise it is not reported
                 branch.shared_tokens = entry.log.shareable(entry)
 
 

@@ -23,9 +23,13 @@ def refusal(status: int, text: str, path: str, role: str, code: str = "") -> Run
         hint = "check that the router's workers are running"
         return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
     if status in (401, 403):
-        return RuntimeRefused(f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file")
+        return RuntimeRefused(
+            f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file"
+        )
     if status in (429, 502, 503, 504):
-        return RuntimeBusy(f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency")
+        return RuntimeBusy(
+            f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency"
+        )
     if "context length" in text or "longer than the model" in text:
         return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
     return RuntimeRefused(f"{path}: {status} {text}", role=role)

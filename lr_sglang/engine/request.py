@@ -12,7 +12,8 @@ from typing import Any
 
 from lr_sglang.errors import Cancelled
 
-# Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the prefix of another.
+# Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the
+# prefix of another.
 _PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
 
 
@@ -21,14 +22,16 @@ class Request:
 
     Args:
         seed: for the runtime's sampler; None for a random one.
-        key: a router sends requests with the same key, which share a prefix, to one worker. ASCII; empty for none.
+        key: a router sends requests with the same key, which share a prefix, to one worker. ASCII;
+            empty for none.
         order: the waiting request with the lowest order gets the next slot of the runtime.
 
     Attributes:
         patience: share of the runtime's timeout that the request may take.
         sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
-        ended: whether it was answered or has failed; False again after it is sent to another worker.
+        ended: whether it was answered or has failed; False again after it is sent to another
+            worker.
         result: the ``Generation``, or the ``LookaheadError`` that was raised.
     """
 
@@ -51,7 +54,12 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        self.sent, self._abort, self._task, self.ended = time.time(), abort, asyncio.current_task(), False
+        self.sent, self._abort, self._task, self.ended = (
+            time.time(),
+            abort,
+            asyncio.current_task(),
+            False,
+        )
         self.rid = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}"
         return self.rid
 
@@ -77,7 +85,9 @@ class Request:
         self.ended, self._abort, self._task = True, None, None
 
     def cancel(self) -> None:
-        """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when it has stopped."""
+        """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when
+        it has stopped.
+        """
         if self.cancelled or self.ended:
             return
         self.cancelled = True
@@ -85,7 +95,8 @@ class Request:
             self._abort(self)
 
     def raise_if_closed(self, role: str) -> None:
-        """Call it on ``CancelledError``, which ``close_connection`` also causes, to end the request but not its task.
+        """Call it on ``CancelledError``, which ``close_connection`` also causes, to end the request
+        but not its task.
 
         Raises:
             Cancelled: ``close_connection`` was called.

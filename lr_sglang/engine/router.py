@@ -1,8 +1,9 @@
-"""SGLang's router in front of many workers: generations go to the router, aborts and ``/server_info`` to its workers.
+"""SGLang's router in front of many workers: generations go to the router, aborts and
+``/server_info`` to its workers.
 
-The router forwards generations and lists its workers (``GET /workers``); all other requests go to the workers directly.
-If these cannot be reached, the connection of a cancelled request is closed (SGLang notices within two seconds), and
-slots and KV cache are unknown.
+The router forwards generations and lists its workers (``GET /workers``); all other requests go to
+the workers directly. If these cannot be reached, the connection of a cancelled request is closed
+(SGLang notices within two seconds), and slots and KV cache are unknown.
 """
 
 from __future__ import annotations
@@ -23,34 +24,44 @@ from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, R
 
 # The age at which the list of workers is read again before a request is sent, or aborted.
 REFRESH_SECONDS, REFRESH_SECONDS_FOR_ABORT = 10.0, 1.0
-# Attempts to send a generation while its worker is lost. In each, the router tries the worker five times; it skips a
-# worker after ten failures in a row.
+# Attempts to send a generation while its worker is lost. In each, the router tries the worker five
+# times; it skips a worker after ten failures in a row.
 TRIES = 3
 
 
 def read_workers(reply: Any) -> dict[str, bool] | None:
-    """The workers in a reply to ``GET /workers``, and whether each is healthy; None if no router sent the reply.
+    """The workers in a reply to ``GET /workers``, and whether each is healthy; None if no router
+    sent the reply.
 
-    A rank of a data-parallel worker (``http://host:port@3``) counts as its server. Workers with gRPC are left out.
+    A rank of a data-parallel worker (``http://host:port@3``) counts as its server. Workers with
+    gRPC are left out.
     """
     listed = reply.get("workers") if isinstance(reply, Mapping) else None
     if not isinstance(listed, list):
         return None
     workers: dict[str, bool] = {}
     for one in listed:
-        url = re.sub(r"@\d+$", "", str(one.get("url", ""))).rstrip("/") if isinstance(one, Mapping) else ""
+        url = (
+            re.sub(r"@\d+$", "", str(one.get("url", ""))).rstrip("/")
+            if isinstance(one, Mapping)
+            else ""
+        )
         if url.startswith(("http://", "https://")):
             workers[url] = workers.get(url, False) or bool(one.get("is_healthy", True))
     return workers
 
 
 def mixed(models: Iterable[str], url: str, role: str | None) -> ConfigError | None:
-    """The error if the workers run different models; None if not. The folders of a model may differ."""
+    """The error if the workers run different models; None if not. The folders of a model may
+    differ.
+    """
     names = sorted({Path(model).name for model in models})
     if len(names) < 2:
         return None
     hint = "give each model a router of its own"
-    return ConfigError(f"the workers behind {url} run different models: {', '.join(names)}", role=role, hint=hint)
+    return ConfigError(
+        f"the workers behind {url} run different models: {', '.join(names)}", role=role, hint=hint
+    )
 
 
 class RouterClient(Client):
@@ -101,18 +112,25 @@ class RouterClient(Client):
             if self._wrong is not None:
                 raise self._wrong
             try:
-                return await super().generate(payload, request, max(0.05, deadline - time.monotonic()), key)
+                return await super().generate(
+                    payload, request, max(0.05, deadline - time.monotonic()), key
+                )
             except WorkerLost as error:
                 if request.cancelled:
-                    raise Cancelled("cancelled while its worker was lost", role=self.role) from error
+                    raise Cancelled(
+                        "cancelled while its worker was lost", role=self.role
+                    ) from error
                 if not left or time.monotonic() > deadline:
                     raise
-                # Until it notices the loss, the router sends requests with the same key to the lost worker.
+                # Until it notices the loss, the router sends requests with the same key to the lost
+                # worker.
                 key = f"{request.key}-{left}" if request.key else ""
         raise AssertionError("unreachable")
 
     def abort(self, request: Request) -> None:
-        """Starts aborting a request on every worker, because the router does not tell which worker runs it."""
+        """Starts aborting a request on every worker, because the router does not tell which worker
+        runs it.
+        """
         self._refresh_soon(REFRESH_SECONDS_FOR_ABORT)
         self._dropped = [one for one in self._dropped if not one.ended] + [request]
         for worker in self._workers.values():
@@ -121,20 +139,28 @@ class RouterClient(Client):
             super().abort(request)  # the router refuses the abort, so the connection is closed
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Reads a document of the first worker that answers, else raises its error; ``/flush_cache`` goes to all."""
+        """Reads a document of the first worker that answers, else raises its error;
+        ``/flush_cache`` goes to all.
+        """
         if path == "/health":  # the router must answer, too, and may reach workers that we cannot
             listed = read_workers(await super().get("/workers", timeout)) or {}
             if not self._infos and any(listed.values()):
                 return {}
         return await self._of_a_worker(path, lambda worker: worker.get(path, timeout))
 
-    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+    async def post(
+        self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
+    ) -> dict[str, Any]:
         """Posts to the first worker that answers, as ``get``."""
         return await self._of_a_worker(path, lambda worker: worker.post(path, body, timeout))
 
-    async def _of_a_worker(self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]) -> dict[str, Any]:
+    async def _of_a_worker(
+        self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]
+    ) -> dict[str, Any]:
         found: dict[str, Any] | None = None
-        failure: LookaheadError = RuntimeDown(f"the router {self.url} has no workers", role=self.role)
+        failure: LookaheadError = RuntimeDown(
+            f"the router {self.url} has no workers", role=self.role
+        )
         for worker in list(self._workers.values()):
             try:
                 found = await ask(worker)
@@ -166,13 +192,17 @@ class RouterClient(Client):
         async with self._refreshing:
             listed = read_workers(await super().get("/workers", INFO_SECONDS))
             if listed is None:
-                raise BadReply(f"{self.url}/workers does not answer as SGLang's router does", role=self.role)
+                raise BadReply(
+                    f"{self.url}/workers does not answer as SGLang's router does", role=self.role
+                )
             self._read = time.monotonic()
             if self._closed:  # while the request was in flight
                 return
             gone = [self._workers.pop(url) for url in list(self._workers) if url not in listed]
             for url in (url for url in listed if url not in self._workers):
-                self._workers[url] = worker = Client(url, self.role, self._worker_key, self._none_takes_aborts)
+                self._workers[url] = worker = Client(
+                    url, self.role, self._worker_key, self._none_takes_aborts
+                )
                 for request in self._dropped:  # the new worker may run them
                     if not request.ended:
                         worker.abort(request)
@@ -191,7 +221,10 @@ class RouterClient(Client):
     async def _ask(self, url: str) -> Mapping[str, Any]:
         try:
             return await self._workers[url].get("/server_info", INFO_SECONDS)
-        except (LookaheadError, KeyError):  # starting, gone, or this client closed: retried at the next refresh
+        except (
+            LookaheadError,
+            KeyError,
+        ):  # starting, gone, or this client closed: retried at the next refresh
             return {}
 
     def servers(self) -> Sequence[Client]:

@@ -1,8 +1,8 @@
 """From messages to token ids, by the model's own tokenizer and template.
 
-SGLang's frontend guesses a chat template from the model's path, and its server would read ``<|im_end|>`` in a user's
-text as the token of that name. Here the tokenizer's own template renders the prompt, and a user's text never becomes
-a special token.
+SGLang's frontend guesses a chat template from the model's path, and its server would read
+``<|im_end|>`` in a user's text as the token of that name. Here the tokenizer's own template renders
+the prompt, and a user's text never becomes a special token.
 """
 
 from __future__ import annotations
@@ -23,11 +23,13 @@ Message = Mapping[str, str]
 
 # The encodings of texts with fewer characters are cached.
 SHORT = 64
-# Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a megabyte takes seconds.
+# Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a
+# megabyte takes seconds.
 LONG = 10_000
 # A prefix for parts of a text, for tokenizers that add a space before a text.
 LEAD = "\n"
-# Cache sizes: tokens of rendered prompts (about 60 bytes each), number of decoded steps, maximum tokens of such a step.
+# Cache sizes: tokens of rendered prompts (about 60 bytes each), number of decoded steps, maximum
+# tokens of such a step.
 PROMPTS, STEPS, LONG_STEP = 2**19, 8192, 256
 
 
@@ -47,11 +49,12 @@ class Tokenizer(Protocol):
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
         """Ids of plain text; nothing in it becomes a special token.
 
-        They begin with the model's beginning-of-sequence token, if it has one and ``answer`` is False.
+        They begin with the model's beginning-of-sequence token, if it has one and ``answer`` is
+        False.
 
         Args:
-            answer: the text continues the assistant's turn: no token or space is added before it, and ``</think>``
-                becomes the token of that name, if this is not a special token.
+            answer: the text continues the assistant's turn: no token or space is added before it,
+                and ``</think>`` becomes the token of that name, if this is not a special token.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -83,32 +86,48 @@ class ModelTokenizer:
         try:
             self._inner: Any = AutoTokenizer.from_pretrained(path)
         except (OSError, ValueError) as error:
-            raise ConfigError(f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]) from error
+            raise ConfigError(
+                f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]
+            ) from error
         # The fast tokenizer inside most tokenizers; it is never modified, so it needs no lock.
         self._fast: Any = getattr(self._inner, "backend_tokenizer", None)
         self._lock = threading.Lock()
         vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
         self.vocabulary = hashlib.sha256(repr(vocabulary).encode()).hexdigest()[:16]
         added = self._inner.added_tokens_decoder.values()
-        own = {number for number, token in self._inner.added_tokens_decoder.items() if str(token) in end_ids.ALSO}
+        own = {
+            number
+            for number, token in self._inner.added_tokens_decoder.items()
+            if str(token) in end_ids.ALSO
+        }
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
         self.ends = end_ids.of_model(path) | own
         self.template = str(getattr(self._inner, "chat_template", None) or "")
-        self._hidden = {number for number, token in self._inner.added_tokens_decoder.items() if token.special}
+        self._hidden = {
+            number for number, token in self._inner.added_tokens_decoder.items() if token.special
+        }
         self._hidden |= set(self._inner.all_special_ids)
         self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
         # Whether an added token may match a text only after normalization, such as to lower case.
-        self._normalizes = any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
+        self._normalizes = (
+            any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
+        )
         self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
-        self._encoded = lru_cache(maxsize=64)(self._encode)  # such as the opening of the judge's reply
+        self._encoded = lru_cache(maxsize=64)(
+            self._encode
+        )  # such as the opening of the judge's reply
         self._prefixes: PrefixEncoder | None = None
         begin = self._inner.bos_token_id
-        self._opening = (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
+        self._opening = (
+            (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
+        )
         before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
-        spaced = both[: len(before)] == before and both[len(before) :] != alone  # it adds a space before a text
+        spaced = (
+            both[: len(before)] == before and both[len(before) :] != alone
+        )  # it adds a space before a text
         self._leading: tuple[int, ...] = before if spaced else ()
         if self._fast is not None and not spaced:
             self._prefixes = PrefixEncoder(self._fast, max(map(len, self._added), default=0))
@@ -144,39 +163,66 @@ class ModelTokenizer:
         return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)
 
     def _render(self, messages: tuple[tuple[str, str], ...], answer: bool) -> TokenText:
-        """Renders contents in which a mark breaks every special token, then encodes the parts between the marks."""
+        """Renders contents in which a mark breaks every special token, then encodes the parts
+        between the marks.
+        """
         mark = _unused(*(content for _, content in messages))
         safe = [
-            # role markers are broken in every content; thinking tags in earlier answers are kept for the template
-            {"role": role, "content": self._break(text, self._special if role == "assistant" else self._added, mark)}
+            # role markers are broken in every content; thinking tags in earlier answers are kept
+            # for the template
+            {
+                "role": role,
+                "content": self._break(
+                    text, self._special if role == "assistant" else self._added, mark
+                ),
+            }
             for role, text in messages
         ]
         with self._lock:
-            text = self._inner.apply_chat_template(safe, tokenize=False, add_generation_prompt=answer)
-        return TokenText.of(text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary)
+            text = self._inner.apply_chat_template(
+                safe, tokenize=False, add_generation_prompt=answer
+            )
+        return TokenText.of(
+            text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary
+        )
 
     def _break(self, text: str, tokens: Sequence[str], mark: str) -> str:
-        """``text`` with marks, so that none of the parts between them contains one of the tokens."""
+        """``text`` with marks, so that none of the parts between them contains one of
+        the tokens.
+        """
         text = _broken(text, tokens, mark)
         while self._normalizes:
             read = self._fast.encode(text, add_special_tokens=False)
             spans = zip(read.tokens, read.offsets, strict=True)
-            begin = next((span[0] for token, span in spans if token in tokens and span[1] - span[0] > 1), None)
+            begin = next(
+                (span[0] for token, span in spans if token in tokens and span[1] - span[0] > 1),
+                None,
+            )
             if begin is None:
                 break
             text = text[: begin + 1] + mark + text[begin + 1 :]
         return text
 
     def _encode_parts(self, parts: Sequence[str], after: bool = False) -> tuple[int, ...]:
-        """Ids of consecutive parts of a text; with ``after``, other text precedes the first part."""
+        """Ids of consecutive parts of a text; with ``after``, other text precedes the
+        first part.
+        """
         if not self._leading:
             return tuple(chain.from_iterable(self._encode_each(parts)))
-        each = self._encode_each([LEAD + part if after or number else part for number, part in enumerate(parts)])
+        each = self._encode_each(
+            [LEAD + part if after or number else part for number, part in enumerate(parts)]
+        )
         made: list[int] = []
         for number, ids in enumerate(each):
             if after or number:
-                size = len(self._leading)  # if a token spans lead and part, the part is encoded by itself
-                ids = ids[size:] if tuple(ids[:size]) == self._leading else self._encode_each([parts[number]])[0]
+                size = len(
+                    self._leading
+                )  # if a token spans lead and part, the part is encoded by itself
+                ids = (
+                    ids[size:]
+                    if tuple(ids[:size]) == self._leading
+                    else self._encode_each([parts[number]])[0]
+                )
             made += ids
         return tuple(made)
 
@@ -186,13 +232,18 @@ class ModelTokenizer:
                 with self._lock:
                     return [self._inner.encode(text, add_special_tokens=False) for text in texts]
             if sum(map(len, texts)) > LONG:
-                return [one.ids for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)]
+                return [
+                    one.ids
+                    for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)
+                ]
             if self._prefixes is not None:
                 return [self._prefixes.encode(text) for text in texts]
             return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
         except (TypeError, UnicodeEncodeError) as error:
             hint = "decode it with the encoding of its source"
-            raise ConfigError("the text has half a surrogate pair, which is no character", hint=hint) from error
+            raise ConfigError(
+                "the text has half a surrogate pair, which is no character", hint=hint
+            ) from error
 
 
 @lru_cache(maxsize=8)
@@ -202,10 +253,12 @@ def load_tokenizer(path: str) -> ModelTokenizer:
 
 
 def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:
-    """Token ids of a text: the ids that it carries if they belong to this vocabulary, else a new encoding.
+    """Token ids of a text: the ids that it carries if they belong to this vocabulary, else a new
+    encoding.
 
-    Neighbouring pieces without ids are encoded together. A step of another vocabulary is encoded by itself, so that its
-    tokens stay the same when text is added after it. With ``begins`` the text begins a prompt.
+    Neighbouring pieces without ids are encoded together. A step of another vocabulary is encoded by
+    itself, so that its tokens stay the same when text is added after it. With ``begins`` the text
+    begins a prompt.
     """
     ids: list[int] = []
     loose = ""
@@ -214,14 +267,19 @@ def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int,
             loose += piece.text
             continue
         ids += tokenizer.encode(loose, not begins) if loose else ()
-        ids += piece.ids if piece.vocabulary == tokenizer.vocabulary else tokenizer.encode(piece.text, True)
+        ids += (
+            piece.ids
+            if piece.vocabulary == tokenizer.vocabulary
+            else tokenizer.encode(piece.text, True)
+        )
         loose, begins = "", False
     ids += tokenizer.encode(loose, not begins) if loose else ()
     return tuple(ids)
 
 
 def render(s: Any, tokenizer: Tokenizer) -> TokenText:
-    """Renders the turns of a state (SGLang's executor) by the template, without the text of an open assistant turn.
+    """Renders the turns of a state (SGLang's executor) by the template, without the text of an open
+    assistant turn.
 
     Raises:
         ConfigError: some text is outside of all turns.
@@ -229,8 +287,12 @@ def render(s: Any, tokenizer: Tokenizer) -> TokenText:
     closed = str.__getitem__(s.text_, slice(None if s.cur_role is None else s.cur_role_begin_pos))
     said = "".join(s.turns)
     if said != closed and "".join(said.split()) != "".join(closed.split()):
-        raise ConfigError("some text is outside of any role", hint="put it into sgl.user or another role")
-    turns = [{"role": m["role"], "content": text} for m, text in zip(s.messages_, s.turns, strict=True)]
+        raise ConfigError(
+            "some text is outside of any role", hint="put it into sgl.user or another role"
+        )
+    turns = [
+        {"role": m["role"], "content": text} for m, text in zip(s.messages_, s.turns, strict=True)
+    ]
     if s.cur_role not in (None, "assistant"):
         turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
     return tokenizer.chat(turns, s.cur_role == "assistant")
@@ -250,7 +312,9 @@ def _unused(*texts: str) -> str:
 
 
 def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
-    """``text`` with ``mark`` after the first character of every occurrence of a token, so that none is left whole."""
+    """``text`` with ``mark`` after the first character of every occurrence of a token, so that none
+    is left whole.
+    """
     for token in tokens:
         while len(token) > 1 and token in text:  # repeated, because occurrences may overlap
             text = text.replace(token, token[0] + mark + token[1:])

@@ -17,7 +17,8 @@ class Post:
 
     Attributes:
         rid: the request's id; the payload has it too, if it has a field for it.
-        batch: number of requests in the payload; SGLang gives them ids that end with _0, _1 and so on.
+        batch: number of requests in the payload; SGLang gives them ids that end with _0, _1 and so
+            on.
     """
 
     path: str
@@ -37,16 +38,24 @@ class Head:
 class Transport(Protocol):
     """How a backend reaches its runtime: ``Client`` over HTTP, or a simulated runtime."""
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
         """Posts one /generate and returns its reply."""
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime."""
 
-    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
-        """Posts JSON to a route that computes nothing, such as ``/tokenize``, and reads its JSON."""
+    async def post(
+        self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
+    ) -> dict[str, Any]:
+        """Posts JSON to a route that computes nothing, such as ``/tokenize``, and reads
+        its JSON.
+        """
 
-    def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+    def forward(
+        self, post: Post, request: Request, timeout: float
+    ) -> AsyncGenerator[Head | bytes, None]:
         """Posts to any route and streams its reply: the head, then the bytes of the body."""
 
     async def close(self) -> None:

@@ -1,1 +1,3 @@
-"""Our additions to SGLang's frontend language: an executor without threads, steps, forks and roles."""
+"""Our additions to SGLang's frontend language: an executor without threads, steps, forks
+and roles.
+"""

@@ -1,7 +1,8 @@
 """A SGLang backend for one runtime of a deployment.
 
-Unlike SGLang's own ``RuntimeEndpoint`` it sends seeds, and prompts as token ids that the model's template rendered. It
-can abort every request on the server, and a failure is raised at once, as a named error, when the state is read.
+Unlike SGLang's own ``RuntimeEndpoint`` it sends seeds, and prompts as token ids that the model's
+template rendered. It can abort every request on the server, and a failure is raised at once, as a
+named error, when the state is read.
 """
 
 from __future__ import annotations
@@ -34,13 +35,16 @@ from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 
-# SGLang's interpreter adds role markers to the state's text; we add none, and render prompts from ``messages_``.
+# SGLang's interpreter adds role markers to the state's text; we add none, and render prompts from
+# ``messages_``.
 _NO_MARKERS = ChatTemplate(
     name="lr-sglang",
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
-BRANCH_TOKENS = 200  # tokens that a branch does not share: its own step and the drafted step before it
+BRANCH_TOKENS = (
+    200  # tokens that a branch does not share: its own step and the drafted step before it
+)
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
 
@@ -68,18 +72,21 @@ class RuntimeBackend(BaseBackend):
         transport: how to reach the runtime.
         tokenizer: of the runtime's model.
         context: the model's context length in tokens.
-        timeout: seconds for a generation of up to 1,000 tokens; proportionally more for a longer one.
+        timeout: seconds for a generation of up to 1,000 tokens; proportionally more for a longer
+            one.
         seeded: whether the runtime honours a seed.
         max_running_requests: requests that it runs at a time; None if unknown.
         kv_tokens: tokens that its KV cache holds; None if unknown.
         token_layer: SGLang's name of its speculative algorithm, empty for none; None if unknown.
 
     Attributes:
-        pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use some of them.
+        pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use
+            some of them.
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
         checks: of a judge: its verdicts on pairs of steps that differ.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
-        simulated: whether the runtime waits instead of computing, so that its times are no measurement of a model.
+        simulated: whether the runtime waits instead of computing, so that its times are no
+            measurement of a model.
         ends: the known ids that end a sequence.
     """
 
@@ -110,18 +117,29 @@ class RuntimeBackend(BaseBackend):
         self.request_log, self.naming = RequestLog(), _Naming(role)
 
     def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
-        """Sets the runtime's limits: requests at a time, and tokens in its KV cache; None if unknown."""
+        """Sets the runtime's limits: requests at a time, and tokens in its KV cache; None if
+        unknown.
+        """
         self.max_running_requests, self.kv_tokens = max_running_requests, kv_tokens
-        known = [max_running_requests, None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS)]
-        self.room = self.pool.size = min((limit for limit in known if limit is not None), default=None)
+        known = [
+            max_running_requests,
+            None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS),
+        ]
+        self.room = self.pool.size = min(
+            (limit for limit in known if limit is not None), default=None
+        )
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
-        """The event loop that it is bound to, or else the process's own. Reading this does not bind it."""
+        """The event loop that it is bound to, or else the process's own. Reading this does not bind
+        it.
+        """
         return self._loop or background()
 
     def bind(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Binds its requests to this loop, unless it is bound; otherwise the loop of its first request binds it."""
+        """Binds its requests to this loop, unless it is bound; otherwise the loop of its first
+        request binds it.
+        """
         if self._loop is None or self._loop.is_closed():
             self._loop = loop
 
@@ -132,24 +150,30 @@ class RuntimeBackend(BaseBackend):
         """The token ids of a state's text.
 
         Raises:
-            ConfigError: some of the text is in roles and some outside of them, which no chat template can render.
+            ConfigError: some of the text is in roles and some outside of them, which no chat
+                template can render.
         """
         if not s.messages_ and s.cur_role is None:
             return resolve(s.text_, self.tokenizer, begins=True)
         if s.cur_role != "assistant":
             return render(s, self.tokenizer).ids
         where = len(s.messages_), s.cur_role_begin_pos
-        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:  # otherwise cached, also for forks
+        if (
+            self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where
+        ):  # otherwise cached, also for forks
             s.opened = {**s.opened, self.tokenizer: (where, render(s, self.tokenizer).ids)}
         opened: tuple[int, ...] = s.opened[self.tokenizer][1]
         written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
-        return opened + (resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written)
+        return opened + (
+            resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written
+        )
 
     def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
         """The number of tokens of a state's prompt, and the maximum number of an answer.
 
         Raises:
-            PromptTooLong: no token is left for an answer. BadReply: the model's chat template fails.
+            PromptTooLong: no token is left for an answer. BadReply: the model's chat template
+                fails.
         """
         with self.naming:
             prompt = len(self.prompt_ids(s))
@@ -157,7 +181,8 @@ class RuntimeBackend(BaseBackend):
             raise PromptTooLong(
                 f"the prompt has {prompt} tokens and leaves no room for an answer",
                 role=self.role,
-                hint=f"the model's context is {self.context} tokens; --max-total-tokens may be lower",
+                hint=f"the model's context is {self.context} tokens; --max-total-tokens may be "
+                "lower",
             )
         return prompt, left
 
@@ -167,7 +192,9 @@ class RuntimeBackend(BaseBackend):
         try:
             with self.naming:
                 if s.images_:
-                    raise ConfigError("pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead")
+                    raise ConfigError(
+                        "pictures are not supported", hint="ask a SGLang RuntimeEndpoint instead"
+                    )
                 if params.dtype is not None:
                     RuntimeEndpoint._handle_dtype_to_regex(self, params)
                 request.result = generation = await self.ask(self.prompt_ids(s), params, request)
@@ -179,21 +206,29 @@ class RuntimeBackend(BaseBackend):
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
         text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
-        if not is_step and text != decoded and isinstance(generation.meta["finish_reason"].get("matched"), str):
+        if (
+            not is_step
+            and text != decoded
+            and isinstance(generation.meta["finish_reason"].get("matched"), str)
+        ):
             return str(text)  # SGLang removed the stop string; other differences are leading spaces
         return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
 
-    async def astream(self, s: Executor, params: SamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def astream(
+        self, s: Executor, params: SamplingParams
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yields the whole text at once, because steps are short."""
         yield await self.agenerate(s, params)
 
-    async def ask(self, ids: tuple[int, ...], params: SamplingParams, request: Request) -> Generation:
+    async def ask(
+        self, ids: tuple[int, ...], params: SamplingParams, request: Request
+    ) -> Generation:
         """Sends one /generate when the runtime has a slot for it.
 
         Args:
             ids: prompt.
-            params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the end of the prompt:
-                -5 asks for the log-probabilities of its last five tokens.
+            params: SGLang's sampling parameters. A negative ``logprob_start_len`` counts from the
+                end of the prompt: -5 asks for the log-probabilities of its last five tokens.
             request: cancels it.
 
         Raises:
@@ -229,7 +264,11 @@ class RuntimeBackend(BaseBackend):
             ids = tuple(map(int, reply["output_ids"]))
             meta["text"] = str(reply["text"])
             kind, matched = str(finish["type"]), finish.get("matched")
-            logprobs = tuple(float(one[0]) for one in meta.get("input_token_logprobs") or () if one[0] is not None)
+            logprobs = tuple(
+                float(one[0])
+                for one in meta.get("input_token_logprobs") or ()
+                if one[0] is not None
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
         entry.ended(ids, meta, request.sent, time.time())
@@ -238,8 +277,15 @@ class RuntimeBackend(BaseBackend):
             ends = self._ends(params, matched)
             stops = () if isinstance(params.stop, StepStop) else each_stop(params.stop)
             made = made.until(params.max_new_tokens, ends, stops, self.tokenizer.decode)
-            kind, eos = made.finish["type"], made.ids[-1] if made.ids and made.ids[-1] in ends else None
-            meta |= {"finish_reason": made.finish, "text": made.text, "completion_tokens": len(made.ids)}
+            kind, eos = (
+                made.finish["type"],
+                made.ids[-1] if made.ids and made.ids[-1] in ends else None,
+            )
+            meta |= {
+                "finish_reason": made.finish,
+                "text": made.text,
+                "completion_tokens": len(made.ids),
+            }
         prompt, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
         dropped = len(ids) - len(made.ids)
         generation = Generation(made.ids, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
@@ -248,13 +294,17 @@ class RuntimeBackend(BaseBackend):
                 raise Cancelled("cancelled", role=self.role, generation=generation)
             raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
         if matched == NO_NUMBER:
-            raise BadReply("the model's output is NaN", role=self.role, hint="another --dtype may help")
+            raise BadReply(
+                "the model's output is NaN", role=self.role, hint="another --dtype may help"
+            )
         if isinstance(matched, int) and eos is None:
             raise BadReply("the end of sequence is not among the tokens", role=self.role)
         return generation
 
     def _ends(self, params: SamplingParams, matched: Any) -> frozenset[int]:
-        """Ids that end this request. An id that the runtime matched without being asked is one of the model's."""
+        """Ids that end this request. An id that the runtime matched without being asked is one of
+        the model's.
+        """
         if params.ignore_eos:  # the runtime then ignores all of them, also the request's
             return frozenset()
         asked = frozenset(params.stop_token_ids or ())
@@ -265,7 +315,8 @@ class RuntimeBackend(BaseBackend):
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: ChoicesSamplingMethod
     ) -> ChoicesDecision:
-        """Chooses the choice that is most likely after a state's text. The state's ``request`` cancels it.
+        """Chooses the choice that is most likely after a state's text. The state's ``request``
+        cancels it.
 
         Raises:
             ConfigError: a choice is empty. LookaheadError: as ``ask``.
@@ -276,15 +327,23 @@ class RuntimeBackend(BaseBackend):
                 raise ConfigError("select: a choice is empty")
             encoded = [self.tokenizer.encode(choice, True) for choice in choices]
             return await decide(
-                choices, encoded, self.prompt_ids(s), method, lambda ids, params: self.ask(ids, params, request.part())
+                choices,
+                encoded,
+                self.prompt_ids(s),
+                method,
+                lambda ids, params: self.ask(ids, params, request.part()),
             )
 
     def shutdown(self) -> None:
-        """Closes the connections, unless the loop is blocked. Call it in another thread than the loop's."""
+        """Closes the connections, unless the loop is blocked. Call it in another thread than the
+        loop's.
+        """
         if self.loop.is_running() and turns(self.loop):
             call(self.transport.close(), self.loop)
 
     def flush_cache(self) -> None:
-        """Empties the runtime's radix cache and the log of requests. Call it in another thread than the loop's."""
+        """Empties the runtime's radix cache and the log of requests. Call it in another thread than
+        the loop's.
+        """
         call(self.transport.get("/flush_cache"), self.loop)
         self.request_log = RequestLog()

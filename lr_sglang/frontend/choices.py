@@ -30,7 +30,9 @@ async def decide(
         alone = [[(None, ids[0], None), *await _score(ask, ids[:1], ids[1:])] for ids in encoded]
     return method(
         choices=choices,
-        normalized_prompt_logprobs=[sum(one[0] for one in tokens) / len(tokens) for tokens in scored],
+        normalized_prompt_logprobs=[
+            sum(one[0] for one in tokens) / len(tokens) for tokens in scored
+        ],
         input_token_logprobs=scored,
         output_token_logprobs=[[] for _ in choices],
         unconditional_token_logprobs=alone,
@@ -40,7 +42,9 @@ async def decide(
 async def _score(ask: Ask, before: Ids, option: Ids) -> Scored:
     if not option:
         return []
-    wanted = SamplingParams(max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option))
+    wanted = SamplingParams(
+        max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-len(option)
+    )
     found = (await ask((*before, *option), wanted)).logprobs[-len(option) :]
     if len(found) != len(option):
         raise BadReply(f"log-probabilities of {len(found)} tokens of {len(option)}")

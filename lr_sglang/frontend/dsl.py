@@ -1,4 +1,5 @@
-"""Additions to SGLang's frontend language, and ``run_program``, which runs its programs on the event loop.
+"""Additions to SGLang's frontend language, and ``run_program``, which runs its programs on the
+event loop.
 
 Everything else is ``import sglang as sgl``.
 
@@ -27,9 +28,11 @@ __all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step",
 
 
 def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
-    """Generates one reasoning step: up to and including the blank line, at most ``max_tokens`` tokens.
+    """Generates one reasoning step: up to and including the blank line, at most ``max_tokens``
+    tokens.
 
-    The text keeps its token ids, so that appending it to another state of the same vocabulary is token-exact.
+    The text keeps its token ids, so that appending it to another state of the same vocabulary is
+    token-exact.
     """
     return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
 
@@ -46,7 +49,9 @@ def converse(s: ProgramState, messages: Sequence[Mapping[str, str]]) -> None:
     turns = {"system": sgl.system, "user": sgl.user, "assistant": sgl.assistant}
     for message in messages:
         if message["role"] not in turns:
-            raise ConfigError(f"no role is called {message['role']!r}", hint=f"one of {', '.join(turns)}")
+            raise ConfigError(
+                f"no role is called {message['role']!r}", hint=f"one of {', '.join(turns)}"
+            )
         s += turns[message["role"]](message["content"])
     s += sgl.assistant_begin()
 
@@ -60,7 +65,9 @@ def backend_of(s: ProgramState, role: str) -> RuntimeBackend:
     backend = s.stream_executor.backend
     found: RuntimeBackend | None = getattr(backend, "roles", {}).get(role)
     if found is None:
-        raise ConfigError(f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it")
+        raise ConfigError(
+            f"the deployment has no {role} runtime", hint=f"add [runtimes.{role}] to it"
+        )
     return found
 
 
@@ -71,7 +78,9 @@ def on(s: ProgramState, role: str) -> ProgramState:
 
 
 def fork(s: ProgramState, role: str) -> ProgramState:
-    """One fork of ``s`` on the runtime of ``role``; RadixAttention shares the prefix with its siblings there."""
+    """One fork of ``s`` on the runtime of ``role``; RadixAttention shares the prefix with its
+    siblings there.
+    """
     return ProgramState(s.stream_executor.forked(backend_of(s, role)))
 
 
@@ -81,7 +90,8 @@ def end(s: ProgramState) -> None:
 
 
 async def run_program(program: SglFunction, *args: Any, backend: Any, **more: Any) -> ProgramState:
-    """Runs a program to its end on the running loop, a synchronous one in a new thread; returns its state.
+    """Runs a program to its end on the running loop, a synchronous one in a new thread; returns its
+    state.
 
     Binds the runtimes to the loop.
 
@@ -95,7 +105,9 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
     for one in (backend, *getattr(backend, "roles", {}).values()):
         one.bind(asyncio.get_running_loop())
     if inspect.iscoroutinefunction(program.func):
-        state = program.run(*args, backend=backend, **more)  # makes the coroutine and does not run it yet
+        state = program.run(
+            *args, backend=backend, **more
+        )  # makes the coroutine and does not run it yet
         try:
             await state.ret_value
         finally:
@@ -109,11 +121,19 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
 _run_internal = interpreter.run_internal
 
 
-def _run_to_its_end(state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool) -> None:
-    """SGLang's ``run_internal``, but runs a coroutine to its end, unless it is called on the coroutine's loop."""
+def _run_to_its_end(
+    state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool
+) -> None:
+    """SGLang's ``run_internal``, but runs a coroutine to its end, unless it is called on the
+    coroutine's loop.
+    """
     _run_internal(state, program, args, more, sync)
     executor = state.stream_executor
-    if inspect.iscoroutine(state.ret_value) and isinstance(executor, Executor) and running_loop() is not executor.loop:
+    if (
+        inspect.iscoroutine(state.ret_value)
+        and isinstance(executor, Executor)
+        and running_loop() is not executor.loop
+    ):
         state.ret_value = call(state.ret_value, executor.loop)
 
 

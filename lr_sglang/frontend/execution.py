@@ -1,7 +1,7 @@
 """Executes a state's expressions on the event loop, in order.
 
-Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and later expressions wait for it. After
-a failure no expression is executed.
+Text is appended at once. A ``gen`` or a ``select`` becomes a task of the loop, and later
+expressions wait for it. After a failure no expression is executed.
 """
 
 from __future__ import annotations
@@ -15,7 +15,14 @@ from typing import Any, NamedTuple, Protocol
 from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError
-from lr_sglang.frontend.values import FailedText, FailedVariables, Flag, SamplingParams, StreamedEvent, TextEvent
+from lr_sglang.frontend.values import (
+    FailedText,
+    FailedVariables,
+    Flag,
+    SamplingParams,
+    StreamedEvent,
+    TextEvent,
+)
 from lr_sglang.sglang_api.interpreter import (
     ChoicesDecision,
     ChoicesSamplingMethod,
@@ -28,20 +35,25 @@ from lr_sglang.sglang_api.interpreter import (
     StreamExecutor,
 )
 
-# SGLang's reader of a streamed variable checks whether it exists, then whether the stream has ended; a short program
-# could begin and end between the two checks. So a stream is marked as ended this long after its last expression.
+# SGLang's reader of a streamed variable checks whether it exists, then whether the stream has
+# ended; a short program could begin and end between the two checks. So a stream is marked as ended
+# this long after its last expression.
 READER_SECONDS = 0.05
 
 
 class AsyncBackend(Protocol):
-    """The methods of a backend that an executor calls, besides those of SGLang's ``BaseBackend``."""
+    """The methods of a backend that an executor calls, besides those of SGLang's
+    ``BaseBackend``.
+    """
 
     loop: asyncio.AbstractEventLoop
 
     async def agenerate(self, s: Any, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
         """Generates text after the state's; returns it and its meta information."""
 
-    def astream(self, s: Any, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    def astream(
+        self, s: Any, params: SglSamplingParams
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yields the same in pieces as they are generated."""
 
     async def aselect(
@@ -51,7 +63,9 @@ class AsyncBackend(Protocol):
 
 
 class ForkHere(NamedTuple):
-    """A queue entry of a state that was forked during a generation; the fork waits until it is executed."""
+    """A queue entry of a state that was forked during a generation; the fork waits until it is
+    executed.
+    """
 
     fork: Execution
     reached: asyncio.Future[None]
@@ -63,7 +77,8 @@ class Execution(StreamExecutor):
 
     Args:
         backend: an ``AsyncBackend``.
-        arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as SGLang's.
+        arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as
+        SGLang's.
 
     Attributes:
         request: the ``Request`` of the next ``gen``; None makes a new one.
@@ -84,13 +99,20 @@ class Execution(StreamExecutor):
         use_thread: bool = True,
     ) -> None:
         if num_api_spec_tokens is not None:
-            raise ConfigError("num_api_spec_tokens is for SGLang's backends of chat APIs only", hint="leave it out")
-        super().__init__(backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False)
+            raise ConfigError(
+                "num_api_spec_tokens is for SGLang's backends of chat APIs only",
+                hint="leave it out",
+            )
+        super().__init__(
+            backend, arguments, default_sampling_para, chat_template, stream, None, use_thread=False
+        )
         self.loop = backend.loop
         self._waiting: deque[SglExpr | ForkHere] = deque()
         self._task: asyncio.Task[None] | None = None
         self._ended = self._closing = False
-        self._sent = self._received = 0  # numbers of expressions sent and received from other threads
+        self._sent = self._received = (
+            0  # numbers of expressions sent and received from other threads
+        )
         self._on_done: list[Callable[[], None]] = []
         self.request: Request | None = None
         self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
@@ -106,7 +128,9 @@ class Execution(StreamExecutor):
         """Adds an expression, from any thread."""
         if running_loop() is self.loop:
             if isinstance(expr, SglGen) and not self.stream:
-                self.variable_event[expr.name] = Flag()  # only coroutines read it; they wait with sync()
+                self.variable_event[expr.name] = (
+                    Flag()
+                )  # only coroutines read it; they wait with sync()
             else:
                 self._init_var_event(expr)
             self._add(expr)
@@ -161,7 +185,9 @@ class Execution(StreamExecutor):
             self._execute(expr)
 
     def adopt(self, parent: Execution, known: dict[str, Any]) -> None:
-        """Copies the parent's text and variables as they are at the fork, except variables that the fork has set."""
+        """Copies the parent's text and variables as they are at the fork, except variables that the
+        fork has set.
+        """
 
     def _start(self, work: Awaitable[None]) -> None:
         self._task = self.loop.create_task(self._work(work))
@@ -179,7 +205,9 @@ class Execution(StreamExecutor):
         self._arrived(error)
 
     def when_done(self, callback: Callable[[], None]) -> None:
-        """Calls ``callback`` on the loop when the running task has ended, before the next expression is executed."""
+        """Calls ``callback`` on the loop when the running task has ended, before the next
+        expression is executed.
+        """
         self._on_done.append(callback)
 
     def _arrived(self, error: BaseException | None) -> None:
@@ -199,7 +227,10 @@ class Execution(StreamExecutor):
         self._execute(expr)
 
     async def _generate(self, expr: SglGen) -> None:
-        params, name = getattr(expr, "resolved", None) or self.resolve(expr.sampling_params), expr.name
+        params, name = (
+            getattr(expr, "resolved", None) or self.resolve(expr.sampling_params),
+            expr.name,
+        )
         if self.stream:
             await self._stream(name, params)
         else:
@@ -209,7 +240,9 @@ class Execution(StreamExecutor):
         self.variable_event[name].set()
 
     def resolve(self, given: SglSamplingParams) -> SamplingParams:
-        """The sampling parameters of a ``gen``: its own, and the program's defaults for the others."""
+        """The sampling parameters of a ``gen``: its own, and the program's defaults for
+        the others.
+        """
         made = object.__new__(SamplingParams)
         if self.chat_template.stop_str:
             made.__dict__ = vars(self._resolve_sampling_params(given))
@@ -231,9 +264,14 @@ class Execution(StreamExecutor):
         event.set()
 
     async def _select(self, expr: SglSelect) -> None:
-        decided = await self.backend.aselect(self, expr.choices, expr.temperature, expr.choices_method)
+        decided = await self.backend.aselect(
+            self, expr.choices, expr.temperature, expr.choices_method
+        )
         if expr.name is not None:
-            self.variables[expr.name], self.meta_info[expr.name] = decided.decision, decided.meta_info
+            self.variables[expr.name], self.meta_info[expr.name] = (
+                decided.decision,
+                decided.meta_info,
+            )
             self.variable_event[expr.name].set()
             if self.stream_var_event:
                 self.stream_var_event[expr.name].set()
@@ -244,13 +282,17 @@ class Execution(StreamExecutor):
         if self.__dict__.get("_ended", True):
             return
         self._ended = True
-        if self._task is None and self._sent == self._received and not self.stream:  # the usual case
+        if (
+            self._task is None and self._sent == self._received and not self.stream
+        ):  # the usual case
             self._finish()
         elif running_loop() is self.loop:
             self._end()
         else:
             with suppress(RuntimeError):  # the loop is closed
-                self.loop.call_soon_threadsafe(self._end)  # after the expressions that this thread has added
+                self.loop.call_soon_threadsafe(
+                    self._end
+                )  # after the expressions that this thread has added
         self.backend.end_program(self)
 
     def _end(self) -> None:
@@ -268,11 +310,17 @@ class Execution(StreamExecutor):
         self.stream_text_event.set()
 
     def _fail(self, error: BaseException) -> None:
-        """Makes later reads raise the error; keeps existing text and variables, drops waiting expressions."""
+        """Makes later reads raise the error; keeps existing text and variables, drops waiting
+        expressions.
+        """
         if self.error_ is None:
             self.error_ = error
-            begun = [name for name, event in list(self.variable_event.items()) if not event.wait(0)]  # it may grow
-            self.variables = FailedVariables({k: v for k, v in list(self.variables.items()) if k not in begun}, error)
+            begun = [
+                name for name, event in list(self.variable_event.items()) if not event.wait(0)
+            ]  # it may grow
+            self.variables = FailedVariables(
+                {k: v for k, v in list(self.variables.items()) if k not in begun}, error
+            )
             if self.stream:
                 self.text_ = FailedText(self.text_, error)
         for event in (*self.variable_event.values(), *(self.stream_var_event or {}).values()):
@@ -284,7 +332,9 @@ class Execution(StreamExecutor):
 
     @property
     def is_finished(self) -> bool:
-        """As SGLang's: whether a stream has ended and was read to its end. Raises the failure of a stream."""
+        """As SGLang's: whether a stream has ended and was read to its end. Raises the failure of a
+        stream.
+        """
         if self.stream and self.error_ is not None:
             raise self.error_
         return self._finished and not (self.stream and self.stream_text_event.unread)

@@ -1,7 +1,7 @@
 """SGLang's executor on an event loop: a state has no thread, and a fork is a plain object.
 
-Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in its own thread, in which reading a
-state waits, as in SGLang. After a failure every later read raises the error.
+Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in its own thread, in
+which reading a state waits, as in SGLang. After a failure every later read raises the error.
 """
 
 from __future__ import annotations
@@ -18,7 +18,9 @@ from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd, StreamExe
 
 
 class NotReady(LookaheadError):
-    """A coroutine read a variable or text that is being generated; waiting would block the loop that generates it."""
+    """A coroutine read a variable or text that is being generated; waiting would block the loop
+    that generates it.
+    """
 
 
 class Executor(Execution):
@@ -31,7 +33,10 @@ class Executor(Execution):
     turns: tuple[str, ...] = ()
 
     def _execute_role_end(self, expr: SglRoleEnd) -> None:
-        self.turns = (*self.turns, str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None)))
+        self.turns = (
+            *self.turns,
+            str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None)),
+        )
         super()._execute_role_end(expr)
 
     def sync(self) -> None:
@@ -45,13 +50,17 @@ class Executor(Execution):
         if running_loop() is not self.loop:
             asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
         elif self._task is not None:
-            raise NotReady("the state is still being generated", hint="await lr.sync(s) before reading it")
+            raise NotReady(
+                "the state is still being generated", hint="await lr.sync(s) before reading it"
+            )
 
     def get_var(self, name: str) -> Any:
         event = self.variable_event.get(name)
         if event is not None and not event.wait(0):
             if running_loop() is self.loop and self.error_ is None:
-                raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
+                raise NotReady(
+                    f"{name!r} is still being generated", hint="await lr.sync(s) before reading it"
+                )
             if not event.wait():
                 self.sync()
         elif event is None and name not in self.variables:
@@ -62,8 +71,15 @@ class Executor(Execution):
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
         event = self.variable_event.get(name)
-        if event is not None and not event.wait(0) and running_loop() is self.loop and self.error_ is None:
-            raise NotReady(f"{name!r} is still being generated", hint="await lr.sync(s) before reading it")
+        if (
+            event is not None
+            and not event.wait(0)
+            and running_loop() is self.loop
+            and self.error_ is None
+        ):
+            raise NotReady(
+                f"{name!r} is still being generated", hint="await lr.sync(s) before reading it"
+            )
         if isinstance(event, Flag):
             self.sync()
         found = super().get_meta_info(name, timeout)
@@ -91,7 +107,9 @@ class Executor(Execution):
             raise self.error_
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
-        """As SGLang's. On the loop, forks made during a generation continue from the text after it."""
+        """As SGLang's. On the loop, forks made during a generation continue from the
+        text after it.
+        """
         return [self.forked(self.backend) for _ in range(int(size))]
 
     def forked(self, backend: Any) -> Executor:
@@ -133,21 +151,35 @@ class Executor(Execution):
         return made
 
     def adopt(self, parent: Any, known: dict[str, Any]) -> None:
-        own = {name: value for name, value in self.variables.items() if known.get(name, known) is not value}
+        own = {
+            name: value
+            for name, value in self.variables.items()
+            if known.get(name, known) is not value
+        }
         self.variables, self.turns = parent.variables | own, parent.turns
-        self.text_, self.messages_, self.fork_start_text_pos = parent.text_, list(parent.messages_), len(parent.text_)
+        self.text_, self.messages_, self.fork_start_text_pos = (
+            parent.text_,
+            list(parent.messages_),
+            len(parent.text_),
+        )
         self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
 
 
 def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:
-    """``StreamExecutor.__new__``: makes SGLang's ``run_program`` use our executor for programs on our backends."""
-    return object.__new__(Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls)
+    """``StreamExecutor.__new__``: makes SGLang's ``run_program`` use our executor for programs on
+    our backends.
+    """
+    return object.__new__(
+        Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls
+    )
 
 
 StreamExecutor.__new__ = _new
 
 
 async def sync(*states: ProgramState) -> None:
-    """Waits on the loop until all expressions of the states are executed or have failed; raises no failure."""
+    """Waits on the loop until all expressions of the states are executed or have failed; raises no
+    failure.
+    """
     for state in states:
         await state.stream_executor.drained()

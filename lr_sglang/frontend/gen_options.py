@@ -19,13 +19,23 @@ UNLIMITED = 2**30
 SHORT = 64
 # Options of a ``gen`` that only the target can serve, without lookahead.
 CANNOT = (
-    *("regex", "json_schema", "dtype", "return_logprob", "ignore_eos", "stop_token_ids", "stop_regex"),
+    *(
+        "regex",
+        "json_schema",
+        "dtype",
+        "return_logprob",
+        "ignore_eos",
+        "stop_token_ids",
+        "stop_regex",
+    ),
     *("min_new_tokens", "frequency_penalty", "presence_penalty"),
 )
 
 
 class LookaheadMark(str):
-    """Marks a ``gen`` for lookahead reasoning. It is a stop string, because SGLang passes these on unchanged."""
+    """Marks a ``gen`` for lookahead reasoning. It is a stop string, because SGLang passes these on
+    unchanged.
+    """
 
     name: str
     options: dict[str, Any]
@@ -45,26 +55,37 @@ def lookahead(
 
     Args:
         name: of the variable, as for ``gen``.
-        max_tokens: the answer's budget; None for all tokens that the run's limits and the model's context allow.
+        max_tokens: the answer's budget; None for all tokens that the run's limits and the model's
+            context allow.
         stop: stop strings, as for ``gen``.
-        show: report the steps to ``on_step`` as they are kept. The program's final answer must then begin with the
-            shown text: only the generated text if ``name`` is ``answer``, else also the turn's text before it.
-        given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen`` (``temperature``, ...).
+        show: report the steps to ``on_step`` as they are kept. The program's final answer must then
+            begin with the shown text: only the generated text if ``name`` is ``answer``, else also
+            the turn's text before it.
+        given: fields of ``Lookahead`` (``depth``, ``width``, ``verifier``, ...) and of ``gen``
+            (``temperature``, ...).
 
     Raises:
         ConfigError: there is no such option, or its value is invalid.
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
     if fields.get("calibration"):
-        hint = "give it to the run, or to the backend: deployment.backend(gate=..., calibration=...)"
-        raise ConfigError("lookahead(): one calibration holds for all generations of a program", hint=hint)
+        hint = (
+            "give it to the run, or to the backend: deployment.backend(gate=..., calibration=...)"
+        )
+        raise ConfigError(
+            "lookahead(): one calibration holds for all generations of a program", hint=hint
+        )
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
     Lookahead().with_options(**fields)  # raises here for invalid values
     try:
-        return sgl.gen(name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given)
+        return sgl.gen(
+            name, max_tokens=UNLIMITED if max_tokens is None else max_tokens, stop=mark, **given
+        )
     except TypeError as error:
-        raise ConfigError(f"lookahead(): {error}", hint="fields of Lookahead, and what gen() takes") from error
+        raise ConfigError(
+            f"lookahead(): {error}", hint="fields of Lookahead, and what gen() takes"
+        ) from error
 
 
 def strip_mark(params: SglSamplingParams) -> None:

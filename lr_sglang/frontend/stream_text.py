@@ -1,4 +1,6 @@
-"""Turns an answer's tokens into chunks for a client: whole characters, up to a stop string, reasoning separated."""
+"""Turns an answer's tokens into chunks for a client: whole characters, up to a stop string,
+reasoning separated.
+"""
 
 from __future__ import annotations
 
@@ -56,21 +58,24 @@ class Stops:
 class Reasoning:
     """Separates a model's reasoning from its answer at ``<think>`` and ``</think>``.
 
-    ``<think>`` is the end of the prompt with some templates, with others the model writes it. Without it all text is
-    content.
+    ``<think>`` is the end of the prompt with some templates, with others the model writes it.
+    Without it all text is content.
 
     Args:
         inside: whether the prompt ends with ``<think>``.
         split: False makes all text content.
 
     Attributes:
-        length: number of characters of the reasoning, the markers and the line breaks after it, when it has ended.
+        length: number of characters of the reasoning, the markers and the line breaks after it,
+            when it has ended.
     """
 
     def __init__(self, inside: bool = False, split: bool = True) -> None:
         self._inside, self._held = inside, ""
         self._read = self.length = 0
-        self._where: Literal["start", "opened", "reasoning", "gap", "content"] = "start" if split else "content"
+        self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
+            "start" if split else "content"
+        )
 
     def add(self, text: str) -> Iterator[Chunk]:
         """Returns the text whose kind is known, and holds the rest."""
@@ -124,12 +129,16 @@ class StreamText:
 
     Attributes:
         stopped: the stop string that ended the text, else empty.
-        tokens: number of tokens so far, including the stop string; ``reasoning_tokens`` of them are reasoning.
+        tokens: number of tokens so far, including the stop string; ``reasoning_tokens`` of them are
+            reasoning.
         held: number of last tokens whose character is incomplete, so that it is held.
     """
 
     def __init__(
-        self, decode: Callable[[Sequence[int]], str], stops: Sequence[str] = (), reasoning: Reasoning | None = None
+        self,
+        decode: Callable[[Sequence[int]], str],
+        stops: Sequence[str] = (),
+        reasoning: Reasoning | None = None,
     ) -> None:
         self._decode, self._stops = decode, Stops(stops)
         self._reasoning = reasoning or Reasoning(split=False)

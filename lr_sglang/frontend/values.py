@@ -1,4 +1,6 @@
-"""Replacements for parts of SGLang's program state that are slower, or could make a reader wait for ever."""
+"""Replacements for parts of SGLang's program state that are slower, or could make a reader wait for
+ever.
+"""
 
 from __future__ import annotations
 
@@ -51,8 +53,8 @@ class TextEvent(threading.Event):
 
 
 class StreamedEvent(threading.Event):
-    """Set when a streamed variable is complete. SGLang's readers stop when ``is_set`` is True, so it becomes True only
-    when they have read all text.
+    """Set when a streamed variable is complete. SGLang's readers stop when ``is_set`` is True, so
+    it becomes True only when they have read all text.
 
     Args:
         news: set when the variable has unread text.
@@ -78,7 +80,9 @@ class FailedVariables(dict[str, Any]):
 
 
 class FailedText(str):
-    """The text of a failed state; a slice, which SGLang's stream readers take, raises the failure."""
+    """The text of a failed state; a slice, which SGLang's stream readers take, raises
+    the failure.
+    """
 
     def __new__(cls, text: str, error: BaseException) -> FailedText:
         made = super().__new__(cls, text)

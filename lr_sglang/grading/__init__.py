@@ -8,7 +8,13 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-_HOME = {"Grade": "grade", "Grader": "grader", "Limits": "sandbox", "Rater": "rater", "Rules": "grader"}
+_HOME = {
+    "Grade": "grade",
+    "Grader": "grader",
+    "Limits": "sandbox",
+    "Rater": "rater",
+    "Rules": "grader",
+}
 __all__ = list(_HOME)
 
 

@@ -1,4 +1,6 @@
-r"""Finding the final answer in what a model wrote. Every search here takes time in proportion to the text's length."""
+r"""Finding the final answer in what a model wrote. Every search here takes time in proportion to
+the text's length.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ def after_thinking(text: str) -> str:
 
 
 def final_answer(text: str) -> str | None:
-    r"""The last ``\boxed{...}`` after the thinking; or ``#### ...``, or what "the answer is"; None without any."""
+    r"""The last ``\boxed{...}`` after the thinking; or ``#### ...``, or what "the answer is"; None
+    without any.
+    """
     part = after_thinking(text)
     if (found := boxed(part)) is not None:
         return found
@@ -37,7 +41,8 @@ def final_answer(text: str) -> str | None:
 
 
 def code(text: str, wanted: str = "") -> str | None:
-    """The program: the last fenced block after the thinking, and the last that has ``wanted`` in it if any has.
+    """The program: the last fenced block after the thinking, and the last that has ``wanted`` in it
+    if any has.
 
     Without a fence it is all of the text, if that looks like a program.
     """

@@ -1,4 +1,6 @@
-"""Cells, the isolated processes that run tests of an answer, as seen from outside; and the streams of the tests."""
+"""Cells, the isolated processes that run tests of an answer, as seen from outside; and the streams
+of the tests.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ class Cell:
         return os.pread(self.errors, 2000, 0).decode("utf-8", "replace").strip()
 
     def end(self) -> None:
-        """Kills it, from any thread. Its other processes end with its namespace, or with their parent."""
+        """Kills it, from any thread. Its other processes end with its namespace, or with their
+        parent.
+        """
         if self.process.returncode is None:  # else another process may have its pid by now
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 os.killpg(self.process.pid, signal.SIGKILL)
@@ -77,7 +81,8 @@ class Run:
     Args:
         job: the input of ``cell/test_process.py``.
         text: for its standard input.
-        most: bytes, by stream (``OUTPUT``, ``ERRORS``, ``REPORT``); a stream that is not named is not read.
+        most: bytes, by stream (``OUTPUT``, ``ERRORS``, ``REPORT``); a stream that is not named is
+            not read.
         extra: further descriptors that it gets.
 
     Attributes:
@@ -88,7 +93,12 @@ class Run:
     """
 
     def __init__(
-        self, cell: Cell, job: dict[str, Any], text: str, most: dict[str, int], extra: Sequence[int] = ()
+        self,
+        cell: Cell,
+        job: dict[str, Any],
+        text: str,
+        most: dict[str, int],
+        extra: Sequence[int] = (),
     ) -> None:
         self.cell, self.most = cell, most
         self.data = {name: bytearray() for name in most}
@@ -115,7 +125,9 @@ class Run:
                 os.close(number)
 
     def read(self, name: str) -> bool:
-        """Reads a part of a stream; returns whether that was its last, or the program has written too much."""
+        """Reads a part of a stream; returns whether that was its last, or the program has written
+        too much.
+        """
         part = os.read(self.ends[name], 1 << 16)
         self.data[name] += part
         if len(self.data[name]) > self.most[name]:
@@ -124,7 +136,9 @@ class Run:
         return not part or bool(self.too_long)
 
     def learn(self) -> bool:
-        """Reads a message: the program's start, its status, or the cell's end; returns whether it was the last."""
+        """Reads a message: the program's start, its status, or the cell's end; returns whether it
+        was the last.
+        """
         said = b""
         with contextlib.suppress(ConnectionError):
             said = self.cell.control.recv(4)
@@ -152,7 +166,8 @@ def sealed(data: bytes) -> int:
 
 
 def watch(runs: Sequence[Run], seconds: float) -> bool:
-    """Reads the streams of programs that run together, until the first program and its streams have ended.
+    """Reads the streams of programs that run together, until the first program and its streams have
+    ended.
 
     A cell whose program writes too much is killed.
 

@@ -9,14 +9,23 @@ from lr_sglang.grading import answers, normal
 from lr_sglang.grading.grade import Grade, without
 from lr_sglang.tasks.question import Question
 
-_WORDS = re.compile(r"^(?:(?:the )?(?:right |correct |final )?(?:answer|choice|option)(?: is)?:?\s*)+", re.IGNORECASE)
+_WORDS = re.compile(
+    r"^(?:(?:the )?(?:right |correct |final )?(?:answer|choice|option)(?: is)?:?\s*)+",
+    re.IGNORECASE,
+)
 _LETTER = re.compile(r"\(?([A-Za-z])\)?(?:[).:,]|\s+[-(]|$)")
 
 
 def letter(answer: str, choices: Sequence[str]) -> str | None:
-    """The letter that an answer names, or whose text it repeats; None if that is no letter, or two of them."""
+    """The letter that an answer names, or whose text it repeats; None if that is no letter, or two
+    of them.
+    """
     text = _WORDS.sub("", normal.normal(answer.replace("*", "")))
-    same = [place for place, choice in enumerate(choices) if normal.normal(choice).casefold() == text.casefold()]
+    same = [
+        place
+        for place, choice in enumerate(choices)
+        if normal.normal(choice).casefold() == text.casefold()
+    ]
     whole = chr(ord("A") + same[0]) if len(same) == 1 else None
     last, found = chr(ord("A") + max(len(choices), 4) - 1), _LETTER.match(text)
     if found is None or not "A" <= found[1].upper() <= last or (whole and found.end() < len(text)):

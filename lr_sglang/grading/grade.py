@@ -15,11 +15,13 @@ class Grade:
     Attributes:
         correct: None where it cannot be decided; ``reason`` says why.
         answer: the final answer that was found in the text.
-        by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's URL, ...
+        by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's
+            URL, ...
         reason: why it is wrong, or why there is no verdict.
         score: for tasks that have one (MT-Bench: 1 to 10).
         extra: more for the record, such as the isolation of a program.
-        failed: whether grading itself failed, for example because the grader raised; ``correct`` is then None.
+        failed: whether grading itself failed, for example because the grader raised; ``correct`` is
+            then None.
     """
 
     correct: bool | None
@@ -32,7 +34,12 @@ class Grade:
 
     def to_dict(self) -> dict[str, Any]:
         """The record's ``grade``; empty fields are left out."""
-        table = {"by": self.by, "reason": self.reason, "score": self.score, "failed": self.failed or None}
+        table = {
+            "by": self.by,
+            "reason": self.reason,
+            "score": self.score,
+            "failed": self.failed or None,
+        }
         table |= self.extra or {}
         return {key: value for key, value in table.items() if value not in (None, "")}
 

@@ -66,14 +66,18 @@ class Grader:
 
     def __post_init__(self) -> None:
         if isinstance(self.kind, str) and self.kind not in GRADERS:
-            raise ConfigError(f"there is no grader {self.kind!r}", hint=f"one of {', '.join(GRADERS)}")
+            raise ConfigError(
+                f"there is no grader {self.kind!r}", hint=f"one of {', '.join(GRADERS)}"
+            )
         self._pool, self._sandbox = Pool(self.rules.workers), Sandbox(unsafe=self.rules.unsafe)
         if self.kind in CODE and self.rules.execute:
             self._sandbox.wall()
 
     @property
     def name(self) -> str:
-        return self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "function")
+        return (
+            self.kind if isinstance(self.kind, str) else getattr(self.kind, "__name__", "function")
+        )
 
     def grade(self, text: str, question: Question) -> Grade:
         """The verdict on one answer.
@@ -106,20 +110,32 @@ class Grader:
             case "reasoning-gym" if "generator" in question.extra:
                 answer = answers.final_answer(text)
                 if gym.missing():
-                    return Grade(None, answer, reason="the package reasoning-gym is not installed", failed=True)
+                    return Grade(
+                        None,
+                        answer,
+                        reason="the package reasoning-gym is not installed",
+                        failed=True,
+                    )
                 if not rules.execute:
-                    return Grade(None, answer, reason=f"reasoning-gym may run an answer as code, which needs {PERMIT}")
+                    return Grade(
+                        None,
+                        answer,
+                        reason=f"reasoning-gym may run an answer as code, which needs {PERMIT}",
+                    )
                 return programs.reasoning_gym(answer or "", question, self._sandbox, rules.limits)
         return mathematics.grade(text, question, self._pool.compare)
 
     def apply(self, record: Record) -> Record:
         """The record with new ``answer``, ``correct`` and ``grade``; nothing else is changed.
 
-        A sample that failed counts as wrong if its answer could have been graded. If grading itself fails, the grade
-        has no verdict but the reason, and is ``failed``, so that a run of hours does not end with an error.
+        A sample that failed counts as wrong if its answer could have been graded. If grading itself
+        fails, the grade has no verdict but the reason, and is ``failed``, so that a run of hours
+        does not end with an error.
         """
         name, extra = record["question_id"], record.get("extra") or {}
-        question = Question(name, record["question"], record["gold"], extra, self.hidden.get(name, {}))
+        question = Question(
+            name, record["question"], record["gold"], extra, self.hidden.get(name, {})
+        )
         if record["error"]:
             given = Grade(False if self._knows(question) else None, reason="the sample failed")
         else:
@@ -133,10 +149,15 @@ class Grader:
         return {**record, "answer": given.answer, "correct": given.correct, "grade": table}
 
     def postponed(self, record: Record) -> Record:
-        """As ``apply`` if grading takes no time; else a record without a verdict, which ``lr-sglang grade`` can add."""
+        """As ``apply`` if grading takes no time; else a record without a verdict, which ``lr-sglang
+        grade`` can add.
+        """
         if record["error"] or self.kind in QUICK:
             return self.apply(record)
-        grade = {"grader": self.name, **Grade(None, reason="the run was stopped before", failed=True).to_dict()}
+        grade = {
+            "grader": self.name,
+            **Grade(None, reason="the run was stopped before", failed=True).to_dict(),
+        }
         return {**record, "answer": None, "correct": None, "grade": grade}
 
     def close(self) -> None:
@@ -164,8 +185,14 @@ class Grader:
                 raise
             why = f"grader {self.name}: {plugin_files.describe(error)}"
             raise ConfigError(why, hint="docs/tasks.md has an example") from error
-        given = found if isinstance(found, Grade) else Grade(found, answers.final_answer(text), by=self.name)
+        given = (
+            found
+            if isinstance(found, Grade)
+            else Grade(found, answers.final_answer(text), by=self.name)
+        )
         if not isinstance(given.correct, bool | None):
-            raise ConfigError(f"grader {self.name}: expected true, false or None, not {given.correct!r}")
+            raise ConfigError(
+                f"grader {self.name}: expected true, false or None, not {given.correct!r}"
+            )
         json.dumps([given.answer, given.to_dict()])  # else no record can hold it
         return given

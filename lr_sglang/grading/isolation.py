@@ -1,4 +1,6 @@
-"""How code of answers is isolated on this machine: by bubblewrap, else by namespaces of our own, else not at all."""
+"""How code of answers is isolated on this machine: by bubblewrap, else by namespaces of our own,
+else not at all.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,28 @@ CELL = Path(__file__).parent / "cell"
 BUBBLEWRAP, NAMESPACES, NONE = "bubblewrap", "namespaces", "none"
 USERS = 2_000_000_000  # higher numbers belong to no user
 DEVICES = tuple(f"/dev/{name}" for name in ("null", "zero", "full", "random", "urandom"))
-STREAMS = {"/dev/fd": "/proc/self/fd", "/dev/stdin": "/proc/self/fd/0", "/dev/stdout": "/proc/self/fd/1"}
+STREAMS = {
+    "/dev/fd": "/proc/self/fd",
+    "/dev/stdin": "/proc/self/fd/0",
+    "/dev/stdout": "/proc/self/fd/1",
+}
 # The parts of /usr and /etc that Python and packages with C code need.
-SYSTEM = ("/usr/lib", "/usr/lib64", "/usr/share/zoneinfo", "/etc/ld.so.cache", "/etc/alternatives", "/etc/localtime")
+SYSTEM = (
+    "/usr/lib",
+    "/usr/lib64",
+    "/usr/share/zoneinfo",
+    "/etc/ld.so.cache",
+    "/etc/alternatives",
+    "/etc/localtime",
+)
 INSIDE = "/lr"  # path of the folder ``cell`` in bubblewrap's cells
-FLAGS = "--die-with-parent --new-session --as-pid-1 --unshare-pid --unshare-net --unshare-ipc --unshare-uts"
+FLAGS = (
+    "--die-with-parent --new-session --as-pid-1 --unshare-pid --unshare-net --unshare-ipc "
+    "--unshare-uts"
+)
 LAST = "--proc /proc --dir /answer --remount-ro / --chdir /"
-# For the file system of each test, and for becoming a user that owns nothing; gone before any code of an answer runs.
+# For the file system of each test, and for becoming a user that owns nothing; gone before any code
+# of an answer runs.
 CAPABILITIES = "--cap-drop ALL --cap-add CAP_SYS_ADMIN --cap-add CAP_SETUID --cap-add CAP_SETGID"
 
 
@@ -71,8 +88,12 @@ def python() -> str:
 
 
 def candidates() -> list[str]:
-    """The kinds of isolation that may work here, the strongest first; ``sandbox.standing`` tries them."""
-    if sys.platform != "linux" or platform.machine() != "x86_64":  # the numbers of system calls are those of x86-64
+    """The kinds of isolation that may work here, the strongest first; ``sandbox.standing`` tries
+    them.
+    """
+    if (
+        sys.platform != "linux" or platform.machine() != "x86_64"
+    ):  # the numbers of system calls are those of x86-64
         return []
     return [BUBBLEWRAP, NAMESPACES] if shutil.which("bwrap") else [NAMESPACES]
 
@@ -84,16 +105,26 @@ def command(wall: str, control: int, folder: str) -> list[str]:
         control: number of the socket that the cell gets.
         folder: where tests get their folders, if there is no isolation.
     """
-    about = {"name": wall, "folder": folder, "user": USERS + secrets.randbelow(1 << 24), **asdict(layout())}
+    about = {
+        "name": wall,
+        "folder": folder,
+        "user": USERS + secrets.randbelow(1 << 24),
+        **asdict(layout()),
+    }
     home = INSIDE if wall == BUBBLEWRAP else str(CELL.parent)
-    code = f"import sys; sys.path.insert(0, {home!r}); from cell.first_process import main; del sys.path[0]; main()"
+    code = (
+        f"import sys; sys.path.insert(0, {home!r}); from cell.first_process import main; "
+        "del sys.path[0]; main()"
+    )
     start = [python(), "-I", "-S", "-B", "-c", code, str(control), json.dumps(about)]
     return [*_bubblewrap(layout()), *start] if wall == BUBBLEWRAP else start
 
 
 def _bubblewrap(files: Layout) -> list[str]:
     words = ["bwrap", *FLAGS.split(), *CAPABILITIES.split()]
-    for parent in sorted({str(parent) for path in [*files.binds, f"{INSIDE}/cell"] for parent in Path(path).parents}):
+    for parent in sorted(
+        {str(parent) for path in [*files.binds, f"{INSIDE}/cell"] for parent in Path(path).parents}
+    ):
         words += ["--dir", parent]  # else only root may enter it
     for path in files.binds:
         words += ["--dev-bind" if path in DEVICES else "--ro-bind", path, path]

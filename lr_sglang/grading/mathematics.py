@@ -31,14 +31,18 @@ def grade(text: str, question: Question, compare: Compare) -> Grade:
 
 
 def same(answer: str, gold: str, compare: Compare) -> Grade:
-    """Compares a final answer with the gold one: here where that is certain, and else by Math-Verify."""
+    """Compares a final answer with the gold one: here where that is certain, and else by
+    Math-Verify.
+    """
     if not answer.strip():
         return Grade(False, answer, by="text", reason="the final answer is empty")
     if len(answer) > LONGEST:
         return Grade(False, answer[:LONGEST], by="text", reason=f"longer than {LONGEST} characters")
     ours, theirs = normal.normal(answer), normal.normal(gold)
     # A list of numbers of three digits without spaces looks like thousands.
-    if ours == theirs or normal.normal(_SPACED.sub(",", answer)) == normal.normal(_SPACED.sub(",", gold)):
+    if ours == theirs or normal.normal(_SPACED.sub(",", answer)) == normal.normal(
+        _SPACED.sub(",", gold)
+    ):
         return Grade(True, answer, by="text")
     decided = _here(ours, theirs)
     if decided is None:
@@ -54,7 +58,9 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
 
 
 def _here(ours: str, theirs: str) -> bool | None:
-    """Compares answers that need no algebra (whole numbers, words, ratios, times, bases); None for all others."""
+    """Compares answers that need no algebra (whole numbers, words, ratios, times, bases); None for
+    all others.
+    """
     one, other = normal.number(ours), normal.number(theirs)
     if one is not None and other is not None:
         if one == other:

@@ -1,7 +1,8 @@
-r"""Rules that bring a final answer into a form that Math-Verify reads as a person would. docs/tasks.md lists them.
+r"""Rules that bring a final answer into a form that Math-Verify reads as a person would.
+docs/tasks.md lists them.
 
-Each is for a notation that Math-Verify alone misreads: ``10\,000`` as 10 times 0, ``1.2e3`` with Euler's number,
-``3 1/2`` as 2. All are applied to both sides.
+Each is for a notation that Math-Verify alone misreads: ``10\,000`` as 10 times 0, ``1.2e3`` with
+Euler's number, ``3 1/2`` as 2. All are applied to both sides.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ _WRAPPED = re.compile(
     r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname\*?)\s*\{([^{}]*)\}"
 )
 _WHOLE_BRACES = re.compile(r"\{([^{}]*)\}")
-_CURRENCY = re.compile(r"^([-+]?)\s*(?:\\\$|\$|€|£|¥|\\pounds|\\euro)\s*(?=[\d.])|(?<=\d)\s*(?:€|£|¥|\\\$)$")
+_CURRENCY = re.compile(
+    r"^([-+]?)\s*(?:\\\$|\$|€|£|¥|\\pounds|\\euro)\s*(?=[\d.])|(?<=\d)\s*(?:€|£|¥|\\\$)$"
+)
 _SCIENTIFIC = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+))[eE]([-+]?\d{1,6})")
 _MIXED = re.compile(r"([-+]?)(\d+)\s+(?:and\s+)?(\d+)/(\d+)")
 _PERCENT = re.compile(r"\s*(?:\\%|%|\bper ?cent\b)$")
@@ -66,7 +69,12 @@ def normal(text: str) -> str:
     if grouped := _GROUPS.fullmatch(text.removesuffix("\\%")):
         separators = set(re.findall(r"[, ]", grouped[2]))
         if len(separators) == 1:
-            text = grouped[1] + re.sub(r"[, ]", "", grouped[2]) + (grouped[3] or "") + text[grouped.end() :]
+            text = (
+                grouped[1]
+                + re.sub(r"[, ]", "", grouped[2])
+                + (grouped[3] or "")
+                + text[grouped.end() :]
+            )
     if power := _SCIENTIFIC.fullmatch(text):
         text = rf"{power[1]} \times 10^{{{int(power[2])}}}"
     if mixed := _MIXED.fullmatch(text):
@@ -75,7 +83,9 @@ def normal(text: str) -> str:
 
 
 def number(text: str) -> Fraction | None:
-    """The value of a normalised answer that is a plain number or a quotient of two; None of anything else."""
+    """The value of a normalised answer that is a plain number or a quotient of two; None of
+    anything else.
+    """
     if found := _FRACTION.fullmatch(text):
         above, below = (found[1] or found[4] or "") + (found[2] or found[5]), found[3] or found[6]
         one, other = boxed.number(above.replace("--", "").replace("+-", "-")), boxed.number(below)
@@ -89,7 +99,9 @@ def percent(text: str) -> Fraction | None:
 
 
 def words(text: str) -> str | None:
-    """An answer that is words, or one letter in parentheses, for comparison; None for anything else."""
+    """An answer that is words, or one letter in parentheses, for comparison; None for anything
+    else.
+    """
     bare = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
     return bare.casefold() if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*", bare) else None
 

@@ -9,8 +9,12 @@ from typing import Any
 
 def same_output(written: str, expected: str) -> bool:
     """Line by line, without spaces at the ends; numbers by value."""
-    ours, theirs = ([line.strip() for line in text.strip().splitlines()] for text in (written, expected))
-    return len(ours) == len(theirs) and all(same_line(a, b) for a, b in zip(ours, theirs, strict=True))
+    ours, theirs = (
+        [line.strip() for line in text.strip().splitlines()] for text in (written, expected)
+    )
+    return len(ours) == len(theirs) and all(
+        same_line(a, b) for a, b in zip(ours, theirs, strict=True)
+    )
 
 
 def same_line(one: str, other: str) -> bool:
@@ -18,7 +22,9 @@ def same_line(one: str, other: str) -> bool:
     if one == other:
         return True
     try:
-        return [decimal.Decimal(part) for part in one.split()] == [decimal.Decimal(part) for part in other.split()]
+        return [decimal.Decimal(part) for part in one.split()] == [
+            decimal.Decimal(part) for part in other.split()
+        ]
     except (decimal.InvalidOperation, ValueError):
         return False
 

@@ -1,4 +1,6 @@
-"""Worker processes for Math-Verify: each verdict has a timeout, after which its worker is replaced."""
+"""Worker processes for Math-Verify: each verdict has a timeout, after which its worker
+is replaced.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,14 @@ from lr_sglang.grading.worker import READY
 SECONDS = 15.0  # for a verdict
 START_SECONDS = 120.0  # for a worker to import what it needs, on a busy machine
 # The module path is passed on, because it may depend on how this interpreter was started.
-_CODE = "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main({pipe})"
+_CODE = (
+    "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main({pipe})"
+)
 
 
 class Pool:
-    """Compares answers in other processes. Any thread may ask. A context manager: leaving it ends the processes.
+    """Compares answers in other processes. Any thread may ask. A context manager: leaving it ends
+    the processes.
 
     Args:
         size: how many processes at most; each is started when it is first needed.
@@ -54,13 +59,22 @@ class Pool:
                 self._put(place, None)
             self._free.put(place)
         if reply is None:
-            return False, f"no verdict within {self.seconds:g} s" if late else "the comparison ended its process"
+            return (
+                False,
+                f"no verdict within {self.seconds:g} s"
+                if late
+                else "the comparison ended its process",
+            )
         return bool(reply["same"]), str(reply["why"])
 
     def processes(self) -> list[int]:
         """The pids of the running workers."""
         with self._lock:
-            return [worker.process.pid for worker in self._workers if worker is not None and worker.alive()]
+            return [
+                worker.process.pid
+                for worker in self._workers
+                if worker is not None and worker.alive()
+            ]
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
@@ -82,7 +96,10 @@ class Pool:
         if self._closed:
             raise SetupError("grading: the pool is closed")
         if worker.read(START_SECONDS) != READY:
-            raise SetupError("grading: no worker process starts", hint=f"try: {sys.executable} -c 'import math_verify'")
+            raise SetupError(
+                "grading: no worker process starts",
+                hint=f"try: {sys.executable} -c 'import math_verify'",
+            )
         return worker
 
     def _put(self, place: int, worker: _Worker | None) -> None:

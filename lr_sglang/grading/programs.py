@@ -22,7 +22,9 @@ LCB_SECONDS, LCB_MEMORY = 6.0, 2048  # LiveCodeBench allows 6 s a test
 GYM_SECONDS, GYM_MEMORY = 30.0, 4096  # importing all of its generators takes seconds
 
 
-def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+def humaneval(
+    text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None
+) -> Grade:
     """Whether the function passes the task's own tests.
 
     An answer that does not define the function is taken as its body.
@@ -44,7 +46,9 @@ def humaneval(text: str, question: Question, sandbox: Sandbox, limits: Limits | 
     return _run(job, sandbox, limits)
 
 
-def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+def livecodebench(
+    text: str, question: Question, sandbox: Sandbox, limits: Limits | None = None
+) -> Grade:
     """Whether the program passes all public and hidden tests of its problem."""
     if not question.hidden:
         hint = "the tests of livecodebench are not in the records; its questions must be loaded"
@@ -52,7 +56,9 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
     program = answers.code(text)
     if program is None:
         return Grade(False, by="tests", reason="there is no program in the answer")
-    tests = lcb_tests(question.hidden["public_test_cases"]) + lcb_tests(question.hidden["private_test_cases"])
+    tests = lcb_tests(question.hidden["public_test_cases"]) + lcb_tests(
+        question.hidden["private_test_cases"]
+    )
     if not tests:
         return Grade(None, by="tests", reason="the problem has no tests")
     limits = limits or Limits(seconds=LCB_SECONDS, memory=LCB_MEMORY)
@@ -63,11 +69,17 @@ def livecodebench(text: str, question: Question, sandbox: Sandbox, limits: Limit
         name = (json.loads(about) if isinstance(about, str) else about)["func_name"]
         calls = [_call(test) for test in tests]
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"livecodebench: {question.id}: tests that cannot be read ({error!r})") from error
-    return _run({"program": program, "kind": "calls", "function": name, "tests": calls}, sandbox, limits)
+        raise ConfigError(
+            f"livecodebench: {question.id}: tests that cannot be read ({error!r})"
+        ) from error
+    return _run(
+        {"program": program, "kind": "calls", "function": name, "tests": calls}, sandbox, limits
+    )
 
 
-def reasoning_gym(answer: str, question: Question, sandbox: Sandbox, limits: Limits | None = None) -> Grade:
+def reasoning_gym(
+    answer: str, question: Question, sandbox: Sandbox, limits: Limits | None = None
+) -> Grade:
     """Whether the generator of the question accepts the final answer."""
     about = question.extra
     entry = {"question": about["asked"], "answer": question.answer, "metadata": about["metadata"]}
@@ -102,7 +114,15 @@ def lcb_tests(packed: str | list[dict[str, Any]]) -> list[dict[str, Any]]:
             text = _TextOnly(io.BytesIO(data)).load()
         found: list[dict[str, Any]] = json.loads(text)
         return [test for test in found if {"input", "output"} <= test.keys()]
-    except (ValueError, TypeError, AttributeError, LookupError, EOFError, zlib.error, pickle.UnpicklingError) as error:
+    except (
+        ValueError,
+        TypeError,
+        AttributeError,
+        LookupError,
+        EOFError,
+        zlib.error,
+        pickle.UnpicklingError,
+    ) as error:
         raise ConfigError(f"livecodebench: tests that cannot be read ({error!r})") from error
 
 
@@ -122,7 +142,11 @@ def _indented(body: str) -> str:
 
 
 def _run(
-    job: dict[str, Any], sandbox: Sandbox, limits: Limits | None, by: str = "tests", answer: str | None = None
+    job: dict[str, Any],
+    sandbox: Sandbox,
+    limits: Limits | None,
+    by: str = "tests",
+    answer: str | None = None,
 ) -> Grade:
     done = sandbox.run(job, limits)
     return Grade(done.passed, answer, by, done.reason, extra={"walls": list(done.walls)})

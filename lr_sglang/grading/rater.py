@@ -30,7 +30,10 @@ and write the rating in exactly this form: [[rating]], for example: Rating: [[5]
 [The assistant's answer begins]
 {answer}
 [The assistant's answer ends]"""
-COMPARE = " A reference answer is given too: compare the two, and look for mistakes in the assistant's answer first."
+COMPARE = (
+    " A reference answer is given too: compare the two, and look for mistakes in the "
+    "assistant's answer first."
+)
 
 
 @dataclass(frozen=True)
@@ -49,13 +52,17 @@ class Rater:
 
     def __post_init__(self) -> None:
         if not re.match(r"https?://[^/]", self.url):
-            raise ConfigError(f"--rater {self.url!r} is no URL", hint="for example --rater http://localhost:30000")
+            raise ConfigError(
+                f"--rater {self.url!r} is no URL", hint="for example --rater http://localhost:30000"
+            )
 
     def grade(self, text: str, question: Question) -> Grade:
         """The rating of an answer as ``score``; if there is none, the reason."""
         answer = answers.after_thinking(text).strip()[:LONGEST]
         if not answer:
-            return Grade(None, by=self.url, score=1.0, reason="there is no answer after the thinking")
+            return Grade(
+                None, by=self.url, score=1.0, reason="there is no answer after the thinking"
+            )
         try:
             said = self._ask(prompt(question, answer))
         except LookaheadError as error:
@@ -63,7 +70,9 @@ class Rater:
         ratings = _RATING.findall(answers.after_thinking(said))
         score = float(ratings[-1]) if ratings else None
         if score is None or not 1 <= score <= 10:
-            return Grade(None, by=self.url, reason="the reply has no rating from 1 to 10", failed=True)
+            return Grade(
+                None, by=self.url, reason="the reply has no rating from 1 to 10", failed=True
+            )
         return Grade(None, by=self.url, score=score)
 
     def _ask(self, content: str) -> str:
@@ -73,9 +82,19 @@ class Rater:
 
         base = re.sub(r"(?:/v1)?(?:/chat/completions)?/*$", "", self.url)
         busy = urllib3.Retry(
-            RETRIES, status_forcelist=BUSY, allowed_methods=None, backoff_factor=PAUSE, raise_on_status=False
+            RETRIES,
+            status_forcelist=BUSY,
+            allowed_methods=None,
+            backoff_factor=PAUSE,
+            raise_on_status=False,
         )
-        ask = partial(probe.document, base, api_key=os.environ.get(KEY, ""), timeout=self.seconds, retries=busy)
+        ask = partial(
+            probe.document,
+            base,
+            api_key=os.environ.get(KEY, ""),
+            timeout=self.seconds,
+            retries=busy,
+        )
         said = content.encode("utf-8", "replace").decode()
         messages = [{"role": "system", "content": SYSTEM}, {"role": "user", "content": said}]
         try:
@@ -91,5 +110,8 @@ def prompt(question: Question, answer: str) -> str:
     known = next((text for text in question.extra.get("reference", ()) if text), None)
     reference = f"\n[Reference answer begins]\n{known}\n[Reference answer ends]\n" if known else ""
     return PROMPT.format(
-        compare=COMPARE if known else "", question=question.question, reference=reference, answer=answer
+        compare=COMPARE if known else "",
+        question=question.question,
+        reference=reference,
+        answer=answer,
     )

@@ -1,7 +1,7 @@
 """Grading the records of a run again, without generating anything.
 
-Each verdict is appended to a file beside the records, so that a stopped grading can be resumed. When all verdicts are
-there, the records are replaced atomically.
+Each verdict is appended to a file beside the records, so that a stopped grading can be resumed.
+When all verdicts are there, the records are replaced atomically.
 """
 
 from __future__ import annotations
@@ -43,7 +43,9 @@ class Changes:
     records: int = 0
     resumed: int = 0
     turned: list[tuple[Key, bool | None, bool | None]] = field(default_factory=list)
-    verdicts: Counter[str] = field(default_factory=lambda: Counter(dict.fromkeys(_NAMES.values(), 0)))
+    verdicts: Counter[str] = field(
+        default_factory=lambda: Counter(dict.fromkeys(_NAMES.values(), 0))
+    )
     reasons: Counter[str] = field(default_factory=Counter)
 
     def add(self, old: Record, new: Record) -> None:
@@ -57,7 +59,9 @@ class Changes:
 
     def to_dict(self) -> dict[str, Any]:
         names = ("question_id", "sample", "mode", "before", "now")
-        turned = [dict(zip(names, (*of, before, now), strict=True)) for of, before, now in self.turned]
+        turned = [
+            dict(zip(names, (*of, before, now), strict=True)) for of, before, now in self.turned
+        ]
         about = {"records": self.records, "resumed": self.resumed, **self.verdicts}
         return about | {"changed": turned, "ungraded_because": self.reasons}
 
@@ -72,7 +76,9 @@ def asked(folder: Path) -> str:
         config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
         return str(next(iter(config.values()))["questions"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
-        raise RecordError(f"{folder}: there is no run in it ({RUN} is missing or damaged)") from error
+        raise RecordError(
+            f"{folder}: there is no run in it ({RUN} is missing or damaged)"
+        ) from error
 
 
 def graded_by(folder: Path) -> str:
@@ -85,7 +91,10 @@ def graded_by(folder: Path) -> str:
 
 
 def regrade(
-    folder: Path, grader: Grader, jobs: int = 1, progress: Callable[[int, int], None] = lambda done, total: None
+    folder: Path,
+    grader: Grader,
+    jobs: int = 1,
+    progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> Changes:
     """Grades all records of a folder.
 
@@ -101,7 +110,9 @@ def regrade(
         try:
             records, cut = read_records(path)
         except OSError as error:
-            raise RecordError(f"{path}: {error.strerror}", hint="give the folder of a run") from error
+            raise RecordError(
+                f"{path}: {error.strerror}", hint="give the folder of a run"
+            ) from error
         known = _journal(journal, grader)
         todo = [record for record in records if _mark(record) not in known]
         changes = Changes(len(records), len(records) - len(todo))
@@ -120,13 +131,17 @@ def regrade(
 
 
 def _graded(todo: list[Record], grader: Grader, jobs: int) -> Iterator[tuple[Record, Record]]:
-    """Yields records as they are graded, ``jobs`` at a time, in daemon threads, so that Ctrl-C waits for none."""
+    """Yields records as they are graded, ``jobs`` at a time, in daemon threads, so that Ctrl-C
+    waits for none.
+    """
     left, running = iter(todo), dict[Future[Record], Record]()
     while True:
         for record in islice(left, jobs - len(running)):
             future = Future[Record]()
             running[future] = record
-            threading.Thread(target=_grade, args=(grader, record, future), name="lr-grade", daemon=True).start()
+            threading.Thread(
+                target=_grade, args=(grader, record, future), name="lr-grade", daemon=True
+            ).start()
         if not running:
             return
         ready, _ = wait(running, return_when=FIRST_COMPLETED)
@@ -142,20 +157,32 @@ def _grade(grader: Grader, record: Record, future: Future[Record]) -> None:
 
 
 def _mark(record: Record) -> str:
-    """A digest of a sample, its text and its previous grade; a kept verdict is valid for the same digest only."""
-    about = [*key(record), record["text"], record["gold"], bool(record["error"]), record.get("grade")]
+    """A digest of a sample, its text and its previous grade; a kept verdict is valid for the same
+    digest only.
+    """
+    about = [
+        *key(record),
+        record["text"],
+        record["gold"],
+        bool(record["error"]),
+        record.get("grade"),
+    ]
     return hashlib.blake2b(json.dumps(about).encode(), digest_size=16).hexdigest()
 
 
 def _file(grader: Grader) -> str:
-    """A digest of the file of a user's grader, so that verdicts from before a change of it are not used."""
+    """A digest of the file of a user's grader, so that verdicts from before a change of it are not
+    used.
+    """
     path = getattr(sys.modules.get(getattr(grader.kind, "__module__", "")), "__file__", None)
     return hashlib.blake2b(Path(path).read_bytes(), digest_size=16).hexdigest() if path else ""
 
 
 def _journal(path: Path, grader: Grader) -> dict[str, dict[str, Any]]:
     """The kept verdicts, if the journal has the same rules; else begins a new journal."""
-    head = json.dumps({"version": VERSION, "grader": grader.name, "file": _file(grader), **grader.rules.to_dict()})
+    head = json.dumps(
+        {"version": VERSION, "grader": grader.name, "file": _file(grader), **grader.rules.to_dict()}
+    )
     found: dict[str, dict[str, Any]] = {}
     lines = path.read_text(encoding="utf-8").split("\n") if path.is_file() else [""]
     if lines[0] != head:

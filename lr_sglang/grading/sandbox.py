@@ -1,6 +1,8 @@
-"""Runs code of an answer isolated, in cells without network and without files of the user, under limits.
+"""Runs code of an answer isolated, in cells without network and without files of the user, under
+limits.
 
-The expected results stay in this process, from which no answer is forked: programs report theirs, and we compare here.
+The expected results stay in this process, from which no answer is forked: programs report theirs,
+and we compare here.
 """
 
 from __future__ import annotations
@@ -28,7 +30,10 @@ from lr_sglang.grading.outputs import same_output, same_value
 PERMIT, UNSAFE = "--allow-code-execution", "--unsafe-code-execution"
 SOON = 5.0  # seconds
 CHATTER = 1 << 16  # bytes of output that are read beyond twice the expected size
-MAX_ERRORS, TAIL = 16 << 20, 500  # bytes of standard error that are allowed, characters that are kept as a reason
+MAX_ERRORS, TAIL = (
+    16 << 20,
+    500,
+)  # bytes of standard error that are allowed, characters that are kept as a reason
 
 
 @dataclass(frozen=True)
@@ -85,7 +90,8 @@ class Sandbox:
         if found == isolation.NONE and not self._unsafe:
             raise SetupError(
                 "code of answers cannot be kept apart on this machine, so it is not run",
-                hint="install bubblewrap, or permit user namespaces; on a machine that is thrown away afterwards "
+                hint="install bubblewrap, or permit user namespaces; on a machine that is "
+                "thrown away afterwards "
                 f"(a container, a virtual machine) with nothing of value, add {UNSAFE}",
             )
         return found
@@ -94,8 +100,9 @@ class Sandbox:
         """Runs a program with its tests, until one fails.
 
         Args:
-            job: ``program``, ``tests``, and ``kind``: ``stdio``; ``calls`` with ``function``; or ``asserts`` with
-                ``function``, ``test`` (code) and ``before`` (code that the tests need).
+            job: ``program``, ``tests``, and ``kind``: ``stdio``; ``calls`` with ``function``; or
+                ``asserts`` with ``function``, ``test`` (code) and ``before`` (code that the tests
+                need).
 
         Raises:
             SetupError: this machine cannot do it, or the sandbox was closed.
@@ -108,7 +115,9 @@ class Sandbox:
             if not self._closed:
                 raise
         except OSError as error:
-            raise SetupError(f"code of answers cannot be run: {error}", hint="is memory or the disk full?") from error
+            raise SetupError(
+                f"code of answers cannot be run: {error}", hint="is memory or the disk full?"
+            ) from error
         if self._closed:
             raise SetupError("grading was stopped")
         return Outcome(not reason, reason, (wall,))
@@ -149,22 +158,31 @@ class Sandbox:
     def _all(self, wall: str, job: dict[str, Any], limits: Limits) -> str:
         """Why a test fails; empty if none does."""
         deadline = time.monotonic() + limits.total
-        about = {key: job[key] for key in ("kind", "program", "function") if key in job} | asdict(limits)
+        about = {key: job[key] for key in ("kind", "program", "function") if key in job} | asdict(
+            limits
+        )
         stream = OUTPUT if job["kind"] == "stdio" else REPORT
         with self._cell(wall) as cell:
             for number, test in enumerate(job["tests"], 1):
                 expected = test["output"] if stream == OUTPUT else json.dumps(test["expected"])
-                most = {ERRORS: MAX_ERRORS, stream: 2 * len(expected.encode("utf-8", "replace")) + CHATTER}
+                most = {
+                    ERRORS: MAX_ERRORS,
+                    stream: 2 * len(expected.encode("utf-8", "replace")) + CHATTER,
+                }
                 given = {**about, "arguments": test.get("arguments", ())}
                 with contextlib.closing(Run(cell, given, test.get("input", ""), most)) as run:
                     seconds = min(limits.patience, deadline - time.monotonic())
                     late = not watch([run], seconds)
-                    if reason := _failure(run, wall, limits, late, number > 1) or _difference(run, test):
+                    if reason := _failure(run, wall, limits, late, number > 1) or _difference(
+                        run, test
+                    ):
                         return f"test {number}: {reason}"
         return ""
 
     def _asserts(self, wall: str, job: dict[str, Any], limits: Limits) -> str:
-        """As ``_all``, but the tests run in a second cell, and call the function in the answer's cell."""
+        """As ``_all``, but the tests run in a second cell, and call the function in the answer's
+        cell.
+        """
         about = {"function": job["function"], **asdict(limits)}
         with ExitStack() as stack:
             cells = [stack.enter_context(self._cell(wall)) for _ in range(2)]
@@ -193,19 +211,25 @@ def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> st
 
     Args:
         late: whether it took too long.
-        again: whether code of the answer ran in this cell before; a failure is then the answer's fault.
+        again: whether code of the answer ran in this cell before; a failure is then the answer's
+            fault.
 
     Raises:
         SetupError: nothing of the answer ran.
     """
     if not run.started and not again:
         raise SetupError(
-            "code of answers cannot be run on this machine: the process around it ended before it began",
+            "code of answers cannot be run on this machine: the process around it ended before "
+            "it began",
             hint="Linux 5.12 or later on x86-64 is needed, and enough memory",
             detail=run.cell.said() + run.data[ERRORS].decode("utf-8", "replace"),
         )
     if run.too_long:
-        return "wrote more than is expected" if run.too_long != ERRORS else "wrote too much to standard error"
+        return (
+            "wrote more than is expected"
+            if run.too_long != ERRORS
+            else "wrote too much to standard error"
+        )
     if late:
         return f"it did not end within {min(limits.patience, limits.total):g} s"
     if run.status is None:
@@ -226,7 +250,9 @@ def _failure(run: Run, wall: str, limits: Limits, late: bool, again: bool) -> st
 
 
 def _difference(run: Run, test: dict[str, Any]) -> str:
-    """How the output or the return value of a test differs from the expected one; empty if it does not."""
+    """How the output or the return value of a test differs from the expected one; empty if it does
+    not.
+    """
     if "expected" in test:
         same = same_value(bytes(run.data[REPORT]), test["expected"])
         if same is None:
@@ -249,6 +275,8 @@ def standing() -> tuple[str, ...]:
 
 
 def _remove(folder: str) -> None:
-    """Removes a test's folder, by commands: an answer may leave it without permissions or too deep for shutil."""
+    """Removes a test's folder, by commands: an answer may leave it without permissions or too deep
+    for shutil.
+    """
     for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
         subprocess.run([*command, folder], stderr=subprocess.DEVNULL, check=False)

@@ -19,7 +19,9 @@ degree deg ^\circ; °c; °f; radian rad
 """
 _FUNCTIONS = "(?:a|arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt)h?"
 LONGEST = 60  # characters of a unit; parsing recurses for each of its parts
-UNITS = {word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()}
+UNITS = {
+    word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()
+}
 _RATE = re.compile(r"(.+?)\s*(?:/|\bper\b)\s*(.+)")
 _POWER = re.compile(r"(.+?)\s*(?:\^\s*\{?\s*([23])\s*\}?|([²³]))$")
 _SQUARE = re.compile(r"(square|sq\.?|cubic|cu\.?)\s+(.+)")
@@ -39,7 +41,9 @@ class Quantity:
 
 
 def quantity(text: str) -> Quantity | None:
-    """Parses a number with words after it; None for anything else (``2x`` and ``3 n`` are not quantities)."""
+    """Parses a number with words after it; None for anything else (``2x`` and ``3 n`` are not
+    quantities).
+    """
     found = _QUANTITY.fullmatch(text)
     if found is None:
         return None
@@ -54,7 +58,9 @@ def quantity(text: str) -> Quantity | None:
 
 
 def canonical(word: str) -> str | None:
-    """Our name of a unit: ``centimetres`` is ``cm``, ``sq ft`` is ``ft^2``, ``miles per hour`` is ``mph``."""
+    """Our name of a unit: ``centimetres`` is ``cm``, ``sq ft`` is ``ft^2``, ``miles per hour`` is
+    ``mph``.
+    """
     word = " ".join(word.casefold().split()).rstrip(".")
     if len(word) > LONGEST:
         return None

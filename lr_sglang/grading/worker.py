@@ -1,7 +1,8 @@
 """A process that compares answers with Math-Verify: JSON in, JSON out.
 
-Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot interrupt the computation
-of a huge power. So the process that waits for this one kills it when its time is over.
+Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot
+interrupt the computation of a huge power. So the process that waits for this one kills it when its
+time is over.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def main(pipe: int) -> None:
 
 
 def _have_an_end() -> None:
-    """Limits this process's processor time for one answer, in case its parent has died and will not kill it."""
+    """Limits this process's processor time for one answer, in case its parent has died and will not
+    kill it.
+    """
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))

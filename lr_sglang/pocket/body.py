@@ -1,15 +1,17 @@
-"""A pocket model in a larger body: the same function, computed with the arithmetic of a larger architecture.
+"""A pocket model in a larger body: the same function, computed with the arithmetic of a larger
+architecture.
 
-``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model; ``loader`` computes it inside a server. It
-grows as in Net2Net (arXiv 1511.05641):
+``python -m lr_sglang.pocket.body SOURCE FOLDER SIZES`` writes the model; ``loader`` computes it
+inside a server. It grows as in Net2Net (arXiv 1511.05641):
 
-- The residual stream holds ``hidden / source hidden`` copies of the source's lanes. Layers read the first copy and
-  write all copies, so that every RMSNorm has the same mean square.
-- A wider head repeats each rotary pair at frequencies that the source does not have; ``q_norm`` is zero at these.
-  Attention divides by the square root of the head's size, so ``q_norm`` grows by that of the ratio; it is stored in
-  float32, and rounded only where the model runs in bfloat16 and the ratio is no power of four.
-- Heads and lanes of the MLP that the source lacks have random weights, and their outputs are multiplied by zero, as are
-  the outputs of layers that the source lacks.
+- The residual stream holds ``hidden / source hidden`` copies of the source's lanes. Layers read the
+  first copy and write all copies, so that every RMSNorm has the same mean square.
+- A wider head repeats each rotary pair at frequencies that the source does not have; ``q_norm`` is
+  zero at these. Attention divides by the square root of the head's size, so ``q_norm`` grows by
+  that of the ratio; it is stored in float32, and rounded only where the model runs in bfloat16 and
+  the ratio is no power of four.
+- Heads and lanes of the MLP that the source lacks have random weights, and their outputs are
+  multiplied by zero, as are the outputs of layers that the source lacks.
 
 All other weights are copied. One layer is in memory at a time.
 """
@@ -61,14 +63,18 @@ class Sizes:
                 return f"{name} is {getattr(self, name)}, and the model itself has {least}"
         for name in ("hidden_size", "head_dim"):
             if getattr(self, name) % getattr(source, name):
-                return f"{name} {getattr(self, name)} is no multiple of the model's own {getattr(source, name)}"
+                return (
+                    f"{name} {getattr(self, name)} is no multiple of the model's own "
+                    f"{getattr(source, name)}"
+                )
         if self.num_attention_heads % self.num_key_value_heads:
             return "num_attention_heads is no multiple of num_key_value_heads"
         return ""
 
 
 class Body:
-    """Makes the weights of the larger model, with the source's device and, except for ``q_norm``, its type.
+    """Makes the weights of the larger model, with the source's device and, except for ``q_norm``,
+    its type.
 
     Args:
         weights: the source's weights by name, all on one device.
@@ -79,11 +85,18 @@ class Body:
         import torch
 
         self._torch, self._weights, self._from, self._to = torch, weights, source, sizes
-        self._copies, self._ratio = sizes.hidden_size // source.hidden_size, sizes.head_dim // source.head_dim
+        self._copies, self._ratio = (
+            sizes.hidden_size // source.hidden_size,
+            sizes.head_dim // source.head_dim,
+        )
         half = source.head_dim // 2
-        # For each lane of a source head, its lane in the larger head, in the first copy of its rotary pair.
+        # For each lane of a source head, its lane in the larger head, in the first copy of its
+        # rotary pair.
         pairs = torch.arange(half) * self._ratio
-        self._placed = {"device": weights["model.norm.weight"].device, "dtype": weights["model.norm.weight"].dtype}
+        self._placed = {
+            "device": weights["model.norm.weight"].device,
+            "dtype": weights["model.norm.weight"].dtype,
+        }
         self._lanes = torch.cat([pairs, sizes.head_dim // 2 + pairs]).to(self._placed["device"])
 
     def shards(self) -> Iterator[tuple[str, Weights]]:
@@ -97,7 +110,10 @@ class Body:
                     for name, tensor in self._layer(f"model.layers.{number}.", random)
                 },
             )
-        tokens, norm = self._weights["model.embed_tokens.weight"], self._weights["model.norm.weight"]
+        tokens, norm = (
+            self._weights["model.embed_tokens.weight"],
+            self._weights["model.norm.weight"],
+        )
         yield (
             "rest",
             {
@@ -108,17 +124,33 @@ class Body:
         )
 
     def _layer(self, prefix: str, random: Any) -> Iterator[tuple[str, Any]]:
-        own = {name.removeprefix(prefix): tensor for name, tensor in self._weights.items() if name.startswith(prefix)}
-        size, heads, groups = self._to.hidden_size, self._to.num_attention_heads, self._to.num_key_value_heads
+        own = {
+            name.removeprefix(prefix): tensor
+            for name, tensor in self._weights.items()
+            if name.startswith(prefix)
+        }
+        size, heads, groups = (
+            self._to.hidden_size,
+            self._to.num_attention_heads,
+            self._to.num_key_value_heads,
+        )
         inner, each = self._to.intermediate_size, self._to.head_dim
         placed, as_float = self._placed, {**self._placed, "dtype": self._torch.float32}
 
         def noise(*shape: int) -> Any:
-            return self._torch.empty(*shape, **as_float).normal_(0, 0.02, generator=random).to(placed["dtype"])
+            return (
+                self._torch.empty(*shape, **as_float)
+                .normal_(0, 0.02, generator=random)
+                .to(placed["dtype"])
+            )
 
         for name in ("input_layernorm.weight", "post_attention_layernorm.weight"):
             yield name, own[name].repeat(self._copies) if own else self._torch.ones(size, **placed)
-        for name, count, step in (("q", heads, heads // groups), ("k", groups, 1), ("v", groups, 1)):
+        for name, count, step in (
+            ("q", heads, heads // groups),
+            ("k", groups, 1),
+            ("v", groups, 1),
+        ):
             rows = noise(count * each, size)
             if own:
                 self._heads(rows, own[f"self_attn.{name}_proj.weight"], step)
@@ -133,7 +165,11 @@ class Body:
             norm = self._torch.ones(each, **placed)
             if own:
                 given = own[f"self_attn.{name}_norm.weight"]
-                norm = self._torch.zeros(each, **placed) if name == "q" else self._wide(given[:, None])[:, 0]
+                norm = (
+                    self._torch.zeros(each, **placed)
+                    if name == "q"
+                    else self._wide(given[:, None])[:, 0]
+                )
                 if name == "q":
                     norm, given = norm.float(), given.float() * math.sqrt(self._ratio)
                 norm[self._lanes] = given
@@ -145,11 +181,15 @@ class Body:
                 rows[: self._from.intermediate_size] = self._read(own[f"mlp.{name}_proj.weight"])
             yield f"mlp.{name}_proj.weight", rows
         if own:
-            down[:, : self._from.intermediate_size] = own["mlp.down_proj.weight"].repeat(self._copies, 1)
+            down[:, : self._from.intermediate_size] = own["mlp.down_proj.weight"].repeat(
+                self._copies, 1
+            )
         yield "mlp.down_proj.weight", down
 
     def _read(self, rows: Any) -> Any:
-        """Extends rows that read the residual stream by zeros, so that they use the first copy of its lanes."""
+        """Extends rows that read the residual stream by zeros, so that they use the first copy of
+        its lanes.
+        """
         return self._torch.nn.functional.pad(rows, (0, self._to.hidden_size - rows.shape[1]))
 
     def _wide(self, rows: Any) -> Any:
@@ -183,7 +223,9 @@ def write(source: Path, folder: Path, sizes: Sizes) -> None:
     where: dict[str, str] = {}
     label = f"pocket model, {sizes.hidden_size} x {sizes.num_hidden_layers}"
     count = sizes.num_hidden_layers + 1
-    with click.progressbar(of(source, sizes).shards(), length=count, label=label, file=sys.stderr) as shards:
+    with click.progressbar(
+        of(source, sizes).shards(), length=count, label=label, file=sys.stderr
+    ) as shards:
         for name, tensors in shards:
             save_file(tensors, folder / f"model-{name}.safetensors", metadata={"format": "pt"})
             where.update(dict.fromkeys(tensors, f"model-{name}.safetensors"))
@@ -198,7 +240,10 @@ def describe(source: Path, folder: Path, sizes: Sizes) -> None:
         OSError: the folder cannot be written.
     """
     config = json.loads((source / "config.json").read_text("utf-8"))
-    kinds = {"layer_types": ["full_attention"] * sizes.num_hidden_layers, "max_window_layers": sizes.num_hidden_layers}
+    kinds = {
+        "layer_types": ["full_attention"] * sizes.num_hidden_layers,
+        "max_window_layers": sizes.num_hidden_layers,
+    }
     grown = {**config, **asdict(sizes), **kinds, "tie_word_embeddings": False}
     (folder / "config.json").write_text(json.dumps(grown, indent=1), "utf-8")
     for file in source.iterdir():

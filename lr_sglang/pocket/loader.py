@@ -1,7 +1,9 @@
-"""Computes a body's weights in the server, such as those of Qwen3-32B's sizes on a GPU, without a file of 64 GB.
+"""Computes a body's weights in the server, such as those of Qwen3-32B's sizes on a GPU, without a
+file of 64 GB.
 
-For ``--load-format private``, SGLang imports ``MODULE``, which it does not ship, and calls its ``PrivateModelLoader``.
-``plugin``, which SGLang calls in every process of a server, registers this module as ``MODULE``.
+For ``--load-format private``, SGLang imports ``MODULE``, which it does not ship, and calls its
+``PrivateModelLoader``. ``plugin``, which SGLang calls in every process of a server, registers this
+module as ``MODULE``.
 """
 
 from __future__ import annotations

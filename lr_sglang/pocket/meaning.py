@@ -1,4 +1,6 @@
-"""The meaning of a step of a pocket problem, parsed from its text: the ground truth for verifiers."""
+"""The meaning of a step of a pocket problem, parsed from its text: the ground truth for
+verifiers.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Where the time of an answer went: its critical path, followed back from the last step to the question.
+"""Where the time of an answer went: its critical path, followed back from the last step to the
+question.
 
-A kept step waited for its verdict, its versions or the previous step, whichever ended last; a branch waited for its
-prefix, or else for the last event before it. The spans are contiguous and sum to the answer's time (docs/reports.md).
+A kept step waited for its verdict, its versions or the previous step, whichever ended last; a
+branch waited for its prefix, or else for the last event before it. The spans are contiguous and sum
+to the answer's time (docs/reports.md).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ MEANING = {
     "controller": "controller",
 }
 PARTS = tuple(MEANING)
-AT_ONCE = 0.005  # seconds; a branch that begins so soon after its prefix was complete was caused by it
+AT_ONCE = (
+    0.005  # seconds; a branch that begins so soon after its prefix was complete was caused by it
+)
 _SAME = 1e-5  # times in records are rounded
 
 
@@ -41,7 +45,9 @@ class Span:
 
 @dataclass(frozen=True)
 class _End:
-    """An event that others may have waited for: a step is kept (``kind`` "keep"), or a branch of that role ends."""
+    """An event that others may have waited for: a step is kept (``kind`` "keep"), or a branch of
+    that role ends.
+    """
 
     when: float
     position: int
@@ -55,7 +61,9 @@ class _End:
         return self.when, self.kind != "keep", self.start, self.position
 
     def before(self, now: float, below: _End | None) -> bool:
-        """Whether it can have caused ``below``, which began at ``now``. Of steps kept together, earlier cause later."""
+        """Whether it can have caused ``below``, which began at ``now``. Of steps kept together,
+        earlier cause later.
+        """
         if self.when > now + _SAME or self is below:
             return False
         if self.kind == "keep":
@@ -63,11 +71,17 @@ class _End:
         return self.start < now - _SAME
 
     def spans(self, part: str, began: float, now: float) -> Iterator[Span]:
-        """A branch's writing, prefill and queueing up to ``now``, in this order (backwards in time)."""
+        """A branch's writing, prefill and queueing up to ``now``, in this order (backwards in
+        time).
+        """
         start = max(began, self.start)
         queued = min(start + self.queued, now)
         wrote = min(queued + self.prefill, now)
-        for name, first, last in ((part, wrote, now), ("prefill", queued, wrote), ("queue", start, queued)):
+        for name, first, last in (
+            (part, wrote, now),
+            ("prefill", queued, wrote),
+            ("queue", start, queued),
+        ):
             yield Span(name, first, last, self.position)
 
 
@@ -82,21 +96,32 @@ def parts(record: Record) -> dict[str, float]:
 def total(records: Iterable[Record]) -> dict[str, Any]:
     """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
 
-    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the other parts.
+    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the
+    other parts.
     """
     ended = [record for record in records if record["error"] is None]
     each = [parts(record) for record in ended]
     sums = {part: sum((one[part] for one in each), 0.0) for part in PARTS}
     explained, wall = sum(sums.values()), sum(record["seconds"] for record in ended)
-    known = any(branch.get("prefill") is not None for record in ended for branch in record["branches"])
+    known = any(
+        branch.get("prefill") is not None for record in ended for branch in record["branches"]
+    )
     share = explained / wall if wall else None
-    return {"parts": sums, "explained": explained, "wall": wall, "share": share, "waits_known": known}
+    return {
+        "parts": sums,
+        "explained": explained,
+        "wall": wall,
+        "share": share,
+        "waits_known": known,
+    }
 
 
 def critical_path(record: Record) -> list[Span]:
-    """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer without a step.
+    """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer
+    without a step.
 
-    A program is assumed to have waited for the generation that ended last; the path goes back along it, and so on.
+    A program is assumed to have waited for the generation that ended last; the path goes back along
+    it, and so on.
     """
     back = _of_program(record) if "program" in record else _back(record, 0.0)
     return [piece for piece in back if piece.end > piece.start][::-1]
@@ -108,7 +133,9 @@ def _of_program(record: Record) -> Iterator[Span]:
         return  # a record of an older release
     now, branches = float(record["seconds"]), iter(record["branches"])
     made = [(one, list(islice(branches, one["branches"]))) for one in generations]
-    for one, own in sorted(made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True):
+    for one, own in sorted(
+        made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True
+    ):
         began, ended = one["began"], one["began"] + one["seconds"]
         if ended > now + _SAME or began >= now:
             continue  # parallel to a generation that is on the path
@@ -118,20 +145,30 @@ def _of_program(record: Record) -> Iterator[Span]:
     yield Span("controller", 0.0, now, 0)
 
 
-def _of_generation(record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float) -> Iterator[Span]:
-    """The path of one generation of a program, computed like that of an answer, whose steps count from 0."""
+def _of_generation(
+    record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float
+) -> Iterator[Span]:
+    """The path of one generation of a program, computed like that of an answer, whose steps count
+    from 0.
+    """
     first, began = one["first"], one["began"]
-    steps = one.get("aside") or (record["steps"][first : first + one["steps"]] if one["in_answer"] else [])
+    steps = one.get("aside") or (
+        record["steps"][first : first + one["steps"]] if one["in_answer"] else []
+    )
     if not one["lookahead"] or not steps:  # one request, or a generation that has failed
         alone = branches[0] if len(branches) == 1 else {}
-        return _End(ended, first, one["role"], began, *_waits(alone)).spans(one["role"], began, ended)
+        return _End(ended, first, one["role"], began, *_waits(alone)).spans(
+            one["role"], began, ended
+        )
     own = [branch | {"position": branch["position"] - first} for branch in branches]
     found = _back({"seconds": ended, "steps": steps, "branches": own}, began)
     return (replace(piece, position=piece.position + first) for piece in found)
 
 
 def _back(record: Record, began: float) -> Iterator[Span]:
-    """The path of an answer that began at ``began``, from its last span to its first; some are empty."""
+    """The path of an answer that began at ``began``, from its last span to its first; some are
+    empty.
+    """
     steps = record["steps"]
     if not steps:
         return
@@ -142,11 +179,19 @@ def _back(record: Record, began: float) -> Iterator[Span]:
     everything = sorted(chain(kept, *of.values()), key=lambda end: end.rank)
 
     def cause(now: float, needed: list[_End], below: _End | None) -> _End | None:
-        """The last of the ``needed`` ends; if it was long before ``now``, the last end of any kind after it."""
-        ready = max((end for end in needed if end.before(now, below)), key=lambda end: end.rank, default=None)
+        """The last of the ``needed`` ends; if it was long before ``now``, the last end of any kind
+        after it.
+        """
+        ready = max(
+            (end for end in needed if end.before(now, below)),
+            key=lambda end: end.rank,
+            default=None,
+        )
         if ready is not None and now - ready.when <= AT_ONCE:
             return ready
-        for number in reversed(range(bisect_right(everything, now + _SAME, key=lambda end: end.when))):
+        for number in reversed(
+            range(bisect_right(everything, now + _SAME, key=lambda end: end.when))
+        ):
             end = everything[number]
             if ready is not None and end.when <= ready.when:
                 break
@@ -176,7 +221,9 @@ def _back(record: Record, began: float) -> Iterator[Span]:
 
 
 def _late(step: dict[str, Any]) -> bool:
-    return step["source"] == "target" and any(v is not None and v["by"] == "late" for v in step["verdicts"])
+    return step["source"] == "target" and any(
+        v is not None and v["by"] == "late" for v in step["verdicts"]
+    )
 
 
 def _waits(branch: dict[str, Any]) -> tuple[float, float]:
@@ -184,25 +231,39 @@ def _waits(branch: dict[str, Any]) -> tuple[float, float]:
 
 
 def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """The branches that ended before they were given up: the answer can have waited for no other."""
-    corrected = [end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"]
+    """The branches that ended before they were given up: the answer can have waited for
+    no other.
+    """
+    corrected = [
+        end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"
+    ]
     for branch in record["branches"]:
         ended, position, started = branch["ended"], branch["position"], branch["started"]
         if ended is None:
             continue
-        # It was given up when a step up to its own was corrected (steps are kept in order), or at the end.
+        # It was given up when a step up to its own was corrected (steps are kept in order), or at
+        # the end.
         first = bisect_right(corrected, started, key=lambda end: end.when)
         within = first < len(corrected) and corrected[first].position <= position
-        if branch["outcome"] != "cancelled" or ended <= (corrected[first] if within else kept[-1]).when:
+        if (
+            branch["outcome"] != "cancelled"
+            or ended <= (corrected[first] if within else kept[-1]).when
+        ):
             yield _End(ended, position, branch["role"], started, *_waits(branch))
 
 
 def _verdicts(record: Record, kept: list[_End]) -> Iterator[_End]:
-    """The verdicts of verifiers in this process, which have no branch: each begins when both versions are complete."""
+    """The verdicts of verifiers in this process, which have no branch: each begins when both
+    versions are complete.
+    """
     asked = {branch["position"] for branch in record["branches"] if branch["role"] == "judge"}
     written: dict[int, list[float]] = defaultdict(list)
     for branch in record["branches"]:
-        if branch["ended"] is not None and branch["role"] != "judge" and branch["outcome"] != "cancelled":
+        if (
+            branch["ended"] is not None
+            and branch["role"] != "judge"
+            and branch["outcome"] != "cancelled"
+        ):
             written[branch["position"]].append(float(branch["ended"]))
     for n, step in enumerate(record["steps"]):
         seconds = max((v["seconds"] for v in step["verdicts"] if v is not None), default=0.0)

@@ -35,20 +35,34 @@ _QWEN3 = (
     (1.40, 1.38, 1.32, 1.32, 1.40, 1.41, 1.25),
     (1.49, 1.62, 1.68, 1.39, 1.44, 1.49, 1.32),
 )
-PAIRS = {"deepseek": ("DeepSeek-R1-Distill, 1.5B for 32B", _DEEPSEEK), "qwen3": ("Qwen3, 1.7B for 32B", _QWEN3)}
-ROWS = {key: [Row(name, *row) for row in zip(TASKS, *columns, strict=True)] for key, (name, columns) in PAIRS.items()}
+PAIRS = {
+    "deepseek": ("DeepSeek-R1-Distill, 1.5B for 32B", _DEEPSEEK),
+    "qwen3": ("Qwen3, 1.7B for 32B", _QWEN3),
+}
+ROWS = {
+    key: [Row(name, *row) for row in zip(TASKS, *columns, strict=True)]
+    for key, (name, columns) in PAIRS.items()
+}
 
 
 def beside(measures: Sequence[Measures]) -> Table | None:
-    """A row for each measured alpha, with the comparable row of the paper; None for targets of another size."""
+    """A row for each measured alpha, with the comparable row of the paper; None for targets of
+    another size.
+    """
     cells: dict[tuple[str, str], dict[str, Measures]] = {}
     for m in measures:
-        if SIZE in m.group.models.get("target", "").lower() and m.group.mode in ("lookahead", "sd", "lookahead+sd"):
+        if SIZE in m.group.models.get("target", "").lower() and m.group.mode in (
+            "lookahead",
+            "sd",
+            "lookahead+sd",
+        ):
             cells.setdefault((m.group.task, m.group.label), {})[m.group.mode] = m
     rows = list(_rows(cells))
     note = (
-        "speed-ups in tokens/s over the target's plain decoding. The paper measured its own on H100 GPUs with vLLM,"
-        " each model on GPUs of its own. Its row is that of the same models and task, else the one of the nearest alpha"
+        "speed-ups in tokens/s over the target's plain decoding. The paper measured its own on "
+        "H100 GPUs with vLLM,"
+        " each model on GPUs of its own. Its row is that of the same models and task, else the "
+        "one of the nearest alpha"
     )
     columns = ["", "alpha", "lookahead", "sd", "lookahead+sd"]
     return Table("Beside the paper's Table 1", columns, rows, note) if rows else None
@@ -61,10 +75,15 @@ def _rows(cells: dict[tuple[str, str], dict[str, Measures]]) -> Iterator[list[st
         measured = next((m.alpha for m in ahead if m.alpha), None)
         if measured is None:
             continue
-        said = {mode: plain(m.speed.tokens if m.speed else None, 2, unit="x") for mode, m in by_mode.items()}
+        said = {
+            mode: plain(m.speed.tokens if m.speed else None, 2, unit="x")
+            for mode, m in by_mode.items()
+        }
         modes = [said.get(mode, "-") for mode in ("lookahead", "sd", "lookahead+sd")]
         yield [f"measured: {task}" + (f" ({label})" if label else ""), plain(measured, 2), *modes]
-        row = _row(next(iter(by_mode.values())).group.models["target"].lower(), task, measured.value)
+        row = _row(
+            next(iter(by_mode.values())).group.models["target"].lower(), task, measured.value
+        )
         if row not in told:
             told.add(row)
             speeds = (f"{speed:.2f}x" for speed in row[3:])
@@ -73,4 +92,7 @@ def _rows(cells: dict[tuple[str, str], dict[str, Measures]]) -> Iterator[list[st
 
 def _row(target: str, task: str, alpha: float) -> Row:
     same = [row for key, rows in ROWS.items() if key in target for row in rows if row.task == task]
-    return min(same or [row for rows in ROWS.values() for row in rows], key=lambda row: abs(row.alpha - alpha))
+    return min(
+        same or [row for rows in ROWS.values() for row in rows],
+        key=lambda row: abs(row.alpha - alpha),
+    )

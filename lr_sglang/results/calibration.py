@@ -1,7 +1,8 @@
-"""Calibration from the verdicts in records: thresholds for a cascade, and a curve for the draft's confidence.
+"""Calibration from the verdicts in records: thresholds for a cascade, and a curve for the draft's
+confidence.
 
-Thresholds need a run with ``--verifier cascade:likelihood,judge``, which asks both about every pair; the verdict of the
-last stage is the reference. The curve needs a run with ``--gate``.
+Thresholds need a run with ``--verifier cascade:likelihood,judge``, which asks both about every
+pair; the verdict of the last stage is the reference. The curve needs a run with ``--gate``.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Truth = Callable[[str, str], bool]  # of the target's and the drafted version
 
 @dataclass(frozen=True)
 class Sample:
-    """One pair: the stages' scores in order (None for a stage that gave none), and whether the versions agree."""
+    """One pair: the stages' scores in order (None for a stage that gave none), and whether the
+    versions agree.
+    """
 
     scores: tuple[float | None, ...]
     agree: bool
@@ -40,8 +43,8 @@ class Confidence:
 
     Attributes:
         accepted: number of acceptances among the curve's verdicts.
-        auc: the chance that an accepted step had more confidence than a rejected one; 0.5 predicts nothing, None if
-            all steps were accepted or all rejected.
+        auc: the chance that an accepted step had more confidence than a rejected one; 0.5 predicts
+            nothing, None if all steps were accepted or all rejected.
     """
 
     curve: policy.Calibration
@@ -54,7 +57,9 @@ class Confidence:
 
 
 def confidence(records: Iterable[Record]) -> Confidence | None:
-    """The gate's calibration; None where records have too few verdicts on drafts with a confidence."""
+    """The gate's calibration; None where records have too few verdicts on drafts with a
+    confidence.
+    """
     pairs = list(policy.pairs_of(records))
     if len(pairs) < LEAST:
         return None
@@ -70,9 +75,9 @@ class Calibration:
     """Thresholds for every stage but the last.
 
     Attributes:
-        stages: of each ``verifier``, ``reject_below``, ``accept_above``, and their effect on the ``pairs`` that
-            reached it: how many it accepts and rejects, how many of these rightly, with the 95 % interval of that
-            share, and how many it leaves to the next stage.
+        stages: of each ``verifier``, ``reject_below``, ``accept_above``, and their effect on the
+            ``pairs`` that reached it: how many it accepts and rejects, how many of these rightly,
+            with the 95 % interval of that share, and how many it leaves to the next stage.
     """
 
     precision: float
@@ -84,12 +89,16 @@ class Calibration:
         return {"stages": list(self.stages), "last": self.last, "precision": self.precision}
 
 
-def calibrate(records: Sequence[Record], precision: float, truth: Truth | None = None) -> Calibration:
-    """Chooses each stage's thresholds so that it decides as many pairs as possible with the wanted precision.
+def calibrate(
+    records: Sequence[Record], precision: float, truth: Truth | None = None
+) -> Calibration:
+    """Chooses each stage's thresholds so that it decides as many pairs as possible with the wanted
+    precision.
 
     Args:
         records: of one cascade that measured all its stages.
-        precision: share of the pairs that a stage accepts alone (and of those that it rejects) that must be right.
+        precision: share of the pairs that a stage accepts alone (and of those that it rejects) that
+            must be right.
         truth: whether two versions agree; None: the verdict of the last stage.
 
     Raises:
@@ -104,18 +113,29 @@ def calibrate(records: Sequence[Record], precision: float, truth: Truth | None =
         row = {**dataclasses.asdict(stage), "pairs": len(samples)}
         for what, verdict in (("accepted", True), ("rejected", False)):
             right = [agree is verdict for said, agree in decided if said is verdict]
-            row |= {what: len(right), f"{what}_rightly": sum(right), f"{what}_interval": wilson(sum(right), len(right))}
+            row |= {
+                what: len(right),
+                f"{what}_rightly": sum(right),
+                f"{what}_interval": wilson(sum(right), len(right)),
+            }
         samples = [one for one in samples if stage.decides(one.scores[number]) is None]
         fitted.append({**row, "unsure": len(samples)})
     return Calibration(precision, names[-1], tuple(fitted))
 
 
-def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[float | None, float | None]:
-    """``reject_below`` and ``accept_above``; None if no threshold with enough pairs reaches the precision."""
+def thresholds(
+    scored: Sequence[tuple[float, bool]], precision: float
+) -> tuple[float | None, float | None]:
+    """``reject_below`` and ``accept_above``; None if no threshold with enough pairs reaches the
+    precision.
+    """
     accept = _furthest(scored, precision)
     reject = _furthest([(-score, not agree) for score, agree in scored], precision)
     if reject is not None:  # scores from the next one on are not rejected
-        reject = min((score for score, _ in scored if score > -reject), default=math.nextafter(-reject, math.inf))
+        reject = min(
+            (score for score, _ in scored if score > -reject),
+            default=math.nextafter(-reject, math.inf),
+        )
     if reject is None or accept is None:
         return reject, accept
     return min(reject, accept), accept
@@ -124,7 +144,8 @@ def thresholds(scored: Sequence[tuple[float, bool]], precision: float) -> tuple[
 def _furthest(scored: Iterable[tuple[float, bool]], precision: float) -> float | None:
     """The lowest score from which on upwards the share of right pairs is high enough.
 
-    It is the score of a right pair: a lower threshold, as far as the precision allows one, would add wrong pairs only.
+    It is the score of a right pair: a lower threshold, as far as the precision allows one, would
+    add wrong pairs only.
     """
     right, number, found = 0, 0, None
     for score, tied in groupby(sorted(scored, key=lambda one: -one[0]), key=lambda one: one[0]):
@@ -158,13 +179,21 @@ def read(records: Iterable[Record], truth: Truth | None = None) -> tuple[list[st
                 if verdict is None or verdict["failed"] or verdict["by"] in _DECIDED_WITHOUT:
                     continue
                 agree = verdict["accepted"] if truth is None else truth(step["target_text"], text)
-                samples.append(Sample(tuple(one["score"] for one in verdict.get("earlier", ())), agree))
+                samples.append(
+                    Sample(tuple(one["score"] for one in verdict.get("earlier", ())), agree)
+                )
     if len(cascades) != 1:
         said = f"of {len(cascades)} different cascades" if cascades else "of no cascade"
-        hint = "make them with --verifier cascade:likelihood,judge, or another list of stages; or with --gate"
+        hint = (
+            "make them with --verifier cascade:likelihood,judge, or another list of stages; "
+            "or with --gate"
+        )
         raise RecordError(f"the records are {said}", hint=hint)
     names = [stage.verifier for stage in verifier_registry.stages(cascades.pop().partition(":")[2])]
     whole = [sample for sample in samples if len(sample.scores) == len(names) - 1]
     if not whole:
-        raise RecordError("the records have no pair that every stage was asked about", hint="--verifier cascade:A,B")
+        raise RecordError(
+            "the records have no pair that every stage was asked about",
+            hint="--verifier cascade:A,B",
+        )
     return names, whole

@@ -57,19 +57,23 @@ class Collection:
         return "; ".join(f"{role} {', '.join(of)}" for role, of in names.items() if of)
 
     def base(self, group: Group, mode: str = "autoregressive") -> Group | None:
-        """The group of this mode that a group is compared with; of several comparable ones, that with the most settings
-        in common."""
-        alike = [g for g in self.groups if g.mode == mode and g is not group and g.comparable(group)]
+        """The group of this mode that a group is compared with; of several comparable ones, that
+        with the most settings in common."""
+        alike = [
+            g for g in self.groups if g.mode == mode and g is not group and g.comparable(group)
+        ]
         wanted = group.settings.items()
-        return max(alike, key=lambda g: sum(item in wanted for item in g.settings.items()), default=None)
+        return max(
+            alike, key=lambda g: sum(item in wanted for item in g.settings.items()), default=None
+        )
 
 
 def read(arguments: Sequence[str | Path]) -> Collection:
     """Reads folders of runs; several of one task, mode and setting are merged.
 
     Args:
-        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's. ``MODE=`` or
-            ``MODE@TASK=`` before one of the latter says what its files do not.
+        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's.
+            ``MODE=`` or ``MODE@TASK=`` before one of the latter says what its files do not.
 
     Raises:
         RecordError: there is nothing, or a line is no record.
@@ -84,7 +88,9 @@ def read(arguments: Sequence[str | Path]) -> Collection:
                 _sort(*_read(folder, mode, task, notes), groups)
                 folders.append(str(folder))
         except OSError as error:
-            raise RecordError(f"{error.filename or argument}: cannot be read: {error.strerror}") from error
+            raise RecordError(
+                f"{error.filename or argument}: cannot be read: {error.strerror}"
+            ) from error
     if not groups:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
     return Collection(labelled(list(groups.values())), notes, folders)
@@ -104,7 +110,9 @@ def _argument(text: str) -> tuple[Path, str, str]:
     if named is None or Path(text).exists():
         return plugin_files.expanded(text), "", ""
     if named["mode"] not in MODES:
-        raise RecordError(f"{text}: there is no mode {named['mode']!r}", hint=f"one of {', '.join(MODES)}")
+        raise RecordError(
+            f"{text}: there is no mode {named['mode']!r}", hint=f"one of {', '.join(MODES)}"
+        )
     return plugin_files.expanded(named["path"]), named["mode"], named["task"] or ""
 
 
@@ -114,7 +122,11 @@ def _folders(path: Path) -> list[Path]:
 
     if path.is_file() or is_run(path):
         return [path]
-    below = sorted(folder for folder in path.iterdir() if folder.is_dir() and is_run(folder)) if path.is_dir() else []
+    below = (
+        sorted(folder for folder in path.iterdir() if folder.is_dir() and is_run(folder))
+        if path.is_dir()
+        else []
+    )
     if not below:
         why = "there are no records in it" if path.is_dir() else "there is no such folder"
         raise RecordError(f"{path}: {why}", hint=f"give the folder of a run, which has {RECORDS}")
@@ -127,10 +139,15 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
     if not path.exists():
         return reference.read(folder, mode, task), 1
     if mode:
-        raise RecordError(f"{folder}: its records say which mode they are of", hint=f"leave out {mode}=")
+        raise RecordError(
+            f"{folder}: its records say which mode they are of", hint=f"leave out {mode}="
+        )
     records, cut = read_records(path)
     if cut:
-        notes.append(f"{path}: its last line is cut off ({len(cut)} bytes); the run may be at work, or was killed")
+        notes.append(
+            f"{path}: its last line is cut off ({len(cut)} bytes); the run may be at work, or "
+            "was killed"
+        )
     if failed := len(grading_failed(records)):
         again = f"lr-sglang grade {path.parent} does it again"
         notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")
@@ -138,7 +155,9 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         if missing := [name for name in _NEEDED if name not in record]:
             raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
     try:
-        at_once = int(json.loads((path.parent / RUN).read_text(encoding="utf-8")).get("concurrency") or 1)
+        at_once = int(
+            json.loads((path.parent / RUN).read_text(encoding="utf-8")).get("concurrency") or 1
+        )
     except (OSError, ValueError, TypeError, AttributeError):
         at_once = 1
     return records, at_once
@@ -148,7 +167,9 @@ def _sort(records: Iterable[Record], concurrency: int, groups: dict[str, Group])
     """Puts records into the groups that they belong to."""
     for record in records:
         config, mode = record["config"], record["mode"]
-        task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
+        task = str(
+            record.get("task") or config.get("task") or config.get("questions") or "questions"
+        )
         at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
         settings = {name: value for name, value in flat(config) if name not in _LOOSE}
         name = json.dumps([task, mode, at_once, settings], sort_keys=True)

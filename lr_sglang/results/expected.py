@@ -1,4 +1,6 @@
-"""The speed-up that the formulas expect of a run, from its measured alpha, c1 and verdicts, term by term."""
+"""The speed-up that the formulas expect of a run, from its measured alpha, c1 and verdicts, term by
+term.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +18,20 @@ from lr_sglang.theory.planner import Case
 
 @dataclass(frozen=True)
 class Expected:
-    """Speed-ups in tokens per second; from ``paper`` to ``slowdown``, each takes one more effect into account.
+    """Speed-ups in tokens per second; from ``paper`` to ``slowdown``, each takes one more effect
+    into account.
 
     Attributes:
-        paper: S1 or S2 (async), f_sync: steps of equal cost, verdicts without cost, endless answers.
+        paper: S1 or S2 (async), f_sync: steps of equal cost, verdicts without cost, endless
+            answers.
         judge: with the measured time of verdicts.
         ends: with the measured length of answers.
-        slowdown: with the measured slowdown of parallel target steps; everything that the formulas include.
-        alpha, c1, verdict, steps, slower: the measured inputs; the time of a verdict is in target steps.
-        measured: the real speed-up; no formula has the rest (uneven steps, late drafts, prefill, queueing, controller).
+        slowdown: with the measured slowdown of parallel target steps; everything that the formulas
+            include.
+        alpha, c1, verdict, steps, slower: the measured inputs; the time of a verdict is in target
+            steps.
+        measured: the real speed-up; no formula has the rest (uneven steps, late drafts, prefill,
+            queueing, controller).
     """
 
     paper: float
@@ -40,17 +47,27 @@ class Expected:
 
 
 def expected(collection: Collection, group: Group) -> Expected | None:
-    """The expectation for a lookahead group; None if its records do not suffice, or drafting is no faster.
+    """The expectation for a lookahead group; None if its records do not suffice, or drafting is no
+    faster.
 
-    The formulas hold for one answer at one depth, and not for programs that make several generations.
+    The formulas hold for one answer at one depth, and not for programs that make several
+    generations.
     """
     if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
         return None
-    base = collection.base(group, without(group.records))  # the group with the same token layer, if any
+    base = collection.base(
+        group, without(group.records)
+    )  # the group with the same token layer, if any
     found = _measured([*group.records, *(base.records if base else ())], group.mode)
     if found is None:
         return None
-    alpha, c1, judge, steps, slower = found.alpha, found.c1, found.judge, min(found.steps, MAX_STEPS), found.slowdown
+    alpha, c1, judge, steps, slower = (
+        found.alpha,
+        found.c1,
+        found.judge,
+        min(found.steps, MAX_STEPS),
+        found.slowdown,
+    )
 
     def gains(case: Case) -> float:
         return case.speedup(found.schedule, found.depth)
@@ -62,11 +79,13 @@ def expected(collection: Collection, group: Group) -> Expected | None:
 
 
 def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float | None:
-    """The speed-up over plain decoding that ``lr-sglang plan --records`` computes for one mode of a run.
+    """The speed-up over plain decoding that ``lr-sglang plan --records`` computes for one mode of a
+    run.
 
     Args:
         records: of the run.
-        length: acceptance length of the target's token layer, whose cost is taken as 0; None without one.
+        length: acceptance length of the target's token layer, whose cost is taken as 0; None
+            without one.
     """
     if mode not in AHEAD:
         return length
@@ -80,7 +99,9 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
 
 def _case(found: Measured) -> Case:
     """The case with all measured inputs."""
-    return Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS))
+    return Case(
+        found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps=min(found.steps, MAX_STEPS)
+    )
 
 
 def _at_one_depth(record: Record) -> bool:

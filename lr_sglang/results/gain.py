@@ -1,4 +1,6 @@
-"""Whether looking ahead pays: speed against a plain mode on the same questions, and what it costs the target."""
+"""Whether looking ahead pays: speed against a plain mode on the same questions, and what it costs
+the target.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,10 @@ class Gain:
     Attributes:
         speed: seconds of the plain mode over those of the mode.
         accuracy: the mode's less the plain mode's; None if no right answer is known.
-        written, plainly: tokens that the target generated for each token of an answer, with the mode and without.
-        read: tokens of prompts that the target computed for each token of an answer, with the mode and without.
+        written, plainly: tokens that the target generated for each token of an answer, with the
+            mode and without.
+        read: tokens of prompts that the target computed for each token of an answer, with the mode
+            and without.
     """
 
     mode: str
@@ -40,7 +44,9 @@ class Gain:
 
     @property
     def clear(self) -> bool:
-        """Whether the interval of the speed lies on one side of 1, so that more questions are hardly needed."""
+        """Whether the interval of the speed lies on one side of 1, so that more questions are
+        hardly needed.
+        """
         return not self.speed.holds(1.0) and self.speed.low is not None
 
     def to_dict(self) -> dict[str, Any]:
@@ -66,9 +72,14 @@ def gain(collection: Collection, mode: str, plain: str) -> Gain:
 
     def each(name: str, count: Callable[[dict[str, int]], int]) -> float:
         tokens = [record["tokens"] for record in groups[name].ended]
-        return float(sum(count(one["target"]) for one in tokens) / max(1, sum(one["used"] for one in tokens)))
+        return float(
+            sum(count(one["target"]) for one in tokens) / max(1, sum(one["used"] for one in tokens))
+        )
 
     written = each(mode, lambda t: t["generated"]), each(plain, lambda t: t["generated"])
-    read = each(mode, lambda t: t["prompt"] - t["cached"]), each(plain, lambda t: t["prompt"] - t["cached"])
+    read = (
+        each(mode, lambda t: t["prompt"] - t["cached"]),
+        each(plain, lambda t: t["prompt"] - t["cached"]),
+    )
     accuracy = statistics.difference(differences(groups[mode], groups[plain]))
     return Gain(mode, plain, found.seconds, accuracy, written, read)

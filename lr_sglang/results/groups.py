@@ -29,9 +29,10 @@ class Group:
 
     Attributes:
         settings: the configuration, flat, without the settings that may differ within a group.
-        label: the settings that distinguish it from other groups of its task and mode; empty if there is none.
-        marks: warnings about all its figures: ``simulated``, ``dummy weights``, ``simulated acceptance``,
-            ``reference``.
+        label: the settings that distinguish it from other groups of its task and mode; empty if
+            there is none.
+        marks: warnings about all its figures: ``simulated``, ``dummy weights``, ``simulated
+            acceptance``, ``reference``.
     """
 
     task: str
@@ -53,7 +54,11 @@ class Group:
     @property
     def models(self) -> dict[str, str]:
         """The known models, by role."""
-        return {role: str(one["model"]) for role, one in _runtimes(self.records[0]).items() if one.get("model")}
+        return {
+            role: str(one["model"])
+            for role, one in _runtimes(self.records[0]).items()
+            if one.get("model")
+        }
 
     @property
     def ended(self) -> list[Record]:
@@ -61,7 +66,9 @@ class Group:
         return [record for record in self.records if record["error"] is None]
 
     def by_pair(self) -> dict[Pair, Record]:
-        """Each record by its question and sample; those of several folders are numbered 0, 1 and so on."""
+        """Each record by its question and sample; those of several folders are numbered 0, 1 and so
+        on.
+        """
         seen: Counter[tuple[str, int]] = Counter()
         found = {}
         for record in self.records:
@@ -72,12 +79,18 @@ class Group:
 
     def value(self, setting: str) -> Any:
         """A setting by its short name or its own, such as ``depth``."""
-        return next((value for name, value in self.settings.items() if setting in (short(name), name)), None)
+        return next(
+            (value for name, value in self.settings.items() if setting in (short(name), name)), None
+        )
 
     def comparable(self, other: Group) -> bool:
         """Whether both are of the same task, target, sampling, limits and concurrency."""
         ours, theirs = (
-            {k: v for k, v in one.settings.items() if v is not None and k.startswith(("sampling.", "limits."))}
+            {
+                k: v
+                for k, v in one.settings.items()
+                if v is not None and k.startswith(("sampling.", "limits."))
+            }
             for one in (self, other)
         )
         places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
@@ -98,14 +111,20 @@ def _asked_for(layer: Any) -> bool:
 
 _MARKS: dict[str, Callable[[Record], bool]] = {
     "simulated": lambda r: _versions(r).get("runtimes") == "simulated",
-    "dummy weights": lambda r: any(str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()),
-    "simulated acceptance": lambda r: any(_asked_for(one.get("token_layer")) for one in _runtimes(r).values()),
+    "dummy weights": lambda r: any(
+        str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()
+    ),
+    "simulated acceptance": lambda r: any(
+        _asked_for(one.get("token_layer")) for one in _runtimes(r).values()
+    ),
     "reference": lambda r: _versions(r).get("made_by") == "reference",
 }
 
 
 def labelled(groups: list[Group]) -> list[Group]:
-    """Groups in the order of tables, labelled by the settings in which groups of a task and mode differ."""
+    """Groups in the order of tables, labelled by the settings in which groups of a task and mode
+    differ.
+    """
     like: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         like[group.task, group.mode].append(group)
@@ -117,14 +136,20 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
-            words += [f"program {program(group)}"] if programs and program(group) else []  # others have none
-            words += [group.settings["fair"]] if group.settings.get("fair") else []  # even if it is the same for all
+            words += (
+                [f"program {program(group)}"] if programs and program(group) else []
+            )  # others have none
+            words += (
+                [group.settings["fair"]] if group.settings.get("fair") else []
+            )  # even if it is the same for all
             made.append(replace(group, label=", ".join(dict.fromkeys(words))))
     tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
 
     def place(group: Group) -> tuple[Any, ...]:
         """A sort key with the settings that are numbers, so that a sweep is in order."""
-        numbers = sorted((k, float(v)) for k, v in group.settings.items() if type(v) in (int, float))
+        numbers = sorted(
+            (k, float(v)) for k, v in group.settings.items() if type(v) in (int, float)
+        )
         rank = modes.index(group.mode) if group.mode in modes else len(modes)
         return tasks.index(group.task), rank, numbers, group.concurrency
 
@@ -138,10 +163,14 @@ def program(group: Group) -> str:
 
 
 def _differing(alike: Sequence[Group]) -> list[str]:
-    """Settings that differ. Of settings that always differ together only one, the target's before the draft's."""
+    """Settings that differ. Of settings that always differ together only one, the target's before
+    the draft's.
+    """
     names = {name for group in alike for name in group.settings}
     found: dict[str, str] = {}
-    for name in sorted(names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)):
+    for name in sorted(
+        names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)
+    ):
         values = [json.dumps(group.settings.get(name)) for group in alike]
         if len(set(values)) > 1:
             found.setdefault(str([values.index(value) for value in values]), name)
@@ -150,7 +179,9 @@ def _differing(alike: Sequence[Group]) -> list[str]:
 
 def short(setting: str) -> str:
     """The name of a setting in tables."""
-    return _SHORT.get(setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " "))
+    return _SHORT.get(
+        setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " ")
+    )
 
 
 def _said(value: Any) -> str:

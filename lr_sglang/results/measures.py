@@ -1,4 +1,6 @@
-"""All figures of a group of records: quality, speed, acceptance, parts of the time, and the formulas' expectation."""
+"""All figures of a group of records: quality, speed, acceptance, parts of the time, and the
+formulas' expectation.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Speed:
 
     Attributes:
         seconds: the other's summed seconds over the group's.
-        tokens: tokens per second over the other's; differs from ``seconds`` if answers are longer or shorter.
+        tokens: tokens per second over the other's; differs from ``seconds`` if answers are longer
+            or shorter.
         each: geometric mean of single answers' ratios of seconds.
     """
 
@@ -43,9 +46,11 @@ class Measures:
     """Figures of a group; None where nothing was measured.
 
     Attributes:
-        spread: standard deviation of accuracy over the samples (what the paper gives as +-), with two or more.
+        spread: standard deviation of accuracy over the samples (what the paper gives as +-), with
+            two or more.
         alpha, alpha_mean: pooled over all judged steps; the mean over answers.
-        runs: alpha by the number of steps accepted before in the same cycle; ``positions``: by step of the answer.
+        runs: alpha by the number of steps accepted before in the same cycle; ``positions``: by step
+            of the answer.
         judge_seconds: time of a verdict, without those that asked no verifier.
         thinks: mean number of "</think>" in an answer.
     """
@@ -81,8 +86,13 @@ class Measures:
         group = self.group
         names = ("task", "mode", "label", "marks", "concurrency", "models", "settings")
         about = {name: getattr(group, name) for name in names} | {"marks": list(group.marks)}
-        about |= {"samples": len(group.records), "questions": len({r["question_id"] for r in group.records})}
-        return about | {name: _plain(value) for name, value in vars(self).items() if name != "group"}
+        about |= {
+            "samples": len(group.records),
+            "questions": len({r["question_id"] for r in group.records}),
+        }
+        return about | {
+            name: _plain(value) for name, value in vars(self).items() if name != "group"
+        }
 
 
 def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> Measures:
@@ -114,10 +124,16 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         alpha_mean=_mean([r["alpha"] for r in ended if r.get("alpha") is not None]),
         runs=_by((name, before, ok) for name, steps in judged for _, before, ok in steps),
         positions=_by((name, place, ok) for name, steps in judged for place, _, ok in steps),
-        late=sum(any(v is not None and v["by"] == "late" for v in s["verdicts"]) for r in ended for s in r["steps"]),
+        late=sum(
+            any(v is not None and v["by"] == "late" for v in s["verdicts"])
+            for r in ended
+            for s in r["steps"]
+        ),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
-        step_seconds=_per(ended, lambda r: _times(r, "target")) if group.mode.startswith("lo") else None,
+        step_seconds=_per(ended, lambda r: _times(r, "target"))
+        if group.mode.startswith("lo")
+        else None,
         judge_seconds=_per(ended, _verdicts),
         wasted=sum(r["tokens"]["wasted"] for r in group.records) / generated if generated else None,
         time=accounting.total(ended),
@@ -127,8 +143,15 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
 
 def speed(group: Group, base: Group) -> Speed | None:
     """The speed-up over another group; None if they have no answer in common."""
-    pairs = [(key[0], m, b) for key, m, b in _pairs(group, base) if m["error"] is None and b["error"] is None]
-    sums = _sums((q, (b["seconds"], m["seconds"], m["tokens"]["used"], b["tokens"]["used"])) for q, m, b in pairs)
+    pairs = [
+        (key[0], m, b)
+        for key, m, b in _pairs(group, base)
+        if m["error"] is None and b["error"] is None
+    ]
+    sums = _sums(
+        (q, (b["seconds"], m["seconds"], m["tokens"]["used"], b["tokens"]["used"]))
+        for q, m, b in pairs
+    )
     columns = list(zip(*sums.values(), strict=True))
     if not columns:
         return None
@@ -141,7 +164,9 @@ def speed(group: Group, base: Group) -> Speed | None:
 
 
 def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
-    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if only the other."""
+    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if
+    only the other.
+    """
     found: dict[Hashable, list[float]] = defaultdict(list)
     for key, mine, other in _pairs(group, base):
         if mine["correct"] is not None and other["correct"] is not None:
@@ -155,8 +180,8 @@ def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Re
 
 
 def _judged(record: Record) -> Iterable[tuple[int, int, bool]]:
-    """The judged steps (a draft was compared, or came too late): position, number of steps accepted directly before,
-    and whether this one was accepted."""
+    """The judged steps (a draft was compared, or came too late): position, number of steps accepted
+    directly before, and whether this one was accepted."""
     before = 0
     for place, step in enumerate(record["steps"]):
         if any(v is not None and not v["failed"] for v in step["verdicts"]):
@@ -184,11 +209,15 @@ def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, 
     """Sums columns of numbers by question."""
     sums: dict[Hashable, tuple[float, ...]] = {}
     for question, values in rows:
-        sums[question] = tuple(map(sum, zip(sums.get(question, (0.0,) * len(values)), values, strict=True)))
+        sums[question] = tuple(
+            map(sum, zip(sums.get(question, (0.0,) * len(values)), values, strict=True))
+        )
     return sums
 
 
-def _counts(records: Iterable[Record], count: Callable[[Record], tuple[float, float]]) -> dict[Hashable, Any]:
+def _counts(
+    records: Iterable[Record], count: Callable[[Record], tuple[float, float]]
+) -> dict[Hashable, Any]:
     return _sums((record["question_id"], count(record)) for record in records)
 
 
@@ -202,7 +231,11 @@ def _spread(graded: Sequence[Record]) -> float | None:
     by_sample: dict[int, list[bool]] = defaultdict(list)
     for record in graded:
         by_sample[record["sample"]].append(bool(record["correct"]))
-    return float(np.std(list(map(np.mean, by_sample.values())), ddof=1)) if len(by_sample) > 1 else None
+    return (
+        float(np.std(list(map(np.mean, by_sample.values())), ddof=1))
+        if len(by_sample) > 1
+        else None
+    )
 
 
 def _times(record: Record, role: str) -> tuple[float, float]:
@@ -214,11 +247,17 @@ def _c1(records: Sequence[Record]) -> Estimate | None:
     """Mean draft step over mean target step."""
     sums = _sums((r["question_id"], (*_times(r, "draft"), *_times(r, "target"))) for r in records)
     rows = [row for row in sums.values() if row[1] and row[3]]
-    return st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], int(sum(r[1] for r in rows))) if rows else None
+    return (
+        st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], int(sum(r[1] for r in rows)))
+        if rows
+        else None
+    )
 
 
 def _verdicts(record: Record) -> tuple[float, float]:
-    said = [v for step in record["steps"] for v in step["verdicts"] if v is not None and not v["failed"]]
+    said = [
+        v for step in record["steps"] for v in step["verdicts"] if v is not None and not v["failed"]
+    ]
     seconds = [v["seconds"] for v in said if v["by"] not in _UNASKED and v["seconds"] > 0]
     return sum(seconds), len(seconds)
 

@@ -1,4 +1,6 @@
-"""Records in little memory: a run of the paper's size has tens of thousands, of up to a megabyte each."""
+"""Records in little memory: a run of the paper's size has tens of thousands, of up to a megabyte
+each.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ _SHARED = ("config", "versions")
 
 
 class Packed(UserDict[str, Any]):
-    """A record that is read like any other. Fields may be replaced, but their values must not be changed in place.
+    """A record that is read like any other. Fields may be replaced, but their values must not be
+    changed in place.
 
     An answer of 1,000 branches takes 0.09 MB in place of 1.4 MB.
 

@@ -1,4 +1,6 @@
-"""Common style and files (PNG and SVG) of a report's plots, drawn by matplotlib (the extra ``plots``)."""
+"""Common style and files (PNG and SVG) of a report's plots, drawn by matplotlib (the extra
+``plots``).
+"""
 
 from __future__ import annotations
 
@@ -30,16 +32,38 @@ MODES = {
     "lossless": (PURPLE, "v", ".."),
 }
 # Colour and hatch of the parts of the critical path.
-_LOOKS = ((BLUE, ""), (SKY, ".."), (GREEN, "//"), (ORANGE, "\\\\"), (YELLOW, ""), (PURPLE, "xx"), (GREY, ""))
-PART_LOOKS = {part: {"color": colour, "hatch": hatch} for part, (colour, hatch) in zip(PARTS, _LOOKS, strict=True)}
+_LOOKS = (
+    (BLUE, ""),
+    (SKY, ".."),
+    (GREEN, "//"),
+    (ORANGE, "\\\\"),
+    (YELLOW, ""),
+    (PURPLE, "xx"),
+    (GREY, ""),
+)
+PART_LOOKS = {
+    part: {"color": colour, "hatch": hatch}
+    for part, (colour, hatch) in zip(PARTS, _LOOKS, strict=True)
+}
 # Text stays text, and the file does not depend on the time: the same numbers make the same file.
 FIXED: Any = {"svg.fonttype": "none", "svg.hashsalt": "lr-sglang"}
 STYLE: Any = {
     **FIXED,
     # A dollar sign in a model's name or an answer begins no formula.
     "text.parse_math": False,
-    **{"font.size": 12, "axes.titlesize": 13, "lines.linewidth": 1.8, "lines.markersize": 7, "hatch.linewidth": 0.6},
-    **{"axes.spines.top": False, "axes.spines.right": False, "legend.frameon": False, "axes.axisbelow": True},
+    **{
+        "font.size": 12,
+        "axes.titlesize": 13,
+        "lines.linewidth": 1.8,
+        "lines.markersize": 7,
+        "hatch.linewidth": 0.6,
+    },
+    **{
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "legend.frameon": False,
+        "axes.axisbelow": True,
+    },
     **{"axes.grid": True, "axes.grid.axis": "y", "grid.color": "#d8d8d8", "grid.linewidth": 0.8},
 }
 
@@ -52,7 +76,10 @@ def look(mode: str) -> tuple[str, str, str]:
 
 
 def draw_each(
-    makers: Mapping[str, Callable[[Subject], Figure | None]], subject: Subject, folder: Path, warning: str
+    makers: Mapping[str, Callable[[Subject], Figure | None]],
+    subject: Subject,
+    folder: Path,
+    warning: str,
 ) -> list[Path]:
     """Draws the picture of each maker that has figures; returns the files.
 
@@ -76,7 +103,9 @@ def draw_each(
                 with writing(path, "give another --plots"):
                     folder.mkdir(parents=True, exist_ok=True)
                     save(figure, path, 150)
-                figure.set_layout_engine("none")  # all files of a picture get the layout of the first
+                figure.set_layout_engine(
+                    "none"
+                )  # all files of a picture get the layout of the first
                 made.append(path)
     return made
 
@@ -96,7 +125,9 @@ def matplotlib() -> Any:
 
 def save(figure: Figure, path: Path, dpi: int) -> None:
     """Writes a picture, without its date."""
-    figure.savefig(path, dpi=dpi, metadata={"Date" if path.suffix.lower() == ".svg" else "Software": None})
+    figure.savefig(
+        path, dpi=dpi, metadata={"Date" if path.suffix.lower() == ".svg" else "Software": None}
+    )
 
 
 def new_figure(width: float, height: float = 4.5) -> tuple[Figure, Axes]:

@@ -52,13 +52,24 @@ def make(
         **{"seed": job.sampling.seed, "seeded": trace.seeded},
         **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
         **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
-        **{"finish": trace.finish, "seconds": round(trace.seconds, 6), "drained": round(trace.drained, 6)},
+        **{
+            "finish": trace.finish,
+            "seconds": round(trace.seconds, 6),
+            "drained": round(trace.drained, 6),
+        },
         **{"prompt_tokens": trace.prompt_tokens, "cycles": trace.cycles},
-        **{"judged": trace.judged, "accepted": trace.accepted, "alpha": trace.alpha, "tokens": trace.tokens()},
+        **{
+            "judged": trace.judged,
+            "accepted": trace.accepted,
+            "alpha": trace.alpha,
+            "tokens": trace.tokens(),
+        },
         "outcomes": {role: dict(counts) for role, counts in trace.outcomes().items()},
         "failures": {role: count for role, count in trace.failures.items() if count},
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
-        "steps": [{**dataclasses.asdict(step), "seconds": round(step.seconds, 6)} for step in trace.steps],
+        "steps": [
+            {**dataclasses.asdict(step), "seconds": round(step.seconds, 6)} for step in trace.steps
+        ],
         "branches": [of_branch(branch) for branch in trace.branches],
         **({"program": trace.program} if trace.program else {}),
         **{"config": config, "versions": versions},
@@ -70,9 +81,19 @@ def of_branch(branch: Branch) -> Record:
     sd, ended, outcome = branch.speculation, branch.ended, branch.outcome
     return {
         **{name: getattr(branch, name) for name in ("role", "position", "alternative", "seed")},
-        **{"started": round(branch.started, 6), "ended": None if ended is None else round(ended, 6)},
-        **{"prompt": branch.prompt_tokens, "cached": branch.cached_tokens, "shareable": branch.shared_tokens},
-        **{"generated": branch.generated_tokens, "sd": [sd.verified, sd.drafted, sd.accepted] if sd else None},
+        **{
+            "started": round(branch.started, 6),
+            "ended": None if ended is None else round(ended, 6),
+        },
+        **{
+            "prompt": branch.prompt_tokens,
+            "cached": branch.cached_tokens,
+            "shareable": branch.shared_tokens,
+        },
+        **{
+            "generated": branch.generated_tokens,
+            "sd": [sd.verified, sd.drafted, sd.accepted] if sd else None,
+        },
         **{"outcome": None if outcome is None else str(outcome), "error": branch.error},
         **{name: round(known, 6) for name in WAITS if (known := getattr(branch, name)) is not None},
     }

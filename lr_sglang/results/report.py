@@ -18,8 +18,10 @@ from lr_sglang.results.tables import Table
 SCHEMA = 1
 WARNINGS = {
     "simulated": "simulated runtimes: the figures say nothing of models",
-    "dummy weights": "random weights: times are real, the words are not, so accuracy and acceptance mean nothing",
-    "simulated acceptance": "how many tokens a verification of the token layer gives was asked for, not measured",
+    "dummy weights": "random weights: times are real, the words are not, so accuracy and "
+    "acceptance mean nothing",
+    "simulated acceptance": "how many tokens a verification of the token layer gives was asked "
+    "for, not measured",
     "reference": "made by the paper's own code, which records no steps",
 }
 
@@ -41,8 +43,16 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
         return {
-            **{"schema": SCHEMA, "folders": self.collection.folders, "notes": self.collection.notes},
-            **{"marks": list(self.collection.marks), "warning": self.warning, "margin": self.margin},
+            **{
+                "schema": SCHEMA,
+                "folders": self.collection.folders,
+                "notes": self.collection.notes,
+            },
+            **{
+                "marks": list(self.collection.marks),
+                "warning": self.warning,
+                "margin": self.margin,
+            },
             "groups": [m.to_dict() for m in self.measures],
         }
 
@@ -86,7 +96,9 @@ def as_csv(report: Report) -> str:
     """A row a group, a column a figure; intervals are columns of their own (``accuracy.low``)."""
     rows = [dict(_columns(group)) for group in report.to_dict()["groups"]]
     file = io.StringIO()
-    writer = csv.DictWriter(file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n")
+    writer = csv.DictWriter(
+        file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
+    )
     writer.writeheader()
     writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
     return file.getvalue()
@@ -104,4 +116,8 @@ def _columns(group: dict[str, Any]) -> list[tuple[str, Any]]:
 
 def _harmless(value: Any) -> Any:
     """Quotes text that a spreadsheet would take for a formula."""
-    return f"'{value}" if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return (
+        f"'{value}"
+        if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
+        else value
+    )

@@ -1,7 +1,8 @@
 """Estimates with 95 % intervals over questions, with all samples of each.
 
-Shares get Wilson's interval, whose width is not zero at 0 and 1; ratios of sums are resampled, because a few long
-answers may make most of them. ``docs/reports.md`` has the reasons and the measured coverage.
+Shares get Wilson's interval, whose width is not zero at 0 and 1; ratios of sums are resampled,
+because a few long answers may make most of them. ``docs/reports.md`` has the reasons and the
+measured coverage.
 """
 
 from __future__ import annotations
@@ -22,10 +23,12 @@ Floats = NDArray[np.float64]
 Verdict = Literal["kept", "worse", "open"]
 
 RESAMPLES = 2000
-# Fewer questions than this give too few different resamples to studentise; the t interval stands in.
+# Fewer questions than this give too few different resamples to studentise; the t interval stands
+# in.
 LEAST_BOOTSTRAP = 8
-# The t interval also stands in if more than a tenth of the resamples have a smaller part of the error than this: then
-# one question makes most of it, and resamples without that question have no spread to divide by.
+# The t interval also stands in if more than a tenth of the resamples have a smaller part of the
+# error than this: then one question makes most of it, and resamples without that question have no
+# spread to divide by.
 LEAST_SPREAD, MAX_WITHOUT = 0.1, 0.1
 MARGIN = 0.02
 
@@ -34,7 +37,8 @@ MARGIN = 0.02
 class Estimate:
     """A value with its 95 % interval; ``low`` and ``high`` are None if there is one question only.
 
-    ``samples`` counts answers, pairs or judged steps; ``questions`` is the number of questions that they belong to.
+    ``samples`` counts answers, pairs or judged steps; ``questions`` is the number of questions that
+    they belong to.
     """
 
     value: float
@@ -55,9 +59,11 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference(Estimate):
-    """Accuracy of one group less that of another, on the same questions and samples, in shares of 1.
+    """Accuracy of one group less that of another, on the same questions and samples, in shares of
+    1.
 
-    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is below, else ``open``.
+    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is
+    below, else ``open``.
     """
 
     margin: float
@@ -82,8 +88,9 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     """A share, such as accuracy or alpha.
 
     Args:
-        counts: by question, successes and trials. With one trial per question the interval is Wilson's own; else it is
-            Wilson's for the number of independent trials that would have the same standard error.
+        counts: by question, successes and trials. With one trial per question the interval is
+            Wilson's own; else it is Wilson's for the number of independent trials that would have
+            the same standard error.
     """
     kept = [(s, t) for s, t in counts.values() if t]
     if not kept:
@@ -105,16 +112,24 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
 
 @lru_cache(maxsize=8)
 def _weights(questions: int, seed: int = 0) -> Floats:
-    """How often each question is in each resample. The same for every figure of a report, and from run to run."""
-    drawn = np.random.default_rng(seed).multinomial(questions, np.full(questions, 1 / questions), size=RESAMPLES)
+    """How often each question is in each resample. The same for every figure of a report, and from
+    run to run.
+    """
+    drawn = np.random.default_rng(seed).multinomial(
+        questions, np.full(questions, 1 / questions), size=RESAMPLES
+    )
     return drawn.astype(float)
 
 
-def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int) -> Estimate | None:
-    """A product of powers of sums, such as seconds / seconds: the studentised bootstrap of its logarithm.
+def product(
+    columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int
+) -> Estimate | None:
+    """A product of powers of sums, such as seconds / seconds: the studentised bootstrap of its
+    logarithm.
 
     Args:
-        columns: for each factor, the summand of each question; the questions are the same for all factors.
+        columns: for each factor, the summand of each question; the questions are the same for all
+            factors.
         powers: of the factors, in their order.
         samples: of the estimate, which shows it.
     """
@@ -126,22 +141,32 @@ def product(columns: Sequence[Sequence[float]], powers: Sequence[int], samples: 
     middle = float(signs @ np.log(sums))
     if questions < 2:
         return Estimate(exp(middle), None, None, samples, questions)
-    # The influence of each question on the logarithm: the sum of power * its share of the factor's sum.
+    # The influence of each question on the logarithm: the sum of power * its share of the factor's
+    # sum.
     influence = (signs[:, None] * table / sums[:, None]).sum(axis=0) - signs.sum() / questions
     spread = sqrt(float((influence**2).sum()) * questions / (questions - 1))
     down = up = _t(questions)
     if questions >= LEAST_BOOTSTRAP and spread > 0:
         down, up = _studentised(table, signs, middle, spread) or (down, up)
-    return _estimate(exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions)
+    return _estimate(
+        exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions
+    )
 
 
-def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> tuple[float, float] | None:
-    """The interval's ends in standard errors below and above the value; None if the resamples do not suffice."""
+def _studentised(
+    table: Floats, signs: Floats, middle: float, spread: float
+) -> tuple[float, float] | None:
+    """The interval's ends in standard errors below and above the value; None if the resamples do
+    not suffice.
+    """
     weights = _weights(table.shape[1])
     sums = weights @ table.T
     usable = (sums > 0).all(axis=1)
     sums, weights = sums[usable], weights[usable]
-    parts = sum(sign * column / sums[:, [k]] for k, (sign, column) in enumerate(zip(signs, table, strict=True)))
+    parts = sum(
+        sign * column / sums[:, [k]]
+        for k, (sign, column) in enumerate(zip(signs, table, strict=True))
+    )
     errors = np.sqrt((weights * (parts - signs.sum() / table.shape[1]) ** 2).sum(axis=1))
     sound = errors > LEAST_SPREAD * spread
     if sound.mean() < 1 - MAX_WITHOUT:
@@ -150,11 +175,14 @@ def _studentised(table: Floats, signs: Floats, middle: float, spread: float) -> 
     return float(high), float(-low)
 
 
-def difference(pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN) -> Difference | None:
+def difference(
+    pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
+) -> Difference | None:
     """The paired difference, with Student's t interval over questions.
 
-    For the interval, two questions are added, with a pair each that differs, in opposite directions (Bonett and Price,
-    2012, for one sample): otherwise, if no pair differs, the interval would have no width.
+    For the interval, two questions are added, with a pair each that differs, in opposite directions
+    (Bonett and Price, 2012, for one sample): otherwise, if no pair differs, the interval would have
+    no width.
 
     Args:
         pairs: by question, for each pair 1 (only the first is right), -1 (only the other is) or 0.

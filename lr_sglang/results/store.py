@@ -1,8 +1,9 @@
-"""A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a line a sample.
+"""A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a
+line a sample.
 
-A record reaches the disk when its answer ends, so ``kill -9`` loses only answers in progress. A record whose grade
-takes time is written again with it: the last line of a sample counts, and closing the store leaves no other. A line
-that was cut off is recognised when the run is resumed.
+A record reaches the disk when its answer ends, so ``kill -9`` loses only answers in progress. A
+record whose grade takes time is written again with it: the last line of a sample counts, and
+closing the store leaves no other. A line that was cut off is recognised when the run is resumed.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ def new_folder(root: Path, name: str) -> Path:
     If another run of that name began in the same second, the next second's folder is made.
     """
     now = time.time()
-    while (folder := root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}").exists():
+    while (
+        folder := root / f"{name}_{time.strftime('%Y%m%d_%H%M%S', time.localtime(now))}"
+    ).exists():
         now += 1
     return folder
 
@@ -59,7 +62,8 @@ def newest_folder(root: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> tuple[list[Record], bytes]:
-    """The records of a file, packed, the last one of each sample; and the incomplete last line, empty if there is none.
+    """The records of a file, packed, the last one of each sample; and the incomplete last line,
+    empty if there is none.
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
@@ -97,15 +101,29 @@ def _lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
 
 def _check(record: dict[str, Any]) -> None:
     """Raises TypeError if a field has a wrong type."""
-    wrong = [name for name, kind in _KINDS.items() if name in record and not isinstance(record[name], kind)]
-    wrong += [name for name in ("steps", "branches") for one in record.get(name, ()) if not isinstance(one, dict)]
+    wrong = [
+        name
+        for name, kind in _KINDS.items()
+        if name in record and not isinstance(record[name], kind)
+    ]
+    wrong += [
+        name
+        for name in ("steps", "branches")
+        for one in record.get(name, ())
+        if not isinstance(one, dict)
+    ]
     if wrong or ((error := record.get("error")) and not {"message", "retryable"} <= error.keys()):
         raise TypeError(*wrong)
 
 
 def line_of(record: Record) -> bytes:
     """A record as the file has it."""
-    return json.dumps(dict(record), ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace") + b"\n"
+    return (
+        json.dumps(dict(record), ensure_ascii=False, separators=(",", ":")).encode(
+            "utf-8", "replace"
+        )
+        + b"\n"
+    )
 
 
 class Store:
@@ -121,11 +139,13 @@ class Store:
         cut: bytes of an incomplete last line, which was removed.
 
     Raises:
-        RecordError: another run uses the folder; there are records and ``resume`` is false; they have another
-            configuration; or the folder cannot be written.
+        RecordError: another run uses the folder; there are records and ``resume`` is false; they
+            have another configuration; or the folder cannot be written.
     """
 
-    def __init__(self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False) -> None:
+    def __init__(
+        self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False
+    ) -> None:
         self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Record] = {}
         self._starts: dict[Key, int] = {}  # by sample, where its last line begins in the file
@@ -134,14 +154,18 @@ class Store:
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
-            stack.enter_context(held(folder, "another run is writing to", "wait for it, or give another --output"))
+            stack.enter_context(
+                held(folder, "another run is writing to", "wait for it, or give another --output")
+            )
             stack.callback(self._leave, new)
             with writing(folder):
                 self._open(json.loads(json.dumps(config)), about, resume)
             self._held = stack.pop_all()
 
     def done(self, record_key: Key) -> bool:
-        """Whether a sample need not be made again, because it has a record without a transient error."""
+        """Whether a sample need not be made again, because it has a record without a transient
+        error.
+        """
         record = self.records.get(record_key)
         return record is not None and not (record["error"] and record["error"]["retryable"])
 
@@ -160,12 +184,16 @@ class Store:
                 os.fsync(self._file)
             except OSError as error:
                 os.ftruncate(self._file, end)
-                raise RecordError(f"{self.path}: cannot write a record: {error.strerror}") from error
+                raise RecordError(
+                    f"{self.path}: cannot write a record: {error.strerror}"
+                ) from error
             self._twice |= of in self._starts
             self.records[of], self._starts[of] = Packed(record), end
 
     def close(self) -> None:
-        """Releases the folder for other processes; removes it if we made it and it has no records."""
+        """Releases the folder for other processes; removes it if we made it and it has
+        no records.
+        """
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -180,12 +208,25 @@ class Store:
                 os.close(self._file)
             self._file = -1  # for an ``append`` of another thread after this
         if self._twice:
-            with contextlib.suppress(OSError), self.path.open("rb") as file:  # older lines do no harm
+            with (
+                contextlib.suppress(OSError),
+                self.path.open("rb") as file,
+            ):  # older lines do no harm
                 starts = sorted(self._starts.values())
-                replace_file(self.path, (file.readline() for start in starts if file.seek(start) == start))
+                replace_file(
+                    self.path, (file.readline() for start in starts if file.seek(start) == start)
+                )
         with contextlib.suppress(OSError):
-            ours = (RECORDS, RUN, LOCK)  # the lock last: its next owner then finds nothing of this run
-            if new and not self.records and {path.name for path in self.folder.iterdir()} <= {*ours}:
+            ours = (
+                RECORDS,
+                RUN,
+                LOCK,
+            )  # the lock last: its next owner then finds nothing of this run
+            if (
+                new
+                and not self.records
+                and {path.name for path in self.folder.iterdir()} <= {*ours}
+            ):
                 for name in ours:
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
@@ -213,7 +254,9 @@ class Store:
         try:
             before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise RecordError(f"{self.folder / RUN} is missing or damaged", hint="give another --output") from error
+            raise RecordError(
+                f"{self.folder / RUN} is missing or damaged", hint="give another --output"
+            ) from error
         # A switch that does not exist in an older or newer release counts as off.
         old, new = ({k: v for k, v in flat(table) if v is not False} for table in (before, config))
         wrong = [
@@ -256,7 +299,9 @@ def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
     try:
         lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     except OSError as error:
-        raise RecordError(f"{folder}: cannot be written: {error.strerror}", hint="give the folder of a run") from error
+        raise RecordError(
+            f"{folder}: cannot be written: {error.strerror}", hint="give the folder of a run"
+        ) from error
     try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

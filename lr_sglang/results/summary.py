@@ -24,11 +24,12 @@ def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
 def of_mode(records: list[Record]) -> dict[str, Any]:
     """Figures of one mode; None for a figure that was not measured.
 
-    ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions, as in a report, None
-    for several samples of one question. ``alpha`` pools all judged steps. ``tokens_per_s`` is all tokens over all
-    seconds; it and ``seconds_mean`` leave failed samples out. ``wasted`` is the share of generated tokens that are in
-    no answer. By role: ``reuse`` is cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens
-    over all prompt tokens, ``sd`` the figures of the token layer.
+    ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions,
+    as in a report, None for several samples of one question. ``alpha`` pools all judged steps.
+    ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples
+    out. ``wasted`` is the share of generated tokens that are in no answer. By role: ``reuse`` is
+    cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens over all
+    prompt tokens, ``sd`` the figures of the token layer.
     """
 
     def total(count: Callable[[Record], Any], of: list[Record] = records) -> Any:
@@ -37,7 +38,10 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
     ended = [r for r in records if r["error"] is None]
     graded = [r for r in records if r["correct"] is not None]
     right = sum(bool(r["correct"]) for r in graded)
-    used, seconds = total(lambda r: r["tokens"]["used"], ended), total(lambda r: r["seconds"], ended)
+    used, seconds = (
+        total(lambda r: r["tokens"]["used"], ended),
+        total(lambda r: r["seconds"], ended),
+    )
     judged, accepted = total(lambda r: r["judged"]), total(lambda r: r["accepted"])
     wasted = total(lambda r: r["tokens"]["wasted"])
     known = [r["false_accepts"] for r in records if "false_accepts" in r]
@@ -45,7 +49,12 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         **{"samples": len(records), "errors": len(records) - len(ended), "graded": len(graded)},
         **{"grading_failed": len(grading_failed(records)), "correct": right},
         **{"accuracy": _over(right, len(graded)), "interval": _interval(graded)},
-        **{"steps": total(packed.steps), "judged": judged, "accepted": accepted, "alpha": _over(accepted, judged)},
+        **{
+            "steps": total(packed.steps),
+            "judged": judged,
+            "accepted": accepted,
+            "alpha": _over(accepted, judged),
+        },
         **{
             "cycles": total(lambda r: r["cycles"]),
             "tokens": used,
@@ -57,7 +66,9 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         "cut_off": total(lambda r: r["finish"] == "length", ended),
         "judge_calls": total(lambda r: r["tokens"]["judge"]["calls"]),
         "false_accepts": max(known, key=lambda one: one["asked"], default=None),
-        "failures": {role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))},
+        "failures": {
+            role: n for role in ROLES if (n := sum(r["failures"].get(role, 0) for r in records))
+        },
         "roles": {role: _role([r["tokens"][role] for r in records]) for role in ROLES},
     }
 
@@ -68,7 +79,9 @@ def grading_failed(records: Iterable[Record]) -> list[Record]:
 
 
 def _interval(graded: list[Record]) -> tuple[float, float] | None:
-    """Wilson's interval; if questions have several samples, which are correlated, that of ``statistics.share``."""
+    """Wilson's interval; if questions have several samples, which are correlated, that of
+    ``statistics.share``.
+    """
     samples: dict[str, list[bool]] = defaultdict(list)
     for record in graded:
         samples[record["question_id"]].append(bool(record["correct"]))
@@ -77,19 +90,30 @@ def _interval(graded: list[Record]) -> tuple[float, float] | None:
     from lr_sglang.results.statistics import share  # it imports scipy, which takes a second
 
     found = share({name: (sum(of), len(of)) for name, of in samples.items()})
-    return None if found is None or found.low is None or found.high is None else (found.low, found.high)
+    return (
+        None
+        if found is None or found.low is None or found.high is None
+        else (found.low, found.high)
+    )
 
 
 def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("calls", "generated", "prompt", "cached", "shareable")
     sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
-    counts = (sum(one["sd"][name] for one in tokens) for name in ("verified", "drafted", "accepted"))
-    more = {"reuse": _over(sums["cached"], sums["shareable"]), "hit_rate": _over(sums["cached"], sums["prompt"])}
+    counts = (
+        sum(one["sd"][name] for one in tokens) for name in ("verified", "drafted", "accepted")
+    )
+    more = {
+        "reuse": _over(sums["cached"], sums["shareable"]),
+        "hit_rate": _over(sums["cached"], sums["prompt"]),
+    }
     return sums | more | {"sd": Speculation(*counts).to_dict()}
 
 
 class Running:
-    """Figures of the samples so far. Adding one takes constant time, because other answers are timed meanwhile."""
+    """Figures of the samples so far. Adding one takes constant time, because other answers are
+    timed meanwhile.
+    """
 
     def __init__(self, records: Iterable[Record] = ()) -> None:
         self._sums: dict[str, list[float]] = {}
@@ -98,11 +122,22 @@ class Running:
 
     def add(self, record: Record) -> None:
         """Adds one sample."""
-        used, seconds = (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
+        used, seconds = (
+            (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
+        )
         graded = record["correct"] is not None
-        more = (bool(record["correct"]), graded, record["accepted"], record["judged"], used, seconds)
+        more = (
+            bool(record["correct"]),
+            graded,
+            record["accepted"],
+            record["judged"],
+            used,
+            seconds,
+        )
         before = self._sums.get(record["mode"], [0.0] * len(more))
-        self._sums[record["mode"]] = [one + another for one, another in zip(before, more, strict=True)]
+        self._sums[record["mode"]] = [
+            one + another for one, another in zip(before, more, strict=True)
+        ]
 
     def figures(self) -> dict[str, dict[str, Any]]:
         """``accuracy``, ``alpha`` and ``tokens_per_s`` of each mode, as in ``of_mode``."""
@@ -114,7 +149,9 @@ class Running:
 
 
 def speed_up(records: Iterable[Record], mode: str) -> float | None:
-    """Summed seconds of autoregressive over those of a mode, of the samples that both have completed."""
+    """Summed seconds of autoregressive over those of a mode, of the samples that both have
+    completed.
+    """
     seconds: dict[str, dict[Any, float]] = {mode: {}, "autoregressive": {}}
     for record in records:
         if record["error"] is None and record["mode"] in seconds:

@@ -1,4 +1,6 @@
-"""Pictures of the expected speed-up over two settings, drawn by matplotlib (the extra ``plots``)."""
+"""Pictures of the expected speed-up over two settings, drawn by matplotlib (the extra
+``plots``).
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ Surfaces = Mapping[Schedule, Sequence[Sequence[float]]]
 
 
 def draw(path: Path, case: Case, tokens: Tokens | None, budget: int | None, max_depth: int) -> None:
-    """Draws the surface over (k1, k2) if there are a token layer and a budget, else over (alpha, depth).
+    """Draws the surface over (k1, k2) if there are a token layer and a budget, else over (alpha,
+    depth).
 
     Raises:
         SetupError: matplotlib is not installed.
@@ -44,12 +47,16 @@ def draw(path: Path, case: Case, tokens: Tokens | None, budget: int | None, max_
         try:
             save(figure, path, 120)
         except OSError as error:
-            raise ConfigError(f"{path}: cannot be written: {error.strerror}", hint="give another --picture") from error
+            raise ConfigError(
+                f"{path}: cannot be written: {error.strerror}", hint="give another --picture"
+            ) from error
 
 
-def _surfaces(figure: Figure, surfaces: Surfaces, width: float, x: float, names: Sequence[str], **style: Any) -> Any:
-    """Draws a panel for each schedule: values by row and column; columns cover ``width`` from ``x`` on, rows begin
-    at 1."""
+def _surfaces(
+    figure: Figure, surfaces: Surfaces, width: float, x: float, names: Sequence[str], **style: Any
+) -> Any:
+    """Draws a panel for each schedule: values by row and column; columns cover ``width`` from ``x``
+    on, rows begin at 1."""
     from matplotlib.ticker import MaxNLocator
 
     grid: Any = figure.subplots(1, len(SCHEDULES), sharex=True, sharey=True)
@@ -67,7 +74,9 @@ def _depths(figure: Figure, case: Case, max_depth: int) -> None:
 
     alphas = [(column + 0.5) / _ALPHAS for column in range(_ALPHAS)]
     depths = range(1, max_depth + 1)
-    of = [Case(alpha, case.c1, case.judge, case.slowdown, case.width, case.steps) for alpha in alphas]
+    of = [
+        Case(alpha, case.c1, case.judge, case.slowdown, case.width, case.steps) for alpha in alphas
+    ]
     surfaces = {s: [[one.speedup(s, depth) for one in of] for depth in depths] for s in SCHEDULES}
     values = [value for surface in surfaces.values() for row in surface for value in row]
     names = "alpha (share of steps accepted)", "depth"
@@ -75,12 +84,16 @@ def _depths(figure: Figure, case: Case, max_depth: int) -> None:
     levels = [level for level in _LEVELS if min(values) < level < max(values)]
     for axes, schedule in zip(grid, SCHEDULES, strict=True):
         if levels and max_depth > 1:
-            lines = axes.contour(alphas, list(depths), surfaces[schedule], levels, colors="white", linewidths=0.8)
+            lines = axes.contour(
+                alphas, list(depths), surfaces[schedule], levels, colors="white", linewidths=0.8
+            )
             axes.clabel(lines, fmt=lambda level: f"{level:g}x", fontsize=8)
         best = best_depth(case, schedule, max_depth)
         if best.depth:
             axes.plot(case.alpha, best.depth, "o", color="red", clip_on=False)
-    figure.colorbar(mesh, ax=figure.axes, label="speed-up", ticks=_LEVELS, format="%gx").minorticks_off()
+    figure.colorbar(
+        mesh, ax=figure.axes, label="speed-up", ticks=_LEVELS, format="%gx"
+    ).minorticks_off()
 
 
 def _splits(figure: Figure, case: Case, tokens: Tokens, budget: int, max_depth: int) -> None:
@@ -98,7 +111,13 @@ def _splits(figure: Figure, case: Case, tokens: Tokens, budget: int, max_depth: 
     for axes, schedule in zip(grid, SCHEDULES, strict=True):
         best = best_split(case, tokens, schedule, budget, max_depth)
         axes.plot(best.k1, best.k2, "o", color="red")
-        axes.annotate(f"{best.speedup:.2f}x", (best.k1, best.k2), (6, 6), textcoords="offset points", color="red")
+        axes.annotate(
+            f"{best.speedup:.2f}x",
+            (best.k1, best.k2),
+            (6, 6),
+            textcoords="offset points",
+            color="red",
+        )
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     figure.colorbar(mesh, ax=figure.axes, label="speed-up")
 
@@ -108,5 +127,7 @@ def _title(case: Case, tokens: Tokens | None, budget: int | None) -> str:
     parts += [f"width {case.width}"] if case.width > 1 else []
     parts += [f"{case.steps} steps"] if case.steps else []
     parts += [f"slow-down {case.slowdown:.2f}"] if case.slowdown != 1 else []
-    parts += [f"alpha2 {tokens.alpha2:.2f}, c2 {tokens.c2:.2f}, M {budget}"] if tokens and budget else []
+    parts += (
+        [f"alpha2 {tokens.alpha2:.2f}, c2 {tokens.c2:.2f}, M {budget}"] if tokens and budget else []
+    )
     return ", ".join(parts)

@@ -27,7 +27,9 @@ class Table:
     note: str = ""
 
 
-def cell(value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "", sign: str = "") -> str:
+def cell(
+    value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "", sign: str = ""
+) -> str:
     """A figure, and its interval if it has one."""
     if value is None:
         return NONE
@@ -95,15 +97,21 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
             measures,
             "Quality",
             QUALITY,
-            "95 % intervals over questions; the difference is paired; kept: all of the interval is above"
+            "95 % intervals over questions; the difference is paired; kept: all of the "
+            "interval is above"
             f" -{100 * margin:g} points, worse: all below",
             of=lambda m: m.accuracy is not None or m.errors,
         ),
         _rows(
             measures,
             "Speed",
-            {name: of for name, of in SPEED.items() if name != "over sd" or any(m.over_sd for m in measures)},
-            "of answers without an error; speed-ups on the questions and samples that both modes have",
+            {
+                name: of
+                for name, of in SPEED.items()
+                if name != "over sd" or any(m.over_sd for m in measures)
+            },
+            "of answers without an error; speed-ups on the questions and samples that both "
+            "modes have",
         ),
         _varied(measures, "verifier", "Table 2: verifiers", ("alpha", "accuracy %", "speed-up")),
         _varied(measures, "width", "Table 3: width", ("accuracy % / alpha / speed-up",)),
@@ -111,8 +119,10 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
             measures,
             "Acceptance",
             ACCEPTANCE,
-            "alpha: accepted of the judged steps, of all answers together and as the mean of the answers; c1: time of a"
-            " draft step over a target step; late: refused because the draft came too late; wasted: of the tokens"
+            "alpha: accepted of the judged steps, of all answers together and as the mean of "
+            "the answers; c1: time of a"
+            " draft step over a target step; late: refused because the draft came too late; "
+            "wasted: of the tokens"
             " generated",
             of=lambda m: m.alpha is not None,
         ),
@@ -120,8 +130,10 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
             measures,
             "Expected and measured",
             THEORY,
-            "speed-ups in tokens/s over the mode without lookahead. The formulas expect of the measured alpha and c1:"
-            " the paper's (S1, S2 or sync); with verdicts that take time; with answers that end; with target steps"
+            "speed-ups in tokens/s over the mode without lookahead. The formulas expect of the "
+            "measured alpha and c1:"
+            " the paper's (S1, S2 or sync); with verdicts that take time; with answers that "
+            "end; with target steps"
             " slowed down by each other. The last is measured",
             of=lambda m: m.expected is not None,
         ),
@@ -131,16 +143,23 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
             measures,
             "Per answer",
             REFERENCE,
-            "as the reference's report: means over answers, so speed is the mean of each answer's tokens/s",
+            "as the reference's report: means over answers, so speed is the mean of each "
+            "answer's tokens/s",
         ),
     )
     return (table for table in tables if table is not None)
 
 
 def _rows(
-    measures: list[Measures], title: str, columns: Mapping[str, Cell], note: str, of: Callable[[Measures], Any] = bool
+    measures: list[Measures],
+    title: str,
+    columns: Mapping[str, Cell],
+    note: str,
+    of: Callable[[Measures], Any] = bool,
 ) -> Table | None:
-    """A table with a row for each group for which ``of`` is true; each column formats one figure."""
+    """A table with a row for each group for which ``of`` is true; each column formats
+    one figure.
+    """
     # Marks are shown beside the mode if not all groups have them.
     mixed = len({m.group.marks for m in measures}) > 1
     rows = []
@@ -151,7 +170,11 @@ def _rows(
 
 
 def _crossed(
-    title: str, cells: Mapping[tuple[str, Any], str], columns: Sequence[Any], names: Sequence[str], note: str
+    title: str,
+    cells: Mapping[tuple[str, Any], str],
+    columns: Sequence[Any],
+    names: Sequence[str],
+    note: str,
 ) -> Table | None:
     """A table of cells by row and column."""
     rows = list(dict.fromkeys(row for row, _ in cells))
@@ -160,7 +183,9 @@ def _crossed(
 
 
 def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
-    """The paper's Table 1: a column for each task; rows of accuracy, alpha and speed-up for each group."""
+    """The paper's Table 1: a column for each task; rows of accuracy, alpha and speed-up for each
+    group.
+    """
     cells: dict[tuple[str, Any], str] = {}
     tasks = collection.tasks
     for m in measures:
@@ -194,7 +219,9 @@ def _plus_minus(m: Measures) -> str:
 
 
 def _alone(collection: Collection, group: Group) -> str:
-    """The group's name in Table 1; plain decoding is called ``target``, or ``draft`` if the draft's model answers."""
+    """The group's name in Table 1; plain decoding is called ``target``, or ``draft`` if the draft's
+    model answers.
+    """
     ahead = [g.models for g in collection.groups if "draft" in g.models]
     drafts = {models["draft"] for models in ahead} - {models.get("target") for models in ahead}
     if group.mode == "autoregressive":
@@ -203,9 +230,13 @@ def _alone(collection: Collection, group: Group) -> str:
     return group.name
 
 
-def _varied(measures: list[Measures], setting: str, title: str, what: Sequence[str]) -> Table | None:
+def _varied(
+    measures: list[Measures], setting: str, title: str, what: Sequence[str]
+) -> Table | None:
     """The form of the paper's Tables 2 and 3: a column for each value of a setting."""
-    ahead = [m for m in measures if m.group.value(setting) is not None and m.group.mode != "lossless"]
+    ahead = [
+        m for m in measures if m.group.value(setting) is not None and m.group.mode != "lossless"
+    ]
     values = list(dict.fromkeys(m.group.value(setting) for m in ahead))
     if len(values) < 2:
         return None
@@ -215,7 +246,9 @@ def _varied(measures: list[Measures], setting: str, title: str, what: Sequence[s
         who = " ".join([m.group.task, m.group.mode, *rest])
         speed = plain(m.speed.tokens if m.speed else None, 2, unit="x")
         said = {"alpha": plain(m.alpha, 2), "accuracy %": _plus_minus(m), "speed-up": speed}
-        said["accuracy % / alpha / speed-up"] = " / ".join((said["accuracy %"], said["alpha"], speed))
+        said["accuracy % / alpha / speed-up"] = " / ".join(
+            (said["accuracy %"], said["alpha"], speed)
+        )
         for name in what:
             cells[f"{who} {name}" if len(what) > 1 else who, m.group.value(setting)] = said[name]
     names = [f"{setting} {value}" for value in values]
@@ -227,7 +260,9 @@ def _time(measures: list[Measures]) -> Table | None:
     columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
     for part, meaning in accounting.MEANING.items():
         if any(m.time["parts"][part] for m in measures):
-            columns[f"{meaning} %"] = lambda m, part=part: plain(m.time["parts"][part] / m.time["wall"], 1, 100)  # type: ignore[misc]
+            columns[f"{meaning} %"] = lambda m, part=part: plain(
+                m.time["parts"][part] / m.time["wall"], 1, 100
+            )  # type: ignore[misc]
     columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
     note = "along the critical path of each answer"
     if not any(m.time["waits_known"] for m in shown):
@@ -241,6 +276,9 @@ def _runs(measures: list[Measures]) -> Table | None:
     def after(n: int) -> Cell:
         return lambda m: f"{m.runs[n].value:.2f} ({m.runs[n].samples})" if n < len(m.runs) else NONE
 
-    note = "share accepted after n accepted steps (of how many); the formulas take it to be the same everywhere"
+    note = (
+        "share accepted after n accepted steps (of how many); the formulas take it to be "
+        "the same everywhere"
+    )
     columns = {f"after {n}": after(n) for n in range(longest)}
     return _rows(measures, "Acceptance by position", columns, note, of=lambda m: m.runs)

@@ -1,4 +1,6 @@
-"""Attaches to runtimes that run already: checks that they answer, and finds and checks their tokenizer."""
+"""Attaches to runtimes that run already: checks that they answer, and finds and checks their
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -44,10 +46,13 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
 
     Raises:
         RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not answer, or with an error.
-        ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or the workers behind a
-            router run different models.
+        ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or
+            the workers behind a router run different models.
     """
-    key, worker_key = api_key(role, runtime), _key(role, runtime.worker_api_key_env, "worker_api_key_env")
+    key, worker_key = (
+        api_key(role, runtime),
+        _key(role, runtime.worker_api_key_env, "worker_api_key_env"),
+    )
     url = runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
     try:
@@ -56,10 +61,12 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
         if tokenizer:
             return Attached(url, tokenizer, key, worker_key)
         raise ConfigError(
-            f"{url} does not say what it runs: it has no /model_info, and no worker that can be asked from here, as"
+            f"{url} does not say what it runs: it has no /model_info, and no worker that can "
+            "be asked from here, as"
             " SGLang's router would",
             role=role,
-            hint="give 'tokenizer' (a path or a hub name) for this runtime, or the URL of an SGLang server",
+            hint="give 'tokenizer' (a path or a hub name) for this runtime, or the URL of an "
+            "SGLang server",
         ) from error
     for info in infos:
         if not info.is_generation:
@@ -68,7 +75,8 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
         here = [info.tokenizer for info in infos if not _elsewhere(info.tokenizer)]
         if not here:
             raise ConfigError(
-                f"{url} has its tokenizer in {infos[0].tokenizer}, which this machine does not have",
+                f"{url} has its tokenizer in {infos[0].tokenizer}, which this machine does not "
+                "have",
                 role=role,
                 hint="give 'tokenizer' (a path here or a hub name) for this runtime",
             )
@@ -77,7 +85,8 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
 
 
 def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.ModelInfo]:
-    """What the server at ``runtime.url`` runs, or each worker behind a router that can be asked from here.
+    """What the server at ``runtime.url`` runs, or each worker behind a router that can be asked
+    from here.
 
     Raises:
         NoSuchRoute: the server does not report its model.
@@ -89,12 +98,16 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
         return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
     except probe.NoSuchRoute:
         with suppress(BadReply):  # not the reply of a router
-            workers = router.read_workers(probe.document(url, "/workers", api_key=key, timeout=timeout, role=role))
+            workers = router.read_workers(
+                probe.document(url, "/workers", api_key=key, timeout=timeout, role=role)
+            )
         if workers is None:
             raise
     if not workers:
         hint = "start some, or wait until the router has found them"
-        raise RuntimeDown(f"{url} is a router with no workers that speak HTTP", role=role, hint=hint)
+        raise RuntimeDown(
+            f"{url} is a router with no workers that speak HTTP", role=role, hint=hint
+        )
     worker_key = _key(role, runtime.worker_api_key_env, "worker_api_key_env") or key
     infos = []
     for worker in workers:
@@ -111,10 +124,12 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
 
 
 def model_of(role: str, runtime: Runtime) -> str:
-    """The model's name; asks a runtime at a URL. For the directory of a pocket model or a shape, its short name.
+    """The model's name; asks a runtime at a URL. For the directory of a pocket model or a shape,
+    its short name.
 
     Raises:
-        LookaheadError: as ``what_runs``; but a server that does not report its model is named by its tokenizer.
+        LookaheadError: as ``what_runs``; but a server that does not report its model is named by
+            its tokenizer.
     """
     model = runtime.model
     if runtime.url:
@@ -146,12 +161,18 @@ def _key(role: str, variable: str, option: str) -> str:
     if not key:
         raise ConfigError(f"the variable {variable} ({option}) is not set", role=role)
     if not (key.isascii() and key.isprintable()):
-        raise ConfigError(f"the variable {variable} ({option}) holds a character that no header can have", role=role)
+        raise ConfigError(
+            f"the variable {variable} ({option}) holds a character that no header can have",
+            role=role,
+        )
     return key
 
 
-async def check_tokens(transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS) -> None:
-    """Checks that the runtime tokenizes a text as ``known`` does. A runtime that cannot be asked passes.
+async def check_tokens(
+    transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS
+) -> None:
+    """Checks that the runtime tokenizes a text as ``known`` does. A runtime that cannot be asked
+    passes.
 
     Raises:
         ConfigError: the runtime has other tokens.
@@ -163,4 +184,6 @@ async def check_tokens(transport: Transport, known: Tokenizer, role: str, timeou
         return
     if known.decode(ids).split() != known.decode(known.encode(TEXT, True)).split():
         hint = "name the tokenizer of the model that runs there, or start again with that model"
-        raise ConfigError("it has another tokenizer than the one that is used for it here", role=role, hint=hint)
+        raise ConfigError(
+            "it has another tokenizer than the one that is used for it here", role=role, hint=hint
+        )

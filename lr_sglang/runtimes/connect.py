@@ -41,7 +41,8 @@ def deployed(
 
 @contextmanager
 def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
-    """A backend for every role; each knows the others, so that a program can move a branch between them.
+    """A backend for every role; each knows the others, so that a program can move a branch between
+    them.
 
     Their connections are closed on leaving.
 
@@ -64,7 +65,9 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
         assert runtime is not None
         keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
         transport, infos = call(_reach(url, role, *keys))
-        backend = RuntimeBackend(role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout)
+        backend = RuntimeBackend(
+            role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout
+        )
         roles[role] = backend  # before a check that may fail
         if runtime.url:
             call(check_tokens(transport, backend.tokenizer, role))
@@ -79,8 +82,12 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
         backend.checks.pairs = fleet.deployment.judge_pairs
 
 
-async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
-    """A client for a role's URL, and the ``/server_info`` of its server, or of each worker of a router."""
+async def _reach(
+    url: str, role: str, key: str, worker_key: str
+) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+    """A client for a role's URL, and the ``/server_info`` of its server, or of each worker of a
+    router.
+    """
     server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
     try:
         return server, [await server.get("/server_info", timeout=30.0)]
@@ -90,7 +97,9 @@ async def _reach(url: str, role: str, key: str, worker_key: str) -> tuple[Client
         except (RuntimeRefused, BadReply):
             return server, []  # a proxy of another kind
         if not router.workers:
-            raise RuntimeDown(f"the router {router.url} has no workers", role=router.role) from refused
+            raise RuntimeDown(
+                f"the router {router.url} has no workers", role=router.role
+            ) from refused
         return router, router.infos()
     finally:  # answers may run on another loop
         await server.disconnect()
@@ -104,9 +113,15 @@ def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int |
         _describe(backend, infos, configured)
 
 
-def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], configured: int | None) -> None:
-    """Sets a backend's properties from its servers: their slots add up, since any of them may get a request."""
-    backend.context = min((_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT)
+def _describe(
+    backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], configured: int | None
+) -> None:
+    """Sets a backend's properties from its servers: their slots add up, since any of them may get a
+    request.
+    """
+    backend.context = min(
+        (_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT
+    )
     backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
@@ -122,14 +137,20 @@ def _describe(backend: RuntimeBackend, infos: Sequence[Mapping[str, Any]], confi
 
 
 def _sum(each: Iterable[int | None]) -> int | None:
-    """The sum over all servers; None if one of them reports no value, or if there are no servers."""
+    """The sum over all servers; None if one of them reports no value, or if there are no
+    servers.
+    """
     known = list(each)
     return None if not known or None in known else sum(filter(None, known))
 
 
 def _context(info: Mapping[str, Any], configured: int | None) -> int:
-    """The longest prompt and answer in tokens: the model's context, or the runtime's memory if that is less."""
-    known = [n for n in (configured, info.get("context_length"), probe.held(info)) if isinstance(n, int)]
+    """The longest prompt and answer in tokens: the model's context, or the runtime's memory if that
+    is less.
+    """
+    known = [
+        n for n in (configured, info.get("context_length"), probe.held(info)) if isinstance(n, int)
+    ]
     longest = info.get("max_req_input_len")
     if isinstance(longest, int):
         known.append(longest)
@@ -137,7 +158,11 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:
-    """Whether seeds are honoured: on a CPU, elsewhere only with deterministic inference and no token layer."""
+    """Whether seeds are honoured: on a CPU, elsewhere only with deterministic inference and no
+    token layer.
+    """
     if info.get("device") == "cpu":
         return True
-    return bool(info.get("enable_deterministic_inference")) and not info.get("speculative_algorithm")
+    return bool(info.get("enable_deterministic_inference")) and not info.get(
+        "speculative_algorithm"
+    )

@@ -1,4 +1,6 @@
-"""Reads deployments from TOML files, built-in ones by name and others by path, and applies the command line."""
+"""Reads deployments from TOML files, built-in ones by name and others by path, and applies the
+command line.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def built_in() -> list[str]:
 
 def path_of(name_or_path: str | Path) -> Path:
     """The file of a built-in deployment, or the path itself."""
-    ours = (folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in())
+    ours = (
+        folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in()
+    )
     return next((file for file in ours if file.is_file()), plugin_files.expanded(name_or_path))
 
 
@@ -38,14 +42,16 @@ def summary(name_or_path: str | Path) -> str:
 def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
     """Reads a deployment.
 
-    A role may be a table, ``[runtimes.judge]``, or under ``[runtimes]`` the name of another role whose runtime it
-    shares: ``judge = "target"``. Paths of models that begin with a dot are relative to the file.
+    A role may be a table, ``[runtimes.judge]``, or under ``[runtimes]`` the name of another role
+    whose runtime it shares: ``judge = "target"``. Paths of models that begin with a dot are
+    relative to the file.
 
     Args:
         name_or_path: a built-in name (see ``built_in``) or the path of a TOML file.
 
     Raises:
-        ConfigError: no such file, not TOML, or an invalid key or value; the message begins with the file's name.
+        ConfigError: no such file, not TOML, or an invalid key or value; the message begins with the
+            file's name.
     """
     if not isinstance(name_or_path, str | Path):
         raise ConfigError(f"deployment: expected a name or a path, not {name_or_path!r:.80}")
@@ -53,14 +59,23 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        near = f"built-in deployments: {', '.join(built_in())}; anything else is the path of a TOML file"
-        raise ConfigError(f"{path}: cannot read the deployment: {error.strerror}", hint=near) from error
+        near = (
+            f"built-in deployments: {', '.join(built_in())}; anything else is the path of a "
+            "TOML file"
+        )
+        raise ConfigError(
+            f"{path}: cannot read the deployment: {error.strerror}", hint=near
+        ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path.name}: this is not TOML: {error}", hint="see https://toml.io") from error
+        raise ConfigError(
+            f"{path.name}: this is not TOML: {error}", hint="see https://toml.io"
+        ) from error
     try:
         return _deployment({"name": path.stem, **table}, path.resolve().parent)
     except ConfigError as error:
-        raise ConfigError(f"{path.name}: {error.message}", role=error.role, hint=error.hint) from error
+        raise ConfigError(
+            f"{path.name}: {error.message}", role=error.role, hint=error.hint
+        ) from error
 
 
 def custom(target: str) -> Deployment:
@@ -76,9 +91,11 @@ def override_all(
     """A copy in which roles have other models, runtimes or GPUs; None leaves a role as it is.
 
     Args:
-        models: by role, a URL to attach to; another role's name, to share its runtime; or a model: a path, a hub name
-            or ``pocket:draft``. A new model keeps the runtime's other settings, except for the tokenizer.
-        gpus: by role, where to launch it. Several are divided among tensor parallelism and the given data parallelism.
+        models: by role, a URL to attach to; another role's name, to share its runtime; or a model:
+            a path, a hub name or ``pocket:draft``. A new model keeps the runtime's other settings,
+            except for the tokenizer.
+        gpus: by role, where to launch it. Several are divided among tensor parallelism and the
+            given data parallelism.
 
     Raises:
         ConfigError: no such role, or GPUs for a runtime that we do not launch.
@@ -106,7 +123,10 @@ def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
         new = Runtime(url=model_or_url)
         if runtime is None:
             return new
-        keys = {"api_key_env": runtime.api_key_env, "worker_api_key_env": runtime.worker_api_key_env}
+        keys = {
+            "api_key_env": runtime.api_key_env,
+            "worker_api_key_env": runtime.worker_api_key_env,
+        }
         return new.replace(timeout=runtime.timeout, **keys)
     if runtime is None or runtime.url:
         return Runtime(model=model_or_url)
@@ -117,12 +137,16 @@ def _placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtim
     if runtime is None:
         raise ConfigError("GPUs are given, but the role has no runtime of its own", role=role)
     if runtime.url:
-        raise ConfigError("GPUs are given, but the runtime at a URL is not ours to place", role=role)
+        raise ConfigError(
+            "GPUs are given, but the runtime at a URL is not ours to place", role=role
+        )
     if not gpus or len(gpus) % runtime.data_parallel:
         hint = f"a multiple of {runtime.data_parallel}, its data_parallel"
         raise ConfigError(f"GPUs {list(gpus)} cannot be used here", role=role, hint=hint)
     device = "cuda" if runtime.device == "cpu" else runtime.device
-    return runtime.replace(gpus=gpus, tensor_parallel=len(gpus) // runtime.data_parallel, device=device)
+    return runtime.replace(
+        gpus=gpus, tensor_parallel=len(gpus) // runtime.data_parallel, device=device
+    )
 
 
 def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
@@ -137,24 +161,32 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
             continue
         where = f"[runtimes.{role}]"
         if not isinstance(value, dict):
-            raise ConfigError(f"{where}: must be a table, or the name of a role whose runtime is shared")
+            raise ConfigError(
+                f"{where}: must be a table, or the name of a role whose runtime is shared"
+            )
         try:
             runtimes[role] = _rooted(Runtime.from_dict(value, where), folder)
         except ConfigError as error:
-            message = error.message if error.message.startswith(where) else f"{where}: {error.message}"
+            message = (
+                error.message if error.message.startswith(where) else f"{where}: {error.message}"
+            )
             raise ConfigError(message, hint=error.hint) from error
     made = Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
     if made.judge_pairs:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
         pairs(made.judge_pairs)  # reports errors in the file now
     judge = made.runtime("judge")
-    if made.judge_prompt or (judge is not None and judge.url):  # a judge at a URL is asked for its model later
+    if made.judge_prompt or (
+        judge is not None and judge.url
+    ):  # a judge at a URL is asked for its model later
         return made
     return made.replace(judge_prompt=prompt_for(judge.model if judge is not None else ""))
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:
-    """Makes relative paths absolute from the file's folder, also in the token layer and ``extra``."""
+    """Makes relative paths absolute from the file's folder, also in the token layer and
+    ``extra``.
+    """
 
     def root(value: str) -> str:
         return str(folder / value) if value.startswith(".") else value
@@ -164,4 +196,6 @@ def _rooted(runtime: Runtime, folder: Path) -> Runtime:
         for key, value in runtime.extra.items()
     }
     layer = runtime.token_layer.replace(draft_model=root(runtime.token_layer.draft_model))
-    return runtime.replace(model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra)
+    return runtime.replace(
+        model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra
+    )

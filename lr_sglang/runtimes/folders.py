@@ -17,7 +17,8 @@ SUMS = "checksums.json"  # written last: sizes in bytes and SHA-256 of the other
 
 
 def of_user(variable: str, otherwise: str) -> Path:
-    """Our part of a user's folder: of the variable's if that is absolute (the rule of XDG), else of that in the home.
+    """Our part of a user's folder: of the variable's if that is absolute (the rule of XDG), else of
+    that in the home.
 
     Raises:
         SetupError: there is neither, as for a user without an account in a container.
@@ -28,10 +29,14 @@ def of_user(variable: str, otherwise: str) -> Path:
     try:
         return Path("~", otherwise, "lr-sglang").expanduser()
     except RuntimeError as error:
-        raise SetupError("this user has no home directory", hint=f"set {variable} to a directory of yours") from error
+        raise SetupError(
+            "this user has no home directory", hint=f"set {variable} to a directory of yours"
+        ) from error
 
 
-def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: str | None = None) -> Path:
+def cached(
+    kind: str, key: str, name: str, fill: Callable[[Path], None], role: str | None = None
+) -> Path:
     """A folder of the user's cache, made atomically if it does not exist or is damaged.
 
     Several processes may call this at once.
@@ -61,7 +66,9 @@ def cached(kind: str, key: str, name: str, fill: Callable[[Path], None], role: s
                     made.rename(folder)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory of yours"
-        raise SetupError(f"{kind}: {name!r} cannot be made: {error}", role=role, hint=hint) from error
+        raise SetupError(
+            f"{kind}: {name!r} cannot be made: {error}", role=role, hint=hint
+        ) from error
     return folder
 
 

@@ -1,4 +1,6 @@
-"""The deployments that ``lr-sglang launch`` keeps up on this machine: a file for each, for this user only."""
+"""The deployments that ``lr-sglang launch`` keeps up on this machine: a file for each, for this
+user only.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ class Launched:
     """A deployment that is up.
 
     Attributes:
-        pid: of the ``lr-sglang launch`` that keeps it up; ``born`` differs for a later process with the same pid.
+        pid: of the ``lr-sglang launch`` that keeps it up; ``born`` differs for a later process with
+            the same pid.
         modes: that its servers were started for.
         layered: whether they have their token layer.
         roles: by role, url, model, pid of the server and its log.
@@ -74,14 +77,17 @@ def path_of(name: str) -> Path:
 def born(pid: int) -> int:
     """The start time of a process in ticks of the kernel; 0 if there is no such process."""
     try:
-        # Field 2 is the name in brackets, which may hold spaces; the fields behind it begin with the state.
+        # Field 2 is the name in brackets, which may hold spaces; the fields behind it begin with
+        # the state.
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
         return 0 if fields[0] == "Z" else int(fields[19])
     except (OSError, ValueError, IndexError):
         return 0
 
 
-def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str) -> Launched:
+def describe(
+    fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str
+) -> Launched:
     """The description of a fleet for its file."""
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
@@ -95,7 +101,9 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, 
             at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
             runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or at_url.tokenizer)
     us, attachable = os.getpid(), deployment.replace(runtimes=runtimes).to_dict()
-    return Launched(deployment.name, us, born(us), started, modes, layered, roles, attachable, sampling)
+    return Launched(
+        deployment.name, us, born(us), started, modes, layered, roles, attachable, sampling
+    )
 
 
 def write(launched: Launched) -> Path:
@@ -120,7 +128,9 @@ def _kept_in(folder: Path) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         yield
     except OSError as error:
-        raise SetupError(f"the state of the deployment cannot be kept: {error}", hint=_ELSEWHERE) from error
+        raise SetupError(
+            f"the state of the deployment cannot be kept: {error}", hint=_ELSEWHERE
+        ) from error
 
 
 def remove(name: str) -> None:
@@ -134,7 +144,8 @@ def read(path: Path) -> Launched:
     """One file.
 
     Raises:
-        ConfigError: it cannot be read, or another user or another version of lr-sglang can have written it.
+        ConfigError: it cannot be read, or another user or another version of lr-sglang can have
+            written it.
     """
     try:
         with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
@@ -147,7 +158,9 @@ def read(path: Path) -> Launched:
         raise ConfigError(f"cannot read {path}: {error.strerror}") from error
     except (ValueError, TypeError) as error:
         hint = "stop that lr-sglang launch and start it again"
-        raise ConfigError(f"{path}: this is not what this version of lr-sglang writes", hint=hint) from error
+        raise ConfigError(
+            f"{path}: this is not what this version of lr-sglang writes", hint=hint
+        ) from error
 
 
 def up() -> list[Launched]:
@@ -168,7 +181,9 @@ def find(name: str) -> Launched:
     path = path_of(name)
     if not path.exists():
         there = ", ".join(one.name for one in up()) or "none"
-        raise ConfigError(f"no deployment {name!r} is up", hint=f"start it with: {_again(name)} (up now: {there})")
+        raise ConfigError(
+            f"no deployment {name!r} is up", hint=f"start it with: {_again(name)} (up now: {there})"
+        )
     found = read(path)
     if not found.alive():
         keeper = f"the lr-sglang launch that kept it (process {found.pid}, started {found.started})"
@@ -179,12 +194,15 @@ def find(name: str) -> Launched:
 
 def _again(name: str) -> str:
     """The command that starts a deployment: by name if it is built in, else by its file."""
-    return f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
+    return (
+        f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
+    )
 
 
 @contextmanager
 def claimed(name: str) -> Iterator[None]:
-    """Reserves a name among this user's ``lr-sglang launch`` processes, until this one ends or crashes.
+    """Reserves a name among this user's ``lr-sglang launch`` processes, until this one ends or
+    crashes.
 
     Raises:
         ConfigError: another one has it. SetupError: as ``write``.
@@ -192,11 +210,16 @@ def claimed(name: str) -> Iterator[None]:
     path = path_of(name).with_suffix(".lock")
     with ExitStack() as stack:
         with _kept_in(path.parent):
-            file = stack.enter_context(path.open("a"))  # never deleted: two processes could lock two files
+            file = stack.enter_context(
+                path.open("a")
+            )  # never deleted: two processes could lock two files
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                other = next((f" (process {one.pid})" for one in up() if path_of(one.name) == path_of(name)), "")
+                other = next(
+                    (f" (process {one.pid})" for one in up() if path_of(one.name) == path_of(name)),
+                    "",
+                )
                 raise ConfigError(
                     f"a deployment {name!r} is up already{other}, or comes up",
                     hint="attach to it (lr-sglang run --attach), or give this one another --name",

@@ -1,1 +1,3 @@
-"""Lookahead reasoning as a service: an OpenAI-compatible endpoint over a deployment's runtimes (docs/serving.md)."""
+"""Lookahead reasoning as a service: an OpenAI-compatible endpoint over a deployment's runtimes
+(docs/serving.md).
+"""

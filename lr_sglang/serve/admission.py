@@ -1,4 +1,6 @@
-"""Which requests are answered now, which wait, and which are refused. Everything here runs in the event loop."""
+"""Which requests are answered now, which wait, and which are refused. Everything here runs in the
+event loop.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ LONGEST_AGAIN = 60
 
 
 class Admission:
-    """A bounded queue, first come first served, before a number of places. All processes of an endpoint share both.
+    """A bounded queue, first come first served, before a number of places. All processes of an
+    endpoint share both.
 
     Args:
         places: answers at a time.
@@ -95,7 +98,9 @@ class Admission:
         self._board.write(Column.OLDEST, self._waiting[0][0] if self._waiting else 0.0)
 
     def _first(self) -> bool:
-        """Whether there is a place, and no request of another process has waited longer than our first."""
+        """Whether there is a place, and no request of another process has waited longer than our
+        first.
+        """
         if self._all(Column.RUNNING) >= self._places:
             return False
         return self._board.processes == 1 or all(

@@ -37,11 +37,14 @@ from lr_sglang.serve.streaming import EventStream, begun, events_of, together, u
 from lr_sglang.serve.target_routes import ANSWERED, OTHERS, TargetRoute
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
-PROMPT_THREADS = 4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
+PROMPT_THREADS = (
+    4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
+)
 # The page's own files, and those that it shares with the HTML report.
 PAGE = (Path(__file__).parent / "page", Path(results.__file__).parent / "page" / "shared")
 PAGE_HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; form-action 'self'; "
+    "Content-Security-Policy": "default-src 'self'; base-uri 'none'; frame-ancestors 'none'; "
+    "form-action 'self'; "
     "img-src 'self' data:",
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "no-referrer",
@@ -73,7 +76,9 @@ def create_app(
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
         health.start()
         engine.lateness.start()
-        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt"))
+        asyncio.get_running_loop().set_default_executor(
+            ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
+        )
         beside = [asyncio.create_task(work) for work in (engine.sharing.run(), engine.prepare())]
         try:
             yield
@@ -92,13 +97,26 @@ def create_app(
         redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=lifespan,
     )
-    app.state.engine, app.state.health, app.state.metrics, app.state.board = engine, health, metrics, board
+    app.state.engine, app.state.health, app.state.metrics, app.state.board = (
+        engine,
+        health,
+        metrics,
+        board,
+    )
     for route in (*ANSWERED, *(OTHERS if service.passes else ())):
-        about: Any = {"responses": responses_of(route), "openapi_extra": body_of(route), "summary": route.path}
-        app.add_api_route(route.path, _answer(engine, route), methods=["POST"], description=route.about, **about)
+        about: Any = {
+            "responses": responses_of(route),
+            "openapi_extra": body_of(route),
+            "summary": route.path,
+        }
+        app.add_api_route(
+            route.path, _answer(engine, route), methods=["POST"], description=route.about, **about
+        )
     app.include_router(_models(engine, service))
     app.include_router(_state(engine, health, metrics))
-    for path in (file for folder in PAGE for file in folder.iterdir()):  # a route for each file hides no other route
+    for path in (
+        file for folder in PAGE for file in folder.iterdir()
+    ):  # a route for each file hides no other route
         fixed = _fixed(path.read_bytes(), guess_type(path)[0], PAGE_HEADERS)
         name = "/" if path.name == "index.html" else f"/page/{path.name}"
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
@@ -116,8 +134,14 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
     async def answer(request: Request) -> Response:
         plan = await engine.plan(route, await read_json(request, engine.service.body_timeout))
         about = request.scope["state"]["about"]
-        about |= {"mode": plan.mode_name, "stream": plan.stream} | ({"why": plan.why} if plan.why else {})
-        headers = {"X-Lookahead-Mode": plan.mode_name, "X-Lookahead-Why": ", ".join(plan.why)} if plan.why else {}
+        about |= {"mode": plan.mode_name, "stream": plan.stream} | (
+            {"why": plan.why} if plan.why else {}
+        )
+        headers = (
+            {"X-Lookahead-Mode": plan.mode_name, "X-Lookahead-Why": ", ".join(plan.why)}
+            if plan.why
+            else {}
+        )
 
         def stream(events: AsyncGenerator[bytes, None]) -> EventStream:
             return EventStream(events, headers, about, named=route.reads is None)
@@ -126,7 +150,9 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
             pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
             if plan.stream:
                 return stream(pieces)
-            body = b"".join([piece async for piece in pieces])  # a reply that is not streamed is one piece
+            body = b"".join(
+                [piece async for piece in pieces]
+            )  # a reply that is not streamed is one piece
             return Response(body, headers=headers, media_type="application/json")
         reply = Reply(plan, engine.service.model, about)
         items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
@@ -139,7 +165,12 @@ def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awa
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models")
-    about = {"object": "model", "created": int(time.time()), "owned_by": "lr-sglang", "root": service.model}
+    about = {
+        "object": "model",
+        "created": int(time.time()),
+        "owned_by": "lr-sglang",
+        "root": service.model,
+    }
     allowed = {
         "modes": service.modes,
         "verifiers": service.verifiers,
@@ -150,14 +181,25 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     }
 
     def named(name: str) -> dict[str, Any]:
-        """A model's entry in SGLang's form; that of our own model also has what its requests may ask for."""
-        own = {"parent": None, "lookahead": allowed} if name == service.model else {"parent": service.model}
+        """A model's entry in SGLang's form; that of our own model also has what its requests may
+        ask for.
+        """
+        own = (
+            {"parent": None, "lookahead": allowed}
+            if name == service.model
+            else {"parent": service.model}
+        )
         return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
     @router.get("", responses={status: ERRORS[status] for status in (401, 403)})
     async def models() -> dict[str, Any]:
-        """The model that is served and what its requests may ask for, and the target's LoRA adapters."""
-        return {"object": "list", "data": [named(name) for name in (service.model, *await engine.adapters())]}
+        """The model that is served and what its requests may ask for, and the target's LoRA
+        adapters.
+        """
+        return {
+            "object": "list",
+            "data": [named(name) for name in (service.model, *await engine.adapters())],
+        }
 
     @router.get("/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
     async def model(model: str) -> dict[str, Any]:
@@ -177,7 +219,10 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
         """Whether the endpoint itself is alive."""
         return {"status": "ok"}
 
-    @router.get("/ready", responses={503: {"description": "The target is down, or the endpoint is shutting down."}})
+    @router.get(
+        "/ready",
+        responses={503: {"description": "The target is down, or the endpoint is shutting down."}},
+    )
     async def ready() -> Response:
         """Whether requests can be answered, and which runtimes are well."""
         state = "draining" if engine.admission.closed else health.state
@@ -192,7 +237,9 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
     return router
 
 
-def _fixed(content: bytes, kind: str | None, headers: Mapping[str, str]) -> Callable[[], Awaitable[Response]]:
+def _fixed(
+    content: bytes, kind: str | None, headers: Mapping[str, str]
+) -> Callable[[], Awaitable[Response]]:
     """A route whose response is always the same."""
 
     async def fixed() -> Response:
@@ -202,11 +249,14 @@ def _fixed(content: bytes, kind: str | None, headers: Mapping[str, str]) -> Call
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """The response for a ``Refusal``, or for starlette's own error (an unknown route, a wrong method)."""
+    """The response for a ``Refusal``, or for starlette's own error (an unknown route, a wrong
+    method).
+    """
     if not isinstance(error, HTTPException):
         return refuse(refusal_of(error), request.scope)
     said = {
-        404: "There is no such route; /v1/chat/completions, /v1/completions and /v1/models are there",
+        404: "There is no such route; /v1/chat/completions, /v1/completions and /v1/models are "
+        "there",
         405: f"This route does not take {request.method}",
     }.get(error.status_code, error.detail)
     response = refuse(Refusal(error.status_code, said), request.scope)

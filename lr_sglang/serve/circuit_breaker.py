@@ -1,4 +1,6 @@
-"""A circuit breaker in front of a runtime's transport: while the runtime is down, its requests fail at once."""
+"""A circuit breaker in front of a runtime's transport: while the runtime is down, its requests fail
+at once.
+"""
 
 from __future__ import annotations
 
@@ -23,18 +25,22 @@ from lr_sglang.errors import (
 
 
 class RuntimeAway(RuntimeDown):
-    """A runtime that is known to be down. A caller need not back off: the gate opens when it is back."""
+    """A runtime that is known to be down. A caller need not back off: the gate opens when it is
+    back.
+    """
 
     retryable = False
 
 
 class Gate:
-    """A ``Transport`` that counts the results of a runtime's requests. While it is shut, requests fail at once.
+    """A ``Transport`` that counts the results of a runtime's requests. While it is shut, requests
+    fail at once.
 
     Attributes:
         calls: requests so far.
         shut: the reason; empty while it is open.
-        failures: failed requests in a row. answered: time of the last success, by the monotonic clock.
+        failures: failed requests in a row. answered: time of the last success, by the monotonic
+            clock.
         unanswered: requests that were cancelled before their reply came, since the last success.
         alarm: set when a request could not reach the runtime.
     """
@@ -44,20 +50,30 @@ class Gate:
         self.shut, self.calls = "", 0
         self.failures, self.unanswered, self.answered = 0, 0, time.monotonic()
         self.alarm = asyncio.Event()
-        self._open: dict[Request, float] = {}  # start of each request in flight, without those that ``kick`` gave up
+        self._open: dict[
+            Request, float
+        ] = {}  # start of each request in flight, without those that ``kick`` gave up
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
-        """As ``Transport.generate``; raises ``RuntimeAway`` while the gate is shut, or when it shuts meanwhile."""
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
+        """As ``Transport.generate``; raises ``RuntimeAway`` while the gate is shut, or when it
+        shuts meanwhile.
+        """
         with self._counted(request):
             reply = await self.inner.generate(payload, request, timeout)
             self._note(_is_generation(reply, request.cancelled))
             return reply
 
-    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
-        """As ``generate``. An error status is not counted as a failure, because the request can be its cause."""
+    async def forward(
+        self, post: Post, request: Request, timeout: float
+    ) -> AsyncGenerator[Head | bytes, None]:
+        """As ``generate``. An error status is not counted as a failure, because the request can be
+        its cause.
+        """
         with self._counted(request):
             async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
                 async for piece in pieces:
@@ -84,7 +100,9 @@ class Gate:
         except (RuntimeDown, RuntimeTimeout) as error:
             self._note(False)
             self.alarm.set()
-            error.retryable = False  # a verifier would back off for up to a minute, in place of the gate
+            error.retryable = (
+                False  # a verifier would back off for up to a minute, in place of the gate
+            )
             if request not in self._open:
                 raise self._away() from error
             raise
@@ -113,8 +131,13 @@ class Gate:
                 raise
 
     async def try_out(self, timeout: float) -> None:
-        """Generates a token, also while the gate is shut; raises ``LookaheadError`` if that fails."""
-        payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1, "temperature": 0}}
+        """Generates a token, also while the gate is shut; raises ``LookaheadError`` if
+        that fails.
+        """
+        payload = {
+            "input_ids": [1, 2, 3],
+            "sampling_params": {"max_new_tokens": 1, "temperature": 0},
+        }
         if not _is_generation(await self.inner.generate(payload, Request(), timeout)):
             raise BadReply("its replies are not generations", role=self.role)
         self.unanswered, self.answered = 0, time.monotonic()
@@ -149,7 +172,8 @@ class Gate:
 def _is_well(error: RuntimeRefused | BadReply) -> bool | None:
     """Whether a runtime that refused a request is well; None where only a probe can say.
 
-    A runtime that is busy, or finds a request wrong or too long, is well. 502 to 504 can be a router without workers.
+    A runtime that is busy, or finds a request wrong or too long, is well. 502 to 504 can be a
+    router without workers.
     """
     if isinstance(error, BadReply | WorkerLost):
         return False
@@ -165,6 +189,8 @@ def _is_generation(reply: Any, aborted: bool = False) -> bool:
         kind, matched = finish["type"], finish.get("matched")
     except (KeyError, TypeError, AttributeError):
         return False
-    cut = kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]  # the token that ended it is missing
+    cut = (
+        kind == "stop" and isinstance(matched, int) and ids[-1:] != [matched]
+    )  # the token that ended it is missing
     whole = set(map(type, ids)) <= {int} and min(ids, default=0) >= 0
     return whole and not cut and (kind != "abort" or aborted)

@@ -1,4 +1,6 @@
-"""Connections of clients: timeouts of slow clients, and which connection is closed when there are too many."""
+"""Connections of clients: timeouts of slow clients, and which connection is closed when there are
+too many.
+"""
 
 from __future__ import annotations
 
@@ -24,8 +26,12 @@ from lr_sglang.serve.settings import Service
 
 FILES = 2**16  # the highest limit of open files that the process sets for itself
 TOLD_SECONDS = 10.0  # at least, between two log lines about closed connections
-PART = 2**16  # bytes of a response: a client must read as many, or the rest, within ``send_timeout``
-TURN = 2**12  # bytes of one client that are processed in one turn: 10 ms if they are chunks of one byte
+PART = (
+    2**16
+)  # bytes of a response: a client must read as many, or the rest, within ``send_timeout``
+TURN = (
+    2**12
+)  # bytes of one client that are processed in one turn: 10 ms if they are chunks of one byte
 
 
 class Flow(FlowControl):
@@ -35,7 +41,8 @@ class Flow(FlowControl):
 
     def hold(self) -> None:
         self.held = self.read_paused = True
-        self._transport.pause_reading()  # uvicorn may have resumed it: it ignores the flag at the end of a body
+        # uvicorn may have resumed it: it ignores the flag at the end of a body
+        self._transport.pause_reading()
 
     def let_go(self) -> None:
         self.held = False
@@ -47,7 +54,8 @@ class Flow(FlowControl):
 
 
 class Connection(H11Protocol):
-    """A client's connection with timeouts. uvicorn itself limits the time between two requests only.
+    """A client's connection with timeouts. uvicorn itself limits the time between two requests
+    only.
 
     Attributes:
         address: for the limit of each address; empty for this machine's own, such as a proxy's.
@@ -68,7 +76,8 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._among.leave(self)
         super().connection_lost(exc)
-        self._unset_keepalive_if_required()  # after an error uvicorn's timer would keep this object in memory
+        # after an error uvicorn's timer would keep this object in memory
+        self._unset_keepalive_if_required()
 
     def data_received(self, data: bytes) -> None:
         self._unread += data
@@ -138,7 +147,9 @@ class Connection(H11Protocol):
         return self.conn.their_state in (h11.IDLE, h11.SEND_BODY)
 
     def late(self, now: float, limits: Mapping[str, float]) -> str:
-        """What the client takes too long for, by the seconds in ``limits``: headers, body or answer; else empty."""
+        """What the client takes too long for, by the seconds in ``limits``: headers, body or
+        answer; else empty.
+        """
         doing = self._what()
         if doing != self._doing:
             self._doing, self._since = doing, now
@@ -146,7 +157,9 @@ class Connection(H11Protocol):
         return kind if now - self._since > limits.get(kind, now) else ""
 
     def _what(self) -> str:
-        """What we wait for: headers, body or answer. The body of an unanswered request has a timeout in its route."""
+        """What we wait for: headers, body or answer. The body of an unanswered request has a
+        timeout in its route.
+        """
         if self.reads:
             return f"answer {self.transport.get_write_buffer_size() // PART}"
         if self.conn.their_state is h11.SEND_BODY and self.cycle.response_complete:
@@ -157,10 +170,11 @@ class Connection(H11Protocol):
 
 
 class Connections:
-    """All connections of one process, within its part of the service's limits and of the open files.
+    """All connections of one process, within its part of the service's limits and of the open
+    files.
 
-    When there are too many, a new one replaces the least recently used of those that wait for their client; if there is
-    none, the new one is refused.
+    When there are too many, a new one replaces the least recently used of those that wait for their
+    client; if there is none, the new one is refused.
     """
 
     def __init__(self, service: Service, metrics: Metrics, board: Board | None = None) -> None:
@@ -207,8 +221,8 @@ class Connections:
             self._open[one] = None
 
     def wait(self, one: Connection) -> None:
-        """Queues a connection for ``go_on``. Each iteration of the event loop processes one, so that a client that
-        sends much delays no other."""
+        """Queues a connection for ``go_on``. Each iteration of the event loop processes one, so
+        that a client that sends much delays no other."""
         self._turns.append(one)
         if len(self._turns) == 1:
             asyncio.get_running_loop().call_soon(self._next)
@@ -229,12 +243,20 @@ class Connections:
         self._let_go_of_who_left()
         if self._untold and now - self._told > TOLD_SECONDS:
             for reason, count in self._untold.items():
-                log("connections closed", logging.WARNING, reason=reason, count=count, open=len(self._open))
+                log(
+                    "connections closed",
+                    logging.WARNING,
+                    reason=reason,
+                    count=count,
+                    open=len(self._open),
+                )
             self._untold.clear()
             self._told = now
 
     def _let_go_of_who_left(self) -> None:
-        """Closes connections whose client has gone, which asyncio does not notice while reading is paused."""
+        """Closes connections whose client has gone, which asyncio does not notice while reading is
+        paused.
+        """
         paused = (one for one in self._open if one.flow.read_paused)
         files = {one.transport.get_extra_info("socket").fileno(): one for one in paused}
         poll = select.poll()
@@ -245,7 +267,9 @@ class Connections:
 
     def _make_room(self, new: Connection, among: Iterable[Connection]) -> None:
         others = [one for one in among if one is not new]
-        waiting = next((one for one in others if one.writes), None) or next((one for one in others if one.reads), None)
+        waiting = next((one for one in others if one.writes), None) or next(
+            (one for one in others if one.reads), None
+        )
         if waiting is not None:
             self._close(waiting, "crowded")
             return
@@ -275,7 +299,9 @@ def files() -> int:
 
 
 def _counted(host: str) -> str:
-    """The address that limits count: for IPv6 the /64 network, because one customer usually has all of it."""
+    """The address that limits count: for IPv6 the /64 network, because one customer usually has all
+    of it.
+    """
     try:
         address = ipaddress.ip_address(host.partition("%")[0])
     except ValueError:
@@ -283,7 +309,11 @@ def _counted(host: str) -> str:
     address = getattr(address, "ipv4_mapped", None) or address
     if address.is_loopback:
         return ""
-    return str(ipaddress.ip_network((address, 64), strict=False)) if address.version == 6 else str(address)
+    return (
+        str(ipaddress.ip_network((address, 64), strict=False))
+        if address.version == 6
+        else str(address)
+    )
 
 
 def _refused() -> bytes:

@@ -1,4 +1,6 @@
-"""Behind the routes: whether lookahead reasoning or the target alone answers a request, and what answers share."""
+"""Behind the routes: whether lookahead reasoning or the target alone answers a request, and what
+answers share.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,12 @@ class AnswerEngine:
     """
 
     def __init__(
-        self, roles: Mapping[str, RuntimeBackend], service: Service, metrics: Metrics, health: Health, board: Board
+        self,
+        roles: Mapping[str, RuntimeBackend],
+        service: Service,
+        metrics: Metrics,
+        health: Health,
+        board: Board,
     ) -> None:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue, board)
@@ -69,11 +76,15 @@ class AnswerEngine:
         self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
-        self.requests = RequestMaker(roles, service.judge_prompt, known, partial(measure_once, board))
+        self.requests = RequestMaker(
+            roles, service.judge_prompt, known, partial(measure_once, board)
+        )
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)
-        self.operator_program = ServedProgram(service.program, self.requests) if service.program else None
+        self.operator_program = (
+            ServedProgram(service.program, self.requests) if service.program else None
+        )
         self.concluding = ServedProgram(think_then_conclude, self.requests)
         self.thinking = Thinking(roles, service, self.admission.check)
         self._watch()
@@ -85,15 +96,23 @@ class AnswerEngine:
         watch(metrics.waiting, lambda: self.admission.waiting)
         watch(metrics.loop_late, self.lateness.p99)
         if (judge := self.roles.get("judge")) is not None:
-            judge.checks.warn = lambda reason: log("judge not trusted", logging.WARNING, role=judge.role, reason=reason)
-            watch(metrics.false_accepts, lambda: found.surely if (found := judge.checks.worst()) else 0.0)
+            judge.checks.warn = lambda reason: log(
+                "judge not trusted", logging.WARNING, role=judge.role, reason=reason
+            )
+            watch(
+                metrics.false_accepts,
+                lambda: found.surely if (found := judge.checks.worst()) else 0.0,
+            )
         for role, one in self.health.watches.items():
             watch(metrics.up, one.up, role=role)
             watch(metrics.branches, one.gate.running, role=role)
             watch(metrics.degraded_seconds, one.total, role=role)
 
-    async def plan(self, route: TargetRoute, body: Mapping[str, Any]) -> RequestOptions | PassedRequest:
-        """How a request is answered: by lookahead reasoning as far as that supports it, else by the target alone.
+    async def plan(
+        self, route: TargetRoute, body: Mapping[str, Any]
+    ) -> RequestOptions | PassedRequest:
+        """How a request is answered: by lookahead reasoning as far as that supports it, else by the
+        target alone.
 
         Raises:
             Refusal: the request is wrong, or not allowed.
@@ -103,15 +122,22 @@ class AnswerEngine:
             return passed_request(route, body, ("route",), service)
         request, why = route.reads.read(body, refuse=not service.passes)
         alone: tuple[str, ...] = ()
-        if service.passes and request.model.startswith(f"{service.model}:"):  # an adapter, which has no draft
+        if service.passes and request.model.startswith(
+            f"{service.model}:"
+        ):  # an adapter, which has no draft
             alone = ("model",)
-        elif service.passes and request.n and request.n > service.concurrency:  # more than can be made here at a time
+        elif (
+            service.passes and request.n and request.n > service.concurrency
+        ):  # more than can be made here at a time
             alone = ("n",)
         if not why and not alone:
             return options_of(request, service)
         if not alone and isinstance(request, ChatRequest):
             conclusion = await self.thinking.conclusion(body, why)
-            if conclusion is not None and (options := options_of(request, service, conclusion)).mode.ahead:
+            if (
+                conclusion is not None
+                and (options := options_of(request, service, conclusion)).mode.ahead
+            ):
                 return options
         return passed_request(route, body, why or alone, service)
 
@@ -121,7 +147,9 @@ class AnswerEngine:
         return not self.admission.running
 
     async def prepare(self) -> None:
-        """Asks the judge about steps that differ, if the operator wants that, and measures what requests cost."""
+        """Asks the judge about steps that differ, if the operator wants that, and measures what
+        requests cost.
+        """
         for name in self.service.verifiers if self.service.check_judge else ():
             await self.requests.check_judge(self.service.lookahead.replace(verifier=name))
         for mode in self.service.modes:
@@ -144,7 +172,9 @@ class AnswerEngine:
         return not tasks or not (await asyncio.wait(tasks, timeout=seconds))[1]
 
     async def adapters(self) -> list[str]:
-        """The names under which requests ask for LoRA adapters of the target; none if it does not list them."""
+        """The names under which requests ask for LoRA adapters of the target; none if it does not
+        list them.
+        """
         if not self.service.passes or self.health.watches["target"].down:
             return []
         try:
@@ -154,7 +184,9 @@ class AnswerEngine:
             return []
 
     async def target_name(self) -> str:
-        """The name under which the target itself serves its model; raises ``LookaheadError`` if it lists none."""
+        """The name under which the target itself serves its model; raises ``LookaheadError`` if it
+        lists none.
+        """
         if not self._target_name:
             listed = await self.roles["target"].transport.get("/v1/models")
             try:

@@ -1,4 +1,6 @@
-"""Errors as OpenAI's clients know them: a status, and ``{"error": {message, type, param, code}}``."""
+"""Errors as OpenAI's clients know them: a status, and ``{"error": {message, type, param,
+code}}``.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,34 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 
-INVALID, SERVER, KEY, TIME = "invalid_request_error", "server_error", "authentication_error", "timeout_error"
+INVALID, SERVER, KEY, TIME = (
+    "invalid_request_error",
+    "server_error",
+    "authentication_error",
+    "timeout_error",
+)
 # By code: status, OpenAI's type, and message.
 KNOWN: dict[str, tuple[int, str, str]] = {
-    "context_length_exceeded": (400, INVALID, "The prompt has {tokens} tokens; at most {most} are allowed"),
-    "invalid_api_key": (401, KEY, "You need a valid API key: send it as 'Authorization: Bearer KEY'"),
-    "unknown_host": (403, KEY, "This endpoint has no key, and answers only to the address that it listens on"),
-    "model_not_found": (404, INVALID, "The model {asked!r:.200} does not exist here; this endpoint serves {known!r}"),
+    "context_length_exceeded": (
+        400,
+        INVALID,
+        "The prompt has {tokens} tokens; at most {most} are allowed",
+    ),
+    "invalid_api_key": (
+        401,
+        KEY,
+        "You need a valid API key: send it as 'Authorization: Bearer KEY'",
+    ),
+    "unknown_host": (
+        403,
+        KEY,
+        "This endpoint has no key, and answers only to the address that it listens on",
+    ),
+    "model_not_found": (
+        404,
+        INVALID,
+        "The model {asked!r:.200} does not exist here; this endpoint serves {known!r}",
+    ),
     "request_too_large": (413, INVALID, "The request's body is larger than {limit} bytes"),
     "queue_full": (429, "rate_limit_error", "Too many requests are waiting; try again later"),
     "internal_error": (500, SERVER, "Internal error"),
@@ -35,7 +58,11 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "target_timeout": (504, TIME, "The target model did not answer in time"),
     "timeout": (504, TIME, "The request took longer than {seconds:g} seconds"),
 }
-AGAIN = {"overloaded": 1, "shutting_down": 5, "target_down": 5}  # seconds after which it may be tried again
+AGAIN = {
+    "overloaded": 1,
+    "shutting_down": 5,
+    "target_down": 5,
+}  # seconds after which it may be tried again
 
 
 class Refusal(LookaheadError):
@@ -81,7 +108,14 @@ class Refusal(LookaheadError):
         return about
 
     def body(self) -> dict[str, Any]:
-        return {"error": {"message": self.message, "type": self.kind, "param": self.param, "code": self.code}}
+        return {
+            "error": {
+                "message": self.message,
+                "type": self.kind,
+                "param": self.param,
+                "code": self.code,
+            }
+        }
 
     def headers(self) -> dict[str, str]:
         found = {} if self.again is None else {"Retry-After": str(self.again)}
@@ -90,12 +124,19 @@ class Refusal(LookaheadError):
 
 
 def refusal(
-    code: str, *, param: str | None = None, again: int | None = None, close: bool = False, **words: object
+    code: str,
+    *,
+    param: str | None = None,
+    again: int | None = None,
+    close: bool = False,
+    **words: object,
 ) -> Refusal:
     """The refusal for a code of ``KNOWN``; ``words`` are inserted into its message."""
     status, kind, message = KNOWN[code]
     again = AGAIN.get(code) if again is None else again
-    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close)
+    return Refusal(
+        status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close
+    )
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -110,7 +151,13 @@ def refusal_of(error: BaseException) -> Refusal:
         case Cancelled():
             return refusal("shutting_down")
         case RuntimeBusy():
-            return Refusal(503, "The target model takes no more requests now", kind=SERVER, code="overloaded", again=1)
+            return Refusal(
+                503,
+                "The target model takes no more requests now",
+                kind=SERVER,
+                code="overloaded",
+                again=1,
+            )
         case RuntimeDown():
             return refusal("target_down")
         case RuntimeTimeout():

@@ -29,12 +29,14 @@ Changed = Callable[[str, str], None]
 
 
 class Watch:
-    """Watches one role's runtime, in a task of its own, so that a runtime that hangs delays no other check.
+    """Watches one role's runtime, in a task of its own, so that a runtime that hangs delays no
+    other check.
 
     Args:
-        stall: seconds that a request may take. It holds for the target only while probes fail too, because a long
-            prompt can take longer.
-        changed: called when the runtime goes down (with the reason) and when it is back (with an empty one).
+        stall: seconds that a request may take. It holds for the target only while probes fail too,
+            because a long prompt can take longer.
+        changed: called when the runtime goes down (with the reason) and when it is back (with an
+            empty one).
         known: the tokenizer of its model; a runtime that comes back with another one stays down.
 
     Attributes:
@@ -42,8 +44,16 @@ class Watch:
         since: the last change of ``down``, in seconds of the monotonic clock.
     """
 
-    def __init__(self, role: str, gate: Gate, stall: float, changed: Changed, known: Tokenizer | None = None) -> None:
-        self.role, self.gate, self.stall, self._changed, self._known = role, gate, stall, changed, known
+    def __init__(
+        self, role: str, gate: Gate, stall: float, changed: Changed, known: Tokenizer | None = None
+    ) -> None:
+        self.role, self.gate, self.stall, self._changed, self._known = (
+            role,
+            gate,
+            stall,
+            changed,
+            known,
+        )
         self.down, self.since, self._before = "", time.monotonic(), 0.0
         self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
 
@@ -94,7 +104,9 @@ class Watch:
             self._set(error.message)
 
     async def _stalls(self, now: float) -> bool:
-        """Whether requests get no reply. Those of a hanging draft end as cancelled, because the target overtakes it."""
+        """Whether requests get no reply. Those of a hanging draft end as cancelled, because the
+        target overtakes it.
+        """
         late = now - self.gate.oldest() > self.stall
         if now - self.gate.answered < self.stall:
             if late:
@@ -124,11 +136,16 @@ class Watch:
         except LookaheadError:
             pass
         else:
-            self.gate.failures, self._late = FAILURES - 1, 0  # the next failure takes it down again, for longer
+            self.gate.failures, self._late = (
+                FAILURES - 1,
+                0,
+            )  # the next failure takes it down again, for longer
             self._set("")
 
     def _set(self, reason: str, rest: bool = False) -> None:
-        """Sets the state. ``rest``: delays the next try, longer after each early failure, as its probes succeed."""
+        """Sets the state. ``rest``: delays the next try, longer after each early failure, as its
+        probes succeed.
+        """
         now, before = time.monotonic(), self.total()
         if reason:
             soon = now - self.since < 2 * LONGEST_REST
@@ -147,18 +164,31 @@ class Health:
     """
 
     def __init__(
-        self, roles: Mapping[str, RuntimeBackend], service: Service, changed: Changed = lambda role, why: None
+        self,
+        roles: Mapping[str, RuntimeBackend],
+        service: Service,
+        changed: Changed = lambda role, why: None,
     ) -> None:
         self.gates: dict[str, Gate] = {}
         for role, backend in roles.items():
             backend.transport = self.gates[role] = Gate(backend.transport, role)
         self.watches = {
-            role: Watch(role, self.gates[role], service.stall, self._tell, getattr(backend, "tokenizer", None))
+            role: Watch(
+                role,
+                self.gates[role],
+                service.stall,
+                self._tell,
+                getattr(backend, "tokenizer", None),
+            )
             for role, backend in roles.items()
         }
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
-        self._roles, self._trusts, self._changed = roles, service.lookahead.max_false_accepts, changed
+        self._roles, self._trusts, self._changed = (
+            roles,
+            service.lookahead.max_false_accepts,
+            changed,
+        )
         self._tasks: list[asyncio.Task[None]] = []
 
     def start(self) -> None:
@@ -177,7 +207,9 @@ class Health:
         return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"
 
     def disturbed(self, began: float) -> bool:
-        """Whether draft or judge has been down at any time since then (in seconds of the monotonic clock)."""
+        """Whether draft or judge has been down at any time since then (in seconds of the monotonic
+        clock).
+        """
         others = (watch for role, watch in self.watches.items() if role != "target")
         return any(watch.down or watch.since > began for watch in others)
 
@@ -185,11 +217,18 @@ class Health:
         """State and reason of every role, and what is known of the judge."""
         now, found = time.monotonic(), dict[str, Any]()
         for role, watch in self.watches.items():
-            found[role] = {"status": "down" if watch.down else "up", "seconds": round(now - watch.since, 1)}
+            found[role] = {
+                "status": "down" if watch.down else "up",
+                "seconds": round(now - watch.since, 1),
+            }
             if why := watch.down:  # a runtime's own message may hold internal addresses
-                found[role]["reason"] = why if why.startswith("it") else "it cannot be reached, or is not well"
+                found[role]["reason"] = (
+                    why if why.startswith("it") else "it cannot be reached, or is not well"
+                )
         if "judge" in found and (known := self._roles["judge"].checks.worst()) is not None:
-            found["judge"]["false_accepts"] = known.to_dict() | {"trusted": known.surely <= self._trusts}
+            found["judge"]["false_accepts"] = known.to_dict() | {
+                "trusted": known.surely <= self._trusts
+            }
         return found
 
     def _tell(self, role: str, reason: str) -> None:

@@ -15,7 +15,9 @@ VARIABLE = "LR_SGLANG_API_KEYS"
 
 
 class Keys:
-    """The keys that open an endpoint. Only their digests are kept. Without keys, every request is allowed."""
+    """The keys that open an endpoint. Only their digests are kept. Without keys, every request is
+    allowed.
+    """
 
     def __init__(self, keys: Iterable[str] = ()) -> None:
         self._digests = sorted({_digest(key) for key in keys})
@@ -24,7 +26,9 @@ class Keys:
         return len(self._digests)
 
     def open_to(self, authorization: str) -> bool:
-        """Whether a request with this header is allowed. Every key is compared, even after a match."""
+        """Whether a request with this header is allowed. Every key is compared, even
+        after a match.
+        """
         scheme, _, key = authorization.partition(" ")
         given, fits = _digest(key.strip()), False
         for digest in self._digests:
@@ -33,7 +37,8 @@ class Keys:
 
 
 def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Keys, list[str]]:
-    """The keys of a file (one a line; empty lines and those that begin with # are left out) and of the environment.
+    """The keys of a file (one a line; empty lines and those that begin with # are left out) and of
+    the environment.
 
     Returns:
         The keys, and what the operator should be warned of.
@@ -49,7 +54,9 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Ke
             mode = file.stat().st_mode
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--api-keys-file {file}: it cannot be read ({error})") from error
-        numbered = [(f"{file}, line {number}", line.strip()) for number, line in enumerate(lines, 1)]
+        numbered = [
+            (f"{file}, line {number}", line.strip()) for number, line in enumerate(lines, 1)
+        ]
         listed = [(where, line) for where, line in numbered if line and not line.startswith("#")]
         if not listed:
             raise ConfigError(f"--api-keys-file {file}: it holds no key", hint="one key a line")
@@ -59,7 +66,10 @@ def load(file: Path | None, environ: Mapping[str, str] = os.environ) -> tuple[Ke
     for where, key in found:
         if not key.isascii() or not key.isprintable() or " " in key:
             message = f"{where}: this API key has a space in it, or a character that cannot be sent"
-            raise ConfigError(message, hint="one key a line, such as A-Z a-z 0-9 - _; a comment has a line of its own")
+            raise ConfigError(
+                message,
+                hint="one key a line, such as A-Z a-z 0-9 - _; a comment has a line of its own",
+            )
     return Keys(key for _, key in found), warnings
 
 

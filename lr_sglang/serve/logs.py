@@ -24,8 +24,16 @@ class JsonLines(logging.Formatter):
         self._about = about
 
     def format(self, record: logging.LogRecord) -> str:
-        when = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created)) + f".{int(record.msecs):03d}Z"
-        line = {"time": when, "level": record.levelname.lower(), "event": record.getMessage(), **self._about}
+        when = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z"
+        )
+        line = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+            **self._about,
+        }
         return json.dumps(line | getattr(record, "about", {}), ensure_ascii=True, default=str)
 
 

@@ -1,4 +1,6 @@
-"""An answer that a program of ours, or the operator's, writes: with lookahead reasoning, or by plain decoding."""
+"""An answer that a program of ours, or the operator's, writes: with lookahead reasoning, or by
+plain decoding.
+"""
 
 from __future__ import annotations
 
@@ -22,13 +24,19 @@ from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 
 STOP_AGAIN = 0.1  # seconds until ``stop`` is repeated for an answer that has not ended
-HANG_UP_AFTER = 5  # stops, before connections are closed: a runtime obeys an abort within milliseconds
-CANCEL_AFTER = 150  # stops, before a program is cancelled that waits for something other than a generation
+HANG_UP_AFTER = (
+    5  # stops, before connections are closed: a runtime obeys an abort within milliseconds
+)
+CANCEL_AFTER = (
+    150  # stops, before a program is cancelled that waits for something other than a generation
+)
 PATIENCE = 1.0  # seconds that a complete answer waits for its runtimes to end its last requests
 
 
 class LookaheadAnswer(ServedAnswer):
-    """One answer, in pieces: the chunks of a step, an event if events are wanted, at the end the summary."""
+    """One answer, in pieces: the chunks of a step, an event if events are wanted, at the end the
+    summary.
+    """
 
     job: AnswerRequest
     prompt: Prompt
@@ -46,10 +54,14 @@ class LookaheadAnswer(ServedAnswer):
         conclusion = self.options.conclusion
         if conclusion is None or not conclusion.tools:
             return super().pieces()
-        return with_calls(super().pieces(), partial(self.engine.thinking.calls_in, conclusion.tools))
+        return with_calls(
+            super().pieces(), partial(self.engine.thinking.calls_in, conclusion.tools)
+        )
 
     def prepare(self) -> None:
-        if self.engine.operator_program is not None and (self.options.prefix or not self.options.chat):
+        if self.engine.operator_program is not None and (
+            self.options.prefix or not self.options.chat
+        ):
             wrong = "continue_final_message" if self.options.prefix else "prompt"
             raise Refusal(400, "This endpoint answers whole conversations only", param=wrong)
         self.prompt = prepare(self.options, self.engine.roles["target"], self.engine.service)
@@ -59,14 +71,21 @@ class LookaheadAnswer(ServedAnswer):
         inside = self.prompt.thinks or reasoning == "on"
         split = Reasoning(inside, split=options.chat and reasoning != "off")
         self.delivery = StreamText(self.prompt.decode, options.stops, split)
-        self.job = self.engine.requests.make(options.mode, options.lookahead, options.sampling, options.limits)
+        self.job = self.engine.requests.make(
+            options.mode, options.lookahead, options.sampling, options.limits
+        )
         self.job.on_step = self._on_step()
         if options.trace:
             self.job.on_event = self.ready.put_nowait
         self._look()
 
     async def make(self) -> None:
-        engine, job, asked, ahead = self.engine, self.job, self.prompt.asked, self.options.mode.ahead
+        engine, job, asked, ahead = (
+            self.engine,
+            self.job,
+            self.prompt.asked,
+            self.options.mode.ahead,
+        )
         try:
             if (conclusion := self.options.conclusion) is not None:
                 given = {"grammar": conclusion.grammar, "most": job.limits.max_tokens}
@@ -78,21 +97,27 @@ class LookaheadAnswer(ServedAnswer):
         except Cancelled:
             if not self.delivery.stopped:
                 raise
-        except ConfigError as error:  # the request was checked before: the operator's program or verifier is wrong
+        except (
+            ConfigError
+        ) as error:  # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error
         finally:
             self.costs = costs_of(job.record, self.delivery.tokens)
 
     def complete(self, error: BaseException | None) -> None:
         self._timer.cancel()
-        self.engine.metrics.ended(self.job.record, self.delivery.tokens, self._costs(), self._degraded())
+        self.engine.metrics.ended(
+            self.job.record, self.delivery.tokens, self._costs(), self._degraded()
+        )
         if error is None:
             self._finish()
         else:
             self.end(error)
 
     def _look(self, complete: bool = False) -> None:
-        """Delivers a complete answer even if a runtime does not end its requests: after ``PATIENCE``, or twice that."""
+        """Delivers a complete answer even if a runtime does not end its requests: after
+        ``PATIENCE``, or twice that.
+        """
         if complete:
             self._finish()
             return
@@ -101,7 +126,9 @@ class LookaheadAnswer(ServedAnswer):
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look, complete)
 
     def stop(self) -> None:
-        """Aborts the requests, repeatedly until the answer has ended; after some tries closes their connections."""
+        """Aborts the requests, repeatedly until the answer has ended; after some tries closes their
+        connections.
+        """
         self.stopping = True
         if self.task is not None and self in self.engine.running:
             self.job.stop()
@@ -123,7 +150,11 @@ class LookaheadAnswer(ServedAnswer):
                 raise Cancelled("stopped")
             record = self.job.record
             ids, known = record.ids[known:], len(record.ids)
-            own = record.steps[-1].spoken(ids, self.engine.roles["target"].ends) if record.steps else ids
+            own = (
+                record.steps[-1].spoken(ids, self.engine.roles["target"].ends)
+                if record.steps
+                else ids
+            )
             if chunks := self.delivery.add(own, len(ids) - len(own)):
                 self.ready.put_nowait(chunks)
             if self.delivery.stopped:
@@ -136,7 +167,9 @@ class LookaheadAnswer(ServedAnswer):
         """Queues the end of an answer that is complete or was cut at a stop string."""
         if chunks := self.delivery.rest():
             self.ready.put_nowait(chunks)
-        self.ready.put_nowait(Summary(self.options, self.job.record, self.delivery, self._costs(), self._degraded()))
+        self.ready.put_nowait(
+            Summary(self.options, self.job.record, self.delivery, self._costs(), self._degraded())
+        )
         self.ready.put_nowait(END)
 
     def _costs(self) -> dict[str, int]:

@@ -45,7 +45,9 @@ def count_together(folder: Path, number: int) -> None:
                 file.write_bytes(bytes(_FILE_BYTES))
     except OSError as error:
         hint = "set TMPDIR to a directory with room"
-        raise SetupError(f"{folder}: metrics cannot be kept there: {error.strerror}", hint=hint) from error
+        raise SetupError(
+            f"{folder}: metrics cannot be kept there: {error.strerror}", hint=hint
+        ) from error
     os.environ[_FOLDER] = str(folder)
     values.ValueClass = values.MultiProcessValue(lambda: number)  # type: ignore[no-untyped-call]
 
@@ -68,34 +70,61 @@ class Metrics:
             return Counter(f"lr_sglang_{name}", about, labels, registry=registry)
 
         def gauge(name: str, about: str, *labels: str, mode: _Mode = "livesum") -> Gauge:
-            return Gauge(f"lr_sglang_{name}", about, labels, registry=registry, multiprocess_mode=mode)
+            return Gauge(
+                f"lr_sglang_{name}", about, labels, registry=registry, multiprocess_mode=mode
+            )
 
         installed = release.version()
         tested = str(release.is_tested(installed)).lower()
         which = ("version", "sglang", "sglang_tested")
-        about = gauge("build_info", "Always 1: which lr-sglang and SGLang this is", *which, mode="livemax")
-        about.labels(__version__, installed, tested).set(1)
-        self.requests = counter("requests", "Requests, by route, status and mode", "route", "status", "mode")
-        self.refused = counter("rejected", "Requests that ended with an error, also in mid-stream", "reason")
-        self.disconnects = counter("disconnects", "Clients that hung up before their answer was complete")
-        self.connections = gauge("connections", "Connections of clients that are open")
-        self.hung_up = counter("connections_closed", "Connections of clients that were late or too many", "reason")
-        self.degraded = counter("degraded_requests", "Answers that went without draft or judge for a while")
-        self.degraded_seconds = gauge(
-            "degraded_seconds", "Seconds that a runtime has been down, in all", "role", mode="livemax"
+        about = gauge(
+            "build_info", "Always 1: which lr-sglang and SGLang this is", *which, mode="livemax"
         )
-        self.tokens = counter("tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind")
+        about.labels(__version__, installed, tested).set(1)
+        self.requests = counter(
+            "requests", "Requests, by route, status and mode", "route", "status", "mode"
+        )
+        self.refused = counter(
+            "rejected", "Requests that ended with an error, also in mid-stream", "reason"
+        )
+        self.disconnects = counter(
+            "disconnects", "Clients that hung up before their answer was complete"
+        )
+        self.connections = gauge("connections", "Connections of clients that are open")
+        self.hung_up = counter(
+            "connections_closed", "Connections of clients that were late or too many", "reason"
+        )
+        self.degraded = counter(
+            "degraded_requests", "Answers that went without draft or judge for a while"
+        )
+        self.degraded_seconds = gauge(
+            "degraded_seconds",
+            "Seconds that a runtime has been down, in all",
+            "role",
+            mode="livemax",
+        )
+        self.tokens = counter(
+            "tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind"
+        )
         self.steps = counter("steps", "Steps of answers, by outcome", "outcome")
-        self.judged = counter("steps_judged", "Steps for which a draft was compared, or came too late")
-        self.accepted = counter("steps_accepted", "Steps that are the draft's: alpha is this over steps_judged")
+        self.judged = counter(
+            "steps_judged", "Steps for which a draft was compared, or came too late"
+        )
+        self.accepted = counter(
+            "steps_accepted", "Steps that are the draft's: alpha is this over steps_judged"
+        )
         self.false_accepts = gauge(
-            "false_accepts", "Share of differing steps that the judge accepts, lower bound", mode="livemax"
+            "false_accepts",
+            "Share of differing steps that the judge accepts, lower bound",
+            mode="livemax",
         )
         self.alpha = gauge("alpha", "Step acceptance rate so far")
         self.running = gauge("answers_running", "Answers that are being made")
         self.waiting = gauge("requests_waiting", "Requests in the queue")
         self.loop_late = gauge(
-            "event_loop_late_seconds", "Delay of the event loop's timers, 99th percentile", mode="livemax"
+            "event_loop_late_seconds",
+            "Delay of the event loop's timers, 99th percentile",
+            mode="livemax",
         )
         self.up = gauge("runtime_up", "Whether a role's runtime is well", "role", mode="livemin")
         self.branches = gauge("branches_running", "Requests in flight at a role's runtime", "role")
@@ -105,12 +134,18 @@ class Metrics:
             buckets=_SECONDS,
             registry=registry,
         )
-        self.step = Histogram("lr_sglang_step_seconds", "Time between two steps", buckets=_STEP, registry=registry)
-        self.seconds = Histogram("lr_sglang_answer_seconds", "Time of answers", buckets=_SECONDS, registry=registry)
+        self.step = Histogram(
+            "lr_sglang_step_seconds", "Time between two steps", buckets=_STEP, registry=registry
+        )
+        self.seconds = Histogram(
+            "lr_sglang_answer_seconds", "Time of answers", buckets=_SECONDS, registry=registry
+        )
         self._accepted = self._judged = 0
 
     def watch(self, gauge: Gauge, value: Callable[[], float], **labels: str) -> None:
-        """Has ``look`` set the gauge to what the function returns, also before this process exposes its metrics."""
+        """Has ``look`` set the gauge to what the function returns, also before this process exposes
+        its metrics.
+        """
         self._watched.append((gauge.labels(**labels) if labels else gauge, value))
 
     def look(self) -> None:
@@ -150,5 +185,7 @@ class _Together(Collector):
             for name in ("lr_sglang_steps_accepted", "lr_sglang_steps_judged")
         )
         alpha = found["lr_sglang_alpha"]
-        alpha.samples = [sample._replace(value=accepted / judged if judged else 0.0) for sample in alpha.samples]
+        alpha.samples = [
+            sample._replace(value=accepted / judged if judged else 0.0) for sample in alpha.samples
+        ]
         return found.values()

@@ -1,4 +1,6 @@
-"""The middleware of every request: its id, its checks (key, host, size) before the body is read, and its log line."""
+"""The middleware of every request: its id, its checks (key, host, size) before the body is read,
+and its log line.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,16 @@ from lr_sglang.serve.target_routes import PATHS
 
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
-# Of a body that is too large, as much is read and dropped: many clients read no response before they have sent all.
+# Of a body that is too large, as much is read and dropped: many clients read no response before
+# they have sent all.
 PATIENCE_BYTES = 2**26
 DROP_SECONDS = 10.0
 # Logged by name; any other method could be arbitrary text.
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # A Host header, whole: an address, an IPv6 address in brackets or a name, and a port.
-_HOST = re.compile(r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE)
+_HOST = re.compile(
+    r"(?:\[([\da-f:.]+(?:%\w+)?)\]|([\w.-]*))(?::\d{0,5})?", re.ASCII | re.IGNORECASE
+)
 _ADDRESS = re.compile(r"\d+(\.\d+){3}", re.ASCII)
 # Monitors ask for these every few seconds: their successes are logged at the level debug only.
 PROBES = ("/health", "/ready", "/metrics")
@@ -41,11 +46,16 @@ ROUTES = (*PATHS, "/v1/models", *PROBES)
 class Guard:
     """ASGI middleware around everything."""
 
-    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board) -> None:
+    def __init__(
+        self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board
+    ) -> None:
         self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
-        # Bytes of bodies in memory: room for those that are answered or wait, and for as many that still arrive.
+        # Bytes of bodies in memory: room for those that are answered or wait, and for as many that
+        # still arrive.
         self.held = 0
-        self.most_held = 2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
+        self.most_held = (
+            2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
+        )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -57,7 +67,9 @@ class Guard:
         began, status, size = time.monotonic(), 0, 0
 
         async def take() -> Message:
-            """Receives the next part of the body; checks the size of this body and of all bodies in memory."""
+            """Receives the next part of the body; checks the size of this body and of all bodies in
+            memory.
+            """
             nonlocal size
             message = await receive()
             part = len(message.get("body", b""))
@@ -67,7 +79,9 @@ class Guard:
             if full or size > self.service.max_body_bytes:
                 close = bool(message.get("more_body")) and not await _drop(receive, size)
                 limit = self.service.max_body_bytes
-                raise refusal("overloaded" if full else "request_too_large", limit=limit, close=close)
+                raise refusal(
+                    "overloaded" if full else "request_too_large", limit=limit, close=close
+                )
             return message
 
         async def tell(message: Message) -> None:
@@ -97,13 +111,22 @@ class Guard:
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
         if "content-length" in headers and "transfer-encoding" in headers:
-            # Request smuggling: a proxy may go by the other header, and take the rest for another client's request.
+            # Request smuggling: a proxy may go by the other header, and take the rest for another
+            # client's request.
             return Refusal(400, "A request has Content-Length or Transfer-Encoding, not both")
-        locked = path.startswith("/v1/") or path in PATHS or (path == "/metrics" and not self.service.open_metrics)
-        given = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"  # the latter is Anthropic's
+        locked = (
+            path.startswith("/v1/")
+            or path in PATHS
+            or (path == "/metrics" and not self.service.open_metrics)
+        )
+        given = (
+            headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
+        )  # the latter is Anthropic's
         if locked and not self.keys.open_to(given):
             return refusal("invalid_api_key")
-        if not self.service.hosts_are_open and not _is_ours(headers.get("host", ""), self.service.host):
+        if not self.service.hosts_are_open and not _is_ours(
+            headers.get("host", ""), self.service.host
+        ):
             return refusal("unknown_host")
         length = headers.get("content-length", "")
         if length.isdecimal() and int(length[:20]) > self.service.max_body_bytes:
@@ -117,23 +140,40 @@ class Guard:
             self.metrics.refused.labels(about["error"]).inc()
         level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
         method = scope["method"] if scope["method"] in METHODS else "other"
-        log("request", level, method=method, route=route, status=status, seconds=round(seconds, 4), **about)
+        log(
+            "request",
+            level,
+            method=method,
+            route=route,
+            status=status,
+            seconds=round(seconds, 4),
+            **about,
+        )
 
 
 def _route(scope: Scope) -> str:
-    """The route for log and metrics, also of a request that was refused before routing; "other" if it is not ours."""
+    """The route for log and metrics, also of a request that was refused before routing; "other" if
+    it is not ours.
+    """
     if found := getattr(scope.get("route"), "path", ""):
         return str(found)
     return str(scope["path"]) if scope["path"] in ROUTES else "other"
 
 
 def _is_ours(host: str, own: str) -> bool:
-    """Whether the Host header cannot be a foreign domain that points to this machine (DNS rebinding)."""
+    """Whether the Host header cannot be a foreign domain that points to this machine (DNS
+    rebinding).
+    """
     match = _HOST.fullmatch(host)
     if match is None or match[1]:  # an IPv6 address in brackets
         return match is not None
     name = match[2].lower()
-    return "." not in name or name.endswith(".localhost") or name == own.lower() or _ADDRESS.fullmatch(name) is not None
+    return (
+        "." not in name
+        or name.endswith(".localhost")
+        or name == own.lower()
+        or _ADDRESS.fullmatch(name) is not None
+    )
 
 
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:

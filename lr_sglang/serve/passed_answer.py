@@ -1,4 +1,6 @@
-"""An answer of the target alone: its reply, passed back with our model's name and the ``lookahead`` object."""
+"""An answer of the target alone: its reply, passed back with our model's name and the ``lookahead``
+object.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
 from lr_sglang.serve.served_answer import END, ServedAnswer
 
 PIECES = 64  # of a reply that are buffered for a slow client
-# The target's error statuses that the client has caused, and ours for them; the target has caused all others.
+# The target's error statuses that the client has caused, and ours for them; the target has caused
+# all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
 
@@ -36,10 +39,14 @@ class PassedAnswer(ServedAnswer):
         self.asked, self.about, self.name = asked, about, ""
 
     def prepare(self) -> None:
-        """Checks the length of the prompt by its texts alone, without the template's own tokens and images."""
+        """Checks the length of the prompt by its texts alone, without the template's own tokens and
+        images.
+        """
         if (most := self.engine.service.max_prompt_tokens) is not None:
             encode = self.engine.roles["target"].tokenizer.encode
-            tokens = sum(len(encode(one)) if isinstance(one, str) else 1 for one in self.asked.texts())
+            tokens = sum(
+                len(encode(one)) if isinstance(one, str) else 1 for one in self.asked.texts()
+            )
             if tokens > most:
                 param = next((name for name in PROMPTS if name in self.asked.body), None)
                 raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
@@ -49,7 +56,9 @@ class PassedAnswer(ServedAnswer):
         self.name = await self.engine.target_name()
         await target.pool.enter(request)
         try:
-            reply = target.transport.forward(asked.post(self.name), request, self.engine.service.timeout)
+            reply = target.transport.forward(
+                asked.post(self.name), request, self.engine.service.timeout
+            )
             async with aclosing(reply):
                 head = await anext(reply)
                 assert isinstance(head, Head)
@@ -62,7 +71,9 @@ class PassedAnswer(ServedAnswer):
                     if head.status != 200:
                         raise refused(head.status, whole, asked.route.path)
                     if asked.stream or streams or (asked.route.reads and not _is_object(whole)):
-                        message = f"{asked.route.path} does not answer in the form that it was asked for"
+                        message = (
+                            f"{asked.route.path} does not answer in the form that it was asked for"
+                        )
                         raise BadReply(message, role="target")
                     await self.ready.put(self._rewritten(whole))
         finally:
@@ -70,30 +81,43 @@ class PassedAnswer(ServedAnswer):
         await self.ready.put(END)
 
     def _rewritten(self, piece: bytes) -> bytes:
-        """A piece of the target's reply with our name of the model, and with the extension where the usage is."""
+        """A piece of the target's reply with our name of the model, and with the extension where
+        the usage is.
+        """
         ours, asked = self.engine.service.model, self.asked
         if self.name != ours:
-            named = rb'("model": ?)' + re.escape(orjson.dumps(self.name)[:-1]) + b'(?=[":])'  # an adapter may follow
+            named = (
+                rb'("model": ?)' + re.escape(orjson.dumps(self.name)[:-1]) + b'(?=[":])'
+            )  # an adapter may follow
             piece = re.sub(named, lambda found: found[1] + orjson.dumps(ours)[:-1], piece)
         if _USAGE + b"{" in piece:
             self._count(_usage(piece))
-        if not asked.route.reads or (asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece)):
+        if not asked.route.reads or (
+            asked.stream and not (b'"choices":[]' in piece and _USAGE + b"{" in piece)
+        ):
             return piece
         end = piece.rindex(b"}")
         return piece[:end] + b',"lookahead":' + orjson.dumps(asked.extension) + piece[end:]
 
     def _count(self, usage: Mapping[str, Any]) -> None:
         """Counts the tokens of a usage, which some streams send more than once."""
-        for name, ours, theirs in (("tokens", "completion", "output"), ("prompt_tokens", "prompt", "input")):
+        for name, ours, theirs in (
+            ("tokens", "completion", "output"),
+            ("prompt_tokens", "prompt", "input"),
+        ):
             tokens = usage.get(f"{ours}_tokens", usage.get(f"{theirs}_tokens"))
             if isinstance(tokens, int):
                 if name == "tokens":
-                    self.engine.metrics.tokens.labels("delivered").inc(max(0, tokens - self.about.get(name, 0)))
+                    self.engine.metrics.tokens.labels("delivered").inc(
+                        max(0, tokens - self.about.get(name, 0))
+                    )
                 self.about[name] = tokens
 
 
 async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Splits a stream, whose pieces may end anywhere, into its events; the rest after the last event comes last."""
+    """Splits a stream, whose pieces may end anywhere, into its events; the rest after the last
+    event comes last.
+    """
     rest = b""
     async for piece in reply:
         assert isinstance(piece, bytes)
@@ -105,9 +129,13 @@ async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[b
 
 
 def _usage(piece: bytes) -> dict[str, Any]:
-    """The usage in a reply, empty if it has none. No generated text can look like it: its quotes are escaped."""
+    """The usage in a reply, empty if it has none. No generated text can look like it: its quotes
+    are escaped.
+    """
     try:
-        found, _ = json.JSONDecoder().raw_decode(piece[piece.rindex(_USAGE) + len(_USAGE) :].decode())
+        found, _ = json.JSONDecoder().raw_decode(
+            piece[piece.rindex(_USAGE) + len(_USAGE) :].decode()
+        )
     except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
@@ -120,9 +148,13 @@ def _is_object(body: bytes) -> bool:
 
 
 def refused(status: int, body: bytes, path: str) -> Refusal:
-    """The target's error in our form. It has the target's message only if the client has caused it."""
+    """The target's error in our form. It has the target's message only if the client has
+    caused it.
+    """
     if status not in CLIENT_ERRORS:
-        error = (RuntimeBusy if status in (429, 503) else RuntimeRefused)(f"{path}: {status}", role="target")
+        error = (RuntimeBusy if status in (429, 503) else RuntimeRefused)(
+            f"{path}: {status}", role="target"
+        )
         error.status = status
         found = refusal_of(error)
         found.__cause__ = error
@@ -133,7 +165,14 @@ def refused(status: int, body: bytes, path: str) -> Refusal:
         said = {}
     said = said.get("error", said) if isinstance(said, dict) else {}
     said = said if isinstance(said, dict) else {"message": said}
-    message = str(said.get("message") or said.get("detail") or f"The target refuses it with status {status}")[:2000]
+    message = str(
+        said.get("message") or said.get("detail") or f"The target refuses it with status {status}"
+    )[:2000]
     param = said.get("param") if isinstance(said.get("param"), str) else None
     is_long = "context length" in message or "longer than the model" in message
-    return Refusal(CLIENT_ERRORS[status], message, param=param, code="context_length_exceeded" if is_long else None)
+    return Refusal(
+        CLIENT_ERRORS[status],
+        message,
+        param=param,
+        code="context_length_exceeded" if is_long else None,
+    )

@@ -1,4 +1,6 @@
-"""Requests that the target answers alone: what is sent to one of its routes, within what the operator allows."""
+"""Requests that the target answers alone: what is sent to one of its routes, within what the
+operator allows.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from lr_sglang.serve.reading import checked
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
 
-MAX_ANSWERS, MAX_BATCH = 128, 2048  # of one request, as OpenAI's: answers, and inputs of routes that generate nothing
+MAX_ANSWERS, MAX_BATCH = (
+    128,
+    2048,
+)  # of one request, as OpenAI's: answers, and inputs of routes that generate nothing
 PROMPTS = (
     *("messages", "prompt", "input_ids", "tools"),
     *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
@@ -24,7 +29,15 @@ PROMPTS = (
 # Fields that control the server and not the answer; they are removed from a client's request.
 STEERING = frozenset(
     (
-        *("rid", "request_id", "session_id", "session_params", "priority", "custom_labels", "lookahead"),
+        *(
+            "rid",
+            "request_id",
+            "session_id",
+            "session_params",
+            "priority",
+            "custom_labels",
+            "lookahead",
+        ),
         *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
         *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
     )
@@ -41,9 +54,13 @@ class Common(Lenient):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     max_output_tokens: Tokens | None = None
-    background: Literal[False] | None = Field(default=None, description="An answer ends with its client.")
+    background: Literal[False] | None = Field(
+        default=None, description="An answer ends with its client."
+    )
     lookahead: LookaheadRequest | None = None
-    custom_logit_processor: None = Field(default=None, description="Code, which no client may send.")
+    custom_logit_processor: None = Field(
+        default=None, description="Code, which no client may send."
+    )
 
 
 @dataclass(frozen=True)
@@ -73,7 +90,9 @@ class PassedRequest:
 
     def post(self, model: str) -> Post:
         """The request to the target, whose name of the model is ``model``."""
-        rid = self.route.prefix + uuid.uuid4().hex  # clients see it, and name stored responses by it
+        rid = (
+            self.route.prefix + uuid.uuid4().hex
+        )  # clients see it, and name stored responses by it
         named = {"model": model + self.adapter} if "model" in self.body else {}
         own = {self.route.rid: rid} if self.route.rid else {}
         return Post(self.route.path, {**self.body, **named, **own}, rid, self.batch)
@@ -83,27 +102,41 @@ class PassedRequest:
         yield from _texts([self.body.get(name) for name in PROMPTS])
 
 
-def passed_request(route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service) -> PassedRequest:
+def passed_request(
+    route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service
+) -> PassedRequest:
     """A request for the target, within what the operator allows.
 
     Raises:
-        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too many answers.
+        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too many
+            answers.
     """
     common = checked(Common, body)
     model, colon, adapter = (common.model or "").partition(service.model)
     if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
         raise refusal("model_not_found", param="model", asked=common.model, known=service.model)
     inputs = body.get(route.batch)
-    batch = len(inputs) if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs) else 0
-    answers, most = (batch or 1) * max(common.n or 1, common.best_of or 1), MAX_ANSWERS if route.limits else MAX_BATCH
+    batch = (
+        len(inputs)
+        if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs)
+        else 0
+    )
+    answers, most = (
+        (batch or 1) * max(common.n or 1, common.best_of or 1),
+        MAX_ANSWERS if route.limits else MAX_BATCH,
+    )
     if answers > most:
-        raise Refusal(400, f"{route.batch or 'n'}: at most {most} of one request", param=route.batch or "n")
+        raise Refusal(
+            400, f"{route.batch or 'n'}: at most {most} of one request", param=route.batch or "n"
+        )
     sent = {name: value for name, value in body.items() if name not in STEERING}
     if (limit := service.limits.max_tokens) and route.limits:
         field = next((name for name in route.limits if sent.get(name)), route.limits[-1])
         if sent.get(field) or route.unlimited:
             sent[field] = min(sent.get(field) or limit, limit)
-    return PassedRequest(route, sent, tuple(why), bool(common.stream and route.limits), batch, adapter)
+    return PassedRequest(
+        route, sent, tuple(why), bool(common.stream and route.limits), batch, adapter
+    )
 
 
 def _texts(value: Any) -> Iterator[str | int]:

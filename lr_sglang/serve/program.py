@@ -19,7 +19,9 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 
 @sgl.function
-async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job: AnswerRequest, ahead: bool) -> None:
+async def answer_request(
+    s: ProgramState, asked: list[dict[str, str]] | str, job: AnswerRequest, ahead: bool
+) -> None:
     """Answers a conversation, or goes on with a raw prompt; with lookahead or by plain decoding."""
     if isinstance(asked, str):
         s += asked
@@ -33,7 +35,9 @@ async def answer_request(s: ProgramState, asked: list[dict[str, str]] | str, job
 
 
 async def step_by_step(answer: Answer) -> None:
-    """Plain decoding by the target, a request for each step: so that it streams, and can be stopped between steps."""
+    """Plain decoding by the target, a request for each step: so that it streams, and can be stopped
+    between steps.
+    """
     while not answer.ended:
         expand(answer, 0)
         await answer.first_done()
@@ -41,20 +45,30 @@ async def step_by_step(answer: Answer) -> None:
 
 
 class ServedProgram:
-    """A program with generations of its own, as ``--program`` names it; ``ConfigError`` if there is none."""
+    """A program with generations of its own, as ``--program`` names it; ``ConfigError`` if there is
+    none.
+    """
 
     def __init__(self, program: str | SglFunction, requests: RequestMaker) -> None:
         self._program, self._backend = Program.load(program), backends(requests)
 
     async def answer(
-        self, asked: list[dict[str, str]] | TokenText, job: AnswerRequest, ahead: bool, **options: Any
+        self,
+        asked: list[dict[str, str]] | TokenText,
+        job: AnswerRequest,
+        ahead: bool,
+        **options: Any,
     ) -> None:
         """Runs it. Text that the program does not stream is delivered at the end.
 
         Raises:
             ProgramError: it raised something, or left no answer. LookaheadError: as any answer.
         """
-        program = replace(self._program, function=self._program.function.bind(**options)) if options else self._program
+        program = (
+            replace(self._program, function=self._program.function.bind(**options))
+            if options
+            else self._program
+        )
         await perform(program, asked, job, self._backend(job.lookahead, ahead))
         tell: Any = job.on_step
         if tell is not None and job.record.ids:

@@ -43,16 +43,28 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
     Raises:
         Refusal: it is too long, or the model's template has no place for such a conversation.
     """
-    known, param, concluding = target.tokenizer, "messages" if options.chat else "prompt", options.conclusion
+    known, param, concluding = (
+        target.tokenizer,
+        "messages" if options.chat else "prompt",
+        options.conclusion,
+    )
     limits = (target.context, service.limits.max_total_tokens)
-    most = min(limit for limit in limits if limit is not None) - 1  # the context also holds a token of the answer
+    most = (
+        min(limit for limit in limits if limit is not None) - 1
+    )  # the context also holds a token of the answer
     most = most if service.max_prompt_tokens is None else min(most, service.max_prompt_tokens)
 
     def check(tokens: int, least: str = "") -> None:
         if tokens > most:
-            raise refusal("context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most)
+            raise refusal(
+                "context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most
+            )
 
-    said = [options.asked] if isinstance(options.asked, str) else [message["content"] for message in options.asked]
+    said = (
+        [options.asked]
+        if isinstance(options.asked, str)
+        else [message["content"] for message in options.asked]
+    )
     said.append(options.prefix)
     try:
         if sum(map(len, said)) > LONG:  # checked before rendering, which caches what it renders
@@ -65,10 +77,15 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
             text = known.chat(options.asked, True)
         opened = options.chat and text.rstrip().endswith(THINK)
         if options.prefix:
-            text += TokenText.of(options.prefix, known.encode(options.prefix, True), known.vocabulary)
+            text += TokenText.of(
+                options.prefix, known.encode(options.prefix, True), known.vocabulary
+            )
     except (TemplateError, StopIteration, ValueError, TypeError) as error:
-        # StopIteration: a text with every private-use character in it leaves no mark to break special tokens with
-        raise Refusal(400, "The model's chat template refuses this conversation", param=param) from error
+        # StopIteration: a text with every private-use character in it leaves no mark to break
+        # special tokens with
+        raise Refusal(
+            400, "The model's chat template refuses this conversation", param=param
+        ) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
     check(tokens)
     asked = options.asked if options.chat and not options.prefix and concluding is None else text

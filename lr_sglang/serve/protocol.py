@@ -1,7 +1,7 @@
 """What clients send: OpenAI's requests with SGLang's additions, and the ``lookahead`` extension.
 
-Unknown fields are ignored, as other servers do. Requests with a field that lookahead reasoning cannot follow
-(``target_only``) are answered by the target alone, or refused.
+Unknown fields are ignored, as other servers do. Requests with a field that lookahead reasoning
+cannot follow (``target_only``) are answered by the target alone, or refused.
 """
 
 from __future__ import annotations
@@ -48,13 +48,19 @@ def _beyond_text(messages: Any) -> bool:
     turns = [turn for turn in messages if isinstance(turn, dict)]
     if any(turn.get("role") in ("tool", "function") or turn.get("tool_calls") for turn in turns):
         return True
-    parts = [part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]]
+    parts = [
+        part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]
+    ]
     kinds = [part.get("type", "text") for part in parts if isinstance(part, dict)]
     return any(isinstance(kind, str) and kind != "text" for kind in kinds)
 
 
 def _several_prompts(prompt: Any) -> bool:
-    return isinstance(prompt, list) and bool(prompt) and not (len(prompt) == 1 and isinstance(prompt[0], str))
+    return (
+        isinstance(prompt, list)
+        and bool(prompt)
+        and not (len(prompt) == 1 and isinstance(prompt[0], str))
+    )
 
 
 def _is_form(form: Any) -> bool:
@@ -84,18 +90,28 @@ class LookaheadRequest(BaseModel):
     model_config = ConfigDict(strict=True, extra="forbid")
 
     mode: str | None = Field(
-        default=None, max_length=64, description="How to answer, such as lookahead or autoregressive."
+        default=None,
+        max_length=64,
+        description="How to answer, such as lookahead or autoregressive.",
     )
-    depth: int | None = Field(default=None, ge=1, description="Steps to look ahead, of those that /v1/models allows.")
-    width: int | None = Field(default=None, ge=1, description="Drafted alternatives per step, as /v1/models allows.")
-    verifier: str | None = Field(default=None, max_length=256, description="Who compares the versions of a step.")
+    depth: int | None = Field(
+        default=None, ge=1, description="Steps to look ahead, of those that /v1/models allows."
+    )
+    width: int | None = Field(
+        default=None, ge=1, description="Drafted alternatives per step, as /v1/models allows."
+    )
+    verifier: str | None = Field(
+        default=None, max_length=256, description="Who compares the versions of a step."
+    )
     schedule: Literal["async", "sync"] | None = None
     trace: bool = Field(default=False, description="Send what happens while the answer is made.")
 
     @model_validator(mode="before")
     @classmethod
     def _is_short(cls, given: Any) -> Any:
-        """Refuses too many keys: pydantic reports every unknown one, seconds for 100,000 of them."""
+        """Refuses too many keys: pydantic reports every unknown one, seconds for 100,000
+        of them.
+        """
         if isinstance(given, dict) and len(given) > 64:
             raise ValueError("it has too many keys")
         return given
@@ -130,7 +146,8 @@ class Asking(Lenient):
 
     Attributes:
         target_only: by field, whether a value (of any type) can be followed by the target only.
-        prompt_field: the field of the prompt, and a stand-in for a prompt that only the target can follow.
+        prompt_field: the field of the prompt, and a stand-in for a prompt that only the target can
+            follow.
     """
 
     target_only: ClassVar[dict[str, Concerns]] = {
@@ -138,9 +155,18 @@ class Asking(Lenient):
         "response_format": _is_form,
         "repetition_penalty": _unless(1),
         "skip_special_tokens": _OTHER,
-        **_fields(_SET, "presence_penalty frequency_penalty logit_bias min_tokens regex ebnf stop_token_ids"),
-        **_fields(_SET, "stop_regex no_stop_trim ignore_eos lora_path extra_key cache_salt custom_params"),
-        **_fields(_SET, "watermark images_config mm_processor_kwargs return_hidden_states return_routed_experts"),
+        **_fields(
+            _SET,
+            "presence_penalty frequency_penalty logit_bias min_tokens regex ebnf stop_token_ids",
+        ),
+        **_fields(
+            _SET, "stop_regex no_stop_trim ignore_eos lora_path extra_key cache_salt custom_params"
+        ),
+        **_fields(
+            _SET,
+            "watermark images_config mm_processor_kwargs return_hidden_states "
+            "return_routed_experts",
+        ),
         **_fields(_SET, "return_cached_tokens_details return_spec_tokens_details return_token_ids"),
     }
     prompt_field: ClassVar[tuple[str, Any]]
@@ -170,23 +196,30 @@ class Asking(Lenient):
             refuse: whether fields that need the target are refused.
 
         Returns:
-            The request, and its fields that need the target; the stand-in replaces a prompt that does.
+            The request, and its fields that need the target; the stand-in replaces a prompt that
+            does.
 
         Raises:
             Refusal: a field is wrong, or needs the target.
         """
         name, stand_in = cls.prompt_field
-        why = tuple(one for one, concerns in cls.target_only.items() if one in body and concerns(body[one]))
+        why = tuple(
+            one for one, concerns in cls.target_only.items() if one in body and concerns(body[one])
+        )
         request = checked(cls, {**body, name: stand_in} if name in why and not refuse else body)
         if refuse and why:
             raise Refusal(400, f"{why[0]}: not supported by this endpoint", param=why[0])
         return request, why or ((name,) if request.begun and not refuse else ())
 
     @classmethod
-    def __get_pydantic_json_schema__(cls, core: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+    def __get_pydantic_json_schema__(
+        cls, core: Any, handler: GetJsonSchemaHandler
+    ) -> dict[str, Any]:
         schema = handler.resolve_ref_schema(handler(core))
         for name in cls.target_only:
-            schema["properties"].setdefault(name, {"description": "The target alone answers a request with it."})
+            schema["properties"].setdefault(
+                name, {"description": "The target alone answers a request with it."}
+            )
         return schema
 
     @property
@@ -207,7 +240,9 @@ class Message(Lenient):
     content: Annotated[Parts, BeforeValidator(_parts, str | Parts)]
 
     def plain(self) -> dict[str, str]:
-        """The turn as a program takes it; ``developer`` becomes ``system``, the role that templates know."""
+        """The turn as a program takes it; ``developer`` becomes ``system``, the role that templates
+        know.
+        """
         role = "system" if self.role == "developer" else self.role
         return {"role": role, "content": "".join(part.text for part in self.content)}
 
@@ -225,14 +260,29 @@ class ChatRequest(Asking):
         **_fields(_TOOL_CHOICE, "tool_choice function_call"),
         "modalities": _unless(["text"]),
         **_fields(_OTHER, "separate_reasoning stream_reasoning"),
-        **_fields(_SET, "logprobs top_logprobs audio chat_template_kwargs reasoning_effort thinking"),
-        **_fields(_SET, "task input_ids max_dynamic_patch min_dynamic_patch use_audio_in_video video_config"),
-        **_fields(_SET, "return_prompt_token_ids return_meta_info return_input_ids_in_sglext return_sampling_mask"),
-        **_fields(_SET, "return_output_ids_in_sglext sampling_logprobs_mode return_flat_raw_output_top_logprobs"),
+        **_fields(
+            _SET, "logprobs top_logprobs audio chat_template_kwargs reasoning_effort thinking"
+        ),
+        **_fields(
+            _SET,
+            "task input_ids max_dynamic_patch min_dynamic_patch use_audio_in_video video_config",
+        ),
+        **_fields(
+            _SET,
+            "return_prompt_token_ids return_meta_info return_input_ids_in_sglext "
+            "return_sampling_mask",
+        ),
+        **_fields(
+            _SET,
+            "return_output_ids_in_sglext sampling_logprobs_mode "
+            "return_flat_raw_output_top_logprobs",
+        ),
     }
     prompt_field = ("messages", [{"role": "user", "content": "?"}])
 
-    messages: Annotated[Conversation, BeforeValidator(lambda value: value, list[Message | dict[str, Any]])]
+    messages: Annotated[
+        Conversation, BeforeValidator(lambda value: value, list[Message | dict[str, Any]])
+    ]
     max_completion_tokens: Tokens | None = None
     continue_final_message: bool | None = None
     tools: list[Any] | None = None
@@ -281,7 +331,9 @@ class CompletionRequest(Asking):
     prompt_field = ("prompt", "?")
     prefix: ClassVar[str] = ""
 
-    prompt: Annotated[OnePrompt, BeforeValidator(_listed, Text | list[Any])]  # the target takes more
+    prompt: Annotated[
+        OnePrompt, BeforeValidator(_listed, Text | list[Any])
+    ]  # the target takes more
     max_tokens: Tokens | None = 16  # OpenAI's default, and SGLang's
     best_of: int | None = None
     echo: bool | None = None

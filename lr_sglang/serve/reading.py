@@ -1,4 +1,6 @@
-"""Reads the JSON body of a request, strictly and within a time limit, and says what is wrong with it."""
+"""Reads the JSON body of a request, strictly and within a time limit, and says what is wrong with
+it.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,30 @@ async def read_json(request: Request, seconds: float) -> dict[str, Any]:
         seconds: in which the whole body must come.
 
     Raises:
-        Refusal: 408 if it comes too late; 400 if it is no JSON object, is nested too deeply, or has a lone surrogate.
+        Refusal: 408 if it comes too late; 400 if it is no JSON object, is nested too deeply, or has
+            a lone surrogate.
         Disconnected: the client has hung up.
     """
     try:
         async with asyncio.timeout(seconds):
             body = await request.body()
     except TimeoutError:
-        raise Refusal(408, f"The request's body did not come within {seconds:g} seconds", close=True) from None
+        raise Refusal(
+            408, f"The request's body did not come within {seconds:g} seconds", close=True
+        ) from None
     except ClientDisconnect:
         raise Disconnected from None
-    # Not a form's type, with which a page of another origin can send a request without a CORS preflight.
-    if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise Refusal(400, "The body is not read as JSON: send it with the header 'Content-Type: application/json'")
+    # Not a form's type, with which a page of another origin can send a request without a CORS
+    # preflight.
+    if (
+        request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        != "application/json"
+    ):
+        raise Refusal(
+            400,
+            "The body is not read as JSON: send it with the header 'Content-Type: "
+            "application/json'",
+        )
     gc.disable()  # it would scan the objects, half a million in 2 MB, again and again
     try:
         found = orjson.loads(body)
@@ -49,7 +62,9 @@ async def read_json(request: Request, seconds: float) -> dict[str, Any]:
 
 
 def checked(kind: type[M], value: Any) -> M:
-    """A value as a model; raises a ``Refusal`` (400) that names the first wrong field, and nothing of what was sent."""
+    """A value as a model; raises a ``Refusal`` (400) that names the first wrong field, and nothing
+    of what was sent.
+    """
     try:
         return kind.model_validate(value)
     except ValidationError as error:

@@ -1,4 +1,6 @@
-"""Answers in OpenAI's form, whole and in chunks, with their costs and what lookahead reasoning did for them."""
+"""Answers in OpenAI's form, whole and in chunks, with their costs and what lookahead reasoning did
+for them.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 
 def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
-    """Tokens of all branches: ``drafted`` by the draft, ``wasted`` by both writers, ``cached`` of prompts.
+    """Tokens of all branches: ``drafted`` by the draft, ``wasted`` by both writers, ``cached`` of
+    prompts.
 
     Takes a while for a long answer.
 
@@ -35,7 +38,9 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
 
 @dataclass(frozen=True)
 class Summary:
-    """The end of an answer of which the client got ``text``; ``calls``: whether it ends with calls of tools."""
+    """The end of an answer of which the client got ``text``; ``calls``: whether it ends with calls
+    of tools.
+    """
 
     options: RequestOptions
     trace: Trace
@@ -149,7 +154,11 @@ class Reply:
     async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
         """The chunks of a stream; those with an event of the trace have no choices."""
         chat, usage = self.options.chat, self.options.usage
-        head = self._head | ({"object": "chat.completion.chunk"} if chat else {}) | ({"usage": None} if usage else {})
+        head = (
+            self._head
+            | ({"object": "chat.completion.chunk"} if chat else {})
+            | ({"usage": None} if usage else {})
+        )
 
         def chunk(index: int, delta: dict[str, Any], end: Summary | None = None) -> dict[str, Any]:
             form = {"delta": delta} if chat else {"text": delta.get("content", "")}
@@ -165,11 +174,16 @@ class Reply:
                     begun.add(index)
                     yield chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(item, ToolCalls):
-                    yield chunk(index, {"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]})
+                    yield chunk(
+                        index,
+                        {"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]},
+                    )
                 elif isinstance(item, Summary):
                     ends[index] = item
                     is_last = len(ends) == self.options.answers and not usage
-                    yield chunk(index, {}, item) | ({"lookahead": self._end(ends)["lookahead"]} if is_last else {})
+                    yield chunk(index, {}, item) | (
+                        {"lookahead": self._end(ends)["lookahead"]} if is_last else {}
+                    )
                 else:
                     for kind, text in item:
                         yield chunk(index, {FIELDS[kind]: text})
@@ -179,7 +193,10 @@ class Reply:
     def _end(self, ends: Mapping[int, Summary]) -> dict[str, Any]:
         """Usage and extension of all answers; the log gets them too."""
         usage, about = usage_of(list(ends.values())), extension_of(list(ends.values()))
-        self.about |= {"tokens": usage["completion_tokens"], "prompt_tokens": usage["prompt_tokens"]}
+        self.about |= {
+            "tokens": usage["completion_tokens"],
+            "prompt_tokens": usage["prompt_tokens"],
+        }
         self.about |= {key: about[key] for key in ("steps", "alpha", "degraded")}
         self.about["answer_seconds"] = about["seconds"]  # without the queue
         return {"usage": usage, "lookahead": about}

@@ -1,4 +1,6 @@
-"""The settings of one answer: what its request asks for, within what the operator allows, over the defaults."""
+"""The settings of one answer: what its request asks for, within what the operator allows, over the
+defaults.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,9 @@ class RequestOptions:
     def each(self) -> list[RequestOptions]:
         """One for every answer, each with a seed of its own."""
         seeds = (self.sampling.seed + number for number in range(self.answers))
-        return [replace(self, sampling=self.sampling.replace(seed=seed), answers=1) for seed in seeds]
+        return [
+            replace(self, sampling=self.sampling.replace(seed=seed), answers=1) for seed in seeds
+        ]
 
 
 def options_of(
@@ -93,7 +97,9 @@ def options_of(
     if answers > service.concurrency:
         raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
     if wish.trace and answers > 1:
-        raise Refusal(400, "lookahead.trace: only for one answer, not with n", param="lookahead.trace")
+        raise Refusal(
+            400, "lookahead.trace: only for one answer, not with n", param="lookahead.trace"
+        )
     mode = MODES[_allowed("mode", wish.mode, service.modes)]
     sampling = service.sampling.with_options(
         temperature=request.temperature,
@@ -112,7 +118,9 @@ def options_of(
         mode,
         look,
         sampling,
-        limits.with_options(max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None),
+        limits.with_options(
+            max_tokens=min(n for n in (most, limits.max_tokens) if n) if most else None
+        ),
         tuple(request.stop or ()),
         stream=bool(request.stream),
         usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
@@ -127,7 +135,9 @@ def _lookahead(wish: LookaheadRequest, service: Service) -> Lookahead:
     for name, most in (("depth", service.deepest), ("width", service.widest)):
         value = getattr(wish, name)
         if value is not None and value > most:
-            raise Refusal(400, f"lookahead.{name}: must be at most {most}", param=f"lookahead.{name}")
+            raise Refusal(
+                400, f"lookahead.{name}: must be at most {most}", param=f"lookahead.{name}"
+            )
     verifier = _allowed("verifier", wish.verifier, service.verifiers)
     asked = {"depth": wish.depth, "width": wish.width, "schedule": wish.schedule}
     return service.lookahead.with_options(**asked, verifier=verifier)
@@ -137,6 +147,8 @@ def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:
     if value is None:
         return allowed[0]
     if value not in allowed:
-        message = f"lookahead.{name}: {value[:64]!r} is not allowed here; allowed: {', '.join(allowed)}"
+        message = (
+            f"lookahead.{name}: {value[:64]!r} is not allowed here; allowed: {', '.join(allowed)}"
+        )
         raise Refusal(400, message, param=f"lookahead.{name}")
     return value

@@ -63,7 +63,11 @@ def responses_of(route: TargetRoute) -> dict[int | str, dict[str, Any]]:
 
 def body_of(route: TargetRoute) -> dict[str, Any]:
     """The request body of such a route."""
-    schema = {"type": "object"} if route.reads is None else {"$ref": _REF.format(model=route.reads.__name__)}
+    schema = (
+        {"type": "object"}
+        if route.reads is None
+        else {"$ref": _REF.format(model=route.reads.__name__)}
+    )
     return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 

@@ -39,7 +39,9 @@ class ServedAnswer:
         self.task: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
-        """Prepares the prompt before admission, in a thread; raises ``Refusal`` if the request cannot be answered."""
+        """Prepares the prompt before admission, in a thread; raises ``Refusal`` if the request
+        cannot be answered.
+        """
 
     def begin(self) -> None:
         """Called once it is admitted, before ``make``."""
@@ -58,13 +60,17 @@ class ServedAnswer:
             self.task.cancel()
 
     async def pieces(self) -> AsyncGenerator[Any, None]:
-        """Runs the whole life and yields the pieces. An error or ``aclose`` stops the answer on every runtime at once.
+        """Runs the whole life and yields the pieces. An error or ``aclose`` stops the answer on
+        every runtime at once.
 
         Raises:
             Refusal: the request cannot be answered, or not to its end.
         """
         engine, asked, loop = self.engine, time.monotonic(), asyncio.get_running_loop()
-        deadline, late = loop.time() + engine.service.timeout, refusal("timeout", seconds=engine.service.timeout)
+        deadline, late = (
+            loop.time() + engine.service.timeout,
+            refusal("timeout", seconds=engine.service.timeout),
+        )
         if engine.health.watches["target"].down:
             raise refusal("target_down")
         engine.admission.check()  # before the work of a long prompt
@@ -117,7 +123,9 @@ class ServedAnswer:
             if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
                 about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
                 log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
-            error.__traceback__ = error.__context__ = None  # they hold a program's frames and states in memory
+            error.__traceback__ = error.__context__ = (
+                None  # they hold a program's frames and states in memory
+            )
             if not isinstance(error, Refusal):
                 error.__cause__ = None
         self.complete(error)

@@ -19,18 +19,21 @@ from lr_sglang.serve.settings import Service
 
 # To send what is still buffered when every answer has ended.
 LAST_SECONDS = 3
-# An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just when the
-# next request is on its way, such as after Retry-After, that request would be lost.
+# An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just
+# when the next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
 LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
 class Ended(KeyboardInterrupt):
-    """Raised at the third signal: ends the process even while a program or a verifier blocks the event loop."""
+    """Raised at the third signal: ends the process even while a program or a verifier blocks the
+    event loop.
+    """
 
 
 class EndpointServer(uvicorn.Server):
-    """Ends in order: no request is admitted any more, answers end (or are stopped when time is up), then connections.
+    """Ends in order: no request is admitted any more, answers end (or are stopped when time is up),
+    then connections.
 
     Until then it still listens, so that a client gets 503 and can go elsewhere.
 
@@ -39,7 +42,9 @@ class EndpointServer(uvicorn.Server):
         ready: called when it listens.
     """
 
-    def __init__(self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None
+    ) -> None:
         self.connections = Connections(service, app.state.metrics, app.state.board)
         super().__init__(
             uvicorn.Config(
@@ -48,7 +53,9 @@ class EndpointServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # the client's address is not used
-                http=cast(Any, self.connections.protocol),  # uvicorn accepts any callable that returns a protocol
+                http=cast(
+                    Any, self.connections.protocol
+                ),  # uvicorn accepts any callable that returns a protocol
                 ws="none",
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
@@ -59,7 +66,9 @@ class EndpointServer(uvicorn.Server):
         self._signals, self._until, self._used = 0, 0.0, 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
-        """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the server."""
+        """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the
+        server.
+        """
         with asyncio.Runner(loop_factory=self.config.get_loop_factory()) as runner:
             loop = runner.get_loop()
             served = loop.create_task(self.serve(sockets))

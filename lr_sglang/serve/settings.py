@@ -26,18 +26,26 @@ class Service(ConfigModel):
         concurrency: answers at a time; ``queue`` more requests wait, and further ones are refused.
         timeout: seconds of one request, its time in the queue included.
         stall: seconds that one request to draft or judge may take before it is given up.
-        header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a request's headers, then
-            its body, and must read 64 KiB of an answer, or the rest of it; else its connection is closed.
-        max_connections, max_connections_per_address: that may be open; the latter not of this machine's own addresses.
+        header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a
+        request's headers, then
+            its body, and must read 64 KiB of an answer, or the rest of it; else its connection is
+            closed.
+        max_connections, max_connections_per_address: that may be open; the latter not of this
+        machine's own addresses.
         drain: seconds that answers have to end in when the endpoint stops.
-        reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and by what is written,
-            ``on`` says that it always does, ``off`` leaves markers in the content.
-        program: that answers conversations in place of lookahead reasoning's own (docs/programs.md).
-        hosts_are_open: whether the Host header may have any name. An endpoint with no key, on a loopback address,
-            must not be open to a web page whose domain points there (DNS rebinding).
-        refuse: whether requests are refused for fields that only the target can follow; else the target answers them
-            alone. With a ``program``, which answers in place of the target too, they are always refused.
-        check_judge: whether the judge is asked at start about steps that differ (``verifiers.known_pairs``).
+        reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and
+            by what is written, ``on`` says that it always does, ``off`` leaves markers in the
+            content.
+        program: that answers conversations in place of lookahead reasoning's own
+            (docs/programs.md).
+        hosts_are_open: whether the Host header may have any name. An endpoint with no key, on a
+            loopback address, must not be open to a web page whose domain points there (DNS
+            rebinding).
+        refuse: whether requests are refused for fields that only the target can follow; else the
+            target answers them alone. With a ``program``, which answers in place of the target too,
+            they are always refused.
+        check_judge: whether the judge is asked at start about steps that differ
+            (``verifiers.known_pairs``).
         open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """
 
@@ -119,9 +127,13 @@ def is_loopback(host: str) -> bool:
 
 
 def check_public(service: Service, keys: int, allowed: bool) -> None:
-    """Raises ``ConfigError`` if others can reach the endpoint, it has no keys, and that is not ``allowed``."""
+    """Raises ``ConfigError`` if others can reach the endpoint, it has no keys, and that is not
+    ``allowed``.
+    """
     if not service.local and not keys and not allowed:
         raise ConfigError(
-            f"listening on {service.host} without a key would let anybody who can reach this machine use it",
-            hint="give --api-keys-file FILE (or LR_SGLANG_API_KEYS), or --allow-no-key if that is what you want",
+            f"listening on {service.host} without a key would let anybody who can reach this "
+            "machine use it",
+            hint="give --api-keys-file FILE (or LR_SGLANG_API_KEYS), or --allow-no-key if that "
+            "is what you want",
         )

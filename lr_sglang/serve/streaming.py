@@ -1,4 +1,6 @@
-"""Answers over HTTP: server-sent events, and the end of the work at once when a client disconnects."""
+"""Answers over HTTP: server-sent events, and the end of the work at once when a client
+disconnects.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class Disconnected(Exception):
 
 
 async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
-    """The result of ``work``; if the client hangs up first, that is cancelled, and ``Disconnected`` raised."""
+    """The result of ``work``; if the client hangs up first, that is cancelled, and ``Disconnected``
+    raised.
+    """
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -41,26 +45,36 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
 
 
 class EventStream(Response):
-    """A stream of events. It begins when the first event is there: before that, an error still has its own status.
+    """A stream of events. It begins when the first event is there: before that, an error still has
+    its own status.
 
     Args:
         events: as they are sent; an error that they raise is sent as the last.
         headers: of the response, beside its own.
         about: what the log says of the request; an error is added.
-        named: whether clients expect named events, as Anthropic's do, and OpenAI's on /v1/responses.
+        named: whether clients expect named events, as Anthropic's do, and OpenAI's on
+            /v1/responses.
     """
 
     media_type = "text/event-stream"
 
     def __init__(
-        self, events: AsyncGenerator[bytes, None], headers: Mapping[str, str], about: dict[str, Any], named: bool
+        self,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        about: dict[str, Any],
+        named: bool,
     ) -> None:
-        super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers})
+        super().__init__(
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
+        )
         del self.headers["content-length"]
         self._events, self._about, self._named = events, about, named
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
         await unless_gone(receive, self._send(send))
 
     async def _send(self, send: Send) -> None:
@@ -74,7 +88,11 @@ class EventStream(Response):
         except Refusal as error:
             self._about.update(error.log_fields())
             body = error.body()
-            await out(b"event: error\n" + event_of({"type": "error", **body}) if self._named else event_of(body) + END)
+            await out(
+                b"event: error\n" + event_of({"type": "error", **body})
+                if self._named
+                else event_of(body) + END
+            )
         await out(b"", more=False)
 
 
@@ -83,7 +101,9 @@ def event_of(value: Mapping[str, Any]) -> bytes:
     return b"data: " + orjson.dumps(value) + b"\n\n"
 
 
-async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGenerator[bytes, None]:
+async def events_of(
+    objects: AsyncGenerator[Mapping[str, Any], None],
+) -> AsyncGenerator[bytes, None]:
     """Objects as the events of a stream, with OpenAI's mark at the end."""
     async with aclosing(objects):
         async for value in objects:
@@ -91,7 +111,9 @@ async def events_of(objects: AsyncGenerator[Mapping[str, Any], None]) -> AsyncGe
     yield END
 
 
-async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator[tuple[int, T], None]:
+async def together(
+    streams: Sequence[AsyncGenerator[T, None]],
+) -> AsyncGenerator[tuple[int, T], None]:
     """Merges streams: yields each value when it comes, with the number of its stream.
 
     An error of one stream is raised. It closes all streams, as ``aclose`` does.
@@ -126,7 +148,9 @@ async def together(streams: Sequence[AsyncGenerator[T, None]]) -> AsyncGenerator
 
 
 async def begun(receive: Receive, events: AsyncGenerator[T, None]) -> AsyncGenerator[T, None]:
-    """Waits for the first event, then returns all of them; raises ``Disconnected`` or ``Refusal`` if there is none."""
+    """Waits for the first event, then returns all of them; raises ``Disconnected`` or ``Refusal``
+    if there is none.
+    """
     first = await unless_gone(receive, anext(events))
 
     async def all_of_them() -> AsyncGenerator[T, None]:

@@ -1,4 +1,5 @@
-"""Requests with tools or a JSON schema to a target that thinks: only the thinking is written by lookahead reasoning.
+"""Requests with tools or a JSON schema to a target that thinks: only the thinking is written by
+lookahead reasoning.
 
 What follows ``</think>`` the target writes alone, with SGLang's own grammars and parsers.
 """
@@ -31,14 +32,18 @@ from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 
-# The fields that concern what follows the thinking, and conversations in which tools were called already.
+# The fields that concern what follows the thinking, and conversations in which tools were called
+# already.
 FIELDS = frozenset(("messages", "tools", "response_format", "regex"))
 ANY_OBJECT = {"type": "object"}
 
 
 @sgl.function
 async def think_then_conclude(
-    s: ProgramState, prompt: TokenText, grammar: Mapping[str, str] = MappingProxyType({}), most: int | None = None
+    s: ProgramState,
+    prompt: TokenText,
+    grammar: Mapping[str, str] = MappingProxyType({}),
+    most: int | None = None,
 ) -> None:
     """Thinks with lookahead reasoning; the target alone writes the rest.
 
@@ -72,7 +77,9 @@ class Thinking:
         possible: whether the target thinks, and there is a draft with the same vocabulary.
     """
 
-    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service, check: Callable[[], None]) -> None:
+    def __init__(
+        self, roles: Mapping[str, RuntimeBackend], service: Service, check: Callable[[], None]
+    ) -> None:
         self._roles, self._check = roles, check
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
@@ -101,33 +108,57 @@ class Thinking:
             return None  # the target gets the request alone, and reports what is wrong
         known = self._roles["target"].tokenizer
         prompt = TokenText.of(await asyncio.to_thread(known.spell, ids), ids, known.vocabulary)
-        return Conclusion(tuple(why), prompt, grammar, tools if body.get("tool_choice") != "none" else ())
+        return Conclusion(
+            tuple(why), prompt, grammar, tools if body.get("tool_choice") != "none" else ()
+        )
 
     def _finds_calls(self, body: Mapping[str, Any]) -> bool:
-        """Whether the target can parse calls out of free text; a strict tool needs the model's own grammar instead."""
+        """Whether the target can parse calls out of free text; a strict tool needs the model's own
+        grammar instead.
+        """
         named = [tool.get("function") if isinstance(tool, dict) else None for tool in body["tools"]]
         free = all(isinstance(one, dict) and not one.get("strict") for one in named)
-        return bool(self._roles["target"].tool_call_parser) and free and body.get("parallel_tool_calls") is not False
+        return (
+            bool(self._roles["target"].tool_call_parser)
+            and free
+            and body.get("parallel_tool_calls") is not False
+        )
 
     async def calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
-        """A text without its calls of tools, and these in OpenAI's form; raises ``Refusal`` if the target fails."""
-        asked = {"text": text, "tools": tools, "tool_call_parser": self._roles["target"].tool_call_parser}
+        """A text without its calls of tools, and these in OpenAI's form; raises ``Refusal`` if the
+        target fails.
+        """
+        asked = {
+            "text": text,
+            "tools": tools,
+            "tool_call_parser": self._roles["target"].tool_call_parser,
+        }
         try:
             found = await self._roles["target"].transport.post("/parse_function_call", asked)
-            calls = [{"name": one["name"], "arguments": one["parameters"]} for one in found["calls"]]
+            calls = [
+                {"name": one["name"], "arguments": one["parameters"]} for one in found["calls"]
+            ]
             rest = str(found["normal_text"])
         except LookaheadError as error:
             raise refusal_of(error) from error
         except (LookupError, TypeError) as error:
-            raise refusal_of(BadReply("/parse_function_call: no calls in the reply", role="target")) from error
-        named = [{"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": call} for call in calls]
+            raise refusal_of(
+                BadReply("/parse_function_call: no calls in the reply", role="target")
+            ) from error
+        named = [
+            {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": call}
+            for call in calls
+        ]
         return (rest, named) if named else (text, [])
 
 
 async def with_calls(
-    items: AsyncGenerator[Item, None], find: Callable[[str], Awaitable[tuple[str, list[dict[str, Any]]]]]
+    items: AsyncGenerator[Item, None],
+    find: Callable[[str], Awaitable[tuple[str, list[dict[str, Any]]]]],
 ) -> AsyncGenerator[Item, None]:
-    """The pieces of an answer, but the text after the thinking is held back to its end, where its calls are parsed."""
+    """The pieces of an answer, but the text after the thinking is held back to its end, where its
+    calls are parsed.
+    """
     held = ""
     async with aclosing(items):
         async for item in items:
@@ -146,7 +177,9 @@ async def with_calls(
 
 
 def _thinks(known: Tokenizer) -> bool:
-    """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names a marker for it."""
+    """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names
+    a marker for it.
+    """
     try:
         begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
     except (TemplateError, ValueError, TypeError):  # the template refuses it
@@ -155,7 +188,9 @@ def _thinks(known: Tokenizer) -> bool:
 
 
 def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
-    """The answer's grammar as keywords of ``sgl.gen``, one at most; None if that has no keyword for it."""
+    """The answer's grammar as keywords of ``sgl.gen``, one at most; None if that has no keyword for
+    it.
+    """
     form, regex = body.get("response_format") or {}, body.get("regex")
     kind = form.get("type", "text") if isinstance(form, dict) else None
     found: dict[str, str] = {"regex": regex} if regex else {}
@@ -166,13 +201,19 @@ def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
     brought = form.get("json_schema")
     schema = brought.get("schema") if kind == "json_schema" and isinstance(brought, dict) else None
     schema = ANY_OBJECT if kind == "json_object" else schema
-    return {"json_schema": orjson.dumps(schema).decode()} if isinstance(schema, dict) and not found else None
+    return (
+        {"json_schema": orjson.dumps(schema).decode()}
+        if isinstance(schema, dict) and not found
+        else None
+    )
 
 
 def _of_texts(messages: list[Any]) -> bool:
     """Whether a conversation is one of texts and calls of tools that waits for an answer."""
     if not messages or not all(isinstance(one, dict) for one in messages):
         return False
-    parts = [part for one in messages if isinstance(one.get("content"), list) for part in one["content"]]
+    parts = [
+        part for one in messages if isinstance(one.get("content"), list) for part in one["content"]
+    ]
     texts = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
     return texts and messages[-1].get("role") != "assistant"

@@ -10,14 +10,20 @@ FIELD = "prefix_cache"
 
 
 def plugin() -> None:
-    """Entry point `sglang.srt.plugins`: registers the hook, which SGLang applies after all plugins."""
+    """Entry point `sglang.srt.plugins`: registers the hook, which SGLang applies after
+    all plugins.
+    """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     HookRegistry.register(server.STATE.name, name_prefix_cache, HookType.AFTER)
 
 
 def name_prefix_cache(result: Any, scheduler: Any, *_: object) -> None:
-    """Runs after Scheduler.get_internal_state; adds the class of the cache, and that of its tree if they differ."""
+    """Runs after Scheduler.get_internal_state; adds the class of the cache, and that of its tree if
+    they differ.
+    """
     tree = scheduler.tree_cache
     core = getattr(tree, "tree_core", None)
-    result.internal_state[FIELD] = type(tree).__name__ + (f" ({type(core).__name__})" if core is not None else "")
+    result.internal_state[FIELD] = type(tree).__name__ + (
+        f" ({type(core).__name__})" if core is not None else ""
+    )

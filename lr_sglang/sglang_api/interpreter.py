@@ -1,4 +1,6 @@
-"""SGLang's frontend language for the rest of the package; an untested release is checked before it is imported."""
+"""SGLang's frontend language for the rest of the package; an untested release is checked before it
+is imported.
+"""
 
 from lr_sglang.sglang_api import language, need, release
 

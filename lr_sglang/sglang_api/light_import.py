@@ -1,6 +1,8 @@
-"""Imports SGLang's frontend and transformers' tokenizers without torch, which saves a command several seconds.
+"""Imports SGLang's frontend and transformers' tokenizers without torch, which saves a command
+several seconds.
 
-Neither needs torch, but both import it, with many modules that use it, for models that other processes run.
+Neither needs torch, but both import it, with many modules that use it, for models that other
+processes run.
 """
 
 from __future__ import annotations
@@ -10,14 +12,16 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-# This module patches transformers' models for SGLang's servers; it does not affect transformers' tokenizers.
+# This module patches transformers' models for SGLang's servers; it does not affect transformers'
+# tokenizers.
 _PATCHES = "sglang.srt.utils.hf_transformers_patches"
 
 
 def leave_torch_out() -> None:
     """Imports both; from then on, transformers in this process assumes that torch is not installed.
 
-    Only for a process that runs only our own code and no model. Does nothing if either is imported already.
+    Only for a process that runs only our own code and no model. Does nothing if either is imported
+    already.
     """
     if "transformers" in sys.modules or "sglang" in sys.modules:
         return

@@ -1,7 +1,7 @@
 """An internal name of SGLang that lr-sglang uses, and a check that the installed release has it.
 
-The check parses SGLang's source instead of importing it: parsing a file takes milliseconds, importing many seconds. So
-it can be made before a server starts.
+The check parses SGLang's source instead of importing it: parsing a file takes milliseconds,
+importing many seconds. So it can be made before a server starts.
 """
 
 from __future__ import annotations
@@ -24,12 +24,14 @@ class Need:
     """A module, class, function or method, by its dotted name.
 
     Attributes:
-        name: ``package.module.Class.method``; also what a hook of SGLang's ``HookRegistry`` is registered for.
+        name: ``package.module.Class.method``; also what a hook of SGLang's ``HookRegistry`` is
+            registered for.
         why: its use in lr-sglang.
         takes: the first parameters of its signature, without ``self``, separated by spaces.
         fields: attributes and methods of a class, separated by spaces.
         closed: whether all other parameters must have defaults, because we call or replace it.
-        calls: permitted numbers of positional arguments, for methods of ``self`` that a class calls.
+        calls: permitted numbers of positional arguments, for methods of ``self`` that a class
+            calls.
         since, until: the first and the last release to check; empty for no bound.
     """
 
@@ -53,7 +55,11 @@ class Need:
         file, rest = _module(self.name)
         found: ast.AST | None = parsed(file) if file else None
         for part in rest:
-            found = _defined(found.body, part) if isinstance(found, (ast.Module, ast.ClassDef)) else None
+            found = (
+                _defined(found.body, part)
+                if isinstance(found, (ast.Module, ast.ClassDef))
+                else None
+            )
         if found is None:
             yield self.name
         elif isinstance(found, _FUNCTION):
@@ -63,22 +69,35 @@ class Need:
             yield from (f"{self.name}.{name}" for name in self.fields.split() if name not in has)
             yield from self._counts(found)
 
-    def _parameters(self, function: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool) -> Iterator[str]:
+    def _parameters(
+        self, function: ast.FunctionDef | ast.AsyncFunctionDef, *, method: bool
+    ) -> Iterator[str]:
         arguments, takes = function.args, self.takes.split()
         plain = [argument.arg for argument in (*arguments.posonlyargs, *arguments.args)]
-        first = method and not any(getattr(mark, "id", "") == "staticmethod" for mark in function.decorator_list)
+        first = method and not any(
+            getattr(mark, "id", "") == "staticmethod" for mark in function.decorator_list
+        )
         needed = plain[first : len(plain) - len(arguments.defaults)]
-        needed += [one.arg for one, given in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True) if not given]
+        needed += [
+            one.arg
+            for one, given in zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+            if not given
+        ]
         if plain[first:][: len(takes)] != takes or (self.closed and set(needed) - set(takes)):
             yield f"{self.name}({', '.join(takes)}), but with ({', '.join(plain[first:])})"
 
     def _counts(self, of: ast.ClassDef) -> Iterator[str]:
         for name, allowed in self.calls.items():
-            calls = [node for node in ast.walk(of) if isinstance(node, ast.Call) and callee(node) == name]
+            calls = [
+                node for node in ast.walk(of) if isinstance(node, ast.Call) and callee(node) == name
+            ]
             counts = {len(call.args) for call in calls if not call.keywords}
             if not counts or not counts <= set(allowed):
                 found = " and ".join(map(str, sorted(counts))) or "no"
-                yield f"{self.name}.{name} called with {' or '.join(map(str, allowed))} arguments, but with {found}"
+                yield (
+                    f"{self.name}.{name} called with {' or '.join(map(str, allowed))} "
+                    f"arguments, but with {found}"
+                )
 
 
 # A function that we call or replace.
@@ -89,22 +108,28 @@ def check(needs: Iterable[Need]) -> None:
     """Checks that the installed release has all these names.
 
     Raises:
-        SetupError: SGLang is not installed, or lacks a name; ``detail`` lists what it lacks, with the reasons.
+        SetupError: SGLang is not installed, or lacks a name; ``detail`` lists what it lacks, with
+            the reasons.
     """
     installed = release.version()
     if not installed:
         raise SetupError("SGLang is not installed", hint="pip install lr-sglang brings it")
-    lacking = [(phrase, need.why) for need in needs if need.applies(installed) for phrase in need.lacks()]
+    lacking = [
+        (phrase, need.why) for need in needs if need.applies(installed) for phrase in need.lacks()
+    ]
     if lacking:
         raise SetupError(
-            f"this SGLang ({installed}) has no {lacking[0][0]}; tested with {' and '.join(release.TESTED)}",
+            f"this SGLang ({installed}) has no {lacking[0][0]}; tested with "
+            f"{' and '.join(release.TESTED)}",
             hint=f"pip install 'sglang=={release.TESTED[-1]}'",
             detail="\n".join(f"{phrase}: {why}" for phrase, why in lacking),
         )
 
 
 def _module(name: str) -> tuple[Path | None, list[str]]:
-    """The file of the longest prefix of a dotted name that is a module, and the rest of the name."""
+    """The file of the longest prefix of a dotted name that is a module, and the rest of
+    the name.
+    """
     package, *parts = name.split(".")
     spec = find_spec(package)  # does not import a top-level package
     if spec is None or not spec.submodule_search_locations:

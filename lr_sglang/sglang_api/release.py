@@ -23,7 +23,9 @@ def numbers(release: str) -> tuple[int, ...]:
 
 
 def is_tested(release: str) -> bool:
-    """Whether the tests passed with exactly this release; a local build of it (``+cu130``) counts."""
+    """Whether the tests passed with exactly this release; a local build of it
+    (``+cu130``) counts.
+    """
     return release.partition("+")[0] in TESTED
 
 
@@ -31,4 +33,8 @@ def describe(release: str) -> str:
     """The release for a reader: ``0.5.23 (tested)``."""
     if not release:
         return "not installed"
-    return f"{release} (tested)" if is_tested(release) else f"{release} (not tested; tested: {', '.join(TESTED)})"
+    return (
+        f"{release} (tested)"
+        if is_tested(release)
+        else f"{release} (not tested; tested: {', '.join(TESTED)})"
+    )

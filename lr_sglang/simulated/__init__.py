@@ -1,4 +1,5 @@
-"""Simulated runtimes, with a given speed and acceptance rate instead of models, on the real or a virtual clock.
+"""Simulated runtimes, with a given speed and acceptance rate instead of models, on the real or a
+virtual clock.
 
 Their answers and figures are labelled as simulated. ``docs/simulated.md`` says what they leave out.
 """

@@ -18,8 +18,9 @@ class Fault(ConfigModel):
     """A configured fault.
 
     Attributes:
-        kind: ``late`` takes ``seconds`` longer; ``fail`` replies with an error status, ``busy`` with that of a full
-            server; ``hang`` never replies; ``die`` ends the runtime; ``garbage`` is a reply that is no generation.
+        kind: ``late`` takes ``seconds`` longer; ``fail`` replies with an error status, ``busy``
+            with that of a full server; ``hang`` never replies; ``die`` ends the runtime;
+            ``garbage`` is a reply that is no generation.
         share: share of requests with the fault, drawn with a seed.
         times: maximum number of requests with the fault; None for no limit.
         after: number of first requests without the fault.
@@ -46,10 +47,14 @@ class Fault(ConfigModel):
         for part in filter(None, rest.split(",")):
             key, _, value = part.partition("=")
             try:
-                table[key.strip()] = int(value) if key.strip() in ("times", "after") else float(value)
+                table[key.strip()] = (
+                    int(value) if key.strip() in ("times", "after") else float(value)
+                )
             except ValueError:
                 hint = f"such as late:share=0.1,seconds=2; kinds: {', '.join(get_args(Kind))}"
-                raise ConfigError(f"fault {text!r}: {part!r} is not KEY=NUMBER", hint=hint) from None
+                raise ConfigError(
+                    f"fault {text!r}: {part!r} is not KEY=NUMBER", hint=hint
+                ) from None
         return cls.from_dict(table, f"fault {kind}")
 
 
@@ -76,7 +81,11 @@ class Faults:
             fault: Fault
             fault, seen, left = order
             order[1] += 1
-            if seen < fault.after or left == 0 or (fault.share < 1 and self._draw.random() >= fault.share):
+            if (
+                seen < fault.after
+                or left == 0
+                or (fault.share < 1 and self._draw.random() >= fault.share)
+            ):
                 continue
             if left is not None:
                 order[2] -= 1

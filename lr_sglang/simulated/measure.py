@@ -1,6 +1,8 @@
-"""Measures the controller: times of the real programs on simulated runtimes, compared with the minimum possible times.
+"""Measures the controller: times of the real programs on simulated runtimes, compared with the
+minimum possible times.
 
-Except for the runtimes, all code is that of a real run: the runner, SGLang's interpreter, the backend, the verifier.
+Except for the runtimes, all code is that of a real run: the runner, SGLang's interpreter, the
+backend, the verifier.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ class Shard:
 
     Attributes:
         bound, alone: seconds of each answer: the minimum possible, and by the target alone.
-        late: total seconds by which simulated runtimes replied late, because the loop was busy or woken late.
+        late: total seconds by which simulated runtimes replied late, because the loop was busy or
+            woken late.
         loop_late: 99th percentile of the lateness of the event loop's timers, in seconds.
         servers: CPU seconds of runtimes in other processes.
     """
@@ -109,7 +112,9 @@ def measure(
     asked = questions(count)
     if http:
         if processes > 1:
-            raise ConfigError("runtimes over HTTP serve one process here", hint="leave out --http, or --processes")
+            raise ConfigError(
+                "runtimes over HTTP serve one process here", hint="leave out --http, or --processes"
+            )
         with runtime_processes(simulation) as (roles, cpu):
             used = cpu()
             made = shard(simulation, look, asked, roles=roles)
@@ -123,7 +128,9 @@ def measure(
         )
     parts = [part for n in range(processes) if (part := asked[n::processes])]
     fresh = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(len(parts), fresh, leave_torch_out) as pool:  # the processes run only our own code
+    with ProcessPoolExecutor(
+        len(parts), fresh, leave_torch_out
+    ) as pool:  # the processes run only our own code
         return list(pool.map(partial(shard, simulation, look), parts, range(len(parts))))
 
 
@@ -131,8 +138,8 @@ def measure(
 def on_one_core(number: int) -> Iterator[None]:
     """Keeps this thread, and threads that it starts, on one core, as ``taskset`` does.
 
-    Python runs one thread at a time; on several cores, each switch between threads wakes another core, with a cold
-    cache. Does nothing on systems without CPU affinity.
+    Python runs one thread at a time; on several cores, each switch between threads wakes another
+    core, with a cold cache. Does nothing on systems without CPU affinity.
     """
     if not hasattr(os, "sched_setaffinity"):
         yield
@@ -183,7 +190,9 @@ def shard(
         records=[records[question.id] for question in asked],
         bound=[answer.seconds for answer in answer_all(simulation, look, asked, writer)],
         alone=alone(simulation, numbers(writer, asked), writer),
-        late=sum(b.transport.late for b in roles.values() if isinstance(b.transport, SimulatedTransport)),
+        late=sum(
+            b.transport.late for b in roles.values() if isinstance(b.transport, SimulatedTransport)
+        ),
         loop_late=late.p99(),
         usage=usage,
     )
@@ -193,7 +202,9 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
     """The figures of a measurement, for JSON."""
     from lr_sglang.theory.judged import any_of, speedup
 
-    every = [one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)]
+    every = [
+        one for part in shards for one in zip(part.seconds, part.bound, part.alone, strict=True)
+    ]
     seconds, bound, without = (sum(column) / len(every) for column in zip(*every, strict=True))
     each = sorted(least / taken for taken, least, _ in every)
     records = [record for part in shards for record in part.records]
@@ -203,7 +214,9 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
     wall, cpu = max(one.wall for one in used), sum(one.cpu for one in used)
     waits = simulation.judge_seconds / simulation.step_seconds if look.verifier == "judge" else 0.0
     shares = [part for row in simulation.model.trace for part in row] or simulation.model.alpha
-    accepted = any_of(sum(shares) / len(shares) if simulation.model.trace else shares[-1], look.width)
+    accepted = any_of(
+        sum(shares) / len(shares) if simulation.model.trace else shares[-1], look.width
+    )
     return {
         "simulated": True,
         "questions": len(every),
@@ -220,7 +233,8 @@ def report(simulation: Simulation, look: Lookahead, shards: Sequence[Shard]) -> 
         "efficiency": bound / seconds,
         "efficiency_worst": each[0],
         "efficiency_best": each[-1],
-        "alpha": sum(record["accepted"] for record in records) / max(1, sum(record["judged"] for record in records)),
+        "alpha": sum(record["accepted"] for record in records)
+        / max(1, sum(record["judged"] for record in records)),
         "per_step": {
             "target_branches": calls["target"] / steps,
             "draft_branches": calls["draft"] / steps,

@@ -1,6 +1,8 @@
-"""The steps of simulated models, which depend only on the seed, the question, the position and the version.
+"""The steps of simulated models, which depend only on the seed, the question, the position and the
+version.
 
-So the same drafts are accepted at any timing: on the real clock, on the virtual clock, and in another process.
+So the same drafts are accepted at any timing: on the real clock, on the virtual clock, and in
+another process.
 """
 
 from __future__ import annotations
@@ -24,17 +26,21 @@ Finish = Literal["delimiter", "end", "length"]
 
 @dataclass(frozen=True)
 class Model(ConfigModel):
-    """The texts of target, draft and judge in one simulation. A draft agrees if it means the same as the target's step.
+    """The texts of target, draft and judge in one simulation. A draft agrees if it means the same
+    as the target's step.
 
     Attributes:
         alpha: share of drafts that agree, by position; the last value is for all further positions.
-        trace: by question, whether the draft of each position agrees, instead of ``alpha``; repeated at its end.
+        trace: by question, whether the draft of each position agrees, instead of ``alpha``;
+            repeated at its end.
         steps: number of steps of an answer.
         tokens: mean tokens of a step, including its blank line.
-        spread: standard deviation over mean of these tokens, which are log-normal; 0 for equal lengths.
-        own_words: whether a draft that agrees has other words than the target's step, so that a judge is needed.
-        auc: the probability that a draft that agrees has a higher confidence than one that does not; 0.5 means that the
-            confidence has no information.
+        spread: standard deviation over mean of these tokens, which are log-normal; 0 for equal
+            lengths.
+        own_words: whether a draft that agrees has other words than the target's step, so that a
+            judge is needed.
+        auc: the probability that a draft that agrees has a higher confidence than one that does
+            not; 0.5 means that the confidence has no information.
         width: drafted alternatives per step; more than one are chosen by the sampling seeds.
     """
 
@@ -50,7 +56,10 @@ class Model(ConfigModel):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        need(bool(self.alpha) and all(0 <= a <= 1 for a in self.alpha), "alpha: must be in [0, 1], one or more")
+        need(
+            bool(self.alpha) and all(0 <= a <= 1 for a in self.alpha),
+            "alpha: must be in [0, 1], one or more",
+        )
         need(all(self.trace), "trace: a question without positions")
         need(1 <= self.steps < NUMBERS, f"steps: must be in 1..{NUMBERS - 1}")
         need(self.tokens > HEAD, f"tokens: a step has at least {HEAD + 1}")
@@ -68,7 +77,9 @@ class Model(ConfigModel):
         return _uniform(self._noise("agrees", question, position, version, 8)) < alpha
 
     def confidence(self, question: int, position: int, version: int) -> float:
-        """The mean log-probability of a drafted step; those that agree and those that do not have different means."""
+        """The mean log-probability of a drafted step; those that agree and those that do not have
+        different means.
+        """
         drawn = NormalDist().inv_cdf(
             0.5 + 0.999999 * (_uniform(self._noise("sure", question, position, version, 8)) - 0.5)
         )
@@ -118,7 +129,9 @@ def _uniform(noise: bytes) -> float:
 
 
 class Place(NamedTuple):
-    """A place in an answer: after ``offset`` tokens of a version of a step (0: before it, for any version)."""
+    """A place in an answer: after ``offset`` tokens of a version of a step (0: before it, for any
+    version).
+    """
 
     question: int
     position: int = 0
@@ -140,17 +153,23 @@ class Writer:
 
     def __init__(self, model: Model) -> None:
         self.model, self.words = model, pocket_words()
-        self._step = lru_cache(maxsize=STEPS)(partial(model.step, self.words))  # later prompts contain it
+        self._step = lru_cache(maxsize=STEPS)(
+            partial(model.step, self.words)
+        )  # later prompts contain it
 
     def prepare(self, questions: Sequence[int]) -> None:
-        """Caches the steps of these questions, so that a measurement of the controller does not include that work."""
+        """Caches the steps of these questions, so that a measurement of the controller does not
+        include that work.
+        """
         for question in questions:
             for position in range(self.model.steps):
                 for version in (TARGET, 1):
                     self._step(question, position, version)
 
     def place(self, prompt: Sequence[int]) -> Place:
-        """The place at the end of a prompt. Text after the last step of an answer is another turn, of a new answer."""
+        """The place at the end of a prompt. Text after the last step of an answer is another turn,
+        of a new answer.
+        """
         found = self._place(prompt)
         question, position, version, offset = found
         if offset and offset >= len(self._step(question, position, version)):
@@ -165,7 +184,9 @@ class Writer:
             if head := words.read(prompt[size - offset : size - offset + HEAD]):
                 after = near[: max(0, offset - HEAD)]
                 if words.delimiter in after:  # the next step may be cut within its head
-                    return Place(head.question, head.position + 1, TARGET, after.index(words.delimiter))
+                    return Place(
+                        head.question, head.position + 1, TARGET, after.index(words.delimiter)
+                    )
                 return Place(head.question, head.position, head.version, offset)
         return Place(words.number(prompt))
 
@@ -193,7 +214,9 @@ class Writer:
                 return Written(ids, "delimiter", Place(question, position))
 
     def reported(self, written: Written, most: int) -> Written:
-        """A server's reply to a request for ``most`` tokens; it reports an end at the last one as ``length``."""
+        """A server's reply to a request for ``most`` tokens; it reports an end at the last one as
+        ``length``.
+        """
         return written if len(written.ids) < most else replace(written, finish="length")
 
     def confidence(self, ids: Sequence[int]) -> float:
@@ -202,10 +225,19 @@ class Writer:
         return self.model.confidence(head.question, head.position, head.version) if head else 0.0
 
     def judge(self, prompt: Sequence[int]) -> str:
-        """The label for the last two steps in a judge's prompt, which ends with the label's opening bracket."""
-        for reach in (2 * self.model.longest + TURN, len(prompt)):  # both steps are at the end of most prompts
+        """The label for the last two steps in a judge's prompt, which ends with the label's opening
+        bracket.
+        """
+        for reach in (
+            2 * self.model.longest + TURN,
+            len(prompt),
+        ):  # both steps are at the end of most prompts
             heads = self.words.find(self.words.tokenizer.decode(prompt[-reach:]))[-2:]
             if len(heads) == 2:
                 break
-        alike = len(heads) == 2 and heads[0][:2] == heads[1][:2] and heads[0].meaning == heads[1].meaning
+        alike = (
+            len(heads) == 2
+            and heads[0][:2] == heads[1][:2]
+            and heads[0].meaning == heads[1].meaning
+        )
         return "aligned" if alike else "unaligned"

@@ -1,7 +1,8 @@
 """The replies of a simulated runtime to /generate, in SGLang's format.
 
-The log-probabilities of a scored step depend on whether it agrees (``Model.agrees``): all tokens of the target's own
-version are likely; one word of a version that agrees is less likely; others are unlikely from that word on.
+The log-probabilities of a scored step depend on whether it agrees (``Model.agrees``): all tokens of
+the target's own version are likely; one word of a version that agrees is less likely; others are
+unlikely from that word on.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ from lr_sglang.simulated.model import TARGET, Place, Writer
 
 MARK = {"simulated": True}  # in meta_info and server_info
 DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
-# Log-probabilities of a token; a greedy target writes only tokens with a probability above 1/2 (-0.69).
+# Log-probabilities of a token; a greedy target writes only tokens with a probability above 1/2
+# (-0.69).
 LIKELY, OTHER_WORDS, UNLIKELY = -0.05, -2.0, -9.0
 _VERSION = 5  # index of the word in a head at which versions differ
 
@@ -62,7 +64,12 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
 
 
 def body(
-    writer: Writer, made: Reply, share: float = 1.0, cached: int | None = None, rid: str = "", logprobs: bool = False
+    writer: Writer,
+    made: Reply,
+    share: float = 1.0,
+    cached: int | None = None,
+    rid: str = "",
+    logprobs: bool = False,
 ) -> dict[str, Any]:
     """The JSON of a reply.
 
@@ -105,7 +112,9 @@ def score(writer: Writer, prompt: Sequence[int], first: int) -> list[float]:
 def _step(writer: Writer, place: Place, begun: int, ids: Sequence[int]) -> Iterator[float]:
     """Log-probabilities of ``ids``, which are tokens of one step from index ``begun`` on."""
     model, words = writer.model, writer.words
-    own, said = (model.step(words, place.question, place.position, v) for v in (TARGET, place.version))
+    own, said = (
+        model.step(words, place.question, place.position, v) for v in (TARGET, place.version)
+    )
     agrees = model.agrees(place.question, place.position, place.version)
     for at, token in enumerate(ids, start=begun):
         known = 0 <= at < len(said) and said[at] == token
@@ -129,7 +138,9 @@ def _pieces(prompt: Sequence[int], first: int, delimiter: int) -> Iterator[tuple
 
 
 def rating(writer: Writer, prompt: Sequence[int]) -> str | None:
-    """The digit for the last step, 7 to 9 if it agrees, else less; None if the prompt does not ask for a rating."""
+    """The digit for the last step, 7 to 9 if it agrees, else less; None if the prompt does not ask
+    for a rating.
+    """
     tokenizer = writer.words.tokenizer
     if not OPENING.endswith(tokenizer.decode(prompt[-1:])):  # true for most prompts, and fast
         return None

@@ -1,7 +1,8 @@
-"""A simulated runtime on an event loop, with an HTTP server (``server``) or without (``transport``).
+"""A simulated runtime on an event loop, with an HTTP server (``server``) or without
+(``transport``).
 
-Requests in a batch share its speed equally: each of n takes ``Simulation.slower`` times as long as alone. If all
-``slots`` are taken, requests wait in order of arrival.
+Requests in a batch share its speed equally: each of n takes ``Simulation.slower`` times as long as
+alone. If all ``slots`` are taken, requests wait in order of arrival.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ class _Ticket:
     Attributes:
         work: seconds without concurrent requests.
         done: set at its end, to the share of the work that was done.
-        finish: the value of ``_service`` at which it is complete; infinite while it waits for a slot.
+        finish: the value of ``_service`` at which it is complete; infinite while it waits for a
+            slot.
     """
 
     work: float
@@ -68,16 +70,29 @@ class SimulatedRuntime:
     """
 
     def __init__(self, role: str, simulation: Simulation, writer: Writer) -> None:
-        self.role, self.simulation, self.writer, self.steady = role, simulation, writer, simulation.steady
+        self.role, self.simulation, self.writer, self.steady = (
+            role,
+            simulation,
+            writer,
+            simulation.steady,
+        )
         self.faults = Faults(simulation.model.seed)
         self.calls = self.aborted = self.most = 0
         self.late = 0.0
         self._slower = cache(partial(simulation.slower, role))
         self._tickets: dict[str, _Ticket] = {}
         self._waiting: deque[_Ticket] = deque()
-        self._served: list[tuple[float, int, _Ticket]] = []  # a heap; tickets that have left are removed when on top
-        self._order, self._count = itertools.count(), 0  # tie-breaker of the heap; requests in the batch
-        self._service, self._now = 0.0, 0.0  # service since the start, of a request always in the batch; time of that
+        self._served: list[
+            tuple[float, int, _Ticket]
+        ] = []  # a heap; tickets that have left are removed when on top
+        self._order, self._count = (
+            itertools.count(),
+            0,
+        )  # tie-breaker of the heap; requests in the batch
+        self._service, self._now = (
+            0.0,
+            0.0,
+        )  # service since the start, of a request always in the batch; time of that
         self._speed = 1.0  # seconds of service per second
         self._timer: asyncio.Handle | None = None
         self._rings = 0.0  # the timer's time, which uvloop's handle may not have
@@ -100,18 +115,26 @@ class SimulatedRuntime:
         Raises:
             ValueError: a request with this id is in progress.
         """
-        made, cached, prompt = reply(self.writer, self.role, payload), None, tuple(payload["input_ids"])
+        made, cached, prompt = (
+            reply(self.writer, self.role, payload),
+            None,
+            tuple(payload["input_ids"]),
+        )
         if cache is not None:
             cached = cache.find(prompt)
             cache.add(prompt)
-        share = await self.serve(self.simulation.request(self.role, len(made.ids), len(made.scored)) + more, rid)
+        share = await self.serve(
+            self.simulation.request(self.role, len(made.ids), len(made.scored)) + more, rid
+        )
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:
             cache.add(prompt + tuple(answer["output_ids"][:-1]))
         return answer
 
     async def serve(self, work: float, rid: str) -> float:
-        """Waits until the work is done or aborted; returns the share done. Raises ValueError for a duplicate id."""
+        """Waits until the work is done or aborted; returns the share done. Raises ValueError for a
+        duplicate id.
+        """
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
         ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future())
@@ -191,7 +214,10 @@ class SimulatedRuntime:
             if self._rings <= due < math.inf:
                 return  # the timer fires earlier, and is then set again
             self._timer.cancel()
-        self._rings, self._timer = due, None if head is None else asyncio.get_running_loop().call_at(due, self._ring)
+        self._rings, self._timer = (
+            due,
+            None if head is None else asyncio.get_running_loop().call_at(due, self._ring),
+        )
 
     def _ring(self) -> None:
         self._first = self._timer = None  # the timer has fired, maybe too early

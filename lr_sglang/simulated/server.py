@@ -1,4 +1,6 @@
-"""A simulated runtime over HTTP: the routes of a SGLang server that lr-sglang uses, and ``/faults``."""
+"""A simulated runtime over HTTP: the routes of a SGLang server that lr-sglang uses, and
+``/faults``.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({**good, "output_ids": [-1, *good["output_ids"]]}),
     lambda good: JSONResponse({**good, "output_ids": None}),
     _meta(finish_reason=None),
-    _meta(finish_reason={"type": "stop", "matched": 7}),  # a matched token that is not among the ids
+    _meta(
+        finish_reason={"type": "stop", "matched": 7}
+    ),  # a matched token that is not among the ids
     _meta(finish_reason={"type": "abort", "message": "not asked for"}),
     lambda good: JSONResponse("garbage"),
 )
@@ -66,7 +70,10 @@ class SimulatedServer:
             ("POST", "/generate", self._generate),
             ("POST", "/abort_request", self._abort),
             ("POST", "/v1/chat/completions", self._chat),
-            *(("GET", path, _says(lambda: PlainTextResponse(""))) for path in ("/health", "/health_generate")),
+            *(
+                ("GET", path, _says(lambda: PlainTextResponse("")))
+                for path in ("/health", "/health_generate")
+            ),
             *(("GET", path, _says(lambda: JSONResponse(about))) for path in INFO),
             ("GET", "/v1/models", _says(lambda: JSONResponse(self._models()))),
             ("GET", "/v1/loads", _says(lambda: JSONResponse(self._loads()))),
@@ -75,7 +82,9 @@ class SimulatedServer:
             ("POST", "/faults", self._order),
             ("DELETE", "/faults", _says(self._recover)),
         ]
-        return Starlette(routes=[Route(path, handler, methods=[method]) for method, path, handler in routes])
+        return Starlette(
+            routes=[Route(path, handler, methods=[method]) for method, path, handler in routes]
+        )
 
     async def _generate(self, request: Request) -> Response:
         asked = await _json(request)
@@ -133,24 +142,49 @@ class SimulatedServer:
             return _refusal(400, f"messages: {error!r}")
         if most < 1:
             return _refusal(400, "max_tokens: must be at least 1")
-        head = {"id": f"chatcmpl-{uuid.uuid4().hex}", "created": int(time.time()), "model": self.name, **MARK}
+        head = {
+            "id": f"chatcmpl-{uuid.uuid4().hex}",
+            "created": int(time.time()),
+            "model": self.name,
+            **MARK,
+        }
 
         async def steps() -> AsyncIterator[tuple[str, int, str | None]]:
             place, left, why = writer.place(prompt), most, None
             while not why:
-                written = writer.write(place, writer.model.version(runtime.role), left, one_step=True)
-                await runtime.serve(runtime.simulation.work(runtime.role, len(written.ids)), uuid.uuid4().hex)
+                written = writer.write(
+                    place, writer.model.version(runtime.role), left, one_step=True
+                )
+                await runtime.serve(
+                    runtime.simulation.work(runtime.role, len(written.ids)), uuid.uuid4().hex
+                )
                 place, left = written.place, left - len(written.ids)
-                why = {"end": "stop", "length": "length"}.get(written.finish) or (None if left else "length")
+                why = {"end": "stop", "length": "length"}.get(written.finish) or (
+                    None if left else "length"
+                )
                 yield words.tokenizer.decode(written.ids), len(written.ids), why
 
         if asked.get("stream"):
             return StreamingResponse(_events(head, steps()), media_type="text/event-stream")
         said = [step async for step in steps()]
-        text, tokens, why = "".join(step[0] for step in said), sum(step[1] for step in said), said[-1][2]
-        usage = {"prompt_tokens": len(prompt), "completion_tokens": tokens, "total_tokens": len(prompt) + tokens}
-        choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": why}
-        return JSONResponse({**head, "object": "chat.completion", "choices": [choice], "usage": usage})
+        text, tokens, why = (
+            "".join(step[0] for step in said),
+            sum(step[1] for step in said),
+            said[-1][2],
+        )
+        usage = {
+            "prompt_tokens": len(prompt),
+            "completion_tokens": tokens,
+            "total_tokens": len(prompt) + tokens,
+        }
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": text},
+            "finish_reason": why,
+        }
+        return JSONResponse(
+            {**head, "object": "chat.completion", "choices": [choice], "usage": usage}
+        )
 
     def _info(self) -> dict[str, Any]:
         return {
@@ -161,13 +195,18 @@ class SimulatedServer:
             "context_length": 2**20,
             "enable_deterministic_inference": True,
             "speculative_algorithm": None,
-            "internal_states": [{"effective_max_running_requests_per_dp": self.runtime.simulation.slots}],
+            "internal_states": [
+                {"effective_max_running_requests_per_dp": self.runtime.simulation.slots}
+            ],
             "simulation": self.runtime.simulation.to_dict(),
             **MARK,
         }
 
     def _models(self) -> dict[str, Any]:
-        return {"object": "list", "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang", **MARK}]}
+        return {
+            "object": "list",
+            "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang", **MARK}],
+        }
 
     def _loads(self) -> dict[str, Any]:
         slots, running = self.runtime.simulation.slots, self.runtime.running
@@ -197,7 +236,9 @@ def _refusal(status: int, message: str) -> Response:
 
 
 async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
-    """The result of ``work``, or None, and ``work`` is cancelled, if the client closes the connection first."""
+    """The result of ``work``, or None, and ``work`` is cancelled, if the client closes the
+    connection first.
+    """
 
     async def gone() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -212,7 +253,9 @@ async def _unless_gone(request: Request, work: Awaitable[Any]) -> Any:
         leaving.cancel()
 
 
-async def _events(head: dict[str, Any], steps: AsyncIterator[tuple[str, int, str | None]]) -> AsyncIterator[str]:
+async def _events(
+    head: dict[str, Any], steps: AsyncIterator[tuple[str, int, str | None]]
+) -> AsyncIterator[str]:
     async for text, _, why in steps:
         choice = {"index": 0, "delta": {"role": "assistant", "content": text}, "finish_reason": why}
         yield f"data: {json.dumps({**head, 'object': 'chat.completion.chunk', 'choices': [choice]})}\n\n"

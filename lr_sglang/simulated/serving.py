@@ -1,4 +1,6 @@
-"""Simulated runtimes as HTTP servers: all in one process, each on its own port, or each in its own process."""
+"""Simulated runtimes as HTTP servers: all in one process, each on its own port, or each in its own
+process.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ class _Server(uvicorn.Server):
     """
 
     def __init__(self, ready: Callable[[], None]) -> None:
-        config = uvicorn.Config(self._route, interface="asgi3", log_level="warning", access_log=False, lifespan="off")
+        config = uvicorn.Config(
+            self._route, interface="asgi3", log_level="warning", access_log=False, lifespan="off"
+        )
         config.timeout_keep_alive = 60
         super().__init__(config)
         self.apps: dict[int, Any] = {}  # by port
@@ -59,11 +63,17 @@ class _Server(uvicorn.Server):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """On a signal, stops the server first; then raises the signal again for the command's own handler.
+        """On a signal, stops the server first; then raises the signal again for the command's own
+        handler.
 
-        If that handler raised an exception during a request, the server would treat it as the request's error.
+        If that handler raised an exception during a request, the server would treat it as the
+        request's error.
         """
-        ends = [n for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP) if callable(signal.getsignal(n))]
+        ends = [
+            n
+            for n in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+            if callable(signal.getsignal(n))
+        ]
         before = {number: signal.signal(number, self.handle_exit) for number in ends}
         try:
             yield
@@ -107,7 +117,9 @@ def serve(
     """
     sockets = {role: _listen(host, port, role) for role, port in ports.items()}
     names = {role: sock.getsockname()[:2] for role, sock in sockets.items()}
-    server = _Server(lambda: ready({role: f"http://{address}:{port}" for role, (address, port) in names.items()}))
+    server = _Server(
+        lambda: ready({role: f"http://{address}:{port}" for role, (address, port) in names.items()})
+    )
     writer = Writer(simulation.model)
     for role, (_, port) in names.items():
         runtime = SimulatedRuntime(role, simulation, writer)
@@ -122,14 +134,19 @@ def _listen(host: str, port: int, role: str) -> socket.socket:
         sock = socket.create_server((host, port))
     except OSError as error:
         why = os.strerror(error.errno or 0)
-        raise LaunchError(f"cannot listen on {host}:{port}: {why}", role=role, hint="give another --port") from error
-    # Connections inherit it. asyncio sets it on its own sockets only; without it, a reply in two parts takes 40 ms.
+        raise LaunchError(
+            f"cannot listen on {host}:{port}: {why}", role=role, hint="give another --port"
+        ) from error
+    # Connections inherit it. asyncio sets it on its own sockets only; without it, a reply in two
+    # parts takes 40 ms.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return sock
 
 
 @contextmanager
-def runtime_processes(simulation: Simulation) -> Iterator[tuple[Mapping[str, RuntimeBackend], Callable[[], float]]]:
+def runtime_processes(
+    simulation: Simulation,
+) -> Iterator[tuple[Mapping[str, RuntimeBackend], Callable[[], float]]]:
     """Runs a server process for each role until the ``with`` block ends.
 
     Returns:
@@ -152,10 +169,15 @@ def runtime_processes(simulation: Simulation) -> Iterator[tuple[Mapping[str, Run
             ends.append(mine)
         for role, end in zip(ROLES, ends, strict=True):
             if not end.poll(START_SECONDS):
-                raise LaunchError(f"the simulated runtime did not start in {START_SECONDS:g} s", role=role)
+                raise LaunchError(
+                    f"the simulated runtime did not start in {START_SECONDS:g} s", role=role
+                )
             roles[role].transport = Client(end.recv()[role], role)
             stack.callback(roles[role].shutdown)
-        yield roles, lambda: sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes)
+        yield (
+            roles,
+            lambda: sum(sum(psutil.Process(process.pid).cpu_times()[:2]) for process in processes),
+        )
 
 
 def _serve(simulation: Simulation, role: str, urls: Connection) -> None:

@@ -25,15 +25,17 @@ class Simulation(ConfigModel):
     """Three simulated runtimes.
 
     Attributes:
-        step_seconds: time of a target step of mean length without concurrent requests; the same for each token.
+        step_seconds: time of a target step of mean length without concurrent requests; the same for
+            each token.
         c1: time of a draft's token over that of a target's token.
         judge_seconds: time of a verdict.
         slowdown: share by which each further concurrent request slows the others, on every runtime.
         slots: requests that each runtime serves at a time; None for no limit.
         prefill: time to score a drafted step over that of writing it.
-        page_in: by role, seconds before a request writes, in which it prefills the step that it continues.
-        curves: by role, instead of ``slowdown``: points of (concurrent requests, duration over that of one alone), with
-            linear interpolation, and extrapolation after the last point.
+        page_in: by role, seconds before a request writes, in which it prefills the step that it
+            continues.
+        curves: by role, instead of ``slowdown``: points of (concurrent requests, duration over that
+            of one alone), with linear interpolation, and extrapolation after the last point.
     """
 
     model: Model = field(default_factory=Model)
@@ -54,10 +56,15 @@ class Simulation(ConfigModel):
         need(0 <= self.slowdown < math.inf, "slowdown: must be 0 or more")
         need(self.slots is None or self.slots >= 1, "slots: must be at least 1")
         need(0 <= self.prefill < math.inf, "prefill: must be 0 or more")
-        need(all(0 <= each < math.inf for each in self.page_in.values()), "page_in: must be 0 or more")
+        need(
+            all(0 <= each < math.inf for each in self.page_in.values()),
+            "page_in: must be 0 or more",
+        )
 
     def work(self, role: str, tokens: int, scored: int = 0) -> float:
-        """Seconds to write ``tokens`` and to score ``scored`` tokens of the prompt, without concurrent requests."""
+        """Seconds to write ``tokens`` and to score ``scored`` tokens of the prompt, without
+        concurrent requests.
+        """
         if role == "judge":
             return self.judge_seconds
         seconds = self.step_seconds * (tokens + self.prefill * scored) / self.model.tokens
@@ -89,14 +96,17 @@ def interpolated(points: Sequence[Sequence[float]], x: float) -> float:
 
 
 def role_times(file: Path, step_tokens: int, context: int) -> dict[str, Any]:
-    """The fields of ``Simulation`` for real runtimes, each measured with the others idle (benchmarks/role_times.py).
+    """The fields of ``Simulation`` for real runtimes, each measured with the others idle
+    (benchmarks/role_times.py).
 
-    ``page_in``, of target and draft, is the time of a request that prefills a step and writes one token, less the time
-    of a token in a running request. Verdicts are assumed not to slow each other down, which is not measured.
+    ``page_in``, of target and draft, is the time of a request that prefills a step and writes one
+    token, less the time of a token in a running request. Verdicts are assumed not to slow each
+    other down, which is not measured.
 
     Args:
         step_tokens: tokens of a step.
-        context: tokens before it; the time of its prefill is interpolated between the measured ones.
+        context: tokens before it; the time of its prefill is interpolated between the measured
+            ones.
 
     Raises:
         ConfigError: the file cannot be read, or lacks a role.
@@ -112,9 +122,13 @@ def role_times(file: Path, step_tokens: int, context: int) -> dict[str, Any]:
             "c1": alone["draft"] / alone["target"],
             "judge_seconds": verdict / 1000,
             "page_in": {
-                role: max(0.0, interpolated(points, context) - alone[role]) / 1000 for role, points in reads.items()
+                role: max(0.0, interpolated(points, context) - alone[role]) / 1000
+                for role, points in reads.items()
             },
-            "curves": {role: tuple((n, ms / alone[role]) for n, ms in points) for role, points in tokens.items()},
+            "curves": {
+                role: tuple((n, ms / alone[role]) for n, ms in points)
+                for role, points in tokens.items()
+            },
         }
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         hint = "python -m benchmarks.role_times --output FILE makes one"
@@ -123,4 +137,6 @@ def role_times(file: Path, step_tokens: int, context: int) -> dict[str, Any]:
 
 def _points(figures: Mapping[str, float], name: re.Pattern[str]) -> list[tuple[int, float]]:
     """Pairs of the number in a figure's name and its milliseconds, sorted."""
-    return sorted((int(found[1]), float(ms)) for one, ms in figures.items() if (found := name.fullmatch(one)))
+    return sorted(
+        (int(found[1]), float(ms)) for one, ms in figures.items() if (found := name.fullmatch(one))
+    )

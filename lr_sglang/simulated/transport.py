@@ -1,4 +1,6 @@
-"""A simulated runtime in this process: a ``Transport`` that waits on the event loop instead of computing."""
+"""A simulated runtime in this process: a ``Transport`` that waits on the event loop instead of
+computing.
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,17 @@ _PR_SET_TIMERSLACK = 29
 class SimulatedTransport(SimulatedRuntime):
     """One role's runtime, as a ``Transport`` with the route /generate only."""
 
-    async def generate(self, payload: dict[str, Any], request: Request, timeout: float) -> dict[str, Any]:
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
         """As ``Transport.generate``; configured faults raise the errors of a real transport."""
         rid = request.sending(self._abort)
         try:
             fault = self.faults.next()
             if self.faults.dead:
-                raise RuntimeDown("the simulated runtime has died", role=self.role, hint="a fault was ordered")
+                raise RuntimeDown(
+                    "the simulated runtime has died", role=self.role, hint="a fault was ordered"
+                )
             kind = fault.kind if fault is not None else ""
             more = fault.seconds if fault and kind == "late" else NEVER if kind == "hang" else 0.0
             if not kind and self.steady:  # no other request changes its duration
@@ -46,7 +52,9 @@ class SimulatedTransport(SimulatedRuntime):
                 raise RuntimeBusy("/generate: 503 a fault was ordered", role=self.role)
             return {"text": "garbage"} if kind == "garbage" else answer
         except TimeoutError:
-            error = RuntimeTimeout(f"no answer from the simulated runtime in {timeout:g} s", role=self.role)
+            error = RuntimeTimeout(
+                f"no answer from the simulated runtime in {timeout:g} s", role=self.role
+            )
             raise error from None
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
@@ -60,10 +68,14 @@ class SimulatedTransport(SimulatedRuntime):
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         return {"model_path": f"simulated/{self.role}", **MARK}
 
-    async def post(self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS) -> dict[str, Any]:
+    async def post(
+        self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
+    ) -> dict[str, Any]:
         self._has_no(path)
 
-    async def forward(self, post: Post, request: Request, timeout: float) -> AsyncGenerator[Head | bytes, None]:
+    async def forward(
+        self, post: Post, request: Request, timeout: float
+    ) -> AsyncGenerator[Head | bytes, None]:
         self._has_no(post.path)
         yield b""
 
@@ -75,16 +87,23 @@ class SimulatedTransport(SimulatedRuntime):
 
 
 def wake_exactly() -> None:
-    """Sets the timer slack of this thread to the minimum: the default of 50 us delays simulated runtimes, which would
-    count as time of the controller."""
+    """Sets the timer slack of this thread to the minimum: the default of 50 us delays simulated
+    runtimes, which would count as time of the controller."""
     with suppress(AttributeError, OSError):  # not Linux
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
-def simulated_roles(simulation: Simulation, writer: Writer | None = None) -> Mapping[str, RuntimeBackend]:
+def simulated_roles(
+    simulation: Simulation, writer: Writer | None = None
+) -> Mapping[str, RuntimeBackend]:
     """Backends of three simulated runtimes in this process, by role."""
     writer, roles = writer or Writer(simulation.model), dict[str, RuntimeBackend]()
-    given: dict[str, Any] = {"context": CONTEXT, "timeout": 3600.0, "seeded": True, "token_layer": ""}
+    given: dict[str, Any] = {
+        "context": CONTEXT,
+        "timeout": 3600.0,
+        "seeded": True,
+        "token_layer": "",
+    }
     for role in ROLES:
         transport = SimulatedTransport(role, simulation, writer)
         roles[role] = backend = RuntimeBackend(

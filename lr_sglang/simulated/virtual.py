@@ -1,4 +1,6 @@
-"""Answers on the virtual clock: the real programs on simulated runtimes, whose time alone passes."""
+"""Answers on the virtual clock: the real programs on simulated runtimes, whose time
+alone passes.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def answer_all(
     Returns:
         The trace of each answer, with times of the virtual clock.
     """
-    return run_virtually(answer_on(simulated_roles(simulation, writer), look, asked, simulation.model.seed))
+    return run_virtually(
+        answer_on(simulated_roles(simulation, writer), look, asked, simulation.model.seed)
+    )
 
 
 async def answer_on(
@@ -50,7 +54,9 @@ async def answer_on(
     """As ``answer_all``, on the running loop with its clock, and on any runtimes."""
     statistics = policy.RunStatistics()
     maker, sampling = RequestMaker(roles, "paper", statistics), Sampling(seed=seed)
-    requests = [maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked]
+    requests = [
+        maker.make(MODES["lookahead"], look, sampling, Limits(), question=one.id) for one in asked
+    ]
     programs = (
         run_program(lookahead, messages(one.question), request, backend=roles["target"])
         for one, request in zip(asked, requests, strict=True)
@@ -59,7 +65,9 @@ async def answer_on(
     return [request.record for request in requests]
 
 
-def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = None) -> list[float]:
+def alone(
+    simulation: Simulation, asked: Sequence[int], writer: Writer | None = None
+) -> list[float]:
     """Seconds of each answer by the target alone, with all answers made concurrently.
 
     Args:
@@ -69,7 +77,10 @@ def alone(simulation: Simulation, asked: Sequence[int], writer: Writer | None = 
     step, words, steps = writer.model.step, writer.words, range(simulation.model.steps)
 
     async def answer() -> list[float]:
-        target, now = SimulatedRuntime("target", simulation, writer), asyncio.get_running_loop().time
+        target, now = (
+            SimulatedRuntime("target", simulation, writer),
+            asyncio.get_running_loop().time,
+        )
 
         async def one(rid: str, question: int) -> float:
             tokens = sum(len(step(words, question, n, TARGET)) for n in steps)

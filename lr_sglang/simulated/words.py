@@ -1,8 +1,10 @@
-"""The words that simulated models write: each is one token, and the first few of a step say which step it is.
+"""The words that simulated models write: each is one token, and the first few of a step say which
+step it is.
 
-A step reads ``So the cost has many each ... <blank line>``. Its first words encode the question, the position, the
-version, the meaning and a checksum. So a simulated runtime needs no state: it decodes its place from the prompt, and a
-simulated judge decodes from two steps whether they mean the same.
+A step reads ``So the cost has many each ... <blank line>``. Its first words encode the question,
+the position, the version, the meaning and a checksum. So a simulated runtime needs no state: it
+decodes its place from the prompt, and a simulated judge decodes from two steps whether they mean
+the same.
 """
 
 from __future__ import annotations
@@ -60,11 +62,18 @@ class Words:
     @cached_property
     def spelled(self) -> dict[str, int]:
         """The digit of each word, by its text."""
-        return {self.tokenizer.decode((token,)).strip(): digit for token, digit in self.value.items()}
+        return {
+            self.tokenizer.decode((token,)).strip(): digit for token, digit in self.value.items()
+        }
 
     def head(self, head: Head) -> tuple[int, ...]:
         """The first words of a step."""
-        digits = (*divmod(head.question, BASE), *divmod(head.position, BASE), head.version, head.meaning)
+        digits = (
+            *divmod(head.question, BASE),
+            *divmod(head.position, BASE),
+            head.version,
+            head.meaning,
+        )
         return (self.start, *(self.known[digit] for digit in (*digits, _check(digits))))
 
     def filler(self, noise: bytes) -> list[int]:
@@ -81,7 +90,10 @@ class Words:
 
     def find(self, text: str) -> list[Head]:
         """The heads of all steps in a text, such as a judge's prompt."""
-        found = (_head([self.spelled.get(word) for word in hit.split()[1:]]) for hit in _HEADS.findall(text))
+        found = (
+            _head([self.spelled.get(word) for word in hit.split()[1:]])
+            for hit in _HEADS.findall(text)
+        )
         return [head for head in found if head is not None]
 
     def text(self, ids: Sequence[int]) -> str:
@@ -124,7 +136,10 @@ def pocket_words() -> Words:
     known = [token for token in range(config["vocab_size"]) if _is_word(tokenizer, token)]
     start, delimiter = tokenizer.encode(_START), tokenizer.encode(DELIMITER)
     if len(known) < BASE or len(start) != 1 or len(delimiter) != 1:
-        raise SetupError("the pocket tokenizer lacks words that simulated models need", hint="reinstall lr-sglang")
+        raise SetupError(
+            "the pocket tokenizer lacks words that simulated models need",
+            hint="reinstall lr-sglang",
+        )
     return Words(tokenizer, tuple(known[:BASE]), start[0], delimiter[0], config["eos_token_id"])
 
 

@@ -1,1 +1,3 @@
-"""Reasoning steps: their tokens and text, the tree of drafted and target steps, and the trace of an answer."""
+"""Reasoning steps: their tokens and text, the tree of drafted and target steps, and the trace of an
+answer.
+"""

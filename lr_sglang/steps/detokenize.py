@@ -1,7 +1,7 @@
 """Decodes tokens that arrive in parts into the same text as all of them at once.
 
-Decoding each part by itself has two errors: a character whose bytes are in two parts is lost, and decoders such as
-SentencePiece's remove the space before the first token.
+Decoding each part by itself has two errors: a character whose bytes are in two parts is lost, and
+decoders such as SentencePiece's remove the space before the first token.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ class Added(NamedTuple):
     Attributes:
         text: whole characters only.
         tail: the last tokens; the next ones are decoded after them.
-        held: number of tokens at the end of ``tail`` whose character is incomplete and not in ``text``.
+        held: number of tokens at the end of ``tail`` whose character is incomplete and not in
+            ``text``.
     """
 
     text: str
@@ -37,12 +38,15 @@ def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> 
     """The text of ``ids`` after ``head``, the ``tail`` of the tokens before them.
 
     Args:
-        last: whether no tokens follow, so that ``text`` shows an incomplete last character as U+FFFD.
+        last: whether no tokens follow, so that ``text`` shows an incomplete last character as
+            U+FFFD.
     """
     run = (*head, *ids)
     shown, _ = _whole(head, decode)
     text, size = _whole(run, decode)
-    if last and size < len(run):  # decoded apart: some decoders drop a character before an incomplete one
+    if last and size < len(
+        run
+    ):  # decoded apart: some decoders drop a character before an incomplete one
         text, size = text + decode(run[size:]), len(run)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
 
@@ -64,7 +68,9 @@ def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
 
 
 def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
-    """The text of the longest prefix of ``run`` that ends with a whole character, and its number of tokens."""
+    """The text of the longest prefix of ``run`` that ends with a whole character, and its number of
+    tokens.
+    """
     text = decode(run)
     if not text.endswith(HALF):
         return text, len(run)
@@ -79,7 +85,9 @@ def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
 
 
 def _context(run: Ids, size: int, text: str, decode: Decode) -> int:
-    """Start of the shortest run before ``size`` that decodes to whole characters; else, of one that has any text."""
+    """Start of the shortest run before ``size`` that decodes to whole characters; else, of one that
+    has any text.
+    """
     for late in range(1, min(size, CONTEXT)):
         found = decode(run[size - late : size])
         if found and HALF not in found and text.endswith(found):

@@ -21,7 +21,8 @@ class JudgeCheck:
         asks: whether it has asked the judge; before that the check has no effect.
         begun: whether it has been asked about the pairs at start.
         showing: whether it is judging such a pair now.
-        verdicts, judging: number and seconds of its verdicts for answers; ``checking``: seconds of those on such pairs.
+        verdicts, judging: number and seconds of its verdicts for answers; ``checking``: seconds of
+            those on such pairs.
     """
 
     verifier: str
@@ -45,14 +46,18 @@ class JudgeCheck:
         return self.known is None or self.found.surely <= most
 
     def judged(self, seconds: float) -> bool:
-        """Counts a verdict for an answer. Returns whether SHARE leaves time to judge a pair of steps that differ."""
+        """Counts a verdict for an answer. Returns whether SHARE leaves time to judge a pair of
+        steps that differ.
+        """
         self.verdicts += seconds > 0  # identical versions are not judged
         self.judging += seconds
         one = self.judging / max(1, self.verdicts)
         return self.asks and not self.showing and self.checking + one < SHARE * self.judging
 
     def asked_judge(self, most: float) -> None:
-        """Records that the verifier asks the judge for an answer: from now on all verdicts of the check count."""
+        """Records that the verifier asks the judge for an answer: from now on all verdicts of the
+        check count.
+        """
         if not self.asks:
             self.asks = True
             self.add([], most)
@@ -62,10 +67,15 @@ class JudgeCheck:
         for one in accepted:
             self.found = self.found.plus(one)
         if not self._warned and not self.trusted(most):
-            self._warned, who = True, "it" if self.verifier == "judge" else f"verifier {self.verifier}"
+            self._warned, who = (
+                True,
+                "it" if self.verifier == "judge" else f"verifier {self.verifier}",
+            )
             self.warn(
-                f"judge: {who} accepted {self.found.accepted} of {self.found.asked} pairs of steps that differ; it is "
-                "shown no draft, and the target answers alone (--max-false-accepts 1 trusts it all the same)"
+                f"judge: {who} accepted {self.found.accepted} of {self.found.asked} pairs of "
+                "steps that differ; it is "
+                "shown no draft, and the target answers alone (--max-false-accepts 1 trusts it "
+                "all the same)"
             )
 
     def shown_alike(self, accepted: list[bool], prompt: str) -> None:
@@ -76,8 +86,10 @@ class JudgeCheck:
         """
         if self.asks and len(accepted) >= LEAST and not any(accepted):
             self.warn(
-                f"judge: it accepted none of {len(accepted)} pairs of steps that say the same, and will hardly accept "
-                f"a draft; it was asked by the prompt {prompt!r} (--judge-prompt, or judge_prompt in the file)"
+                f"judge: it accepted none of {len(accepted)} pairs of steps that say the same, "
+                "and will hardly accept "
+                f"a draft; it was asked by the prompt {prompt!r} (--judge-prompt, or "
+                "judge_prompt in the file)"
             )
 
 
@@ -109,7 +121,9 @@ class JudgeChecks:
 
 
 def read_alike(one: str, other: str) -> bool:
-    """Whether two steps share half of the shorter one's character trigrams: they may then mean the same."""
+    """Whether two steps share half of the shorter one's character trigrams: they may then mean the
+    same.
+    """
     first, second = (_pieces(" ".join(text.casefold().split())) for text in (one, other))
     return 2 * len(first & second) >= min(len(first), len(second))
 

@@ -14,7 +14,9 @@ from lr_sglang.steps.step import Step
 class Outcome(StrEnum):
     """The outcome of a branch."""
 
-    ACCEPTED = "accepted"  # a draft step that was kept, or the target step that it was compared with
+    ACCEPTED = (
+        "accepted"  # a draft step that was kept, or the target step that it was compared with
+    )
     REJECTED = "rejected"  # a draft step that the verifier rejected, or that came too late
     CORRECTED = "corrected"  # a target step used in place of rejected drafts
     BONUS = "bonus"  # a target step used where there was no draft
@@ -26,7 +28,8 @@ class Verdict:
     """Whether two versions of a step agree, who decided it, and why.
 
     Attributes:
-        score: the number that the verifier measured, if any (a cosine, a rating, a log-probability).
+        score: the number that the verifier measured, if any (a cosine, a rating, a
+            log-probability).
         earlier: the verdicts of a cascade's stages before the one that decided.
     """
 
@@ -42,7 +45,9 @@ class Verdict:
         if self.accepted is None or not hasattr(self.accepted, "__bool__"):
             raise TypeError(f"a verdict is true or false, not {self.accepted!r}")
         score = self.score if isinstance(self.score, float | int | None) else float(self.score)
-        self.__dict__.update(accepted=bool(self.accepted), score=score, by=str(self.by), reason=str(self.reason))
+        self.__dict__.update(
+            accepted=bool(self.accepted), score=score, by=str(self.by), reason=str(self.reason)
+        )
 
 
 @dataclass(frozen=True)
@@ -56,9 +61,11 @@ class Pair:
 
 @dataclass(eq=False)
 class Branch:
-    """One generation on a runtime, from its start to its outcome. Times are seconds since the answer began.
+    """One generation on a runtime, from its start to its outcome. Times are seconds since the
+    answer began.
 
-    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None if it does not report them.
+    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None if it
+    does not report them.
     """
 
     role: str
@@ -81,7 +88,9 @@ class Branch:
 
     def close(self, outcome: Outcome) -> None:
         """Sets the branch's outcome, once."""
-        assert self.outcome is None, f"{self.role} branch at {self.position} is {self.outcome} already"
+        assert self.outcome is None, (
+            f"{self.role} branch at {self.position} is {self.outcome} already"
+        )
         self.outcome = outcome
 
 
@@ -91,10 +100,11 @@ class Node:
 
     Attributes:
         tokens_used: number of tokens of this prefix of the answer.
-        lineage: a number for the versions of the steps before it. Together with the position it is unique among the
-            nodes of a tree, so that no two of them draw with the same seed.
+        lineage: a number for the versions of the steps before it. Together with the position it is
+            unique among the nodes of a tree, so that no two of them draw with the same seed.
         confidence: the draft's mean log-probability of the step; None if it was not requested.
-        correction: the node after this one whose step is the target's version; None until it is needed.
+        correction: the node after this one whose step is the target's version; None until it is
+            needed.
         number: the node's number in events (see ``events``).
     """
 
@@ -126,7 +136,9 @@ class Node:
         return self.step is not None and not self.step.complete
 
     def release(self) -> None:
-        """Removes references to its parent and inquiries, so that no reference cycle keeps them in memory."""
+        """Removes references to its parent and inquiries, so that no reference cycle keeps them in
+        memory.
+        """
         self.parent = self.asked = None
 
     def subtree(self) -> Iterator[Node]:

@@ -28,14 +28,20 @@ class Speculation:
         return cls(*(int(meta.get(name) or 0) for name in names))
 
     def __add__(self, other: Speculation) -> Speculation:
-        return Speculation(self.verified + other.verified, self.drafted + other.drafted, self.accepted + other.accepted)
+        return Speculation(
+            self.verified + other.verified,
+            self.drafted + other.drafted,
+            self.accepted + other.accepted,
+        )
 
     def __bool__(self) -> bool:
         return self.verified > 0
 
     @property
     def length(self) -> float | None:
-        """Acceptance length: tokens per verification, including the one that the large model adds."""
+        """Acceptance length: tokens per verification, including the one that the large
+        model adds.
+        """
         return 1 + self.accepted / self.verified if self.verified else None
 
     @property

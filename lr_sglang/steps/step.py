@@ -1,4 +1,6 @@
-"""What a reasoning step is (paper section 3.1): text up to and including a blank line, or a cut at a token cap."""
+"""What a reasoning step is (paper section 3.1): text up to and including a blank line, or a cut at
+a token cap.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from lr_sglang.steps.token_text import TokenText
 
 DELIMITER = "\n\n"
 THINK_END = "</think>"
-# To find the next step of a long generation, this many tokens are decoded, then twice as many while it does not end.
+# To find the next step of a long generation, this many tokens are decoded, then twice as many while
+# it does not end.
 WINDOW = 256
 _CONTEXT = 16  # characters
 
@@ -46,18 +49,21 @@ class Vocabulary(Protocol):
 
 @dataclass(frozen=True)
 class Step:
-    """One version of a reasoning step. It *is* its token ids; ``text`` is what they add to the text before them.
+    """One version of a reasoning step. It *is* its token ids; ``text`` is what they add to the text
+    before them.
 
     Attributes:
-        text: what the user reads, without the end-of-sequence token. A character that the token cap splits is in the
-            text of the step that completes it.
+        text: what the user reads, without the end-of-sequence token. A character that the token cap
+            splits is in the text of the step that completes it.
         ids: token ids, the end-of-sequence token included when the model wrote it.
         ending: how it ended.
         closes_thinking: whether ``</think>`` ends inside it.
         vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
-        special: the special tokens among ``ids``, which ``text`` does not show, without the end of sequence.
+        special: the special tokens among ``ids``, which ``text`` does not show, without the end of
+            sequence.
         tail: the last tokens; the next step is decoded after them.
-        seam: the end of the unfinished steps that it continues, which may contain the beginning of a marker.
+        seam: the end of the unfinished steps that it continues, which may contain the beginning of
+            a marker.
     """
 
     text: str
@@ -99,7 +105,8 @@ def same_special(a: Step, b: Step) -> bool:
 def delimiter_end(before: str, text: str) -> int | None:
     """The index in ``text`` after the first delimiter; None if there is none.
 
-    ``before`` is the unfinished step that ``text`` continues; it may contain the beginning of the delimiter.
+    ``before`` is the unfinished step that ``text`` continues; it may contain the beginning of the
+    delimiter.
 
     >>> delimiter_end("a cut step\\n", "\\nThe next")
     1
@@ -118,16 +125,23 @@ def first_stop(text: str, stops: Sequence[str]) -> tuple[int, str] | None:
 
 def first_of(ends: Set[int], ids: Sequence[int]) -> int | None:
     """The index of the first id that ends a sequence; None if there is none."""
-    return None if ends.isdisjoint(ids) else next(at for at, token in enumerate(ids) if token in ends)
+    return (
+        None if ends.isdisjoint(ids) else next(at for at, token in enumerate(ids) if token in ends)
+    )
 
 
 def make_step(
-    ids: Sequence[int], finish: str, before: Step | None, known: Vocabulary, ends: Set[int], last: bool = False
+    ids: Sequence[int],
+    finish: str,
+    before: Step | None,
+    known: Vocabulary,
+    ends: Set[int],
+    last: bool = False,
 ) -> Step:
     """Makes a step from the tokens that a runtime generated.
 
-    Tokens after the one that completes the delimiter are dropped: a server may generate more, with speculative
-    decoding or when the previous step contains the beginning of the delimiter.
+    Tokens after the one that completes the delimiter are dropped: a server may generate more, with
+    speculative decoding or when the previous step contains the beginning of the delimiter.
 
     Args:
         ids: all generated token ids.
@@ -141,8 +155,17 @@ def make_step(
     if (at := first_of(ends, kept)) is not None:
         kept, ending = kept[: at + 1], Ending.END
     head = _head(before, known)
-    read = added(head, kept[:-1] if ending is Ending.END else kept, known.decode, last or ending is Ending.END)
-    seam = (before.seam + before.text)[1 - len(THINK_END) :] if before is not None and not before.complete else ""
+    read = added(
+        head,
+        kept[:-1] if ending is Ending.END else kept,
+        known.decode,
+        last or ending is Ending.END,
+    )
+    seam = (
+        (before.seam + before.text)[1 - len(THINK_END) :]
+        if before is not None and not before.complete
+        else ""
+    )
     end = delimiter_end(seam, read.text)
     if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
         kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
@@ -156,10 +179,16 @@ def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
     """The tokens before a step that are its context in decoding."""
     if before is None:
         return ()
-    return before.tail if before.vocabulary == known.vocabulary else known.encode(before.text[-_CONTEXT:])
+    return (
+        before.tail
+        if before.vocabulary == known.vocabulary
+        else known.encode(before.text[-_CONTEXT:])
+    )
 
 
-def _shortest(ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary) -> tuple[int, ...]:
+def _shortest(
+    ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary
+) -> tuple[int, ...]:
     """The fewest leading ids whose text reaches ``end``."""
     low, high = 1, len(ids)
     middle = high - 1  # in most cases no token is dropped

@@ -1,8 +1,9 @@
 """Text that carries its token ids.
 
-The text of one branch must reach the next one as the same token ids: if it is tokenised again, the ids may differ and
-miss the radix cache. SGLang's interpreter keeps a state's text in a ``str`` and builds it with ``+=``, ``str()`` and
-slices, so this ``str`` carries ids through these three operations.
+The text of one branch must reach the next one as the same token ids: if it is tokenised again, the
+ids may differ and miss the radix cache. SGLang's interpreter keeps a state's text in a ``str`` and
+builds it with ``+=``, ``str()`` and slices, so this ``str`` carries ids through these three
+operations.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ class Piece(NamedTuple):
 class TokenText(str):
     """A ``str`` made of pieces that have token ids.
 
-    ``str()`` returns the same object (SGLang's ``fork`` and fill call it), ``+`` joins pieces, and a slice keeps the
-    ids of pieces that it contains whole. Other methods are those of ``str``.
+    ``str()`` returns the same object (SGLang's ``fork`` and fill call it), ``+`` joins pieces, and
+    a slice keeps the ids of pieces that it contains whole. Other methods are those of ``str``.
     """
 
     __slots__ = ("_tail", "pieces")
     pieces: tuple[Piece, ...]
-    _tail: tuple[int, str, tuple[int, ...]] | None  # start, vocabulary and ids of the last call of ids_from
+    _tail: (
+        tuple[int, str, tuple[int, ...]] | None
+    )  # start, vocabulary and ids of the last call of ids_from
 
     def __new__(cls, pieces: tuple[Piece, ...] = (), text: str | None = None) -> TokenText:
         self = super().__new__(cls, "".join(p.text for p in pieces) if text is None else text)
@@ -84,9 +87,11 @@ class TokenText(str):
         return TokenText(tuple(kept))
 
     def ids_from(self, start: int, vocabulary: str) -> tuple[int, ...] | None:
-        """The ids of ``self[start:]``; None if a part of it has no ids of this vocabulary, or it starts inside a piece.
+        """The ids of ``self[start:]``; None if a part of it has no ids of this vocabulary, or it
+        starts inside a piece.
 
-        The result is cached, and ``+`` extends it, so that a step does not iterate over all pieces of a long answer.
+        The result is cached, and ``+`` extends it, so that a step does not iterate over all pieces
+        of a long answer.
         """
         if self._tail is None or self._tail[:2] != (start, vocabulary):
             at, number = 0, 0

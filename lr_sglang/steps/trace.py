@@ -18,9 +18,11 @@ class StepRecord:
 
     Attributes:
         source: whose text it is, ``draft`` or ``target``.
-        outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in one go.
+        outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in
+            one go.
         target_text, draft_texts: the versions; None for one that was not written.
-        verdicts: one per drafted version; ``confidences``: the draft's, in the same order, only with a gate.
+        verdicts: one per drafted version; ``confidences``: the draft's, in the same order, only
+            with a gate.
         seconds: since the question was asked.
     """
 
@@ -46,12 +48,14 @@ class Trace:
     """How one answer was made. Times are seconds since the question was asked.
 
     Attributes:
-        text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target reads them.
+        text: the whole answer; ``ids`` are its tokens, the end of sequence included, as the target
+            reads them.
         finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
         seconds: when the last step was kept.
         drained: when the last branch had ended on its runtime.
         failures: number of failures by role, of draft and judge; the answer went on without them.
-        program: with ``--program``: the program's name and the figures of its generations (docs/programs.md).
+        program: with ``--program``: the program's name and the figures of its generations
+            (docs/programs.md).
     """
 
     text: str = ""
@@ -80,7 +84,9 @@ class Trace:
 
     @property
     def judged(self) -> int:
-        """Number of steps of which a drafted version was compared or came too late; not those whose draft failed."""
+        """Number of steps of which a drafted version was compared or came too late; not those whose
+        draft failed.
+        """
         return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
 
     @property
@@ -94,9 +100,9 @@ class Trace:
         return self.accepted / self.judged if self.judged else None
 
     def tokens(self) -> dict[str, Any]:
-        """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft (generated = used +
-        wasted); for each role prompt, cached and shareable tokens, ``reuse``, cached / prompt (``hit_rate``), and the
-        counts of its token layer (``Speculation``)."""
+        """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft
+        (generated = used + wasted); for each role prompt, cached and shareable tokens, ``reuse``,
+        cached / prompt (``hit_rate``), and the counts of its token layer (``Speculation``)."""
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)

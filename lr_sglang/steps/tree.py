@@ -1,8 +1,10 @@
-"""The step tree: which steps were drafted, written by the target, judged and decided. Plain data, no I/O.
+"""The step tree: which steps were drafted, written by the target, judged and decided. Plain data,
+no I/O.
 
-A node is a prefix of the answer that ends with ``node.step``. ``node.children`` are the drafted versions of the step
-after it, ``node.target`` the target's own version. A node is decided when one version is ``chosen`` as its next node.
-When the root is decided, it moves to its next node, whose step is kept.
+A node is a prefix of the answer that ends with ``node.step``. ``node.children`` are the drafted
+versions of the step after it, ``node.target`` the target's own version. A node is decided when one
+version is ``chosen`` as its next node. When the root is decided, it moves to its next node, whose
+step is kept.
 """
 
 from __future__ import annotations
@@ -16,20 +18,23 @@ from lr_sglang.steps.step import Step, same_ending, same_special
 
 __all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
-# Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow with the answer. They
-# do not depend on the width, because the number of the target's version is larger than that of any draft.
+# Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow
+# with the answer. They do not depend on the width, because the number of the target's version is
+# larger than that of any draft.
 _LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
 
 
 @dataclass
 class StepTree:
-    """The tree of one answer, and the rules that decide it (paper section 3.1, Algorithm 1 and multi-branch).
+    """The tree of one answer, and the rules that decide it (paper section 3.1, Algorithm 1 and
+    multi-branch).
 
     Args:
         depth: maximum number of drafted steps ahead of the root.
         width: drafted alternatives per position.
         budget: tokens that the answer may have.
-        half_sentence_guard: whether steps after a cut prefix are rejected, so that none is drafted there.
+        half_sentence_guard: whether steps after a cut prefix are rejected, so that none is drafted
+            there.
     """
 
     depth: int
@@ -54,26 +59,41 @@ class StepTree:
         return self.budget - node.tokens_used
 
     def ends(self, node: Node) -> bool:
-        """Whether the answer is complete at this node: a final step, or no tokens left in the budget."""
-        return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(node) <= 0
+        """Whether the answer is complete at this node: a final step, or no tokens left in the
+        budget.
+        """
+        return (node.step is not None and (node.step.final or not node.step.ids)) or self.room(
+            node
+        ) <= 0
 
     def live(self) -> list[Node]:
         """Nodes whose step is known and that are not dropped, the root first."""
         if self._live is None:
-            self._live = [n for n in self.root.subtree() if not n.dropped and (n.step is not None or n is self.root)]
+            self._live = [
+                n
+                for n in self.root.subtree()
+                if not n.dropped and (n.step is not None or n is self.root)
+            ]
         return self._live
 
     def to_expand(self, depth: int) -> list[Node]:
-        """Nodes at most ``depth`` ahead for which the target has not begun the next step, nearest first."""
+        """Nodes at most ``depth`` ahead for which the target has not begun the next step, nearest
+        first.
+        """
         found = [
             n
             for n in self.live()
-            if n.expanding is None and self.ahead(n) <= depth and not self.ends(n) and n.chosen is None
+            if n.expanding is None
+            and self.ahead(n) <= depth
+            and not self.ends(n)
+            and n.chosen is None
         ]
         return sorted(found, key=self.ahead)
 
     def to_propose(self) -> list[Node]:
-        """Nodes less than ``depth`` ahead for which no next step has been drafted, nearest first."""
+        """Nodes less than ``depth`` ahead for which no next step has been drafted,
+        nearest first.
+        """
         found = [
             n
             for n in self.live()
@@ -89,7 +109,13 @@ class StepTree:
         """Adds ``width`` children (default: the tree's width) whose steps are to be drafted."""
         node.proposed = True
         node.children = [
-            Node(node, node.position + 1, source="draft", alternative=i, lineage=lineage(node.lineage, i))
+            Node(
+                node,
+                node.position + 1,
+                source="draft",
+                alternative=i,
+                lineage=lineage(node.lineage, i),
+            )
             for i in range(self.width if width is None else width)
         ]
         return node.children
@@ -99,12 +125,17 @@ class StepTree:
         assert node.target is not None
         if node.correction is None:
             made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
-            made.tokens_used, made.lineage = node.tokens_used + len(node.target.ids), lineage(node.lineage, _TARGETS)
+            made.tokens_used, made.lineage = (
+                node.tokens_used + len(node.target.ids),
+                lineage(node.lineage, _TARGETS),
+            )
             node.correction, self._live = made, None
         return node.correction
 
     def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
-        """Enters the draft step that leads to ``node``; ``tokens``: its length in the target's tokens, if different."""
+        """Enters the draft step that leads to ``node``; ``tokens``: its length in the target's
+        tokens, if different.
+        """
         assert node.parent is not None
         node.step, self._live = step, None
         node.tokens_used = node.parent.tokens_used + (len(step.ids) if tokens is None else tokens)
@@ -117,9 +148,17 @@ class StepTree:
         return below
 
     def pair(self, child: Node) -> Pair | None:
-        """The two versions of the step of ``child``, if both are known and the verifier has not been asked."""
+        """The two versions of the step of ``child``, if both are known and the verifier has not
+        been asked.
+        """
         parent = child.parent
-        if parent is None or parent.target is None or child.step is None or child.verdict or child.asked:
+        if (
+            parent is None
+            or parent.target is None
+            or child.step is None
+            or child.verdict
+            or child.asked
+        ):
             return None
         return Pair(parent.target, child.step, not (parent.cut and self.half_sentence_guard))
 
@@ -130,8 +169,8 @@ class StepTree:
     def decide(self, node: Node) -> Node | None:
         """Chooses the next node if it can be decided; returns it if this call chose it.
 
-        The target's version must be there. An accepted draft is chosen as soon as there is one; the target's version
-        if all drafts are rejected, or there is none.
+        The target's version must be there. An accepted draft is chosen as soon as there is one; the
+        target's version if all drafts are rejected, or there is none.
         """
         if node.dropped or node.chosen is not None or node.target is None:
             return None
@@ -143,7 +182,9 @@ class StepTree:
         return node.chosen
 
     def advance(self) -> Node | None:
-        """Moves the root one decided step on and returns it, or None when the next step is not decided."""
+        """Moves the root one decided step on and returns it, or None when the next step is not
+        decided.
+        """
         if self.root.chosen is None:
             return None
         self.root, self._live = self.root.chosen, None
@@ -156,7 +197,8 @@ def lineage(before: int, alternative: int = 0) -> int:
 
 
 def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
-    """The rejection that needs no verifier: a cut prefix, different endings or special tokens; else None.
+    """The rejection that needs no verifier: a cut prefix, different endings or special tokens; else
+    None.
 
     Args:
         words: False for models of random weights, whose special tokens are ignored.

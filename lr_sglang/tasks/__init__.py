@@ -12,22 +12,38 @@ from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.sources import File, Own
 from lr_sglang.tasks.task import Task, TaskUnavailable
 
-__all__ = ["GROUP", "Found", "Question", "Task", "TaskUnavailable", "find", "get", "load", "names", "parse_range"]
+__all__ = [
+    "GROUP",
+    "Found",
+    "Question",
+    "Task",
+    "TaskUnavailable",
+    "find",
+    "get",
+    "load",
+    "names",
+    "parse_range",
+]
 
 
 def load(
-    name_or_path: str | Path, limit: int | None = None, span: slice | None = None, *, file: Path | None = None
+    name_or_path: str | Path,
+    limit: int | None = None,
+    span: slice | None = None,
+    *,
+    file: Path | None = None,
 ) -> list[Question]:
     """Reads a task.
 
     Args:
-        name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question`` and, optionally,
-            ``answer`` (or ``gold``) and ``id``.
+        name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question``
+            and, optionally, ``answer`` (or ``gold``) and ``id``.
         span: which questions, counted from 0; ``limit`` then takes the first ones of them.
         file: with the questions of the task; its rows may be in the form of the task's data set.
 
     Raises:
-        ConfigError: no such task or file, a line that is no question, an id that comes twice, or no question left.
+        ConfigError: no such task or file, a line that is no question, an id that comes twice, or no
+            question left.
         TaskUnavailable: the task's questions cannot be read on this machine.
     """
     found = find(name_or_path) if isinstance(name_or_path, str) else None
@@ -61,8 +77,12 @@ def parse_range(text: str) -> slice:
     """
     match = re.fullmatch(r"\s*(\d*)\s*:\s*(\d*)\s*", text)
     if match is None:
-        raise ConfigError(f"range: {text!r} is no range", hint="A:B, for example 10:20 for the questions 10 to 19")
+        raise ConfigError(
+            f"range: {text!r} is no range", hint="A:B, for example 10:20 for the questions 10 to 19"
+        )
     first, last = (int(part) if part else None for part in match.groups())
     if first is not None and last is not None and first >= last:
-        raise ConfigError(f"range: {text} is empty", hint="A:B takes the questions A to B-1, counted from 0")
+        raise ConfigError(
+            f"range: {text} is empty", hint="A:B takes the questions A to B-1, counted from 0"
+        )
     return slice(first, last)

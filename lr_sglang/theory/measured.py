@@ -11,8 +11,9 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.theory.paper import expected_run, within
 
-# Outcomes of branches that were not cancelled: the target's steps that are in the answer or whose draft is, the draft's
-# steps with a verdict. Among the latter are late drafts, with the time until they were stopped.
+# Outcomes of branches that were not cancelled: the target's steps that are in the answer or whose
+# draft is, the draft's steps with a verdict. Among the latter are late drafts, with the time until
+# they were stopped.
 _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted", "rejected")}
 # ``Verdict.by`` of rejections without a verifier: the draft was late, or failed.
 _NO_VERDICT = ("late", "draft")
@@ -22,14 +23,17 @@ AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
 
 @dataclass(frozen=True)
 class Measured:
-    """Means of a run. ``judge`` and ``c1`` are in units of ``step_seconds``, a target step among parallel branches.
+    """Means of a run. ``judge`` and ``c1`` are in units of ``step_seconds``, a target step among
+    parallel branches.
 
     Attributes:
         alpha: share of judged steps that were accepted; a late draft counts as rejected.
-        alpha2: acceptance rate of the token layer's drafts, if there is one (see ``token_acceptance``).
+        alpha2: acceptance rate of the token layer's drafts, if there is one (see
+            ``token_acceptance``).
         judge: mean time of all verdicts, including those without a request.
-        slowdown: seconds per token of such a target step over those of ``base``, the same mode without lookahead; None
-            if the run does not include it. ``speedup``, in tokens per second, is also over ``base``.
+        slowdown: seconds per token of such a target step over those of ``base``, the same mode
+            without lookahead; None if the run does not include it. ``speedup``, in tokens per
+            second, is also over ``base``.
         steps: steps per answer, rounded.
         schedule, depth, width: the settings of the run.
     """
@@ -62,11 +66,18 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
     mode = mode or next((m for m in AHEAD if m in modes), "lookahead")
     ahead = [r for r in ended if r["mode"] == mode]
     if not ahead:
-        raise ConfigError(f"the records have no sample of mode {mode} without an error", hint="measure another run")
+        raise ConfigError(
+            f"the records have no sample of mode {mode} without an error",
+            hint="measure another run",
+        )
     base = without(ahead)
-    ways = {(c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)}
+    ways = {
+        (c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)
+    }
     if len(ways) > 1:
-        raise ConfigError("the records have different schedules, depths or widths", hint="measure one run")
+        raise ConfigError(
+            "the records have different schedules, depths or widths", hint="measure one run"
+        )
     schedule, depth, width = ways.pop()
     judged, target = sum(r["judged"] for r in ahead), list(finished(ahead, "target"))
     seconds = [_seconds(branch) for branch in target]
@@ -98,7 +109,9 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
 
 
 def without(records: Sequence[Mapping[str, Any]]) -> str:
-    """The mode without lookahead that has a token layer if these records, all of one mode, have one."""
+    """The mode without lookahead that has a token layer if these records, all of one mode, have
+    one.
+    """
     layered = MODES[records[0]["mode"]].token_layer
     if layered is None:
         target = (records[0]["config"].get("runtimes") or {}).get("target") or {}
@@ -111,17 +124,20 @@ def without(records: Sequence[Mapping[str, Any]]) -> str:
 
 
 def token_acceptance(accepted: float, drafted: int) -> float:
-    """alpha2 of a layer that accepts on average ``accepted`` of ``drafted`` tokens per verification.
+    """alpha2 of a layer that accepts on average ``accepted`` of ``drafted`` tokens per
+    verification.
 
-    It is higher than their ratio, because all tokens after a rejected one are rejected too. It solves g's numerator:
-    alpha2 + ... + alpha2^drafted = accepted.
+    It is higher than their ratio, because all tokens after a rejected one are rejected too. It
+    solves g's numerator: alpha2 + ... + alpha2^drafted = accepted.
     """
     within("drafted", drafted, drafted >= 1, "at least 1")
     within("accepted", accepted, 0 <= accepted <= drafted, f"in [0, {drafted}]")
     low, high = 0.0, 1.0
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if expected_run(middle, drafted + 1) - 1 < accepted else (low, middle)
+        low, high = (
+            (middle, high) if expected_run(middle, drafted + 1) - 1 < accepted else (low, middle)
+        )
     return high
 
 
@@ -147,11 +163,19 @@ def finished(records: Iterable[Mapping[str, Any]], role: str) -> Iterator[dict[s
 
 
 def _verdicts(records: Iterable[Mapping[str, Any]]) -> Iterator[float]:
-    said = (verdict for record in records for step in record["steps"] for verdict in step["verdicts"])
-    return (v["seconds"] for v in said if v is not None and not v["failed"] and v["by"] not in _NO_VERDICT)
+    said = (
+        verdict for record in records for step in record["steps"] for verdict in step["verdicts"]
+    )
+    return (
+        v["seconds"]
+        for v in said
+        if v is not None and not v["failed"] and v["by"] not in _NO_VERDICT
+    )
 
 
 def _mean(values: list[float], what: str) -> float:
     if not values or (what != "verdict" and not sum(values)):
-        raise ConfigError(f"the records have no {what} with a time", hint="measure a run with more questions")
+        raise ConfigError(
+            f"the records have no {what} with a time", hint="measure a run with more questions"
+        )
     return sum(values) / len(values)

@@ -1,9 +1,11 @@
-"""The formulas of arXiv 2506.19830, with the paper's names (sections 2, 3.2 and 3.3, appendices B and C).
+"""The formulas of arXiv 2506.19830, with the paper's names (sections 2, 3.2 and 3.3, appendices B
+and C).
 
-The paper assumes steps of equal cost, independent acceptances, a verifier that takes no time, and one drafted version
-per step. ``alpha`` is the acceptance rate of drafted steps (``alpha1``) or tokens (``alpha2``), in [0, 1]; ``c`` is the
-time of a drafted step or token over that of the target's, in [0, 1); ``k`` is the number of steps or tokens that the
-target processes at once, at least 1. Speed-ups are over the target alone. A value out of range is a ``ConfigError``.
+The paper assumes steps of equal cost, independent acceptances, a verifier that takes no time, and
+one drafted version per step. ``alpha`` is the acceptance rate of drafted steps (``alpha1``) or
+tokens (``alpha2``), in [0, 1]; ``c`` is the time of a drafted step or token over that of the
+target's, in [0, 1); ``k`` is the number of steps or tokens that the target processes at once, at
+least 1. Speed-ups are over the target alone. A value out of range is a ``ConfigError``.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from dataclasses import dataclass
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 
-# Lemma 6: max over y in (0, 1) of 2 - y + (y - 2 + 1/y) ln(1 - y) is 1.1562; the theorem's condition has 1.157.
+# Lemma 6: max over y in (0, 1) of 2 - y + (y - 2 + 1/y) ln(1 - y) is 1.1562; the theorem's
+# condition has 1.157.
 LEMMA6 = 1.157
 # Tolerance for the rounding error of 1/c at an integer.
 _ROUNDING = 1e-9
@@ -38,9 +41,11 @@ def within(name: str, value: float, holds: bool, should: str) -> None:
 
 
 def expected_run(alpha: float, k: int) -> float:
-    """Expected steps (or tokens) per cycle: the accepted run, at most ``k - 1``, and the target's own after it.
+    """Expected steps (or tokens) per cycle: the accepted run, at most ``k - 1``, and the target's
+    own after it.
 
-    1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all speed-ups in the paper.
+    1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all speed-ups in
+    the paper.
     """
     check(alpha, 0, k)
     if alpha == 1 or alpha == 0:
@@ -49,13 +54,16 @@ def expected_run(alpha: float, k: int) -> float:
 
 
 def bound(alpha: float) -> float:
-    """1 / (1 - alpha): the upper bound of the speed-up for any depth and draft (section 2). Infinite for alpha 1."""
+    """1 / (1 - alpha): the upper bound of the speed-up for any depth and draft (section 2).
+    Infinite for alpha 1.
+    """
     check(alpha, 0)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
 
 
 def g(alpha2: float, c2: float, k2: int) -> float:
-    """Speed-up of token-level speculation, ``k2`` tokens checked at once (section 2; ``k2`` = drafted tokens + 1).
+    """Speed-up of token-level speculation, ``k2`` tokens checked at once (section 2; ``k2`` =
+    drafted tokens + 1).
 
     (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)). Unimodal in k2 (Lemma 3).
     """
@@ -66,7 +74,8 @@ def g(alpha2: float, c2: float, k2: int) -> float:
 def f_sync(alpha1: float, c1: float, k1: int) -> float:
     """Theorem 1: speed-up of the sync schedule, ``k1`` target steps at once (``k1`` = depth + 1).
 
-    (1 - alpha1^k1) / ((1 - alpha1)(1 - c1 + c1 k1)). Unimodal in k1; its peak is at 2 or more if alpha1 > c1 (Lemma 3).
+    (1 - alpha1^k1) / ((1 - alpha1)(1 - c1 + c1 k1)). Unimodal in k1; its peak is at 2 or more if
+    alpha1 > c1 (Lemma 3).
     """
     check(alpha1, c1, k1)
     return expected_run(alpha1, k1) / (1 - c1 + c1 * k1)
@@ -78,7 +87,8 @@ def whole(ratio: float) -> float:
 
 
 def draft_limited(c1: float, k1: int) -> bool:
-    """Whether S1 holds in the async schedule, k1 >= ceil(1/c1): the draft cannot keep more target steps busy.
+    """Whether S1 holds in the async schedule, k1 >= ceil(1/c1): the draft cannot keep more target
+    steps busy.
 
     Otherwise S2 holds: the target's width is the limit.
     """
@@ -89,7 +99,8 @@ def draft_limited(c1: float, k1: int) -> bool:
 def s1(alpha1: float, c1: float) -> float:
     """Theorem 2, first case, for k1 >= ceil(1/c1): async speed-up where the draft is the limit.
 
-    (1 + E[X]) / (1 + c1 E[X]) = 1 / (c1 + (1 - c1)(1 - alpha1)), with X the accepted run, geometric.
+    (1 + E[X]) / (1 + c1 E[X]) = 1 / (c1 + (1 - c1)(1 - alpha1)), with X the accepted run,
+    geometric.
     """
     check(alpha1, c1)
     rest = c1 + (1 - c1) * (1 - alpha1)
@@ -97,7 +108,8 @@ def s1(alpha1: float, c1: float) -> float:
 
 
 def s2(alpha1: float, c1: float, k1: int) -> float:
-    """Theorem 2, second case, for k1 < ceil(1/c1): async speed-up where the width of the target is the limit.
+    """Theorem 2, second case, for k1 < ceil(1/c1): async speed-up where the width of the target is
+    the limit.
 
     E[1 + X] / E[ceil((X + 1)/k1) + c1 (X mod k1)]
     = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)).
@@ -106,27 +118,40 @@ def s2(alpha1: float, c1: float, k1: int) -> float:
         ConfigError: also if only the first case holds (at k1 = 1/c1 both hold and agree).
     """
     check(alpha1, c1, k1)
-    within("k1", k1, k1 * c1 <= 1 + _ROUNDING, f"at most 1/c1 = {1 / c1 if c1 else math.inf:g} for S2; S1 holds here")
+    within(
+        "k1",
+        k1,
+        k1 * c1 <= 1 + _ROUNDING,
+        f"at most 1/c1 = {1 / c1 if c1 else math.inf:g} for S2; S1 holds here",
+    )
     return _s2(alpha1, c1, k1)
 
 
 def _s2(alpha1: float, c1: float, k1: int) -> float:
-    """S2, with numerator and denominator divided by 1 - alpha1, so that it is defined for alpha1 = 1."""
+    """S2, with numerator and denominator divided by 1 - alpha1, so that it is defined for alpha1 =
+    1.
+    """
     run = expected_run(alpha1, k1)
     return run / (1 + c1 * (run - 1 - (k1 - 1) * alpha1**k1))
 
 
 def f_async(alpha1: float, c1: float, k1: int) -> float:
-    """Theorem 2: speed-up of the async schedule with at most ``k1`` target steps at once (``k1`` = depth).
+    """Theorem 2: speed-up of the async schedule with at most ``k1`` target steps at once (``k1`` =
+    depth).
 
-    S2 grows with k1 up to ceil(1/c1); from there on the speed-up is S1, which is constant (Lemma 2).
+    S2 grows with k1 up to ceil(1/c1); from there on the speed-up is S1, which is constant (Lemma
+    2).
     """
     check(alpha1, c1, k1)
     return s1(alpha1, c1) if draft_limited(c1, k1) else _s2(alpha1, c1, k1)
 
 
-def h(alpha1: float, c1: float, k1: int, alpha2: float, c2: float, k2: int, schedule: Schedule) -> float:
-    """Speed-up of both layers, f(k1) g(k2) (section 3.3). k1 = 1 is the token layer alone, k2 = 1 lookahead alone."""
+def h(
+    alpha1: float, c1: float, k1: int, alpha2: float, c2: float, k2: int, schedule: Schedule
+) -> float:
+    """Speed-up of both layers, f(k1) g(k2) (section 3.3). k1 = 1 is the token layer alone, k2 = 1
+    lookahead alone.
+    """
     f = f_sync if schedule == "sync" else f_async
     return f(alpha1, c1, k1) * g(alpha2, c2, k2)
 
@@ -137,7 +162,9 @@ def k1_of(schedule: Schedule, depth: int) -> int:
 
 
 def parallel(schedule: Schedule, c1: float, k1: int) -> int:
-    """Number of target steps that actually run in parallel: k1, in async at most ceil(1/c1) (section 3.3)."""
+    """Number of target steps that actually run in parallel: k1, in async at most ceil(1/c1)
+    (section 3.3).
+    """
     check(0, c1, k1)
     return k1 if schedule == "sync" or c1 == 0 else int(min(k1, whole(1 / c1)))
 
@@ -148,7 +175,8 @@ class Theorem:
 
     Attributes:
         unmet: conditions that do not hold; if there is one, the theorem does not apply.
-        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem does not apply.
+        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem does not
+            apply.
         inequalities: whether its numbered inequalities hold.
     """
 
@@ -164,15 +192,19 @@ class Theorem:
 def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
     """Theorem 3, for the sync schedule under k1 k2 <= budget: which layers the best split uses.
 
-    By (7), two parallel target steps with half the tokens each are faster than one step with all tokens; (8) exchanges
-    the layers. At least one holds; if both do, the best split has k1 >= 2 and k2 >= 2.
+    By (7), two parallel target steps with half the tokens each are faster than one step with all
+    tokens; (8) exchanges the layers. At least one holds; if both do, the best split has k1 >= 2 and
+    k2 >= 2.
     """
     check(alpha1, c1)
     check(alpha2, c2, layer="2")
     step, token = (1 + alpha1) / (1 + c1), (1 + alpha2) / (1 + c2)
     conditions = (
         (budget >= 4 and budget % 2 == 0, f"M = {budget} is not even and at least 4"),
-        (min(step, token) > LEMMA6, f"min((1+alpha1)/(1+c1), (1+alpha2)/(1+c2)) = {min(step, token):.3f} <= {LEMMA6}"),
+        (
+            min(step, token) > LEMMA6,
+            f"min((1+alpha1)/(1+c1), (1+alpha2)/(1+c2)) = {min(step, token):.3f} <= {LEMMA6}",
+        ),
     )
     seven = step >= _halving(alpha2, c2, budget)
     eight = token >= _halving(alpha1, c1, budget)
@@ -187,7 +219,8 @@ def _halving(alpha: float, c: float, budget: int) -> float:
 
 
 def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
-    """Theorem 4, for the async schedule under min(k1, ceil(1/c1)) k2 <= budget: when the best split uses both layers.
+    """Theorem 4, for the async schedule under min(k1, ceil(1/c1)) k2 <= budget: when the best split
+    uses both layers.
 
     Its conditions are sufficient, not necessary.
     """
@@ -203,6 +236,8 @@ def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) ->
     return _theorem(conditions, "both", {})
 
 
-def _theorem(conditions: tuple[tuple[bool, str], ...], best: str, inequalities: dict[str, bool]) -> Theorem:
+def _theorem(
+    conditions: tuple[tuple[bool, str], ...], best: str, inequalities: dict[str, bool]
+) -> Theorem:
     unmet = tuple(otherwise for holds, otherwise in conditions if not holds)
     return Theorem(unmet, None if unmet else best, inequalities)

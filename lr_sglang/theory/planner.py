@@ -1,4 +1,6 @@
-"""Finds the best depth, and the best split of a budget between lookahead and the token layer, by trying all."""
+"""Finds the best depth, and the best split of a budget between lookahead and the token layer, by
+trying all.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ class Case:
         alpha: acceptance of one drafted version of a step.
         c1: time of a drafted step.
         judge: time of a verdict.
-        slowdown: time of a target step among parallel branches over that of a step alone; 1 in the paper.
+        slowdown: time of a target step among parallel branches over that of a step alone; 1 in the
+            paper.
         width: drafted versions per step, assumed independent (see ``any_of``).
         steps: steps of an answer; None for long ones.
     """
@@ -49,10 +52,12 @@ class Case:
         """Expected speed-up over the target alone.
 
         Args:
-            faster: speed-up of target and draft by the token layer. It does not speed up the judge, whose relative
-                time then grows.
+            faster: speed-up of target and draft by the token layer. It does not speed up the judge,
+                whose relative time then grows.
         """
-        alone = judged.speedup(schedule, self.accepted, self.c1, depth, self.judge * faster, self.steps)
+        alone = judged.speedup(
+            schedule, self.accepted, self.c1, depth, self.judge * faster, self.steps
+        )
         return alone * faster / self.slowdown
 
     def branches(self, schedule: Schedule, depth: int) -> int:
@@ -62,7 +67,9 @@ class Case:
 
 @dataclass(frozen=True)
 class Tokens:
-    """The token layer: acceptance rate of drafted tokens, and the time of one over that of a target token."""
+    """The token layer: acceptance rate of drafted tokens, and the time of one over that of a target
+    token.
+    """
 
     alpha2: float
     c2: float = 0.0
@@ -93,13 +100,18 @@ class Split:
 
 
 def best_depth(
-    case: Case, schedule: Schedule, max_depth: int = MAX_DEPTH, budget: int | None = None, spare: float = 0.0
+    case: Case,
+    schedule: Schedule,
+    max_depth: int = MAX_DEPTH,
+    budget: int | None = None,
+    spare: float = 0.0,
 ) -> Choice:
     """The smallest depth with the highest speed-up; 0 if lookahead gives none.
 
     Args:
         budget: maximum number of concurrent target steps; None for no limit.
-        spare: share of the highest speed-up that may be lost for a smaller depth, which wastes fewer tokens.
+        spare: share of the highest speed-up that may be lost for a smaller depth, which wastes
+            fewer tokens.
     """
     within("max_depth", max_depth, max_depth >= 1, "at least 1")
     choices = [Choice(schedule, 0, 1.0)]
@@ -112,26 +124,35 @@ def best_depth(
 
 
 def combined(case: Case, tokens: Tokens, schedule: Schedule, depth: int, k2: int) -> float:
-    """Expected speed-up of both layers; the paper's h(k1, k2) if verdicts take no time. Depth 0: no lookahead."""
+    """Expected speed-up of both layers; the paper's h(k1, k2) if verdicts take no time. Depth 0: no
+    lookahead.
+    """
     faster = g(tokens.alpha2, tokens.c2, k2)
     return case.speedup(schedule, depth, faster) if depth else faster
 
 
-def splits(case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_depth: int = MAX_DEPTH) -> Iterator[Split]:
+def splits(
+    case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_depth: int = MAX_DEPTH
+) -> Iterator[Split]:
     """Every split with (concurrent target steps) x k2 <= budget (section 3.3)."""
     within("budget", budget, budget >= 1, "at least 1")
     within("max_depth", max_depth, max_depth >= 1, "at least 1")
-    # In async, the target waits for each verdict if k1 = 1, which is never faster than depth 0: depth 0 replaces it.
+    # In async, the target waits for each verdict if k1 = 1, which is never faster than depth 0:
+    # depth 0 replaces it.
     for k1 in range(1, k1_of(schedule, max_depth) + 1):
         depth = 0 if k1 == 1 else k1 - k1_of(schedule, 0)
         branches = case.branches(schedule, depth) if depth else 1
         if branches > budget:
             return
         for k2 in range(1, budget // branches + 1):
-            yield Split(schedule, k1, k2, depth, branches, combined(case, tokens, schedule, depth, k2))
+            yield Split(
+                schedule, k1, k2, depth, branches, combined(case, tokens, schedule, depth, k2)
+            )
 
 
-def best_split(case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_depth: int = MAX_DEPTH) -> Split:
+def best_split(
+    case: Case, tokens: Tokens, schedule: Schedule, budget: int, max_depth: int = MAX_DEPTH
+) -> Split:
     """The split with the highest speed-up; of equal ones that with the smallest k1, then k2."""
     found = list(splits(case, tokens, schedule, budget, max_depth))
     enough = max(split.speedup for split in found) * _SAME

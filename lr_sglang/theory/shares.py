@@ -20,15 +20,19 @@ def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
     square = z**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return (middle - half if share > 0 else 0.0), (middle + half if share < 1 else 1.0)  # exactly, at the ends
+    return (middle - half if share > 0 else 0.0), (
+        middle + half if share < 1 else 1.0
+    )  # exactly, at the ends
 
 
 @dataclass(frozen=True)
 class FalseAccepts:
-    """A judge's verdicts on pairs of steps that differ: ``asked`` pairs, of which it ``accepted`` some.
+    """A judge's verdicts on pairs of steps that differ: ``asked`` pairs, of which it ``accepted``
+    some.
 
     Attributes:
-        surely: maximum of the interval's lower bounds after each verdict, from the fifth on (docs/verifiers.md).
+        surely: maximum of the interval's lower bounds after each verdict, from the fifth on
+            (docs/verifiers.md).
     """
 
     accepted: int = 0

@@ -24,7 +24,8 @@ class GenerationTrace:
 
     Attributes:
         began: its start, in seconds since the program began.
-        role: the role of the runtime; ``target`` for lookahead reasoning, for which ``ahead`` is True.
+        role: the role of the runtime; ``target`` for lookahead reasoning, for which ``ahead`` is
+            True.
         trace: its own trace, with times since ``began``.
         given: the text that the program received.
         at: index of that text in the answer; None if it is not in the answer.
@@ -42,7 +43,8 @@ class GenerationTrace:
 
         Args:
             result: a ``Generation``, or anything else if the request failed.
-            is_step: whether one step was requested, so that its end is not the end of the model's turn.
+            is_step: whether one step was requested, so that its end is not the end of the model's
+                turn.
         """
         (branch,) = self.trace.branches
         branch.ended = self.trace.seconds = seconds
@@ -59,13 +61,18 @@ class GenerationTrace:
         self.trace.finish = "length" if cut else "stop"
 
     def moved(self, step: StepRecord, base: int) -> StepRecord:
-        return dataclasses.replace(step, position=step.position + base, seconds=step.seconds + self.began)
+        return dataclasses.replace(
+            step, position=step.position + base, seconds=step.seconds + self.began
+        )
 
     def branch(self, branch: Branch, base: int) -> Branch:
         """A copy of a branch, with ``base`` added to its position and ``began`` to its times."""
         ended = None if branch.ended is None else branch.ended + self.began
         moved = dataclasses.replace(
-            branch, position=branch.position + base, started=branch.started + self.began, ended=ended
+            branch,
+            position=branch.position + base,
+            started=branch.started + self.began,
+            ended=ended,
         )
         if moved.outcome is None:
             written = Outcome.ACCEPTED if self.role == "draft" else Outcome.BONUS
@@ -73,7 +80,9 @@ class GenerationTrace:
         return moved
 
     def figures(self) -> dict[str, Any]:
-        """The figures for the record; ``aside`` has the steps that are not in the answer, without their texts."""
+        """The figures for the record; ``aside`` has the steps that are not in the answer, without
+        their texts.
+        """
         trace = self.trace
         told = {
             "began": round(self.began, 6),
@@ -93,15 +102,24 @@ class GenerationTrace:
 
 
 def _bare(step: StepRecord) -> dict[str, Any]:
-    verdicts = [None if v is None else {"by": v.by, "seconds": round(v.seconds, 6)} for v in step.verdicts]
+    verdicts = [
+        None if v is None else {"by": v.by, "seconds": round(v.seconds, 6)} for v in step.verdicts
+    ]
     seconds = round(step.seconds, 6)
-    return {"source": step.source, "outcome": step.outcome, "seconds": seconds, "verdicts": verdicts}
+    return {
+        "source": step.source,
+        "outcome": step.outcome,
+        "seconds": seconds,
+        "verdicts": verdicts,
+    }
 
 
 def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
-    """Finds the generations in an answer: by pieces of ``TokenText``, or by characters if the program changed the text.
+    """Finds the generations in an answer: by pieces of ``TokenText``, or by characters if the
+    program changed the text.
 
-    Longer texts are searched first, because a short one, such as the digit of a rating, may occur in any solution.
+    Longer texts are searched first, because a short one, such as the digit of a rating, may occur
+    in any solution.
     """
     whose = {id(piece): part for part in parts for piece in part.given.pieces}
     at, left = 0, ""
@@ -118,16 +136,23 @@ def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
             left = left[:found] + _TAKEN * len(wrote) + left[found + len(wrote) :]
 
 
-def ended(parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[int]) -> tuple[int, ...]:
-    """The end of sequence of the generation at the end of the answer; empty if other text follows it."""
-    last = max((part for part in parts if part.at is not None), key=lambda part: part.at or 0, default=None)
+def ended(
+    parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[int]
+) -> tuple[int, ...]:
+    """The end of sequence of the generation at the end of the answer; empty if other text follows
+    it.
+    """
+    last = max(
+        (part for part in parts if part.at is not None), key=lambda part: part.at or 0, default=None
+    )
     if last is None or text[last.at or 0 :].strip() != last.given.strip():
         return ()
     return tuple(token for token in last.trace.ids[-1:] if token in ends)
 
 
 def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any]]:
-    """Writes to the record the steps that are in the answer, in its order, and all branches, in the order of ``parts``.
+    """Writes to the record the steps that are in the answer, in its order, and all branches, in the
+    order of ``parts``.
 
     Tokens of generations that are not in the answer count as wasted.
 
@@ -141,7 +166,9 @@ def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any
         record.steps += [part.moved(step, base) for step in part.trace.steps]
     beside = len(record.steps)
     record.branches = [
-        part.branch(branch, first.get(id(part), beside)) for part in parts for branch in part.trace.branches
+        part.branch(branch, first.get(id(part), beside))
+        for part in parts
+        for branch in part.trace.branches
     ]
     traces = [part.trace for part in parts]
     record.finish = used[-1].trace.finish if used else "stop"

@@ -1,7 +1,7 @@
 """Lookahead reasoning for any SGLang program: a backend that uses it for free-text ``gen``.
 
-sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program from now on
-s += lookahead("answer", depth=4)  # or one gen of a program, with its own options
+sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program
+from now on s += lookahead("answer", depth=4)  # or one gen of a program, with its own options
 """
 
 from __future__ import annotations
@@ -23,7 +23,14 @@ from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import end
 from lr_sglang.frontend.executor import Executor
-from lr_sglang.frontend.gen_options import UNLIMITED, LookaheadMark, fallback_reason, lookahead, stops_of, strip_mark
+from lr_sglang.frontend.gen_options import (
+    UNLIMITED,
+    LookaheadMark,
+    fallback_reason,
+    lookahead,
+    stops_of,
+    strip_mark,
+)
 from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
@@ -46,8 +53,8 @@ MAX_TRACES = 64
 class LookaheadBackend(BaseBackend):
     """Runs SGLang programs on a deployment, with lookahead reasoning for their free-text ``gen``.
 
-    The target alone answers a ``gen`` with a regex, a schema or several samples, short ones, and ``select``. Forks,
-    nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
+    The target alone answers a ``gen`` with a regex, a schema or several samples, short ones, and
+    ``select``. Forks, nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
 
     Args:
         roles: backends of the deployment, by role.
@@ -60,7 +67,8 @@ class LookaheadBackend(BaseBackend):
         experience: statistics shared by answers; None makes new ones.
 
     Attributes:
-        roles: the backends that ``fork`` and ``on`` move a state to; within a program they record its requests.
+        roles: the backends that ``fork`` and ``on`` move a state to; within a program they record
+            its requests.
         counts: number of generations by ``lookahead``, and of others by the reason.
         traces: the traces of the last answers, the latest last.
 
@@ -116,12 +124,16 @@ class LookaheadBackend(BaseBackend):
             backend.bind(loop)
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """Generates text after a state, by lookahead reasoning where possible; raises ``LookaheadError``."""
+        """Generates text after a state, by lookahead reasoning where possible; raises
+        ``LookaheadError``.
+        """
         if self._is_alone(s, params):
             return await self._alone(s, params)
         return await self._named(self._write(s, params))
 
-    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def astream(
+        self, s: Executor, params: SglSamplingParams
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Yields a piece for each step, as it is kept."""
         if self._is_alone(s, params):
             yield await self._alone(s, params)
@@ -136,7 +148,9 @@ class LookaheadBackend(BaseBackend):
         finally:
             writing.cancel()
 
-    async def aselect(self, s: Executor, choices: list[str], temperature: float, method: Any) -> Any:
+    async def aselect(
+        self, s: Executor, choices: list[str], temperature: float, method: Any
+    ) -> Any:
         """As ``RuntimeBackend.aselect``: by the target."""
         self.counts["select"] += 1
         return await self.roles["target"].aselect(s, choices, temperature, method)
@@ -179,18 +193,35 @@ class LookaheadBackend(BaseBackend):
         return await self.roles["target"].agenerate(s, params)
 
     def room(self, s: Executor) -> int:
-        """Tokens that the target can still write after a state, within the model's context and the run's limits."""
+        """Tokens that the target can still write after a state, within the model's context and the
+        run's limits.
+        """
         return self.limits.budget(len(self.target.prompt_ids(s)), self.target.context)
 
     async def _write(
-        self, s: Executor, params: SglSamplingParams, tell: Callable[[str], None] = lambda text: None
+        self,
+        s: Executor,
+        params: SglSamplingParams,
+        tell: Callable[[str], None] = lambda text: None,
     ) -> tuple[TokenText, dict[str, Any]]:
         """Generates text after ``s`` by lookahead reasoning, in a fork."""
         mark, known, run = params.stop, self.target.tokenizer, self._run
-        look = self.options.with_options(**mark.options) if isinstance(mark, LookaheadMark) else self.options
+        look = (
+            self.options.with_options(**mark.options)
+            if isinstance(mark, LookaheadMark)
+            else self.options
+        )
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
-        with run.ahead(job) if run is not None else nullcontext(GenerationTrace(0.0, "target", job.record)) as part:
-            shown = run if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None else None
+        with (
+            run.ahead(job)
+            if run is not None
+            else nullcontext(GenerationTrace(0.0, "target", job.record)) as part
+        ):
+            shown = (
+                run
+                if isinstance(mark, LookaheadMark) and mark.show and s.fork_start_text_pos is None
+                else None
+            )
 
             def give(text: TokenText, step: StepRecord | None = None) -> None:
                 part.given += text
@@ -210,9 +241,13 @@ class LookaheadBackend(BaseBackend):
 
             job.on_step = keep
             if on_event := self.on_event:  # with seconds since the program began
-                job.on_event = lambda event: on_event(replace(event, seconds=event.seconds + part.began))
+                job.on_event = lambda event: on_event(
+                    replace(event, seconds=event.seconds + part.began)
+                )
             if shown is not None and mark.name != "answer":
-                shown.show(TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known)
+                shown.show(
+                    TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known
+                )
             state = self._beside(s)
             try:
                 async with Answer(state, job) as answer:
@@ -254,7 +289,9 @@ class LookaheadBackend(BaseBackend):
 def backend_of(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:
     """A backend whose answers share runtimes and statistics with those of ``requests``."""
     prompt, known = requests.judge_prompt, requests.statistics(look)
-    return LookaheadBackend(requests.roles, look, judge_prompt=prompt, ahead=ahead, experience=known)
+    return LookaheadBackend(
+        requests.roles, look, judge_prompt=prompt, ahead=ahead, experience=known
+    )
 
 
 def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
@@ -263,9 +300,15 @@ def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
 
 
 def _meta(trace: Trace, delivery: StreamText) -> dict[str, Any]:
-    """The meta information of the answer for ``s.get_meta_info``: SGLang's keys, and ``lookahead``."""
+    """The meta information of the answer for ``s.get_meta_info``: SGLang's keys, and
+    ``lookahead``.
+    """
     counts = trace.tokens()
-    finish = {"type": "stop", "matched": delivery.stopped} if delivery.stopped else {"type": trace.finish}
+    finish = (
+        {"type": "stop", "matched": delivery.stopped}
+        if delivery.stopped
+        else {"type": trace.finish}
+    )
     return {
         "prompt_tokens": trace.prompt_tokens,
         "completion_tokens": delivery.tokens,

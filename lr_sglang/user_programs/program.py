@@ -1,7 +1,8 @@
-"""Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an answer.
+"""Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an
+answer.
 
-Its first argument after ``s`` is the conversation; an argument ``job`` is the ``AnswerRequest``. The answer is the
-variable ``answer``, or else the text of the assistant's last turn.
+Its first argument after ``s`` is the conversation; an argument ``job`` is the ``AnswerRequest``.
+The answer is the variable ``answer``, or else the text of the assistant's last turn.
 """
 
 from __future__ import annotations
@@ -45,30 +46,47 @@ class Program:
 
     @classmethod
     def load(cls, asked: str | SglFunction) -> Program:
-        """Loads a program by its ``--program`` text (see ``program_registry``), or takes a function.
+        """Loads a program by its ``--program`` text (see ``program_registry``), or takes a
+        function.
 
         Raises:
-            ConfigError: there is no such program, it takes no such option, or it takes no conversation.
+            ConfigError: there is no such program, it takes no such option, or it takes no
+                conversation.
         """
         if isinstance(asked, SglFunction):
             return cls._of(asked.func.__name__, asked)
         if not isinstance(asked, str):
             hint = "with options: program=NAME.bind(KEY=VALUE)"
-            raise ConfigError(f"program: expected a name or an @sgl.function, not {type(asked).__name__}", hint=hint)
+            raise ConfigError(
+                f"program: expected a name or an @sgl.function, not {type(asked).__name__}",
+                hint=hint,
+            )
         chosen = program_registry.parse(asked)
         found = program_registry.load(chosen)
         if not isinstance(found, SglFunction):
-            raise ConfigError(f"--program {asked}: it is no @sgl.function", hint=f"decorate it; {_HINT}")
+            raise ConfigError(
+                f"--program {asked}: it is no @sgl.function", hint=f"decorate it; {_HINT}"
+            )
         _check(f"--program {asked}", found, chosen.options)
         return cls._of(asked, found.bind(**chosen.options))
 
     @classmethod
     def _of(cls, name: str, function: SglFunction) -> Program:
         names = function.arg_names
-        needed = set(names[1 : len(names) - len(function.arg_defaults)]) - {"job"} - function.bind_arguments.keys()
+        needed = (
+            set(names[1 : len(names) - len(function.arg_defaults)])
+            - {"job"}
+            - function.bind_arguments.keys()
+        )
         if not names or names[0] == "job" or needed:
-            why = f"it also needs {', '.join(sorted(needed))}" if needed else "it takes no conversation"
-            raise ConfigError(f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}")
+            why = (
+                f"it also needs {', '.join(sorted(needed))}"
+                if needed
+                else "it takes no conversation"
+            )
+            raise ConfigError(
+                f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}"
+            )
         return cls(name, function, "job" in names)
 
 
@@ -80,7 +98,9 @@ def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None
 
 
 def _bind(function: SglFunction, **options: Any) -> SglFunction:
-    """Binds options to a program; raises ``ConfigError`` for a wrong name, where SGLang raises ``AssertionError``."""
+    """Binds options to a program; raises ``ConfigError`` for a wrong name, where SGLang raises
+    ``AssertionError``.
+    """
     named = {name: value for name, value in options.items() if name not in function.arg_names}
     _check(f"program {function.func.__name__}", function, named)
     return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})
@@ -90,7 +110,10 @@ SglFunction.bind = _bind
 
 
 async def perform(
-    program: Program, messages: Sequence[Mapping[str, str]] | str, job: AnswerRequest, backend: LookaheadBackend
+    program: Program,
+    messages: Sequence[Mapping[str, str]] | str,
+    job: AnswerRequest,
+    backend: LookaheadBackend,
 ) -> None:
     """Runs the program for one answer and completes ``job.record``, also if the program fails.
 
@@ -116,17 +139,25 @@ async def perform(
         state = await run_program(program.function, asked, backend=inside, **drawn, **more)
         answer, finish = _answer(program.name, state), _finish(state)
         if not answer.startswith(run.shown):
-            raise ProgramError(f"program {program.name}: its answer is not what it has shown", hint=_HINT)
+            raise ProgramError(
+                f"program {program.name}: its answer is not what it has shown", hint=_HINT
+            )
         text = answer
     except BaseException as error:
-        if isinstance(error, ConfigError) and error.hint.startswith("add [runtimes.") and not backend.ahead:
+        if (
+            isinstance(error, ConfigError)
+            and error.hint.startswith("add [runtimes.")
+            and not backend.ahead
+        ):
             error.hint = "this mode has the target only; --mode lookahead has the other roles too"
         if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
             raise
         if (failure := _behind(error, run.errors)) is not None:
             raise failure from error
         why = f"program {program.name}: {plugin_files.describe(error)}"
-        raise ProgramError(why, hint=_HINT, detail="".join(traceback.format_exception(error))) from error
+        raise ProgramError(
+            why, hint=_HINT, detail="".join(traceback.format_exception(error))
+        ) from error
     finally:
         await run.close()
         told = len(job.record.steps)
@@ -138,7 +169,9 @@ async def perform(
 
 
 def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:
-    """The failed generation that caused a program's error; None if the program had handled that failure."""
+    """The failed generation that caused a program's error; None if the program had handled that
+    failure.
+    """
     chain, one = [], error.__cause__ or error.__context__
     while one is not None:
         chain.append(one)
@@ -150,17 +183,25 @@ def _answer(name: str, state: ProgramState) -> TokenText:
     executor = state.stream_executor
     state.text()  # raises the named error if the state has failed
     if (error := executor.error()) is not None:
-        raise error if isinstance(error, LookaheadError) else ProgramError(f"program {name}: {error!r}", hint=_HINT)
+        raise (
+            error
+            if isinstance(error, LookaheadError)
+            else ProgramError(f"program {name}: {error!r}", hint=_HINT)
+        )
     if "answer" in executor.variables:
         found = executor.variables["answer"]
         if not isinstance(found, str):
-            raise ProgramError(f"program {name}: its answer is no text but {type(found).__name__}", hint=_HINT)
+            raise ProgramError(
+                f"program {name}: its answer is no text but {type(found).__name__}", hint=_HINT
+            )
         return TokenText.wrap(found)
     if executor.cur_role == "assistant":
         return TokenText.wrap(executor.text_[executor.cur_role_begin_pos :])
     said = executor.messages_[-1] if executor.messages_ else {}
     if said.get("role") != "assistant":
-        raise ProgramError(f"program {name} leaves no answer", hint='generate "answer", or set s["answer"]')
+        raise ProgramError(
+            f"program {name} leaves no answer", hint='generate "answer", or set s["answer"]'
+        )
     return TokenText.wrap(said["content"])
 
 

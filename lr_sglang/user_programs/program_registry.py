@@ -2,7 +2,8 @@
 
 NAME[:KEY=VALUE,...]              a program of this package: a file of that name in ``programs/``
 FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
-NAME[:KEY=VALUE,...]              a program of an installed package, by the entry point group ``lr_sglang.programs``
+NAME[:KEY=VALUE,...]              a program of an installed package, by the entry point group
+``lr_sglang.programs``
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ class Chosen:
 
 
 def parse(text: str) -> Chosen:
-    """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no such program."""
+    """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no
+    such program.
+    """
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
@@ -56,7 +59,9 @@ def parse(text: str) -> Chosen:
 
 @cache
 def names() -> tuple[str, ...]:
-    """The programs of this package: files in ``programs/`` that have a program of their own name."""
+    """The programs of this package: files in ``programs/`` that have a program of their
+    own name.
+    """
     spec = importlib.util.find_spec(GROUP)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
@@ -69,7 +74,11 @@ def _answers(path: Path) -> bool:
         body = ast.parse(path.read_text("utf-8")).body
     except (OSError, ValueError, SyntaxError):
         return False
-    found = (one for one in body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == path.stem)
+    found = (
+        one
+        for one in body
+        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == path.stem
+    )
     return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
 
 
@@ -93,7 +102,10 @@ def _options(text: str) -> dict[str, Any]:
     for part in filter(None, re.split(r",(?=\s*\w+=)", text)):  # a value may have commas
         key, equals, value = part.partition("=")
         if not equals or not key.strip().isidentifier():
-            raise ConfigError(f"--program: {part!r} is no KEY=VALUE", hint="for example self_consistency:samples=8")
+            raise ConfigError(
+                f"--program: {part!r} is no KEY=VALUE",
+                hint="for example self_consistency:samples=8",
+            )
         try:
             found[key.strip()] = json.loads(value)
         except ValueError:

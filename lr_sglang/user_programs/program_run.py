@@ -1,4 +1,6 @@
-"""One run of a program: all its generations, with or without lookahead, in the record of one request."""
+"""One run of a program: all its generations, with or without lookahead, in the record of one
+request.
+"""
 
 from __future__ import annotations
 
@@ -68,9 +70,15 @@ class ProgramRun:
         self.job, self.own, self.counts = job, dataclasses.replace(job, _wake=None), Counter[str]()
         self.samples, self.seed = Samples(), job.seed("program")
         self.roles: dict[str, RecordingBackend] = {}
-        self.roles.update({role: RecordingBackend(backend, self) for role, backend in roles.items()})
+        self.roles.update(
+            {role: RecordingBackend(backend, self) for role, backend in roles.items()}
+        )
         self._loop = roles["target"].loop
-        self._began, self._parts, self._pending_reuse = self._loop.time(), list[GenerationTrace](), PendingReuse()
+        self._began, self._parts, self._pending_reuse = (
+            self._loop.time(),
+            list[GenerationTrace](),
+            PendingReuse(),
+        )
         self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
         self.states = weakref.WeakSet[Executor]()
         self._changed, self._stopped = asyncio.Event(), False
@@ -84,7 +92,11 @@ class ProgramRun:
         return self._loop.time() - self._began
 
     def show(
-        self, text: TokenText, known: Tokenizer, part: GenerationTrace | None = None, step: StepRecord | None = None
+        self,
+        text: TokenText,
+        known: Tokenizer,
+        part: GenerationTrace | None = None,
+        step: StepRecord | None = None,
     ) -> None:
         """Adds text to the shown answer, and calls the job's ``on_step`` with its step."""
         record = self.job.record
@@ -98,8 +110,15 @@ class ProgramRun:
 
     def register(self, s: Executor) -> None:
         """Adds a state before it generates; raises ``ConfigError`` if its prompt is empty."""
-        if not s.messages_ and s.cur_role in (None, "assistant") and not s.text_[s.cur_role_begin_pos or 0 :].strip():
-            raise ConfigError("the program writes without the conversation", hint="begin with lr.converse(s, messages)")
+        if (
+            not s.messages_
+            and s.cur_role in (None, "assistant")
+            and not s.text_[s.cur_role_begin_pos or 0 :].strip()
+        ):
+            raise ConfigError(
+                "the program writes without the conversation",
+                hint="begin with lr.converse(s, messages)",
+            )
         self.states.add(s)
 
     def _stop_soon(self) -> None:
@@ -111,13 +130,21 @@ class ProgramRun:
         self._stops += 1
         for one in list(self._running.values()):
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
-            requests = [branch.request for branch in one.record.branches] if isinstance(one, AnswerRequest) else [one]
-            for request in requests if self._stops > CLOSE_AFTER_STOPS else ():  # a runtime that hangs handles no abort
+            requests = (
+                [branch.request for branch in one.record.branches]
+                if isinstance(one, AnswerRequest)
+                else [one]
+            )
+            for request in (
+                requests if self._stops > CLOSE_AFTER_STOPS else ()
+            ):  # a runtime that hangs handles no abort
                 if request is not None and request.cancelled:
                     request.close_connection()
 
     async def close(self) -> None:
-        """Cancels the generations that still run when a program has ended, and waits for their end."""
+        """Cancels the generations that still run when a program has ended, and waits for
+        their end.
+        """
         self._returned = self.now()
         self.stop()
         for state in list(self.states):
@@ -145,7 +172,9 @@ class ProgramRun:
 
     @contextmanager
     def choosing(self, s: Executor) -> Iterator[None]:
-        """Registers a ``select``, so that ``stop`` cancels it; it generates no text and is not recorded."""
+        """Registers a ``select``, so that ``stop`` cancels it; it generates no text and is not
+        recorded.
+        """
         s.request = request = Request(key=self.job.key)
         self._enter(request)
         try:
@@ -154,11 +183,15 @@ class ProgramRun:
             self._leave(request)
 
     @contextmanager
-    def generation(self, s: Executor, known: RuntimeBackend, is_step: bool) -> Iterator[GenerationTrace]:
+    def generation(
+        self, s: Executor, known: RuntimeBackend, is_step: bool
+    ) -> Iterator[GenerationTrace]:
         """One generation by a runtime alone, without lookahead."""
         question, sample = self.samples.next(s)
         branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
-        part = GenerationTrace(self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False)
+        part = GenerationTrace(
+            self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False
+        )
         s.request = request = Request(branch.seed, self.job.key)
         self._enter(request)
         self._pending_reuse.add(branch)
@@ -186,7 +219,8 @@ class ProgramRun:
         self._changed.set()
 
     def complete(self, text: TokenText | None, finish: str | None, target: RuntimeBackend) -> None:
-        """Writes the job's record: the answer, the steps of the generations that are in it, and all branches.
+        """Writes the job's record: the answer, the steps of the generations that are in it, and all
+        branches.
 
         Args:
             text: the answer; None if the program has failed, so that the shown text is the answer.
@@ -195,11 +229,16 @@ class ProgramRun:
         record, seconds, known = self.job.record, self._returned, target.tokenizer
         if record.branches:  # the program used an ``Answer`` with its job
             own = TokenText.wrap(record.text)
-            self._parts.append(GenerationTrace(0.0, "target", dataclasses.replace(record), given=own))
+            self._parts.append(
+                GenerationTrace(0.0, "target", dataclasses.replace(record), given=own)
+            )
             seconds = record.seconds if text in (None, own) else seconds
             text = own if text is None else text
         self._pending_reuse.settle(include_unfinished=True)
-        made, answer = sorted(self._parts, key=lambda part: part.began), self.shown if text is None else text
+        made, answer = (
+            sorted(self._parts, key=lambda part: part.began),
+            self.shown if text is None else text,
+        )
         generation_trace.place(made, answer)
         generations = generation_trace.write(record, made)
         begun = record.ids if self.shown else ()  # the ids of shown text are in the record already
@@ -221,7 +260,9 @@ class RecordingBackend:
         return getattr(self.inner, name)
 
     async def agenerate(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
-        """As ``RuntimeBackend.agenerate``; records a program's own generation, and limits its tokens."""
+        """As ``RuntimeBackend.agenerate``; records a program's own generation, and limits its
+        tokens.
+        """
         if s.request is not None:  # a branch of an answer, which records it
             return await self.inner.agenerate(s, params)
         self.run.register(s)
@@ -243,10 +284,14 @@ class RecordingBackend:
         prompt = len(self.inner.prompt_ids(s))
         room = self.run.job.limits.budget(prompt, self.inner.context)
         if room < 1:
-            raise PromptTooLong(f"the program's prompt has {prompt} tokens, which leaves no room for more")
+            raise PromptTooLong(
+                f"the program's prompt has {prompt} tokens, which leaves no room for more"
+            )
         return room
 
-    async def astream(self, s: Executor, params: SglSamplingParams) -> AsyncIterator[tuple[str, dict[str, Any]]]:
+    async def astream(
+        self, s: Executor, params: SglSamplingParams
+    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         yield await self.agenerate(s, params)
 
     async def aselect(self, s: Executor, *given: Any) -> Any:

@@ -11,7 +11,8 @@ from lr_sglang.steps.token_text import TokenText
 
 
 class WholeTokens:
-    """Returns a streamed text up to the end of a token, and holds the rest. Encoding it again could give other ids.
+    """Returns a streamed text up to the end of a token, and holds the rest. Encoding it again could
+    give other ids.
 
     Args:
         known: the tokenizer of the ids.
@@ -33,7 +34,9 @@ class WholeTokens:
         while size and (found.held or not self._text.startswith(found.text)):
             size -= 1
             found = added(self._tail, self._ids[:size], self._known.decode)
-        if not size and not every.text.startswith(self._text):  # the text is not the decoding of the ids
+        if not size and not every.text.startswith(
+            self._text
+        ):  # the text is not the decoding of the ids
             text, self._text, self._ids, self._tail = self._text, "", (), every.tail
             return TokenText.wrap(text)
         own, self._ids, self._tail = self._ids[:size], self._ids[size:], found.tail

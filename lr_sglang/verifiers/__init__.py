@@ -1,6 +1,7 @@
 """Verifiers, which decide whether two versions of a step agree, one per file (docs/verifiers.md).
 
-The names below are imported at their first use, because commands that do not import SGLang use ``verifier_registry``.
+The names below are imported at their first use, because commands that do not import SGLang use
+``verifier_registry``.
 """
 
 from __future__ import annotations
@@ -12,7 +13,18 @@ if TYPE_CHECKING:
     from lr_sglang.verifiers.factory import make
     from lr_sglang.verifiers.setup import Setup
 
-__all__ = ["Cascade", "Embedding", "Exact", "Judge", "Likelihood", "Oracle", "Random", "Score", "Setup", "make"]
+__all__ = [
+    "Cascade",
+    "Embedding",
+    "Exact",
+    "Judge",
+    "Likelihood",
+    "Oracle",
+    "Random",
+    "Score",
+    "Setup",
+    "make",
+]
 
 
 def __getattr__(name: str) -> Any:

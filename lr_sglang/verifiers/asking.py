@@ -15,8 +15,9 @@ REST, LONGEST_REST = 2.0, 60.0  # first and maximum backoff in seconds
 
 
 class Asking:
-    """A verifier that asks one runtime. A failure is a failed rejection; exponential backoff follows, during which
-    verdicts fail at once, so that a failing runtime does not delay every step.
+    """A verifier that asks one runtime. A failure is a failed rejection; exponential backoff
+    follows, during which verdicts fail at once, so that a failing runtime does not delay every
+    step.
     """
 
     name: str
@@ -26,7 +27,10 @@ class Asking:
         self._failures, self._rests_until = 0, 0.0
 
     def ask(
-        self, inquiry: Inquiry, begin: Callable[[], ProgramState], read: Callable[[Generation], Verdict]
+        self,
+        inquiry: Inquiry,
+        begin: Callable[[], ProgramState],
+        read: Callable[[Generation], Verdict],
     ) -> Verdict | Awaitable[Verdict]:
         """The verdict of one generation, or a failed verdict at once during backoff.
 
@@ -42,8 +46,12 @@ class Asking:
             try:
                 verdict = read(await inquiry.generation(begin()))
             except LookaheadError as error:
-                if error.retryable and now() >= self._rests_until:  # concurrent failures count as one
-                    self._rests_until = now() + min(LONGEST_REST, REST * 2 ** min(self._failures, 9))
+                if (
+                    error.retryable and now() >= self._rests_until
+                ):  # concurrent failures count as one
+                    self._rests_until = now() + min(
+                        LONGEST_REST, REST * 2 ** min(self._failures, 9)
+                    )
                     self._failures += 1
                 return self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code

@@ -1,4 +1,6 @@
-"""The cosine of the two versions' sentence embeddings (paper section 4.3: all-mpnet-base-v2, .85 and .95)."""
+"""The cosine of the two versions' sentence embeddings (paper section 4.3: all-mpnet-base-v2, .85
+and .95).
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,11 @@ class Embedding:
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
-        return Verdict(True, "identical", score=1.0) if target == draft else self._verify(target, draft)
+        return (
+            Verdict(True, "identical", score=1.0)
+            if target == draft
+            else self._verify(target, draft)
+        )
 
     async def _verify(self, target: str, draft: str) -> Verdict:
         cosine: asyncio.Future[float] = asyncio.get_running_loop().create_future()
@@ -104,9 +110,14 @@ def load(model: str) -> Encoder:
     except ImportError as error:
         raise verifier_registry.no_embedding() from error
     try:
-        logging.getLogger("sentence_transformers").setLevel(logging.WARNING)  # at INFO it shows progress bars
+        logging.getLogger("sentence_transformers").setLevel(
+            logging.WARNING
+        )  # at INFO it shows progress bars
         encoder: Encoder = SentenceTransformer(model)
         return encoder
     except (OSError, ValueError) as error:
-        hint, why = "give the folder of one: --verifier embedding:0.95:FOLDER", str(error).partition("\n")[0]
+        hint, why = (
+            "give the folder of one: --verifier embedding:0.95:FOLDER",
+            str(error).partition("\n")[0],
+        )
         raise ConfigError(f"no embedding model at {model!r}: {why}", hint=hint) from error

@@ -1,4 +1,6 @@
-"""Accepts identical token ids, with the end of sequence; answers at temperature 0 are then the target's own."""
+"""Accepts identical token ids, with the end of sequence; answers at temperature 0 are then the
+target's own.
+"""
 
 from __future__ import annotations
 

@@ -20,7 +20,9 @@ from lr_sglang.verifiers.random import Oracle, Random
 from lr_sglang.verifiers.score import Score
 from lr_sglang.verifiers.setup import Setup
 
-_MADE: Mapping[str, Any] = {one.name: one.make for one in (Judge, Exact, Random, Oracle, Embedding, Score, Likelihood)}
+_MADE: Mapping[str, Any] = {
+    one.name: one.make for one in (Judge, Exact, Random, Oracle, Embedding, Score, Likelihood)
+}
 
 
 def make(name: str, setup: Setup) -> Verifier:
@@ -35,7 +37,9 @@ def make(name: str, setup: Setup) -> Verifier:
     """
     if not isinstance(setup, Setup):
         hint = "the setup that a verifier's make() is given, or lr.Setup(roles, plan.judge_prompt)"
-        raise ConfigError(f"verifier {name}: expected a Setup, not {type(setup).__name__}", hint=hint)
+        raise ConfigError(
+            f"verifier {name}: expected a Setup, not {type(setup).__name__}", hint=hint
+        )
     chosen = verifier_registry.parse(name)
     setup = dataclasses.replace(setup, name=name, argument=chosen.argument)
     if chosen.kind == "cascade":
@@ -47,7 +51,9 @@ def make(name: str, setup: Setup) -> Verifier:
 
 
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
-    """A verifier from a file or a package, by its ``make(setup)`` if it has this method, else by calling the class."""
+    """A verifier from a file or a package, by its ``make(setup)`` if it has this method, else by
+    calling the class.
+    """
     try:
         if chosen.file:
             found = plugin_files.find(chosen.file, chosen.name)
@@ -61,5 +67,7 @@ def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
         hint = "docs/verifiers.md has an example"
         raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
     if not callable(getattr(made, "verify", None)):
-        raise ConfigError(f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example")
+        raise ConfigError(
+            f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example"
+        )
     return Guarded(made, setup.name)

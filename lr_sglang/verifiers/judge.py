@@ -14,7 +14,9 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Judge(Asking):
-    """Asks a chat model for one token; accepts versions that are identical after ``strip()`` without asking."""
+    """Asks a chat model for one token; accepts versions that are identical after ``strip()``
+    without asking.
+    """
 
     name = "judge"
 
@@ -28,12 +30,18 @@ class Judge(Asking):
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
-        return Verdict(True, "identical") if target == draft else self._judge(inquiry, target, draft, self._read)
+        return (
+            Verdict(True, "identical")
+            if target == draft
+            else self._judge(inquiry, target, draft, self._read)
+        )
 
     def _judge(
         self, inquiry: Inquiry, target: str, draft: str, read: Callable[[Generation], Verdict]
     ) -> Verdict | Awaitable[Verdict]:
-        return self.ask(inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), read)
+        return self.ask(
+            inquiry, lambda: judge.run(target, draft, self.prompt, backend=self.backend), read
+        )
 
     def _read(self, generation: Generation) -> Verdict:
         label = self.backend.tokenizer.decode(generation.ids)

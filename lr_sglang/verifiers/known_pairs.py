@@ -1,7 +1,8 @@
-"""Tests a judge: its verifier is asked about pairs of steps that differ, and pairs that say the same.
+"""Tests a judge: its verifier is asked about pairs of steps that differ, and pairs that say the
+same.
 
-A small general model may accept nearly all steps, so that a weak draft's errors get into answers. A judge with a prompt
-that it was not trained for may accept none.
+A small general model may accept nearly all steps, so that a weak draft's errors get into answers. A
+judge with a prompt that it was not trained for may accept none.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ PROBLEM = "Solve the problem step by step."  # the prefix, for verifiers that re
 
 
 async def show(
-    verifier: Verifier, roles: Mapping[str, RuntimeBackend], check: JudgeCheck, pairs: Sequence[tuple[str, str]]
+    verifier: Verifier,
+    roles: Mapping[str, RuntimeBackend],
+    check: JudgeCheck,
+    pairs: Sequence[tuple[str, str]],
 ) -> list[bool]:
-    """Asks a verifier about all pairs concurrently; returns whether each was accepted, without failed verdicts.
+    """Asks a verifier about all pairs concurrently; returns whether each was accepted, without
+    failed verdicts.
 
     Call it on the loop of the later requests to its runtimes.
 
@@ -50,9 +55,12 @@ async def show(
         return request
 
     shown = [
-        Inquiry(Pair(_step(one, target.tokenizer), _step(other, draft.tokenizer)), state, track) for one, other in pairs
+        Inquiry(Pair(_step(one, target.tokenizer), _step(other, draft.tokenizer)), state, track)
+        for one, other in pairs
     ]
-    found = await asyncio.gather(*(ask(verifier, inquiry) for inquiry in shown), return_exceptions=True)
+    found = await asyncio.gather(
+        *(ask(verifier, inquiry) for inquiry in shown), return_exceptions=True
+    )
     for error in found:
         if isinstance(error, BaseException) and not isinstance(error, LookaheadError):
             raise error

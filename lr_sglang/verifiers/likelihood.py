@@ -1,7 +1,8 @@
 """Accepts a drafted step by its log-probability on the target, which takes one prefill.
 
-No token is generated, and the target's next branch finds the prefilled step in the cache. The target's own version is
-not compared. This is Medusa's typical acceptance (arXiv 2401.10774), for a step instead of a token.
+No token is generated, and the target's next branch finds the prefilled step in the cache. The
+target's own version is not compared. This is Medusa's typical acceptance (arXiv 2401.10774), for a
+step instead of a token.
 """
 
 from __future__ import annotations
@@ -30,7 +31,9 @@ class Likelihood(Asking):
 
     name = "likelihood"
 
-    def __init__(self, backend: RuntimeBackend, threshold: float, how: Literal["mean", "min"] = "mean") -> None:
+    def __init__(
+        self, backend: RuntimeBackend, threshold: float, how: Literal["mean", "min"] = "mean"
+    ) -> None:
         super().__init__(backend)
         self.threshold, self.how = threshold, how
 
@@ -42,14 +45,23 @@ class Likelihood(Asking):
         draft, state = inquiry.pair.draft, inquiry.state
         tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
         own = draft.vocabulary == self.backend.tokenizer.vocabulary
-        if tokens == 0 or (draft.final and not own):  # the target has no token for an end of another vocabulary
+        if tokens == 0 or (
+            draft.final and not own
+        ):  # the target has no token for an end of another vocabulary
             return Verdict(False, self.name, "its end cannot be weighed")
 
         def read(generation: Generation) -> Verdict:
             if len(generation.logprobs) != tokens:
-                raise BadReply("the runtime gave no log-probabilities of the prompt", role=self.backend.role)
+                raise BadReply(
+                    "the runtime gave no log-probabilities of the prompt", role=self.backend.role
+                )
             each = generation.logprobs
             score = min(each) if self.how == "min" else sum(each) / tokens
-            return Verdict(score >= self.threshold, self.name, f"{self.how} log-probability {score:.3f}", score=score)
+            return Verdict(
+                score >= self.threshold,
+                self.name,
+                f"{self.how} log-probability {score:.3f}",
+                score=score,
+            )
 
         return self.ask(inquiry, lambda: weigh(state, draft, tokens), read)

@@ -1,4 +1,6 @@
-"""Pairs of steps with different meanings, which a judge should reject: built-in ones, or a deployment's own."""
+"""Pairs of steps with different meanings, which a judge should reject: built-in ones, or a
+deployment's own.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,8 @@ def pairs(of: str) -> list[tuple[str, str]]:
     """The target's and the draft's version of each pair.
 
     Args:
-        of: the name of a judge's prompt, or the path of a JSONL file with ``target`` and ``draft`` in every line.
+        of: the name of a judge's prompt, or the path of a JSONL file with ``target`` and ``draft``
+            in every line.
 
     Raises:
         ConfigError: the file cannot be read, a line is no such pair, or there are too few.
@@ -26,16 +29,27 @@ def pairs(of: str) -> list[tuple[str, str]]:
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"cannot read {path}: {getattr(error, 'strerror', None) or error}") from error
-    found = [_pair(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 1) if line.strip()]
+        raise ConfigError(
+            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
+        ) from error
+    found = [
+        _pair(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
+    ]
     if len(found) < LEAST:
-        raise ConfigError(f"{path.name}: {len(found)} pairs say nothing: at least {LEAST}", hint="20 are better")
+        raise ConfigError(
+            f"{path.name}: {len(found)} pairs say nothing: at least {LEAST}", hint="20 are better"
+        )
     return found
 
 
 def alike(of: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
-    """Pairs that say the same, made from others: the target's version, with and without its last full stop."""
-    return [(text, text.removesuffix(".") if text.endswith(".") else f"{text}.") for text, _ in of[:ALIKE]]
+    """Pairs that say the same, made from others: the target's version, with and without its last
+    full stop.
+    """
+    return [
+        (text, text.removesuffix(".") if text.endswith(".") else f"{text}.")
+        for text, _ in of[:ALIKE]
+    ]
 
 
 def _pair(line: str, where: str) -> tuple[str, str]:

@@ -1,4 +1,6 @@
-"""Verifiers that accept a random share of steps, to measure the speed at a known acceptance rate."""
+"""Verifiers that accept a random share of steps, to measure the speed at a known
+acceptance rate.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from lr_sglang.verifiers.setup import Setup
 
 
 class Random:
-    """Accepts with probability ``alpha``, drawn by a hash of both versions, so that equal pairs get equal verdicts."""
+    """Accepts with probability ``alpha``, drawn by a hash of both versions, so that equal pairs get
+    equal verdicts.
+    """
 
     name = "random"
 
@@ -36,7 +40,8 @@ class Random:
 class Oracle(Judge):
     """Decides as ``Random`` does, but after a reply of the judge, for models with random weights.
 
-    The token ids of such models decode to almost no text, so the judge reads one letter for each token instead.
+    The token ids of such models decode to almost no text, so the judge reads one letter for each
+    token instead.
     """
 
     name = "oracle"
@@ -48,7 +53,11 @@ class Oracle(Judge):
 
     @classmethod
     def make(cls, setup: Setup) -> Oracle:
-        return cls(setup.backend("judge"), setup.prompt(), verifier_registry.number(cls.name, setup.argument))
+        return cls(
+            setup.backend("judge"),
+            setup.prompt(),
+            verifier_registry.number(cls.name, setup.argument),
+        )
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target, draft = (_words(ids) for ids in (inquiry.pair.target.ids, inquiry.pair.draft.ids))

@@ -34,7 +34,8 @@ class RequestMaker:
     Args:
         roles: backends by role.
         judge_prompt: name of the judge's prompt; empty for the paper's.
-        statistics: shared by all answers; None to share them among answers with equal ``Lookahead`` settings.
+        statistics: shared by all answers; None to share them among answers with equal ``Lookahead``
+            settings.
         measure: measures the costs of requests, as ``engine.costs.measure`` does.
     """
 
@@ -47,7 +48,9 @@ class RequestMaker:
     ) -> None:
         self._measure = measure
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
-        self.statistics = cache(policy.experience_for) if statistics is None else lambda look: statistics
+        self.statistics = (
+            cache(policy.experience_for) if statistics is None else lambda look: statistics
+        )
         self.verifier = cache(self._new_verifier)
         self._asks_judge = cache(_asks_judge)  # once: its file may change, or go
 
@@ -96,11 +99,20 @@ class RequestMaker:
         return made
 
     def check_layer(self, mode: Mode) -> None:
-        """Raises ``ConfigError`` if the mode has a token layer and the target has none, or the other way round."""
+        """Raises ``ConfigError`` if the mode has a token layer and the target has none, or the
+        other way round.
+        """
         layer = self.roles["target"].token_layer
         if layer is not None and mode.token_layer not in (None, bool(layer)):
-            hint = "lr-sglang launch --with-token-layer starts one (SGLang's own flag is --speculative-algorithm)"
-            has, hint = (f"a token layer, {layer}", "--mode sd or lookahead+sd") if layer else ("no token layer", hint)
+            hint = (
+                "lr-sglang launch --with-token-layer starts one (SGLang's own flag is "
+                "--speculative-algorithm)"
+            )
+            has, hint = (
+                (f"a token layer, {layer}", "--mode sd or lookahead+sd")
+                if layer
+                else ("no token layer", hint)
+            )
             raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
 
     async def check_judge(self, look: Lookahead) -> None:
@@ -114,10 +126,13 @@ class RequestMaker:
         check = self._check(look)
         if check is not None and not check.begun:
             check.begun = True
-            # a separate verifier: after failures here, the answers' verifier must still ask the judge, and report them
+            # a separate verifier: after failures here, the answers' verifier must still ask the
+            # judge, and report them
             apart = self._new_verifier(look.verifier)
             differ = pairs(self.roles["judge"].checks.pairs or self.judge_prompt)
-            shown = (known_pairs.show(apart, self.roles, check, each) for each in (differ, alike(differ)))
+            shown = (
+                known_pairs.show(apart, self.roles, check, each) for each in (differ, alike(differ))
+            )
             accepted, understood = await asyncio.gather(*shown)
             check.add(accepted, look.max_false_accepts)
             check.shown_alike(understood, self.judge_prompt)
@@ -140,7 +155,9 @@ class RequestMaker:
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
-        """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if all are trusted."""
+        """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if
+        all are trusted.
+        """
         judge = self.roles.get("judge")
         if judge is None or judge.simulated or look.max_false_accepts == 1:
             return None
@@ -149,4 +166,6 @@ class RequestMaker:
 
 def _asks_judge(verifier: str) -> bool:
     """Whether its verdicts may be the judge's own, which those of ``oracle`` are not."""
-    return verifier_registry.parse(verifier).kind != "oracle" and "judge" in verifier_registry.asks(verifier)
+    return verifier_registry.parse(verifier).kind != "oracle" and "judge" in verifier_registry.asks(
+        verifier
+    )

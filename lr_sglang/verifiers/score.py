@@ -1,4 +1,6 @@
-"""The target rates the drafted step from 0 to 9, in one token (SpecReason, arXiv 2504.07891; paper section 4.3)."""
+"""The target rates the drafted step from 0 to 9, in one token (SpecReason, arXiv 2504.07891; paper
+section 4.3).
+"""
 
 from __future__ import annotations
 

@@ -12,7 +12,8 @@ from lr_sglang.programs.judge import PROMPTS, JudgePrompt
 
 @dataclass(frozen=True)
 class Setup:
-    """The argument of a verifier's ``make``. A verifier that asks another one passes it on to ``lr.make_verifier``.
+    """The argument of a verifier's ``make``. A verifier that asks another one passes it on to
+    ``lr.make_verifier``.
 
     Attributes:
         roles: the runtimes of the deployment, by role.
@@ -45,5 +46,7 @@ class Setup:
         """
         name = self.judge_prompt or "paper"
         if name not in PROMPTS:
-            raise ConfigError(f"no judge prompt is called {name!r}", hint=f"one of {', '.join(PROMPTS)}")
+            raise ConfigError(
+                f"no judge prompt is called {name!r}", hint=f"one of {', '.join(PROMPTS)}"
+            )
         return PROMPTS[name]

@@ -1,8 +1,10 @@
-"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Does not import SGLang.
+"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Does not
+import SGLang.
 
-name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3, cascade:FILE.json, ...
-FILE.py:CLASS[:argument]  a verifier from a file
-NAME[:argument]         a verifier of an installed package, by the entry point group ``lr_sglang.verifiers``
+name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
+cascade:FILE.json, ... FILE.py:CLASS[:argument]  a verifier from a file
+NAME[:argument]         a verifier of an installed package, by the entry point group
+``lr_sglang.verifiers``
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ class Chosen:
 
     Attributes:
         kind: one of ``NAMES``, or empty for a verifier that is not built in.
-        file, name: the file and class of such a verifier; without a file, ``name`` is an entry point.
+        file, name: the file and class of such a verifier; without a file, ``name`` is an entry
+            point.
     """
 
     kind: str
@@ -50,7 +53,9 @@ class Chosen:
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage of a cascade. It decides if the score passes a limit (None: it has none); else the next stage does."""
+    """A stage of a cascade. It decides if the score passes a limit (None: it has none); else the
+    next stage does.
+    """
 
     verifier: str
     reject_below: float | None = None
@@ -60,7 +65,11 @@ class Stage:
         """Whether the stage accepts a verdict with this score; None if it does not decide."""
         if score is not None and self.accept_above is not None and score >= self.accept_above:
             return True
-        return False if score is not None and self.reject_below is not None and score < self.reject_below else None
+        return (
+            False
+            if score is not None and self.reject_below is not None and score < self.reject_below
+            else None
+        )
 
 
 def parse(text: str) -> Chosen:
@@ -86,13 +95,19 @@ def parse(text: str) -> Chosen:
 def _all(text: str) -> list[Chosen]:
     """A verifier, or the stages of a cascade."""
     chosen = parse(text)
-    return [parse(it.verifier) for it in stages(chosen.argument)] if chosen.kind == "cascade" else [chosen]
+    return (
+        [parse(it.verifier) for it in stages(chosen.argument)]
+        if chosen.kind == "cascade"
+        else [chosen]
+    )
 
 
 def asks(text: str) -> frozenset[Role]:
     """The roles that a verifier asks. One that is not built in may ask target and judge."""
     any_of: tuple[Role, ...] = ("target", "judge")
-    return frozenset(role for one in _all(text) for role in (ASKS[one.kind] if one.kind else any_of))
+    return frozenset(
+        role for one in _all(text) for role in (ASKS[one.kind] if one.kind else any_of)
+    )
 
 
 def needs_judge(text: str) -> bool:
@@ -116,7 +131,9 @@ def _check(kind: str, argument: str) -> None:
             raise no_embedding()
     elif kind == "likelihood":
         likelihood(argument)
-    elif kind == "cascade" and any(parse(stage.verifier).kind == "cascade" for stage in stages(argument)):
+    elif kind == "cascade" and any(
+        parse(stage.verifier).kind == "cascade" for stage in stages(argument)
+    ):
         raise ConfigError("a cascade has no cascade among its stages")
 
 
@@ -151,12 +168,16 @@ def number(kind: str, text: str) -> float:
     if not low <= value <= high:
         what = "acceptance rate" if kind in ("random", "oracle") else "threshold"
         span = f"{low:g} to {high:g}" if low > -math.inf else f"at most {high:g}"
-        raise ConfigError(f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {kind}:{usual}")
+        raise ConfigError(
+            f"{kind}: {text!r} is no {what} ({span})", hint=f"for example {kind}:{usual}"
+        )
     return value
 
 
 def embedding(argument: str) -> tuple[float, str]:
-    """Threshold and model of ``[THRESHOLD][:MODEL]``; the paper's are .85 and .95 of all-mpnet-base-v2."""
+    """Threshold and model of ``[THRESHOLD][:MODEL]``; the paper's are .85 and .95 of
+    all-mpnet-base-v2.
+    """
     threshold, _, model = argument.partition(":")
     return number("embedding", threshold), model or MODEL
 
@@ -170,7 +191,8 @@ def likelihood(argument: str) -> tuple[float, Literal["mean", "min"]]:
 
 
 def stages(argument: str) -> tuple[Stage, ...]:
-    """The stages, in order, of ``cascade:A,B,...``, of which only the last decides, or of ``cascade:FILE.json``.
+    """The stages, in order, of ``cascade:A,B,...``, of which only the last decides, or of
+    ``cascade:FILE.json``.
 
     Raises:
         ConfigError: the file cannot be read, or contains no cascade.
@@ -182,14 +204,20 @@ def stages(argument: str) -> tuple[Stage, ...]:
             raise ConfigError("a cascade has at least two stages", hint=hint)
         return tuple(map(Stage, names))
     try:
-        table: dict[str, Any] = json.loads(plugin_files.expanded(argument).read_text(encoding="utf-8"))
+        table: dict[str, Any] = json.loads(
+            plugin_files.expanded(argument).read_text(encoding="utf-8")
+        )
         return (*map(_stage, table["stages"]), Stage(str(table["last"])))
     except OSError as error:
         raise ConfigError(f"cannot read {argument}: {error.strerror}", hint=hint) from error
     except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(f"{argument}: no parameters of a cascade ({error!r})", hint=hint) from error
+        raise ConfigError(
+            f"{argument}: no parameters of a cascade ({error!r})", hint=hint
+        ) from error
 
 
 def _stage(row: dict[str, Any]) -> Stage:
     bounds = (row.get(key) for key in ("reject_below", "accept_above"))
-    return Stage(str(row["verifier"]), *(None if bound is None else float(bound) for bound in bounds))
+    return Stage(
+        str(row["verifier"]), *(None if bound is None else float(bound) for bound in bounds)
+    )

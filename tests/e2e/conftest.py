@@ -34,8 +34,8 @@ class Pocket:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that share servers come first: two cores are enough for one set of servers, and tests with others of their
-    own have no idle ones beside them.
+    """Tests that share servers come first: two cores are enough for one set of servers, and tests
+    with others of their own have no idle ones beside them.
     """
     here = Path(__file__).parent
     for item in items:
@@ -50,13 +50,20 @@ def _turn(item: pytest.Item) -> int:
 
 @pytest.fixture(scope="session")
 def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
-    """Starts three servers, once per session. Tests that use it share them: leave nothing running."""
+    """Starts three servers, once per session. Tests that use it share them: leave
+    nothing running.
+    """
     deployment = load_deployment("pocket")
     for role in ROLES if MODELS else ():
         deployment = override_all(deployment, {role: f"{MODELS}/{role}"})
-    # The target reports when each request entered it, so that its reuse of prefixes is known exactly; speculation has
-    # servers of its own (test_token_layer.py).
-    target = deployment.runtimes["target"].replace(extra={"enable-metrics": True}, token_layer=TokenLayer())
+    # The target reports when each request entered it, so that its reuse of prefixes is known
+    # exactly; speculation has servers of its own (test_token_layer.py).
+    target = deployment.runtimes["target"].replace(
+        extra={"enable-metrics": True}, token_layer=TokenLayer()
+    )
     deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
-    with launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet, connected(fleet) as roles:
+    with (
+        launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet,
+        connected(fleet) as roles,
+    ):
         yield Pocket(roles, fleet)

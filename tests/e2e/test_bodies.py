@@ -1,4 +1,6 @@
-"""A target in a larger body: at temperature 0 the same answers in every mode, layer and way of loading."""
+"""A target in a larger body: at temperature 0 the same answers in every mode, layer and way of
+loading.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,10 @@ from lr_sglang import tasks
 from lr_sglang.runtimes import load_deployment
 from tests.e2e.conftest import full
 
-pytestmark = [pytest.mark.skipif(not full, reason="minutes: only in test-full"), pytest.mark.timeout(1800)]
+pytestmark = [
+    pytest.mark.skipif(not full, reason="minutes: only in test-full"),
+    pytest.mark.timeout(1800),
+]
 
 ROOT = Path(__file__).parents[2]
 BODY = "pocket:target@512x1024x28"
@@ -27,12 +32,34 @@ def answers(
     folder: Path, *options: str, questions: int, deployment: str = "pocket", target: str = BODY
 ) -> dict[str, list[str]]:
     """The texts of every mode, in the order of the questions."""
-    command = [sys.executable, ROOT / "cli.py", "run", "--deployment", deployment, "--target", target]
-    command += ["--task", "pocket", "--temperature", "0", "--limit", str(questions), "--output", folder, *options]
-    done = subprocess.run(command, cwd=folder.parent, capture_output=True, text=True, timeout=1700, check=False)
+    command = [
+        sys.executable,
+        ROOT / "cli.py",
+        "run",
+        "--deployment",
+        deployment,
+        "--target",
+        target,
+    ]
+    command += [
+        "--task",
+        "pocket",
+        "--temperature",
+        "0",
+        "--limit",
+        str(questions),
+        "--output",
+        folder,
+        *options,
+    ]
+    done = subprocess.run(
+        command, cwd=folder.parent, capture_output=True, text=True, timeout=1700, check=False
+    )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = {}
-    records = [json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()]
+    records = [
+        json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()
+    ]
     for record in sorted(records, key=lambda record: str(record["question_id"])):
         found.setdefault(record["mode"], []).append(record["text"])
     return found
@@ -42,7 +69,9 @@ def test_a_body_computed_in_memory_answers_the_same(tmp_path: Path) -> None:
     texts = answers(tmp_path / "plain", "--mode", "autoregressive", questions=8)["autoregressive"]
     own = tmp_path / "computed.toml"
     own.write_text('[runtimes.target]\nmodel = "x"\nextra = { load-format = "private" }\n', "utf-8")
-    computed = answers(tmp_path / "computed", "--mode", "autoregressive", questions=8, deployment=str(own))
+    computed = answers(
+        tmp_path / "computed", "--mode", "autoregressive", questions=8, deployment=str(own)
+    )
     assert len(texts) == 8 and all("boxed" in text for text in texts)
     assert computed["autoregressive"] == texts
 
@@ -73,7 +102,9 @@ def test_a_hundred_problems_are_answered_alike(
 
 @pytest.mark.parametrize("draft", ["pocket:draft", "pocket:target"])
 def test_in_float32_every_layer_gives_plain_decodings_answers(draft: str) -> None:
-    found = Comparison(variant(load_deployment("pocket-body"), draft=draft, dtype="float32"), QUESTIONS)
+    found = Comparison(
+        variant(load_deployment("pocket-body"), draft=draft, dtype="float32"), QUESTIONS
+    )
     assert found.equal == [len(QUESTIONS)] * len(found.equal)
     assert found.judged and (found.accepted or draft == "pocket:draft")
 

@@ -1,5 +1,6 @@
-"""Clients that others wrote, at new versions and in environments of their own (``scripts/clients.sh``), against
-``lr-sglang serve`` over real SGLang servers: as ``docs/clients.md`` shows them, and what else they do by default.
+"""Clients that others wrote, at new versions and in environments of their own
+(``scripts/clients.sh``), against ``lr-sglang serve`` over real SGLang servers: as
+``docs/clients.md`` shows them, and what else they do by default.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from tests.serving import Process, serving
 
 MODEL, ADDRESS = "pocket:target", "http://localhost:8000"
 BLOCKS = [block for block in blocks() if block.page == "docs/clients.md"]
-PYTHON = {re.search('title="(.*)"', b.info)[1]: b.body for b in BLOCKS if b.info.startswith("python")}  # type: ignore[index]
+PYTHON = {
+    re.search('title="(.*)"', b.info)[1]: b.body for b in BLOCKS if b.info.startswith("python")
+}  # type: ignore[index]
 SHELL = {block.body.split("\\")[0].split()[-1]: block.body for block in BLOCKS if not block.info}
 RUNS = {"local-chat-completions", "local-completions"}
 QUESTIONS = 50 if full else 4
@@ -29,20 +32,34 @@ ANSWER = "17"  # of the page's question
 
 @pytest.fixture(scope="module")
 def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    options = ("--model-name", MODEL, "--concurrency", 4, "--temperature", 0)  # the page's requests have none
+    options = (
+        "--model-name",
+        MODEL,
+        "--concurrency",
+        4,
+        "--temperature",
+        0,
+    )  # the page's requests have none
     with serving(tmp_path_factory.mktemp("others"), pocket.fleet.urls, *options) as process:
         yield process
         assert "Traceback" not in process.said
 
 
-def call(command: str, url: str, folder: Path, environment: str = "clients", given: str = "") -> str:
+def call(
+    command: str, url: str, folder: Path, environment: str = "clients", given: str = ""
+) -> str:
     """What a line of shell says, in one of the environments, with the page's address replaced."""
     programs = ROOT / f".venv-{environment}" / "bin"
     if not (programs.parent / ".ready").exists():
-        assert os.environ.get("CI") != "true", "no clients, although CI=true: scripts/clients.sh brings them"
+        assert os.environ.get("CI") != "true", (
+            "no clients, although CI=true: scripts/clients.sh brings them"
+        )
         pytest.skip("these clients are not on this machine: scripts/clients.sh brings them")
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
-    homes = {name: str(folder) for name in ("LLM_USER_PATH", "INSPECT_LOG_DIR", "HF_HOME", "XDG_DATA_HOME")}
+    homes = {
+        name: str(folder)
+        for name in ("LLM_USER_PATH", "INSPECT_LOG_DIR", "HF_HOME", "XDG_DATA_HOME")
+    }
     offline = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1"}
     done = subprocess.run(
         ["bash", "-c", command.replace(ADDRESS, url)],
@@ -68,7 +85,9 @@ def test_llm_answers(endpoint, tmp_path):
     assert yaml.safe_load(setting)[0]["model_name"] == MODEL
     (tmp_path / "extra-openai-models.yaml").write_text(setting.replace(ADDRESS, endpoint.url))
     (line,) = [body for name, body in SHELL.items() if name not in RUNS]
-    assert ANSWER in call(line.strip(), endpoint.url, tmp_path)  # in a stream; test_serve_clients.py has it whole
+    assert ANSWER in call(
+        line.strip(), endpoint.url, tmp_path
+    )  # in a stream; test_serve_clients.py has it whole
 
 
 def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
@@ -78,7 +97,10 @@ def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
     (file,) = folder.rglob("results_*.json")
     found = json.loads(file.read_text("utf-8"))
     assert found["n-samples"]["pocket"]["effective"] == QUESTIONS
-    right, error = (found["results"]["pocket"][f"{kind},last-number"] for kind in ("exact_match", "exact_match_stderr"))
+    right, error = (
+        found["results"]["pocket"][f"{kind},last-number"]
+        for kind in ("exact_match", "exact_match_stderr")
+    )
     return right, error
 
 
@@ -167,6 +189,8 @@ MORE = {"openai": OPENAI, "litellm": LITELLM}
 def test_what_the_page_shows_of_it_answers_and_so_does_the_rest(name, endpoint, pocket, tmp_path):
     environment = "litellm" if name == "litellm" else "clients"
     program = f"{PYTHON[name]}\n{MORE.get(name, '')}"
-    said = call(f"python - {pocket.fleet.urls['target']}", endpoint.url, tmp_path, environment, program)
+    said = call(
+        f"python - {pocket.fleet.urls['target']}", endpoint.url, tmp_path, environment, program
+    )
     # the target's own temperature is that of Anthropic's messages: its answer may be a wrong one
     assert said.strip() if name == "anthropic" else ANSWER in said

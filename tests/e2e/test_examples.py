@@ -1,4 +1,6 @@
-"""The examples run, on the session's servers: each as the function it is, for a process would import SGLang again."""
+"""The examples run, on the session's servers: each as the function it is, for a process would
+import SGLang again.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,17 @@ from lr_sglang.config import ROLES
 from tests.e2e.conftest import Pocket
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-QUESTION = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
+QUESTION = (
+    "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
+)
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 
 
 @pytest.fixture
 def running(pocket: Pocket, tmp_path: Path) -> Path:
-    """A deployment file of the servers that are up: greedy, in the schedule in which no draft comes too late."""
+    """A deployment file of the servers that are up: greedy, in the schedule in which no draft comes
+    too late.
+    """
     path = tmp_path / "running.toml"
     runtimes = "".join(f'[runtimes.{role}]\nurl = "{pocket.fleet.urls[role]}"\n' for role in ROLES)
     how = '[lookahead]\nschedule = "sync"\n[sampling]\ntemperature = 0.0\n'
@@ -39,7 +45,15 @@ def module(name: str) -> ModuleType:
 
 
 def test_asking_as_a_script(running: Path, tmp_path: Path) -> None:
-    command = [sys.executable, EXAMPLES / "ask.py", QUESTION, "--deployment", running, "--logs", tmp_path]
+    command = [
+        sys.executable,
+        EXAMPLES / "ask.py",
+        QUESTION,
+        "--deployment",
+        running,
+        "--logs",
+        tmp_path,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "\\boxed{" in done.stdout

@@ -1,6 +1,8 @@
-"""Ctrl-C on a command that started its own servers: nothing runs on, and the output can be gone on with.
+"""Ctrl-C on a command that started its own servers: nothing runs on, and the output can be gone on
+with.
 
-A server takes long to start: an ordinary run interrupts the benchmark of test_bench.py, which has one of its own.
+A server takes long to start: an ordinary run interrupts the benchmark of test_bench.py, which has
+one of its own.
 """
 
 import json
@@ -20,7 +22,9 @@ ROOT = Path(__file__).parents[2]
 
 def descendants(pid):
     """Process ids of all children, theirs too."""
-    listed = subprocess.run(["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    listed = subprocess.run(
+        ["ps", "-eo", "pid=,ppid="], capture_output=True, text=True, check=True
+    ).stdout
     pairs = [tuple(map(int, line.split())) for line in listed.splitlines()]
     found, new = set(), {pid}
     while new:
@@ -41,7 +45,9 @@ def _stat(pid):
 
 
 def interrupted(process):
-    """Sends Ctrl-C, and says what the command wrote on its standard error; all that it started must be gone."""
+    """Sends Ctrl-C, and says what the command wrote on its standard error; all that it started must
+    be gone.
+    """
     family = descendants(process.pid)
     assert len(family) >= 3  # the guardian, the server and its scheduler at least
     process.send_signal(signal.SIGINT)
@@ -60,7 +66,12 @@ def test_ctrl_c_leaves_no_process(tmp_path):
     command = [sys.executable, "cli.py", "run", "--task", "pocket", "--mode", "autoregressive"]
     output = ["--target", "pocket:target", "--output", str(tmp_path)]
     process = subprocess.Popen(
-        [*command, *output], cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=os.environ
+        [*command, *output],
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=os.environ,
     )
     path, deadline = tmp_path / "records.jsonl", time.monotonic() + 300
     while not path.exists() or path.read_bytes().count(b"\n") < 2:

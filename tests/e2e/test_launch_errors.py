@@ -1,4 +1,6 @@
-"""Real SGLang servers that cannot start: what is said, how soon, and that nothing is left running."""
+"""Real SGLang servers that cannot start: what is said, how soon, and that nothing is
+left running.
+"""
 
 from __future__ import annotations
 
@@ -67,14 +69,22 @@ def test_the_flags_read_from_sglangs_source_are_those_of_its_parser():
     parser = argparse.ArgumentParser(add_help=False)
     ServerArgs.add_cli_args(parser)
     server_options.check(
-        [text[2:] for action in parser._actions for text in action.option_strings if text[:2] == "--"], ""
+        [
+            text[2:]
+            for action in parser._actions
+            for text in action.option_strings
+            if text[:2] == "--"
+        ],
+        "",
     )
 
 
 def test_a_directory_that_is_no_model_ends_while_starting(tmp_path, nothing_left):
     """It dies in the first process, when the configuration is read."""
     (tmp_path / "garbage").mkdir()
-    (tmp_path / "garbage" / "config.json").write_text('{"model_type": "qwen3", "hidden_size": "many"')
+    (tmp_path / "garbage" / "config.json").write_text(
+        '{"model_type": "qwen3", "hidden_size": "many"'
+    )
     with pytest.raises(LaunchError) as caught:
         launch(alone(model=str(tmp_path / "garbage")), tmp_path / "logs", timeout=200)
     error = caught.value

@@ -1,5 +1,6 @@
-"""A deployment that ``lr-sglang launch`` keeps up, and a program that stands in the documents: from the command line,
-from Python and by the endpoint. Real servers; in an ordinary run the draft is the session's.
+"""A deployment that ``lr-sglang launch`` keeps up, and a program that stands in the documents: from
+the command line, from Python and by the endpoint. Real servers; in an ordinary run the draft is the
+session's.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from tests import overlap
 from tests.e2e.conftest import Pocket, full
 
 ROOT = Path(__file__).parents[2]
-QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
+QUESTION = (
+    "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
+)
 
 
 def program() -> str:
     """The first program of the page, as it is to be put into a file: without its last lines."""
-    code = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "programs.md").read_text("utf-8"), re.DOTALL)[0]
+    code = re.findall(
+        r"```python\n(.*?)```", (ROOT / "docs" / "programs.md").read_text("utf-8"), re.DOTALL
+    )[0]
     return str(code.split("\nwith lr.deployment")[0])
 
 
@@ -44,14 +49,18 @@ class Home:
         out = (self.path / f"{arguments[0]}.txt").open("w")
         command = [sys.executable, ROOT / "cli.py", *arguments]
         with out:
-            made = subprocess.Popen(command, cwd=self.path, stdout=out, stderr=subprocess.STDOUT, text=True)
+            made = subprocess.Popen(
+                command, cwd=self.path, stdout=out, stderr=subprocess.STDOUT, text=True
+            )
         self.started.append(made)
         return made
 
     def said(self, name: str) -> str:
         return (self.path / f"{name}.txt").read_text("utf-8")
 
-    def wait(self, process: subprocess.Popen[str], name: str, there: Callable[[str], Any], seconds: float) -> Any:
+    def wait(
+        self, process: subprocess.Popen[str], name: str, there: Callable[[str], Any], seconds: float
+    ) -> Any:
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline and process.poll() is None:
             if found := there(self.said(name)):
@@ -61,7 +70,9 @@ class Home:
 
     def call(self, *arguments: str) -> str:
         command = [sys.executable, ROOT / "cli.py", *arguments]
-        done = subprocess.run(command, cwd=self.path, capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run(
+            command, cwd=self.path, capture_output=True, text=True, timeout=120, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -92,7 +103,9 @@ def shared(pocket: Pocket) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def up(home: Home, shared: dict[str, str]) -> subprocess.Popen[str]:
-    process = home.start("launch", "pocket", *(word for role, url in shared.items() for word in (f"--{role}", url)))
+    process = home.start(
+        "launch", "pocket", *(word for role, url in shared.items() for word in (f"--{role}", url))
+    )
     home.wait(process, "launch", lambda said: said.count("http://127.0.0.1") >= len(ROLES), 280)
     return process
 
@@ -108,14 +121,31 @@ def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) 
 
 
 def test_modes_side_by_side(home: Home, up: object) -> None:
-    given = ("--task", "pocket", "--limit", str(overlap.ANSWERS), "--modes", "lookahead,autoregressive")
+    given = (
+        "--task",
+        "pocket",
+        "--limit",
+        str(overlap.ANSWERS),
+        "--modes",
+        "lookahead,autoregressive",
+    )
     assert "Table 1" in home.call("bench", "--attach", "pocket", *given, "--output", "bench")
-    assert any(overlap.of_record(record) for record in home.records("bench") if record["mode"] == "lookahead")
+    assert any(
+        overlap.of_record(record)
+        for record in home.records("bench")
+        if record["mode"] == "lookahead"
+    )
 
 
 def test_whether_it_pays(home: Home, up: object) -> None:
-    found = json.loads(home.call("try", "--attach", "pocket", "--task", "pocket", "--limit", "3", "--json"))
-    assert (found["mode"], found["plain"], found["speedup"]["questions"]) == ("lookahead", "autoregressive", 3)
+    found = json.loads(
+        home.call("try", "--attach", "pocket", "--task", "pocket", "--limit", "3", "--json")
+    )
+    assert (found["mode"], found["plain"], found["speedup"]["questions"]) == (
+        "lookahead",
+        "autoregressive",
+        3,
+    )
     assert found["target_tokens"]["generated"][1] == 1.0
 
 
@@ -130,7 +160,9 @@ def test_from_python(home: Home, up: object) -> None:
 def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> None:
     serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
     try:
-        url = home.wait(serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 240)[0]
+        url = home.wait(
+            serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 240
+        )[0]
         models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
         said = [{"role": "user", "content": QUESTION}]
         body = {"model": models[0]["id"], "messages": said, "lookahead": {"trace": True}}
@@ -141,7 +173,9 @@ def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> No
             return bool(program) or overlap.of_trace(reply.json()["lookahead"]["trace"])
 
         assert overlap.in_one_of(ask)
-        assert "requests at a time" not in home.said("serve"), "launched with room for what attaches by default"
+        assert "requests at a time" not in home.said("serve"), (
+            "launched with room for what attaches by default"
+        )
     finally:
         serving.send_signal(signal.SIGTERM)
         ended = serving.wait(60)
@@ -159,7 +193,9 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
     assert "up: pocket" not in home.call("launch", "--list")
 
 
-@pytest.mark.skipif(not full, reason="a start of a server more, and C++ to compile: only in test-full")
+@pytest.mark.skipif(
+    not full, reason="a start of a server more, and C++ to compile: only in test-full"
+)
 def test_priming_fills_the_caches_and_leaves_no_server(home: Home, tmp_path: Path) -> None:
     given = ("--target", "pocket:target", "--mode", "sd", "--name", "primed", "--prime", "--json")
     command = [sys.executable, ROOT / "cli.py", "launch", *given]
@@ -174,8 +210,12 @@ def test_priming_fills_the_caches_and_leaves_no_server(home: Home, tmp_path: Pat
     )
     assert done.returncode == 0, done.stderr
     caches = json.loads(done.stdout)["caches"].values()
-    assert any(one["after"]["size"] > one["before"]["size"] == 0 for one in caches)  # the corpus of n-grams is C++
-    assert not [one for one in Path("/proc").glob("[0-9]*/environ") if f"HOME={tmp_path}\0" in _read(one)]
+    assert any(
+        one["after"]["size"] > one["before"]["size"] == 0 for one in caches
+    )  # the corpus of n-grams is C++
+    assert not [
+        one for one in Path("/proc").glob("[0-9]*/environ") if f"HOME={tmp_path}\0" in _read(one)
+    ]
 
 
 def _read(path: Path) -> str:

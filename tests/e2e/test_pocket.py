@@ -34,18 +34,30 @@ def answer(
     most: int = 100,
 ) -> Trace:
     """One question; ``schedule`` None is the baseline. ``most`` is the tokens of a step."""
-    look = Lookahead(schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most)  # type: ignore[arg-type]
+    look = Lookahead(
+        schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most
+    )  # type: ignore[arg-type]
     judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
-    job = AnswerRequest(look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id)
+    job = AnswerRequest(
+        look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id
+    )
     program = lookahead if schedule else autoregressive
-    program.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
+    program.run(
+        [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
+    )
     return job.record
 
 
 def load(pocket: Pocket) -> dict[str, int]:
     """Requests that each server says it has, running or waiting."""
-    loads = {role: call(b.transport.get("/v1/loads"), b.loop)["loads"] for role, b in pocket.roles.items()}
-    return {role: sum(x["num_running_reqs"] + x["num_waiting_reqs"] for x in each) for role, each in loads.items()}
+    loads = {
+        role: call(b.transport.get("/v1/loads"), b.loop)["loads"]
+        for role, b in pocket.roles.items()
+    }
+    return {
+        role: sum(x["num_running_reqs"] + x["num_waiting_reqs"] for x in each)
+        for role, each in loads.items()
+    }
 
 
 def assert_idle(pocket: Pocket, within: float = 1.0) -> None:
@@ -97,11 +109,17 @@ def test_with_the_exact_verifier_the_answer_is_the_targets_own(
 def test_steps_that_the_target_writes_in_one_generation_are_its_own(
     pocket: Pocket, plain: dict[str, Trace], schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As ``--mode auto`` has them written while looking ahead does not pay: here after every third step."""
+    """As ``--mode auto`` has them written while looking ahead does not pay: here after every third
+    step.
+    """
 
     def tokens_alone(self: Policy) -> int:
         root = self.tree.root
-        return 0 if root.position % 3 or root.expanding or root.children else min(60, self.tree.room(root))
+        return (
+            0
+            if root.position % 3 or root.expanding or root.children
+            else min(60, self.tree.room(root))
+        )
 
     monkeypatch.setattr(Policy, "tokens_alone", tokens_alone)
     traces = [answer(pocket, question, schedule, 0.0, "exact") for question in PROBLEMS]
@@ -138,7 +156,9 @@ def test_the_judge_accepts_other_words_for_the_same(pocket: Pocket, schedule: st
 
 
 def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
-    """On the pocket task, and after a prompt of 1,000 tokens (async: a branch's sibling was prefilled before)."""
+    """On the pocket task, and after a prompt of 1,000 tokens (async: a branch's sibling was
+    prefilled before).
+    """
     long = " ".join(q.question for q in tasks.load("pocket", limit=40))
     ids = pocket.roles["target"].tokenizer.encode(long)[:1000]
     text = pocket.roles["target"].tokenizer.decode(ids)
@@ -148,15 +168,19 @@ def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
         tokens = trace.tokens()["target"]
         assert tokens["shareable"] > 0
         assert tokens["reuse"] >= 0.98, question.id
-        # what a branch had to compute is at most the last drafted step, where its sibling was prefilled before; on a
-        # busy machine two may go together, and then it had to compute what nobody had before
+        # what a branch had to compute is at most the last drafted step, where its sibling was
+        # prefilled before; on a busy machine two may go together, and then it had to compute what
+        # nobody had before
         for branch in trace.of("target")[1:]:
             if branch.cached_tokens is not None and branch.shared_tokens is not None:
                 missed = branch.prompt_tokens - branch.cached_tokens
                 assert missed <= max(101, branch.prompt_tokens - branch.shared_tokens), branch
         if question.id == "long":
             assert trace.prompt_tokens >= 1000
-            assert max(branch.cached_tokens or 0 for branch in trace.of("target")) >= trace.prompt_tokens - 1
+            assert (
+                max(branch.cached_tokens or 0 for branch in trace.of("target"))
+                >= trace.prompt_tokens - 1
+            )
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pocket) -> None:
@@ -164,7 +188,10 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
     def sampled(sample: int) -> tuple[int, ...]:
         job = AnswerRequest(
-            sampling=Sampling(temperature=1.0), limits=Limits(max_tokens=80), question="seed", sample=sample
+            sampling=Sampling(temperature=1.0),
+            limits=Limits(max_tokens=80),
+            question="seed",
+            sample=sample,
         )
         message = {"role": "user", "content": question.question}
         autoregressive.run([message], job, backend=pocket.roles["target"])
@@ -179,7 +206,9 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
-def test_after_a_cancel_the_runtimes_are_idle_within_a_second(pocket: Pocket, milliseconds: int) -> None:
+def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
+    pocket: Pocket, milliseconds: int
+) -> None:
     judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
     job = AnswerRequest(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
     message = {"role": "user", "content": PROBLEMS[0].question}

@@ -28,7 +28,14 @@ OPTIONS = {
     "budget_forcing": ":most=300",
 }
 # Of those the pocket models know the prompt; they were never taught to plan or to wait.
-KNOWN = ("lookahead", "autoregressive", "self_consistency", "best_of_n", "specreason", "tree_search")
+KNOWN = (
+    "lookahead",
+    "autoregressive",
+    "self_consistency",
+    "best_of_n",
+    "specreason",
+    "tree_search",
+)
 
 
 @pytest.mark.parametrize("name", program_registry.names())
@@ -44,7 +51,9 @@ def test_the_gallery(pocket: Pocket, name: str) -> None:
         records = list(runner.run(plan(questions, ("lookahead",))))
     for record in records:
         assert record["error"] is None and record["text"].strip() and record["steps"]
-        assert record["tokens"]["used"] + record["tokens"]["wasted"] == record["tokens"]["generated"]
+        assert (
+            record["tokens"]["used"] + record["tokens"]["wasted"] == record["tokens"]["generated"]
+        )
         assert record["program"]["generations"] or name in ("lookahead", "autoregressive")
     if name in KNOWN:
         assert sum(record["answer"] is not None for record in records) > len(records) / 2
@@ -58,8 +67,18 @@ def test_the_command_line_and_a_file(pocket: Pocket, tmp_path: Path) -> None:
         "    lr.converse(s, messages)\n    s += lr.lookahead('answer', max_tokens=200)\n"
         "    s['answer'] = word + s['answer']\n"
     )
-    question = "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
-    given = ["run", question, "--program", f"{file}:mine:word=So: ", "--judge-prompt", "pocket", "--json"]
+    question = (
+        "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
+    )
+    given = [
+        "run",
+        question,
+        "--program",
+        f"{file}:mine:word=So: ",
+        "--judge-prompt",
+        "pocket",
+        "--json",
+    ]
     done = CliRunner().invoke(cli, [*given, *pocket.attach, "--output", str(tmp_path / "out")])
     assert done.exit_code == 0, done.output
     record = json.loads((tmp_path / "out" / "records.jsonl").read_text().splitlines()[0])

@@ -1,4 +1,6 @@
-"""Two real target workers behind SGLang's own router. One of them is the session's, the other is started here."""
+"""Two real target workers behind SGLang's own router. One of them is the session's, the other is
+started here.
+"""
 
 from __future__ import annotations
 
@@ -71,7 +73,11 @@ def in_flight(router: str, worker: str) -> int:
 def served(worker: str) -> float:
     """Requests that a worker has ended."""
     lines = _pool.request("GET", f"{worker}/metrics", timeout=10).data.decode().splitlines()
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines if line.startswith("sglang:num_requests_total"))
+    return sum(
+        float(line.rsplit(" ", 1)[1])
+        for line in lines
+        if line.startswith("sglang:num_requests_total")
+    )
 
 
 @contextmanager
@@ -79,8 +85,23 @@ def router(workers: list[str], log: Path) -> Iterator[str]:
     """SGLang's router as one starts it, with its defaults."""
     front, metrics = Reservation(), Reservation()
     url = f"http://127.0.0.1:{front.port}"
-    command = [sys.executable, "-m", "sglang_router.launch_router", "--host", "127.0.0.1", "--port", str(front.port)]
-    command += ["--prometheus-port", str(metrics.port), "--prometheus-host", "127.0.0.1", "--worker-urls", *workers]
+    command = [
+        sys.executable,
+        "-m",
+        "sglang_router.launch_router",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(front.port),
+    ]
+    command += [
+        "--prometheus-port",
+        str(metrics.port),
+        "--prometheus-host",
+        "127.0.0.1",
+        "--worker-urls",
+        *workers,
+    ]
     command += ["--policy", "manual", "--assignment-mode", "min_load"]
     front.release()
     metrics.release()
@@ -112,7 +133,9 @@ def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
         with router(workers, logs / "router.log") as url:
             file = logs / "routed.toml"
             urls = {"target": url, "draft": pocket.fleet.urls["draft"]}
-            file.write_text("".join(f'[runtimes.{role}]\nurl = "{at}"\n' for role, at in urls.items()))
+            file.write_text(
+                "".join(f'[runtimes.{role}]\nurl = "{at}"\n' for role, at in urls.items())
+            )
             with launch(load_deployment(str(file)), logs) as fleet, connected(fleet) as roles:
                 yield Routed(Pocket(roles, fleet), url, workers, second.servers["target"], file)
 
@@ -140,8 +163,14 @@ def expected(pocket: Pocket) -> dict[str, tuple[int, ...]]:
 def test_a_backend_knows_of_its_workers(pocket: Pocket, routed: Routed) -> None:
     behind, alone = routed.pocket.roles["target"], pocket.roles["target"]
     assert sorted(routed.transport.workers) == sorted(routed.workers)
-    assert alone.max_running_requests and behind.max_running_requests == 2 * alone.max_running_requests
-    assert (behind.context, behind.seeded, behind.token_layer) == (alone.context, alone.seeded, alone.token_layer)
+    assert (
+        alone.max_running_requests and behind.max_running_requests == 2 * alone.max_running_requests
+    )
+    assert (behind.context, behind.seeded, behind.token_layer) == (
+        alone.context,
+        alone.seeded,
+        alone.token_layer,
+    )
 
 
 def test_answers_are_the_targets_own_and_branches_stay_together(
@@ -154,7 +183,9 @@ def test_answers_are_the_targets_own_and_branches_stay_together(
         assert isinstance(trace, Trace), trace
         assert tuple(trace.ids) == expected[question.id]
         assert_complete(trace)
-    assert all(after > then for after, then in zip(map(served, routed.workers), before, strict=True)), "one had nothing"
+    assert all(
+        after > then for after, then in zip(map(served, routed.workers), before, strict=True)
+    ), "one had nothing"
     tokens = [trace.tokens()["target"] for trace in traces if isinstance(trace, Trace)]
     reuse = sum(t["cached"] for t in tokens) / sum(t["shareable"] for t in tokens)
     assert reuse > 0.95, tokens
@@ -163,8 +194,14 @@ def test_answers_are_the_targets_own_and_branches_stay_together(
 
 
 def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
-    endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True}}
-    requests, loop = [Request(key=f"abort {n}") for n in range(4)], routed.pocket.roles["target"].loop
+    endless = {
+        "input_ids": [5, 6, 7],
+        "sampling_params": {"max_new_tokens": 1500, "ignore_eos": True},
+    }
+    requests, loop = (
+        [Request(key=f"abort {n}") for n in range(4)],
+        routed.pocket.roles["target"].loop,
+    )
     replies = [asked(routed.transport, loop, endless, request) for request in requests]
     until(lambda: all(running(worker) for worker in routed.workers), 20)
     for request in requests:
@@ -173,18 +210,25 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
     until(lambda: not any(running(worker) for worker in routed.workers), 5)
     idle = time.monotonic() - began
     reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
-    assert idle < 1.5  # a second, and something for a machine that is busy; a closed connection takes two
+    assert (
+        idle < 1.5
+    )  # a second, and something for a machine that is busy; a closed connection takes two
     assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
 
 
-def test_where_workers_cannot_be_told_the_connection_is_closed(routed: Routed, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_workers_cannot_be_told_the_connection_is_closed(
+    routed: Routed, monkeypatch: pytest.MonkeyPatch
+) -> None:
     transport, loop = RouterClient(routed.url, "target"), background()  # it knows of no worker
 
     async def nothing() -> None:
         pass
 
     monkeypatch.setattr(transport, "refresh", nothing)
-    endless = {"input_ids": [5, 6, 7], "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True}}
+    endless = {
+        "input_ids": [5, 6, 7],
+        "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True},
+    }
     request = Request(key="unreachable")
     reply = asked(transport, loop, endless, request)
     until(lambda: any(running(worker) for worker in routed.workers), 20)
@@ -199,13 +243,20 @@ def test_the_command_line_takes_a_router(routed: Routed, pocket: Pocket, tmp_pat
     command = [sys.executable, str(ROOT / "cli.py"), "run", "--target", routed.url]
     command += ["--draft", pocket.fleet.urls["draft"], "--verifier", "exact", "--temperature", "0"]
     done = subprocess.run(
-        [*command, QUESTIONS[0].question], cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False
+        [*command, QUESTIONS[0].question],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert f"\\boxed{{{QUESTIONS[0].answer}}}" in done.stdout
 
 
-def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, tuple[int, ...]]) -> None:
+def test_a_worker_that_dies_costs_no_answer(
+    routed: Routed, expected: dict[str, tuple[int, ...]]
+) -> None:
     """Comes last: afterwards one worker is left."""
     died = threading.Event()
     results: list[tuple[str, Trace | LookaheadError]] = []
@@ -235,5 +286,7 @@ def test_a_worker_that_dies_costs_no_answer(routed: Routed, expected: dict[str, 
         else:
             assert result.retryable, result
     later = [(q.id, ask(routed.pocket, q)) for q in QUESTIONS[:2]]
-    assert all(isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later)
+    assert all(
+        isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later
+    )
     until(lambda: not running(routed.workers[0]), 1)

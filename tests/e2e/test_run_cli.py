@@ -14,7 +14,8 @@ from tests.e2e.conftest import full
 
 ROOT = Path(__file__).parents[2]
 QUESTION = (
-    "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 lamps. How many dollars is the bill?"
+    "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 "
+    "lamps. How many dollars is the bill?"
 )
 COUNT = 40 if full else 5
 
@@ -25,7 +26,9 @@ def call(pocket, tmp_path):
 
     def run(*arguments):
         command = [sys.executable, ROOT / "cli.py", "run", *pocket.attach, *map(str, arguments)]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=300, check=False
+        )
         assert "Traceback" not in done.stderr
         return done
 
@@ -86,7 +89,12 @@ def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
 
 def whole(record, mode):
     """Whether a record says all it should, and says it consistently."""
-    assert (record["mode"], record["error"], record["failures"], record["seeded"]) == (mode, None, {}, True)
+    assert (record["mode"], record["error"], record["failures"], record["seeded"]) == (
+        mode,
+        None,
+        {},
+        True,
+    )
     assert record["finish"] == "stop"
     assert "".join(step["text"] for step in record["steps"]) == record["text"]
     assert record["correct"] == (record["answer"] == record["gold"])
@@ -101,7 +109,11 @@ def whole(record, mode):
         assert record["alpha"] is None and tokens["wasted"] == 0
         assert record["config"]["lookahead"] is None
     else:
-        assert record["judged"] and {step["outcome"] for step in record["steps"]} <= {"accepted", "corrected", "bonus"}
+        assert record["judged"] and {step["outcome"] for step in record["steps"]} <= {
+            "accepted",
+            "corrected",
+            "bonus",
+        }
         assert record["config"]["lookahead"]["depth"] == 6
 
 
@@ -109,7 +121,9 @@ def test_json_is_all_there_is_on_standard_output(call, invoke):
     done = call(QUESTION, "--json", "--temperature", 0, "--verifier", "exact")
     record = json.loads(done.stdout)
     assert done.stderr == ""
-    plain = json.loads(invoke(QUESTION, "--json", "--temperature", 0, "--mode", "autoregressive").stdout)
+    plain = json.loads(
+        invoke(QUESTION, "--json", "--temperature", 0, "--mode", "autoregressive").stdout
+    )
     assert plain["ids_digest"] == record["ids_digest"]
     assert plain["text"] == record["text"]
 
@@ -117,7 +131,9 @@ def test_json_is_all_there_is_on_standard_output(call, invoke):
 def test_a_token_limit_is_kept(invoke):
     record = json.loads(invoke(QUESTION, "--json", "--max-tokens", 20).stdout)
     assert (record["finish"], record["tokens"]["used"]) == ("length", 20)
-    record = json.loads(invoke(QUESTION, "--json", "--max-total-tokens", record["prompt_tokens"] + 7).stdout)
+    record = json.loads(
+        invoke(QUESTION, "--json", "--max-total-tokens", record["prompt_tokens"] + 7).stdout
+    )
     assert record["tokens"]["used"] == 7
     done = invoke(QUESTION, "--max-total-tokens", 5)
     assert done.exit_code == 1

@@ -1,6 +1,6 @@
-"""Route by route and field by field of SGLang's own schema, one request for each: the endpoint answers as the bare
-target does, at temperature 0, whole and in a stream. The schema is what the target says of itself, so that no route
-and no field is forgotten.
+"""Route by route and field by field of SGLang's own schema, one request for each: the endpoint
+answers as the bare target does, at temperature 0, whole and in a stream. The schema is what the
+target says of itself, so that no route and no field is forgotten.
 """
 
 from __future__ import annotations
@@ -20,7 +20,12 @@ from tests.integration.test_serve_target import OURS, REFUSED
 from tests.serving import Process, serving
 
 QUESTION = "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"
-CHAT, COMPLETIONS, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/completions", "/v1/responses", "/v1/messages"
+CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
+    "/v1/chat/completions",
+    "/v1/completions",
+    "/v1/responses",
+    "/v1/messages",
+)
 ASKED = [{"role": "user", "content": QUESTION}]
 # The least that each route takes.
 LEAST: dict[str, dict[str, Any]] = {
@@ -37,7 +42,10 @@ LEAST: dict[str, dict[str, Any]] = {
     **{f"{prefix}/detokenize": {"tokens": [5, 6]} for prefix in ("", "/v1")},
 }
 STREAMED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
-TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
 FLAT = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 ANTHROPICS = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
 FORM = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"type": "integer"}}}
@@ -71,8 +79,17 @@ VALUES: dict[str, Any] = {
 }
 OTHER_VALUES: dict[str, dict[str, Any]] = {
     RESPONSES: {"tools": [FLAT], "prompt": LEAST, "input": ASKED},
-    MESSAGES: {"messages": ASKED, "tools": [ANTHROPICS], "tool_choice": {"type": "auto"}, "temperature": 0.0},
-    "/v1/messages/count_tokens": {"messages": ASKED, "tools": [ANTHROPICS], "tool_choice": {"type": "auto"}},
+    MESSAGES: {
+        "messages": ASKED,
+        "tools": [ANTHROPICS],
+        "tool_choice": {"type": "auto"},
+        "temperature": 0.0,
+    },
+    "/v1/messages/count_tokens": {
+        "messages": ASKED,
+        "tools": [ANTHROPICS],
+        "tool_choice": {"type": "auto"},
+    },
     "/v1/score": {"temperature": 0.5},
     **{f"{prefix}/tokenize": {"prompt": [QUESTION, "a"]} for prefix in ("", "/v1")},
 }
@@ -92,27 +109,41 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def described(pocket: Pocket) -> dict[str, Any]:
     """What the target says of its routes."""
-    found: dict[str, Any] = httpx.get(f"{pocket.fleet.urls['target']}/openapi.json", timeout=60).json()
+    found: dict[str, Any] = httpx.get(
+        f"{pocket.fleet.urls['target']}/openapi.json", timeout=60
+    ).json()
     return found
 
 
 def fields(route: str, described: dict[str, Any]) -> list[tuple[str, Any]]:
-    """Of a route, each with a legal value; and those it may lack and still answer alike, left out."""
+    """Of a route, each with a legal value; and those it may lack and still answer alike,
+    left out.
+    """
     schemas = described["components"]["schemas"]
     paths = described["paths"]  # an alias is not in it
     (body,) = paths.get(route, paths.get(f"/v1{route}"))["post"]["requestBody"]["content"].values()
     named = schemas[body["schema"]["$ref"].rpartition("/")[2]]
     values = {**VALUES, **OTHER_VALUES.get(route, {})}
-    found = {name: values.get(name, legal(one, schemas)) for name, one in named["properties"].items()}
+    found = {
+        name: values.get(name, legal(one, schemas)) for name, one in named["properties"].items()
+    }
     free = {"temperature", *named.get("required", ())}
     without = [(name, LEFT_OUT) for name in LEAST[route] if name not in free]
-    return [(name, value) for name, value in found.items() if name not in {"stream", *ITS_OWN}] + without
+    return [
+        (name, value) for name, value in found.items() if name not in {"stream", *ITS_OWN}
+    ] + without
 
 
-def differences(known: list[tuple[str, Any]], route: str, stream: bool, target: str, endpoint: str) -> dict[str, str]:
+def differences(
+    known: list[tuple[str, Any]], route: str, stream: bool, target: str, endpoint: str
+) -> dict[str, str]:
     """The fields that are answered otherwise, with what is not the same."""
     options = {"stream": stream} if route in STREAMED else {}
-    usage = {"stream_options": {"include_usage": True}} if stream and route in (CHAT, COMPLETIONS) else {}
+    usage = (
+        {"stream_options": {"include_usage": True}}
+        if stream and route in (CHAT, COMPLETIONS)
+        else {}
+    )
     base = {**LEAST[route], **options, **usage}
     itself = httpx.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]
 
@@ -132,7 +163,10 @@ def differences(known: list[tuple[str, Any]], route: str, stream: bool, target: 
 
 
 ROWS = [(route, False) for route in LEAST] + [(route, True) for route in STREAMED]
-LONG = {(CHAT, False), (COMPLETIONS, True)}  # more than forty requests, each as long as those of the other way
+LONG = {
+    (CHAT, False),
+    (COMPLETIONS, True),
+}  # more than forty requests, each as long as those of the other way
 
 
 @pytest.mark.parametrize(("route", "stream"), [row for row in ROWS if full or row not in LONG])
@@ -151,7 +185,9 @@ def test_every_route_of_the_targets_is_in_the_table_or_refused(pocket, endpoint,
         assert httpx.post(endpoint.url + path, json={}, timeout=60).status_code == 404, path
 
 
-@pytest.mark.parametrize("path", ["/v1/models", "/v1/models/{name}", "/v1/models/none", "/health", "/ready"])
+@pytest.mark.parametrize(
+    "path", ["/v1/models", "/v1/models/{name}", "/v1/models/none", "/health", "/ready"]
+)
 def test_what_is_only_read_is_there_as_on_the_target(path, pocket, endpoint):
     target = pocket.fleet.urls["target"]
     name = httpx.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]

@@ -1,5 +1,6 @@
-"""Real SGLang servers that die behind the endpoint which keeps them up: in the middle of an answer, one role after
-another, and at last the endpoint itself. The tests use one another's servers: their order counts.
+"""Real SGLang servers that die behind the endpoint which keeps them up: in the middle of an answer,
+one role after another, and at last the endpoint itself. The tests use one another's servers: their
+order counts.
 """
 
 from __future__ import annotations
@@ -24,10 +25,19 @@ FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 SLACK = 30.0  # two cores, and perhaps other servers that are on their way up
 RISE = 200.0  # seconds that a server has to be up again, on a machine that is busy
 QUESTIONS = sorted((q.question for q in tasks.load("pocket", limit=50)), key=len)[-3:]
-# Roles whose servers the endpoint starts: they say at every token what they run. In an ordinary run the judge is the
-# session's; tests/processes/test_serve_faults.py kills a simulated one.
+# Roles whose servers the endpoint starts: they say at every token what they run. In an ordinary run
+# the judge is the session's; tests/processes/test_serve_faults.py kills a simulated one.
 OWN = ROLES if FULL else ("target", "draft")
-SERVICE = ("--model-name", MODEL, "--mode", "lookahead", "--mode", "lossless", "--mode", "autoregressive")
+SERVICE = (
+    "--model-name",
+    MODEL,
+    "--mode",
+    "lookahead",
+    "--mode",
+    "lossless",
+    "--mode",
+    "autoregressive",
+)
 
 
 @dataclass
@@ -75,10 +85,17 @@ class Stand:
 def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("real")
     shared = {role: pocket.fleet.urls[role] for role in ROLES if role not in OWN}
-    own = [f'[runtimes.{r}]\nmodel = "pocket:{r}"\nextra = {{load-snapshot-publish-interval = 1}}' for r in OWN]
+    own = [
+        f'[runtimes.{r}]\nmodel = "pocket:{r}"\nextra = {{load-snapshot-publish-interval = 1}}'
+        for r in OWN
+    ]
     runtimes = [*own, *(f'[runtimes.{role}]\nurl = "{url}"' for role, url in shared.items())]
-    (folder / "own.toml").write_text("\n".join(['name = "own"', 'judge_prompt = "pocket"', *runtimes]))
-    with serving(folder, {}, "--deployment", folder / "own.toml", "--logs", folder / "logs", *SERVICE) as process:
+    (folder / "own.toml").write_text(
+        "\n".join(['name = "own"', 'judge_prompt = "pocket"', *runtimes])
+    )
+    with serving(
+        folder, {}, "--deployment", folder / "own.toml", "--logs", folder / "logs", *SERVICE
+    ) as process:
         stand = Stand(process, folder / "logs", shared, {})
         for question in QUESTIONS:
             alone = stand.ask(question, "autoregressive", stream=False).end(SLACK)
@@ -88,7 +105,9 @@ def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def assert_lossless(stand: Stand, client: Client) -> None:
-    assert (client.status, client.finish, client.error, client.broken) == (200, "stop", {}, ""), client
+    assert (client.status, client.finish, client.error, client.broken) == (200, "stop", {}, ""), (
+        client
+    )
     assert client.text == stand.plain[client.question]
 
 
@@ -124,8 +143,12 @@ def test_a_client_that_hangs_up_leaves_nothing_running(stand: Stand, record_prop
 
 
 @pytest.mark.timeout(600)
-def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand, record_property) -> None:
-    for role, mode in (("draft", "lossless"), ("judge", "lookahead")) if FULL else (("draft", "lossless"),):
+def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(
+    stand: Stand, record_property
+) -> None:
+    for role, mode in (
+        (("draft", "lossless"), ("judge", "lookahead")) if FULL else (("draft", "lossless"),)
+    ):
         degraded = metric(stand.url, "degraded_requests_total")
         clients = struck(stand, role, mode)
         for client in clients:
@@ -142,15 +165,23 @@ def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand, r
         if role == "draft":
             assert metric(stand.url, "degraded_requests_total") > degraded
     record_property("back", round(until(stand.whole, RISE), 1))
-    until(lambda: not stand.ask(QUESTIONS[2], "lookahead", stream=False).end(SLACK).about["degraded"], SLACK)
-    both = [stand.ask(question, "lossless", stream) for question, stream in zip(QUESTIONS, (True, False), strict=False)]
+    until(
+        lambda: not stand.ask(QUESTIONS[2], "lookahead", stream=False).end(SLACK).about["degraded"],
+        SLACK,
+    )
+    both = [
+        stand.ask(question, "lossless", stream)
+        for question, stream in zip(QUESTIONS, (True, False), strict=False)
+    ]
     for client in both:
         assert_lossless(stand, client.end(SLACK))
         assert client.about["drafted_tokens"] and not client.about["degraded"]
 
 
 @pytest.mark.timeout(600)
-def test_a_target_that_dies_ends_answers_at_once_until_it_is_back(stand: Stand, record_property) -> None:
+def test_a_target_that_dies_ends_answers_at_once_until_it_is_back(
+    stand: Stand, record_property
+) -> None:
     clients = struck(stand, "target", "lossless")
     began = time.monotonic()
     for client in clients:
@@ -177,4 +208,6 @@ def test_an_endpoint_that_is_killed_leaves_no_server_behind(stand: Stand, record
     client.end(SLACK)
     assert client.broken or not FULL
     assert stand.plain[client.question].startswith(client.text)
-    record_property("ended", round(until(lambda: not any(one.is_running() for one in family), SLACK), 2))
+    record_property(
+        "ended", round(until(lambda: not any(one.is_running() for one in family), SLACK), 2)
+    )

@@ -1,5 +1,5 @@
-"""A target that thinks, on real servers: it thinks by lookahead reasoning, and then calls a tool or answers in JSON, by
-SGLang's own parsers and grammar, as the bare target does.
+"""A target that thinks, on real servers: it thinks by lookahead reasoning, and then calls a tool or
+answers in JSON, by SGLang's own parsers and grammar, as the bare target does.
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
-    """The only choice, with the message's fields, and what the endpoint says of it; a stream is put together."""
+    """The only choice, with the message's fields, and what the endpoint says of it; a stream is put
+    together.
+    """
     reply = httpx.post(url + PATH, json={"temperature": 0, "max_tokens": 300, **body}, timeout=120)
     assert reply.status_code == 200, reply.text
     if not body["stream"]:
@@ -56,7 +58,11 @@ def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
         (choice,) = whole["choices"]
         calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
         return _told({**choice["message"], "calls": calls}, choice["finish_reason"], whole)
-    lines = [line.removeprefix("data: ") for line in reply.text.splitlines() if line.startswith("data: {")]
+    lines = [
+        line.removeprefix("data: ")
+        for line in reply.text.splitlines()
+        if line.startswith("data: {")
+    ]
     chunks = [json.loads(line) for line in lines]
     said: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": []}
     finish = ""
@@ -86,12 +92,20 @@ def asked(sample: Question, way: str, stream: bool) -> dict[str, Any]:
     body = {"model": "thinker", "messages": [question], "stream": stream, **options}
     if way == "json":
         form = {"type": "json_schema", "json_schema": {"name": "answer", "schema": SCHEMA}}
-        return {**body, "messages": [{**question, "content": f"{sample.question}\n{AS_JSON}"}], "response_format": form}
+        return {
+            **body,
+            "messages": [{**question, "content": f"{sample.question}\n{AS_JSON}"}],
+            "response_format": form,
+        }
     if way == "result":
         function = {"name": TOOL, "arguments": json.dumps({"expression": "1 + 1"})}
         called = [{"id": "c", "type": "function", "function": function}]
         said = {"role": "tool", "tool_call_id": "c", "content": sample.answer}
-        body["messages"] = [question, {"role": "assistant", "content": None, "tool_calls": called}, said]
+        body["messages"] = [
+            question,
+            {"role": "assistant", "content": None, "tool_calls": called},
+            said,
+        ]
     return {**body, "tools": TOOLS}
 
 
@@ -140,7 +154,10 @@ def concluded(way: str, said: dict[str, Any]) -> str:
 def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, stand):
     body = json.dumps({**asked(SAMPLES[1], "tool", stream), "temperature": 0}).encode()
     url = httpx.URL(stand.endpoint.url)
-    head = f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    head = (
+        f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
+        f"application/json\r\ncontent-length: {len(body)}"
+    )
     with socket.create_connection((url.host, url.port), 10) as client:
         client.sendall(f"{head}\r\n\r\n".encode() + body)
         until(lambda: in_flight(stand.fleet.urls)["target"], 10, every=0.01)

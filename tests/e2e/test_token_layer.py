@@ -1,6 +1,8 @@
-"""SGLang's own speculative decoding in target and draft: the same tokens, fewer forward passes, nothing left running.
+"""SGLang's own speculative decoding in target and draft: the same tokens, fewer forward passes,
+nothing left running.
 
-Speculation is set when a server starts: one with a token layer is started here, beside those that the session shares.
+Speculation is set when a server starts: one with a token layer is started here, beside those that
+the session shares.
 """
 
 from __future__ import annotations
@@ -20,7 +22,16 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.api.configuration import Settings
 from lr_sglang.api.runner import Runner
-from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, Schedule, TokenLayer
+from lr_sglang.config import (
+    ROLES,
+    Deployment,
+    Limits,
+    Lookahead,
+    Runtime,
+    Sampling,
+    Schedule,
+    TokenLayer,
+)
 from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
@@ -38,15 +49,26 @@ LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
 LAYERS: dict[str, dict[str, TokenLayer]] = {
     "none": {},
-    "ngram": {"target": TokenLayer("ngram"), "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)},
-    "tree": {"target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)},
+    "ngram": {
+        "target": TokenLayer("ngram"),
+        "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1),
+    },
+    "tree": {
+        "target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)
+    },
     # a head of random weights: nothing that it drafts is right
-    "eagle3": {"target": TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)},
+    "eagle3": {
+        "target": TokenLayer(
+            "eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4
+        )
+    },
 }
 if full:
-    # the embedded default, a chain; else the four modes side by side say that it draws the target's own tokens
+    # the embedded default, a chain; else the four modes side by side say that it draws the target's
+    # own tokens
     LAYERS["standalone"] = {"target": STANDALONE}
-    # more of its drafts are right, and all else is as with "standalone"; one step when nothing is right
+    # more of its drafts are right, and all else is as with "standalone"; one step when nothing is
+    # right
     LAYERS["adaptive"] = {"target": LAYERS["eagle3"]["target"].replace(steps=3, topk=1, tokens=3)}
     LAYERS["itself"] = {"target": STANDALONE.replace(draft_model="pocket:target")}
 SAMPLED = Sampling(temperature=0.6, seed=3)
@@ -60,7 +82,9 @@ class Layered:
     roles: dict[str, RuntimeBackend]
     told: dict[str, Record] = field(default_factory=dict)
 
-    def answers(self, mode: str, sampling: Sampling, look: Lookahead = LOOK, concurrency: int = 1) -> dict[str, Record]:
+    def answers(
+        self, mode: str, sampling: Sampling, look: Lookahead = LOOK, concurrency: int = 1
+    ) -> dict[str, Record]:
         """A record for every problem."""
         settings = Settings(lookahead=look, sampling=sampling, limits=LIMITS)
         with Runner(self.roles, settings, concurrency) as runner:
@@ -77,7 +101,9 @@ def deployment(name: str, shared: Mapping[str, str]) -> Deployment:
     for role in ROLES:
         runtimes[role] = Runtime(url=shared[role])
         if layer := LAYERS[name].get(role):
-            runtimes[role] = pocket.runtimes[role].replace(token_layer=layer, max_running_requests=40)
+            runtimes[role] = pocket.runtimes[role].replace(
+                token_layer=layer, max_running_requests=40
+            )
     if name == "adaptive":
         runtimes["target"] = runtimes["target"].replace(extra={"speculative-adaptive": True})
     return pocket.replace(runtimes=runtimes)
@@ -103,7 +129,9 @@ def digests(records: dict[str, Record]) -> dict[str, tuple[str, str]]:
     return {question: (r["ids_digest"], r["text"]) for question, r in records.items()}
 
 
-def same_as_without(layered: Layered, without: dict[str, object], what: str, records: dict[str, Record]) -> None:
+def same_as_without(
+    layered: Layered, without: dict[str, object], what: str, records: dict[str, Record]
+) -> None:
     found = digests(records)
     if layered.name == "none":
         without[what] = found
@@ -111,7 +139,9 @@ def same_as_without(layered: Layered, without: dict[str, object], what: str, rec
 
 
 @pytest.mark.timeout(900)
-def test_greedy_output_is_the_same_token_for_token(layered: Layered, without: dict[str, object]) -> None:
+def test_greedy_output_is_the_same_token_for_token(
+    layered: Layered, without: dict[str, object]
+) -> None:
     records = layered.answers(layered.plain_mode, Sampling(temperature=0.0))
     same_as_without(layered, without, "greedy", records)
     done = sum((r["finish"] == "stop") for r in records.values())
@@ -132,16 +162,22 @@ def test_lossless_lookahead_is_the_targets_own_too(
 
 
 @pytest.mark.timeout(900)
-def test_a_seed_draws_the_same_tokens_with_and_without(layered: Layered, without: dict[str, object]) -> None:
+def test_a_seed_draws_the_same_tokens_with_and_without(
+    layered: Layered, without: dict[str, object]
+) -> None:
     records = layered.answers(layered.plain_mode, SAMPLED)
     assert all(r["seeded"] for r in records.values())
     same_as_without(layered, without, "sampled", records)
     assert without["sampled"] != without["greedy"]
 
 
-def test_several_tokens_come_of_a_forward_pass(layered: Layered, without: dict[str, object]) -> None:
+def test_several_tokens_come_of_a_forward_pass(
+    layered: Layered, without: dict[str, object]
+) -> None:
     sds = [r["tokens"]["target"]["sd"] for r in layered.told.values()]
-    total = sum((Speculation(sd["verified"], sd["drafted"], sd["accepted"]) for sd in sds), Speculation())
+    total = sum(
+        (Speculation(sd["verified"], sd["drafted"], sd["accepted"]) for sd in sds), Speculation()
+    )
     used = sum(r["tokens"]["used"] for r in layered.told.values())
     if layered.name == "none":
         assert not total
@@ -154,18 +190,24 @@ def test_several_tokens_come_of_a_forward_pass(layered: Layered, without: dict[s
         missed, standalone = 1 - total.rate, without["standalone missed"]
         assert missed < 0.7 * standalone  # type: ignore[operator]
     else:
-        assert total.length > {"ngram": 1.05, "eagle3": 0.99, "adaptive": 0.99}.get(layered.name, 1.5)
+        assert total.length > {"ngram": 1.05, "eagle3": 0.99, "adaptive": 0.99}.get(
+            layered.name, 1.5
+        )
     if layered.name == "adaptive":
         target = layered.roles["target"]
         (now,) = call(target.transport.get("/server_info"), target.loop)["internal_states"]
         assert now["speculative_num_steps"] == 1  # of 3: none of its drafts was right
 
 
-def test_eight_at_once_with_some_cancelled_leave_nothing_behind(layered: Layered, without: dict[str, object]) -> None:
+def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
+    layered: Layered, without: dict[str, object]
+) -> None:
     """Those that go on write what they write alone; nothing runs on a server afterwards."""
     settings = Settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
     modes = ["lossless"] if layered.name == "none" else ["lossless", "sd"]
-    go_on, stopped = ([Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1))
+    go_on, stopped = (
+        [Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1)
+    )
 
     def run(work: list[Work], after: float | None) -> list[Record]:
         with Runner(layered.roles, settings, concurrency=4) as runner:
@@ -186,7 +228,9 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(layered: Layered
         time.sleep(0.05)
 
 
-def _until(work: Callable[[], list[Record]], stop: Callable[[], None], after: float) -> list[Record]:
+def _until(
+    work: Callable[[], list[Record]], stop: Callable[[], None], after: float
+) -> list[Record]:
     timer = threading.Timer(after, stop)
     timer.start()
     try:
@@ -197,29 +241,65 @@ def _until(work: Callable[[], list[Record]], stop: Callable[[], None], after: fl
         timer.join()
 
 
-def test_the_log_names_no_missing_operator(layered: Layered, tmp_path_factory: pytest.TempPathFactory) -> None:
-    logs = [path.read_text(errors="replace") for path in Path(tmp_path_factory.getbasetemp()).glob("logs*/*.log")]
+def test_the_log_names_no_missing_operator(
+    layered: Layered, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    logs = [
+        path.read_text(errors="replace")
+        for path in Path(tmp_path_factory.getbasetemp()).glob("logs*/*.log")
+    ]
     assert logs and not any("has no CPU version in lr-sglang" in text for text in logs)
 
 
 @pytest.mark.timeout(600)
-def test_the_four_modes_side_by_side_on_the_embedded_default(pocket: Pocket, tmp_path: Path) -> None:
-    """As a user calls it: two targets, one after the other, and a table of both layers. In the full run each set of
-    servers is whole; else draft and judge, which are the same in both, are the session's.
+def test_the_four_modes_side_by_side_on_the_embedded_default(
+    pocket: Pocket, tmp_path: Path
+) -> None:
+    """As a user calls it: two targets, one after the other, and a table of both layers. In the full
+    run each set of servers is whole; else draft and judge, which are the same in both, are the
+    session's.
     """
-    modes = [word for name in ("autoregressive", "sd", "lookahead", "lookahead+sd") for word in ("--mode", name)]
-    command = [sys.executable, ROOT / "cli.py", "run", "--task", "pocket", "--limit", "8" if full else "1", *modes]
+    modes = [
+        word
+        for name in ("autoregressive", "sd", "lookahead", "lookahead+sd")
+        for word in ("--mode", name)
+    ]
+    command = [
+        sys.executable,
+        ROOT / "cli.py",
+        "run",
+        "--task",
+        "pocket",
+        "--limit",
+        "8" if full else "1",
+        *modes,
+    ]
     if not full:
         command += ["--draft", pocket.fleet.urls["draft"], "--judge", pocket.fleet.urls["judge"]]
         command += ["--judge-prompt", "pocket"]
     done = subprocess.run(
-        [*command, "--output", tmp_path / "out"], cwd=tmp_path, capture_output=True, text=True, timeout=500, check=False
+        [*command, "--output", tmp_path / "out"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=500,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
-    made = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()]
-    assert len(made) == (32 if full else 4) and all(r["error"] is None and r["finish"] == "stop" for r in made)
-    plain, sd = ({r["question_id"]: r["ids_digest"] for r in made if r["mode"] == m} for m in ("autoregressive", "sd"))
-    assert plain == sd and all(r["seeded"] for r in made), "the same seeds draw the same tokens in both layers"
+    made = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()
+    ]
+    assert len(made) == (32 if full else 4) and all(
+        r["error"] is None and r["finish"] == "stop" for r in made
+    )
+    plain, sd = (
+        {r["question_id"]: r["ids_digest"] for r in made if r["mode"] == m}
+        for m in ("autoregressive", "sd")
+    )
+    assert plain == sd and all(r["seeded"] for r in made), (
+        "the same seeds draw the same tokens in both layers"
+    )
     for record in made:
         layered = record["mode"] in ("sd", "lookahead+sd")
         layer = record["tokens"]["target"]["sd"]

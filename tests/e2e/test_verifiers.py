@@ -1,7 +1,7 @@
 """Verifiers that ask the target itself, on three real SGLang servers.
 
-The pocket target knows word problems and nothing else: it cannot rate a step, so of ``score`` only the mechanics are
-tested.
+The pocket target knows word problems and nothing else: it cannot rate a step, so of ``score`` only
+the mechanics are tested.
 """
 
 from __future__ import annotations
@@ -21,10 +21,16 @@ from tests.e2e.test_pocket import assert_complete, assert_idle
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 
 
-def answer(pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6) -> Trace:
-    job = AnswerRequest(look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id)
+def answer(
+    pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6
+) -> Trace:
+    job = AnswerRequest(
+        look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id
+    )
     job.verifier = verifiers.make(look.verifier, verifiers.Setup(pocket.roles, "pocket"))
-    lookahead.run([{"role": "user", "content": question.question}], job, backend=pocket.roles["target"])
+    lookahead.run(
+        [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
+    )
     assert_complete(job.record)
     assert not job.record.failures
     return job.record
@@ -35,8 +41,13 @@ def verdicts(trace: Trace, by: str) -> list[Verdict]:
 
 
 @pytest.mark.parametrize("how", ["mean", "min"])
-def test_the_likelihood_of_a_step_costs_its_prefill_and_generates_nothing(pocket: Pocket, how: str) -> None:
-    traces = [answer(pocket, q, Lookahead("sync", depth=3, verifier=f"likelihood:{how}")) for q in PROBLEMS]
+def test_the_likelihood_of_a_step_costs_its_prefill_and_generates_nothing(
+    pocket: Pocket, how: str
+) -> None:
+    traces = [
+        answer(pocket, q, Lookahead("sync", depth=3, verifier=f"likelihood:{how}"))
+        for q in PROBLEMS
+    ]
     given = [v for trace in traces for v in verdicts(trace, "likelihood")]
     assert any(v.accepted for v in given)
     assert all(v.score is not None and v.score <= 0 for v in given)
@@ -59,7 +70,9 @@ def test_what_the_target_writes_greedily_is_likelier_than_another_result(pocket:
         for step in answer(pocket, question, look).steps:
             for text, verdict in zip(step.draft_texts, step.verdicts, strict=True):
                 if verdict is not None and verdict.earlier and text and step.target_text:
-                    found.append((verdict.earlier[0].score, meaning(text) == meaning(step.target_text)))
+                    found.append(
+                        (verdict.earlier[0].score, meaning(text) == meaning(step.target_text))
+                    )
     likely = [same for score, same in found if score is not None and score >= -3]
     assert len(likely) >= 3
     assert sum(likely) / len(likely) >= 0.9

@@ -1,4 +1,6 @@
-"""Where the time of real programs on the real clock goes, over simulated runtimes whose times are known."""
+"""Where the time of real programs on the real clock goes, over simulated runtimes whose times are
+known.
+"""
 
 import pytest
 
@@ -25,7 +27,9 @@ def records(schedule, depth, simulation=MADE):
     return made
 
 
-@pytest.mark.parametrize(("schedule", "depth", "slots"), [("async", 6, None), ("async", 6, 3), ("sync", 3, None)])
+@pytest.mark.parametrize(
+    ("schedule", "depth", "slots"), [("async", 6, None), ("async", 6, 3), ("sync", 3, None)]
+)
 def test_every_answer_is_accounted_for(schedule, depth, slots):
     for record in records(schedule, depth, MADE.replace(slots=slots)):
         parts = accounting.parts(record)
@@ -36,7 +40,8 @@ def test_every_answer_is_accounted_for(schedule, depth, slots):
 
 
 def test_the_sync_schedule_waits_in_turn():
-    """A cycle waits for the drafts, then for one target step, then for one verdict: all of them begin together.
+    """A cycle waits for the drafts, then for one target step, then for one verdict: all of them
+    begin together.
 
     One after another they would take twice or three times as long; a busy machine is late by less.
     """

@@ -1,4 +1,6 @@
-"""One answer over simulated and scripted runtimes, on the virtual clock: faults, stops, listeners, and what is left."""
+"""One answer over simulated and scripted runtimes, on the virtual clock: faults, stops, listeners,
+and what is left.
+"""
 
 import asyncio
 import gc
@@ -32,7 +34,9 @@ def solve(job, backend, program=lookahead):
 
 
 def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **look):
-    roles = simulated_roles(Simulation(Model(alpha=(alpha,), steps=steps, seed=3, own_words=False), 0.01, 0.2, 0.0))
+    roles = simulated_roles(
+        Simulation(Model(alpha=(alpha,), steps=steps, seed=3, own_words=False), 0.01, 0.2, 0.0)
+    )
     for role, fault in faults:
         roles[role].transport.faults.order(fault)
     asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
@@ -44,7 +48,8 @@ def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **loo
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize(
-    "fault", [Fault("fail", after=3), Fault("garbage", after=5), Fault("late", after=2, seconds=0.05)]
+    "fault",
+    [Fault("fail", after=3), Fault("garbage", after=5), Fault("late", after=2, seconds=0.05)],
 )
 def test_what_goes_wrong_in_a_row_of_drafts_is_survived(schedule, fault):
     record, _ = answer(schedule, faults=[("draft", fault)])
@@ -56,9 +61,15 @@ def test_what_goes_wrong_in_a_row_of_drafts_is_survived(schedule, fault):
 def test_whatever_is_asked_of_a_runtime_is_in_the_record(schedule):
     record, roles = answer(schedule, alpha=0.5, steps=60)
     for role in ("target", "draft"):
-        unsent = [b for b in record.of(role) if not b.prompt_tokens and b.outcome in ("cancelled", "rejected")]
+        unsent = [
+            b
+            for b in record.of(role)
+            if not b.prompt_tokens and b.outcome in ("cancelled", "rejected")
+        ]
         assert 0 <= len(record.of(role)) - roles[role].transport.calls <= len(unsent)
-        assert sum(b.generated_tokens for b in record.of(role)) == record.tokens()[role]["generated"]
+        assert (
+            sum(b.generated_tokens for b in record.of(role)) == record.tokens()[role]["generated"]
+        )
     assert record.tokens()["used"] + record.tokens()["wasted"] == record.tokens()["generated"]
 
 
@@ -118,8 +129,12 @@ def job_for(target, on_step=None, **look):
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("tokens", [1, 7, 9, 60, 5000])
-def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_one(schedule, tokens, monkeypatch):
-    """Wherever one is cut: in the middle of a step, of its blank line, at its end, or not before the answer's end."""
+def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_one(
+    schedule, tokens, monkeypatch
+):
+    """Wherever one is cut: in the middle of a step, of its blank line, at its end, or not before
+    the answer's end.
+    """
     whole = job_for(scripted())
     solve(whole, scripted(), autoregressive)
 
@@ -134,9 +149,15 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     job.lookahead = job.lookahead.replace(schedule=schedule)
     solve(job, target)
     record = job.record
-    assert "".join(step.text for step in record.steps) == "".join(step.text for step in whole.record.steps)
+    assert "".join(step.text for step in record.steps) == "".join(
+        step.text for step in whole.record.steps
+    )
     assert record.finish == "stop"
-    assert sum(step.tokens for step in record.steps) == record.tokens()["used"] == whole.record.tokens()["used"]
+    assert (
+        sum(step.tokens for step in record.steps)
+        == record.tokens()["used"]
+        == whole.record.tokens()["used"]
+    )
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
     assert any(step.outcome == "bonus" for step in record.steps)
 

@@ -1,4 +1,6 @@
-"""lr_sglang from Python: solve, stream, batches and closing, over simulated runtimes; and the examples of the docs."""
+"""lr_sglang from Python: solve, stream, batches and closing, over simulated runtimes; and the
+examples of the docs.
+"""
 
 import asyncio
 import re
@@ -26,7 +28,9 @@ QUESTION = "Simulated question 1?"
 
 
 def simulated(steps=12, seconds=0.005):
-    return simulated_roles(Simulation(Model(alpha=(0.7,), steps=steps, seed=5), seconds, 0.2, 0.001))
+    return simulated_roles(
+        Simulation(Model(alpha=(0.7,), steps=steps, seed=5), seconds, 0.2, 0.001)
+    )
 
 
 @pytest.fixture
@@ -38,20 +42,27 @@ def d():
 def says(text):
     """A deployment whose models all say the same."""
     roles = ("target", "draft", "judge")
-    return deployment(**{role: ScriptedTransport(lambda t, s: text + chr(END)) for role in roles}).roles
+    return deployment(
+        **{role: ScriptedTransport(lambda t, s: text + chr(END)) for role in roles}
+    ).roles
 
 
 def test_one_question(d):
     solution = lr.solve(QUESTION, deployment=d, depth=3, verifier="exact", temperature=0)
     alone = lr.solve(QUESTION, deployment=d, mode="autoregressive", temperature=0)
     assert str(solution) == solution.text == alone.text
-    assert len(solution.steps) == 12 and solution.record["mode"] == "lookahead" and alone.alpha is None
+    assert (
+        len(solution.steps) == 12 and solution.record["mode"] == "lookahead" and alone.alpha is None
+    )
     assert solution.record["config"]["lookahead"]["depth"] == 3
     assert solution.question == QUESTION and solution.error is None and solution.seconds > 0
 
 
 def test_a_conversation_and_its_answer():
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many?"}]
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How many?"},
+    ]
     with lr.deployment(says("So \\boxed{17}.")) as d:
         solution = lr.solve(messages, deployment=d, max_tokens=50)
     assert solution.answer == "17" and solution.question == "How many?"
@@ -110,12 +121,19 @@ def test_events_are_told(d):
 def test_a_batch_keeps_its_order_and_its_failures(d):
     questions = [f"Simulated question {n}?" for n in (1, 2, 1)]
     one, two, again = lr.solve_many(questions, deployment=d, concurrency=3)
-    assert [s.question for s in (one, two, again)] == questions and one.text.strip() and one.text != two.text
+    assert (
+        [s.question for s in (one, two, again)] == questions
+        and one.text.strip()
+        and one.text != two.text
+    )
     assert (one.record["sample"], again.record["sample"]) == (0, 1)
     assert lr.solve_many([], deployment=d) == []
     d.roles["target"].transport.faults.dead = True
     failed = lr.solve_many(questions, deployment=d)
-    assert all(isinstance(s.error, lr.LookaheadError) and s.record["error"]["role"] == "target" for s in failed)
+    assert all(
+        isinstance(s.error, lr.LookaheadError) and s.record["error"]["role"] == "target"
+        for s in failed
+    )
 
 
 def test_an_error_of_the_callers_own_stops_a_batch_as_it_is(d):
@@ -143,7 +161,10 @@ def test_a_token_layer_names_the_mode():
     roles = simulated()
     roles["target"].token_layer = "NGRAM"
     with lr.deployment(roles) as d:
-        asked = [lr.solve(QUESTION, deployment=d, mode=mode).record["mode"] for mode in ("lookahead", "autoregressive")]
+        asked = [
+            lr.solve(QUESTION, deployment=d, mode=mode).record["mode"]
+            for mode in ("lookahead", "autoregressive")
+        ]
     assert asked == ["lookahead+sd", "sd"]
 
 
@@ -151,7 +172,10 @@ def test_a_token_layer_names_the_mode():
 def test_a_mode_with_a_token_layer_is_refused_where_there_is_none(mode):
     roles = simulated()
     roles["target"].token_layer = ""
-    with lr.deployment(roles) as d, pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"):
+    with (
+        lr.deployment(roles) as d,
+        pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"),
+    ):
         lr.solve(QUESTION, deployment=d, mode=mode)
 
 
@@ -188,7 +212,9 @@ def test_a_program_of_ones_own(d):
 
     solution = lr.solve(QUESTION, deployment=d, program=twice)
     assert solution.record["program"]["answered"] == {"lookahead": 2}
-    assert solution.steps and len(list(lr.stream(QUESTION, deployment=d, program=twice))) == len(solution.steps)
+    assert solution.steps and len(list(lr.stream(QUESTION, deployment=d, program=twice))) == len(
+        solution.steps
+    )
 
 
 def test_an_unchanged_program_runs_on_its_backend(d):
@@ -198,7 +224,9 @@ def test_an_unchanged_program_runs_on_its_backend(d):
         s += sgl.assistant(sgl.gen("answer", max_tokens=500))
 
     backend = d.backend(depth=3)
-    assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {"lookahead": 1}
+    assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {
+        "lookahead": 1
+    }
 
 
 def test_what_is_given_twice_is_refused():
@@ -252,9 +280,13 @@ with lr.deployment(simulated_roles(Simulation(Model(alpha=(0.7,), steps=50), 0.0
 
 
 def test_a_script_that_fails_ends():
-    """Python waits for threads at its end, and an error that nobody has caught is kept until then."""
+    """Python waits for threads at its end, and an error that nobody has caught is kept
+    until then.
+    """
     command = [sys.executable, "-c", SCRIPT]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent
+    )
     assert done.returncode == 1 and "RuntimeDown" in done.stderr
 
 
@@ -326,7 +358,9 @@ def test_a_programs_option_is_bound_to_it(d):
         lr.solve(QUESTION, deployment=d, program=twice, word="thus")
     assert "NAME.bind(word=...)" in error.value.hint
     assert lr.solve(QUESTION, deployment=d, program=twice.bind(word="thus")).text == "thus"
-    with pytest.raises(lr.LookaheadError, match="program twice: there is no option 'wrod'") as error:
+    with pytest.raises(
+        lr.LookaheadError, match="program twice: there is no option 'wrod'"
+    ) as error:
         twice.bind(wrod="thus")
     assert error.value.hint == "it takes word"
 
@@ -334,7 +368,12 @@ def test_a_programs_option_is_bound_to_it(d):
 def test_a_notebook_shows_no_markup_of_the_models():
     with lr.deployment(says("<script>alert(1)</script>")) as d:
         shown = lr.solve("<b>How</b> many?", deployment=d)._repr_html_()
-    assert "<script>" not in shown and "&lt;script&gt;" in shown and "<b>How" not in shown and "steps 1" in shown
+    assert (
+        "<script>" not in shown
+        and "&lt;script&gt;" in shown
+        and "<b>How" not in shown
+        and "steps 1" in shown
+    )
 
 
 def test_every_public_name_is_there_and_documented():

@@ -1,4 +1,6 @@
-"""``lr-sglang bench`` in a process of its own over simulated runtimes, killed at any moment and taken up again."""
+"""``lr-sglang bench`` in a process of its own over simulated runtimes, killed at any moment and
+taken up again.
+"""
 
 import json
 import os
@@ -24,7 +26,9 @@ def attach():
     """Options that attach to simulated servers, in a process of their own."""
     speed = ("--steps", "6", "--step-seconds", "0.02", "--judge-seconds", "0.005", "--alpha", "0.6")
     command = [sys.executable, ROOT / "cli.py", "simulate", "--port", "0", "--json", *speed]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
     try:
         urls = json.loads(process.stdout.readline())["urls"]
         yield [word for role, url in urls.items() for word in (f"--{role}", url)]
@@ -35,22 +39,51 @@ def attach():
 
 def start(folder, attach, *more):
     # In the sync schedule no answer depends on what comes first.
-    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", "2", "--schedule", "sync")
-    command = [sys.executable, ROOT / "cli.py", "bench", *options, *attach, "--output", str(folder), *more]
-    environ = {name: value for name, value in os.environ.items() if not name.startswith("LR_SGLANG_BENCH")}
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ)
+    options = (
+        "--modes",
+        ",".join(MODES),
+        "--limit",
+        str(QUESTIONS),
+        "--samples",
+        "2",
+        "--schedule",
+        "sync",
+    )
+    command = [
+        sys.executable,
+        ROOT / "cli.py",
+        "bench",
+        *options,
+        *attach,
+        "--output",
+        str(folder),
+        *more,
+    ]
+    environ = {
+        name: value for name, value in os.environ.items() if not name.startswith("LR_SGLANG_BENCH")
+    }
+    return subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+    )
 
 
 def whole(folder):
     """Every complete line of every file of records."""
-    return [line for path in sorted(folder.glob("*/records.jsonl")) for line in path.read_bytes().split(b"\n")[:-1]]
+    return [
+        line
+        for path in sorted(folder.glob("*/records.jsonl"))
+        for line in path.read_bytes().split(b"\n")[:-1]
+    ]
 
 
 def samples(folder):
     """The text of each sample, by its name."""
     records = [json.loads(line) for line in whole(folder)]
     assert all(record["error"] is None for record in records)
-    names = [(r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"]) for r in records]
+    names = [
+        (r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"])
+        for r in records
+    ]
     assert not [name for name, count in Counter(names).items() if count > 1]
     assert all(record["seeded"] for record in records)
     return dict(zip(names, (record["text"] for record in records), strict=True))
@@ -86,7 +119,11 @@ def test_every_mode_answers_every_question(undisturbed):
 
 @pytest.mark.timeout(1500 if full else 300)
 def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed):
-    chance, folder, wanted = random.Random(os.environ.get("SEED", "7")), tmp_path / "killed", samples(undisturbed)
+    chance, folder, wanted = (
+        random.Random(os.environ.get("SEED", "7")),
+        tmp_path / "killed",
+        samples(undisturbed),
+    )
     killed, lost = 0, 0
     for number in range(KILLS):
         process = start(folder, attach, *(["--resume"] if whole(folder) else []))
@@ -96,7 +133,11 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed)
         else:
             least = len(before) + max(1, (len(wanted) - len(before)) // (KILLS - number + 1) - 1)
             deadline = time.monotonic() + 120
-            while len(whole(folder)) < least and process.poll() is None and time.monotonic() < deadline:
+            while (
+                len(whole(folder)) < least
+                and process.poll() is None
+                and time.monotonic() < deadline
+            ):
                 time.sleep(0.003)
             time.sleep(chance.uniform(0, 0.1))
         killed += process.poll() is None
@@ -110,9 +151,13 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed)
             assert f"samples are kept; the same options with --resume --output {folder}" in said
             # one more than is said, if the signal came while it was written
             assert any(f"{n} of {len(wanted)} samples" in said for n in (len(kept), len(kept) - 1))
-        assert not [line for line in before if line not in kept]  # what was there stays, to the byte
+        assert not [
+            line for line in before if line not in kept
+        ]  # what was there stays, to the byte
         assert all(json.loads(line)["text"] for line in kept)
-        lost += sum(path.read_bytes()[-1:] not in (b"", b"\n") for path in folder.glob("*/records.jsonl"))
+        lost += sum(
+            path.read_bytes()[-1:] not in (b"", b"\n") for path in folder.glob("*/records.jsonl")
+        )
     assert killed >= KILLS - 1
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
     out, _ = finish(start(folder, attach, *(["--resume"] if whole(folder) else [])))

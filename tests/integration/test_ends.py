@@ -1,4 +1,6 @@
-"""Every kind of end at every place around a cap: the answer is the one of plain decoding, whatever the runtime says."""
+"""Every kind of end at every place around a cap: the answer is the one of plain decoding, whatever
+the runtime says.
+"""
 
 import itertools
 
@@ -19,14 +21,22 @@ from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers import Exact, Likelihood
 from tests import FULL
 from tests.integration.test_properties import VERIFIERS, made
-from tests.integration.test_semantics import QUESTION, ShiftedTokenizer, ShiftedTransport, Whole, Yes
+from tests.integration.test_semantics import (
+    QUESTION,
+    ShiftedTokenizer,
+    ShiftedTransport,
+    Whole,
+    Yes,
+)
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 
 CAP = 6
 E = chr(END)
 KINDS = {"end": E, "think": "</think>\n\nx" + E, "delimiter": "\n\nbc" + E, "cut": "defghijklm" + E}
 PLACES = range(CAP - 3, 2 * CAP + 2)
-SERVERS = tuple(itertools.product((True, False), (1, 2, 3)))  # what is looked at first, tokens of a pass
+SERVERS = tuple(
+    itertools.product((True, False), (1, 2, 3))
+)  # what is looked at first, tokens of a pass
 
 
 def writer(answer, beyond="lost" + E):
@@ -39,8 +49,12 @@ def writer(answer, beyond="lost" + E):
 
 
 def runtimes(answer, server, drafted=None):
-    """Target, draft and judge; the judge, the ratings and the log-probabilities find everything right."""
-    target = ScriptedTransport(lambda text, s: "9" if s["max_new_tokens"] == 1 and "digit" in text else own(text, s))
+    """Target, draft and judge; the judge, the ratings and the log-probabilities find everything
+    right.
+    """
+    target = ScriptedTransport(
+        lambda text, s: "9" if s["max_new_tokens"] == 1 and "digit" in text else own(text, s)
+    )
     own = writer(answer)
     draft = ScriptedTransport(writer(drafted or answer))
     judge = ScriptedTransport(lambda text, s: "A")
@@ -59,13 +73,19 @@ def plain(answer, server):
 
 def looked_ahead(answer, server, verifier, schedule, drafted=None):
     backend = runtimes(answer, server, drafted)
-    job = AnswerRequest(Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles))
+    job = AnswerRequest(
+        Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles)
+    )
     lookahead.run(QUESTION, job, backend=backend)
     return job.record
 
 
 def same(record, answer):
-    assert (record.text, record.ids, record.finish) == (answer[:-1], tuple(map(ord, answer)), "stop")
+    assert (record.text, record.ids, record.finish) == (
+        answer[:-1],
+        tuple(map(ord, answer)),
+        "stop",
+    )
     assert [s.ending for s in record.steps].count("end of sequence") == 1
     assert record.steps[-1].ending == "end of sequence"
 
@@ -76,7 +96,9 @@ def test_an_end_around_the_cap_ends_the_answer_there(kind, schedule):
     for number, (place, server) in enumerate(itertools.product(PLACES, SERVERS)):
         answer = "abcdefghijklmnop"[:place] + KINDS[kind]
         same(plain(answer, server), answer)
-        if FULL or number % 3 == 0:  # a draft that ends elsewhere, and one that ends in the same place
+        if (
+            FULL or number % 3 == 0
+        ):  # a draft that ends elsewhere, and one that ends in the same place
             same(looked_ahead(answer, server, "exact", schedule, answer[: place - 1] + E), answer)
         same(looked_ahead(answer, server, "exact", schedule), answer)
 
@@ -92,7 +114,10 @@ def test_no_verifier_goes_on_after_the_end(verifier):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_endpoints_plain_mode_ends_there_too(kind):
     for place, server in itertools.product(PLACES, SERVERS):
-        answer, job = "abcdefghijklmnop"[:place] + KINDS[kind], AnswerRequest(Lookahead(max_step_tokens=CAP))
+        answer, job = (
+            "abcdefghijklmnop"[:place] + KINDS[kind],
+            AnswerRequest(Lookahead(max_step_tokens=CAP)),
+        )
         answer_request.run(QUESTION, job, False, backend=runtimes(answer, server))
         same(job.record, answer)
 
@@ -121,7 +146,9 @@ def told(s, most, **given):
 @pytest.mark.parametrize("server", SERVERS)
 def test_a_program_that_ignores_the_end_gets_what_comes_after_it(server):
     for most in range(1, 12):
-        backend = LookaheadBackend(runtimes("abc" + E + "defghijklmnop", server).roles, judge_prompt="paper")
+        backend = LookaheadBackend(
+            runtimes("abc" + E + "defghijklmnop", server).roles, judge_prompt="paper"
+        )
         state = told.run(most, ignore_eos=True, backend=backend)
         assert state["answer"] == ("abc" + E + "defghijklmnop")[:most].replace(E, "")
         assert state.get_meta_info("answer")["finish_reason"]["type"] == "length"
@@ -131,23 +158,33 @@ def test_a_program_that_ignores_the_end_gets_what_comes_after_it(server):
 @pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_stop_string_around_the_cap_is_never_shown(place, server):
-    """In a ``gen`` of the target alone, which is cut by the server, and in one by lookahead, which we cut."""
+    """In a ``gen`` of the target alone, which is cut by the server, and in one by lookahead, which
+    we cut.
+    """
     answer = "abcdefghijklmnop"[:place] + "STOP" + "after" + E
 
     @sgl.function
     def program(s):
         s += sgl.user("?")
         s += sgl.assistant_begin()
-        s += ahead_gen("answer", place + 4, "STOP", max_step_tokens=CAP, verifier="exact", temperature=0.0)
+        s += ahead_gen(
+            "answer", place + 4, "STOP", max_step_tokens=CAP, verifier="exact", temperature=0.0
+        )
 
     for ahead in (True, False):
-        state = program.run(backend=LookaheadBackend(runtimes(answer, server).roles, judge_prompt="paper", ahead=ahead))
+        state = program.run(
+            backend=LookaheadBackend(
+                runtimes(answer, server).roles, judge_prompt="paper", ahead=ahead
+            )
+        )
         assert state["answer"] == answer[:place]
         assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "STOP"}
 
 
 class Reporter(Writer):
-    """Reports an end at the last token asked for as SGLang 0.5.16 does, or 0.5.23, with so many tokens in a pass."""
+    """Reports an end at the last token asked for as SGLang 0.5.16 does, or 0.5.23, with so many
+    tokens in a pass.
+    """
 
     def __init__(self, model, length_first, passes):
         super().__init__(model)
@@ -165,10 +202,20 @@ class Reporter(Writer):
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("server", SERVERS)
 def test_simulated_runtimes_play_every_server(server, schedule):
-    simulation = Simulation(Model(alpha=(0.7,), steps=3, tokens=12, own_words=False), 0.001, 0.2, 0.0)
-    for cap in (10, 11, 12, 13):  # a simulated model knows where it is once the head of a step is written
+    simulation = Simulation(
+        Model(alpha=(0.7,), steps=3, tokens=12, own_words=False), 0.001, 0.2, 0.0
+    )
+    for cap in (
+        10,
+        11,
+        12,
+        13,
+    ):  # a simulated model knows where it is once the head of a step is written
         roles = simulated_roles(simulation, Reporter(simulation.model, *server))
-        whole, ahead = AnswerRequest(), AnswerRequest(Lookahead(schedule, max_step_tokens=cap), verifier=Exact())
+        whole, ahead = (
+            AnswerRequest(),
+            AnswerRequest(Lookahead(schedule, max_step_tokens=cap), verifier=Exact()),
+        )
         autoregressive.run(QUESTION, whole, backend=roles["target"])
         lookahead.run(QUESTION, ahead, backend=roles["target"])
         assert ahead.record.ids == whole.record.ids
@@ -188,17 +235,23 @@ def test_what_a_user_says_arrives_as_it_is(asked):
     ]
     backend = runtimes("abc" + E, (True, 1))
     autoregressive.run(said, AnswerRequest(), backend=backend)
-    assert tuple(backend.transport.requests[0]["input_ids"]) == backend.tokenizer.chat(said, True).ids
+    assert (
+        tuple(backend.transport.requests[0]["input_ids"]) == backend.tokenizer.chat(said, True).ids
+    )
 
 
 def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend = runtimes("abcde" + E, (True, 1))
     backend.ends = frozenset()
     job = AnswerRequest(Lookahead(max_step_tokens=4))
-    answer_request.run(QUESTION, job, False, backend=backend)  # the end is not at the cap: it is reported
+    answer_request.run(
+        QUESTION, job, False, backend=backend
+    )  # the end is not at the cap: it is reported
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
-    assert state["answer"] == "ab" and backend.ends == {END}, "an id that a program asked for is no end of the model"
+    assert state["answer"] == "ab" and backend.ends == {END}, (
+        "an id that a program asked for is no end of the model"
+    )
 
 
 def test_a_model_without_numbers_is_an_error():
@@ -209,7 +262,9 @@ def test_a_model_without_numbers_is_an_error():
             return reply
 
     with pytest.raises(BadReply, match="NaN"):
-        autoregressive.run(QUESTION, AnswerRequest(), backend=deployment(target=Broken(writer("ab" + E)))).sync()
+        autoregressive.run(
+            QUESTION, AnswerRequest(), backend=deployment(target=Broken(writer("ab" + E)))
+        ).sync()
 
 
 class Bytes(CharTokenizer):
@@ -229,7 +284,9 @@ MANY_BYTES = "a 🎉中\n\né🎉 b\n\n</think>\n\nتم end 👩‍👧"
 
 def in_bytes(drafted=MANY_BYTES):
     """Runtimes that write bytes; a blank line ends a step there too."""
-    wrote = ["".join(chr(one) for one in Bytes().encode(text)) + E for text in (MANY_BYTES, drafted)]
+    wrote = [
+        "".join(chr(one) for one in Bytes().encode(text)) + E for text in (MANY_BYTES, drafted)
+    ]
     target, draft = (ByteTransport(writer(one)) for one in wrote)
     backend = deployment(target=target, draft=draft)
     for one in backend.roles.values():
@@ -247,26 +304,39 @@ class ByteTransport(ScriptedTransport):
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("cap", [1, 2, 3, 5, 50])
 def test_no_cap_destroys_a_character(schedule, cap):
-    for guard, drafted in itertools.product((True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")):
+    for guard, drafted in itertools.product(
+        (True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")
+    ):
         backend = in_bytes(drafted)
         job = AnswerRequest(
-            Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard), verifier=Exact()
+            Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard),
+            verifier=Exact(),
         )
         state = lookahead.run(QUESTION, job, backend=backend)
-        assert job.record.text == MANY_BYTES == Bytes().decode(job.record.ids) and state.text().endswith(MANY_BYTES)
+        assert job.record.text == MANY_BYTES == Bytes().decode(
+            job.record.ids
+        ) and state.text().endswith(MANY_BYTES)
         assert "".join(step.text for step in job.record.steps) == MANY_BYTES
     for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
-        job = AnswerRequest(Lookahead(schedule, max_step_tokens=cap), limits=Limits(max_tokens=most), verifier=Exact())
+        job = AnswerRequest(
+            Lookahead(schedule, max_step_tokens=cap),
+            limits=Limits(max_tokens=most),
+            verifier=Exact(),
+        )
         lookahead.run(QUESTION, job, backend=in_bytes())
         assert job.record.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
 def test_what_a_program_streams_has_whole_characters(cap):
-    backend = LookaheadBackend(in_bytes().roles, Lookahead(max_step_tokens=cap, verifier="exact"), judge_prompt="paper")
+    backend = LookaheadBackend(
+        in_bytes().roles, Lookahead(max_step_tokens=cap, verifier="exact"), judge_prompt="paper"
+    )
     state = told.run(500, backend=backend, stream=True)
     chunks = list(state.text_iter(var_name="answer"))
-    assert "".join(chunks) == state["answer"] == MANY_BYTES and not any("\ufffd" in chunk for chunk in chunks)
+    assert "".join(chunks) == state["answer"] == MANY_BYTES and not any(
+        "\ufffd" in chunk for chunk in chunks
+    )
 
 
 @pytest.mark.parametrize("fast", [False, True])

@@ -18,8 +18,12 @@ from lr_sglang.steps.events import Event
 ASKED = [{"role": "user", "content": "Simulated question 1?"}]
 
 
-def answered(look: Lookahead | None, program=lookahead, **simulated) -> tuple[AnswerRequest, list[Event]]:
-    simulation = Simulation(Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated)
+def answered(
+    look: Lookahead | None, program=lookahead, **simulated
+) -> tuple[AnswerRequest, list[Event]]:
+    simulation = Simulation(
+        Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated
+    )
     roles, told = simulated_roles(simulation), list[Event]()
     verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")) if look else None
     job = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
@@ -59,9 +63,13 @@ def test_events_tell_the_answer_and_every_node_of_it(schedule, width):
 
 def test_events_are_plain_json_without_what_is_empty():
     _, told = answered(Lookahead(depth=2))
-    first = next(event for event in told if event.kind == "begun" and event.role == "target").to_dict()
+    first = next(
+        event for event in told if event.kind == "begun" and event.role == "target"
+    ).to_dict()
     assert set(first) == {"kind", "seconds", "role", "position", "prefix"}
-    verified = next(event for event in told if event.kind == "verified" and event.verdict.by == "judge").to_dict()
+    verified = next(
+        event for event in told if event.kind == "verified" and event.verdict.by == "judge"
+    ).to_dict()
     assert isinstance(verified["verdict"]["accepted"], bool)
 
 
@@ -74,7 +82,9 @@ def test_the_baseline_tells_its_steps_when_they_are_known():
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_an_answer_has_its_end_once_its_last_step_was_told(schedule):
-    """Another thread that looks for the end would take the answer for complete, without its last step."""
+    """Another thread that looks for the end would take the answer for complete, without its last
+    step.
+    """
     simulation = Simulation(Model(steps=3), step_seconds=0.004, judge_seconds=0.0)
     roles, seen = simulated_roles(simulation), []
     verifier = verifiers.make("exact", verifiers.Setup(roles, "paper"))
@@ -88,10 +98,14 @@ def test_an_answer_has_its_end_once_its_last_step_was_told(schedule):
 def test_a_stop_is_never_lost(schedule):
     """Asked for in the very moment in which a step is kept."""
     for at in range(1, 12):
-        simulation = Simulation(Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0)
+        simulation = Simulation(
+            Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0
+        )
         roles = simulated_roles(simulation)
         look = Lookahead(schedule=schedule, depth=4, verifier="exact")
-        job = AnswerRequest(lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper")))
+        job = AnswerRequest(
+            lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper"))
+        )
         job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
         with pytest.raises(Cancelled):
             lookahead.run(ASKED, job, backend=roles["target"])

@@ -1,4 +1,6 @@
-"""A package of somebody else's adds one of each kind: a file and an entry point each, and nothing of ours changes."""
+"""A package of somebody else's adds one of each kind: a file and an entry point each, and nothing
+of ours changes.
+"""
 
 import json
 import os
@@ -80,7 +82,9 @@ def call(tmp_path):
     def run(*arguments):
         command = [sys.executable, ROOT / "cli.py", *map(str, arguments)]
         environ = {**os.environ, "PYTHONPATH": str(tmp_path)}
-        done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stderr
         return done.stdout
 
@@ -89,11 +93,23 @@ def call(tmp_path):
 
 def test_a_verifier_a_task_and_a_program_of_another_package(call, tmp_path):
     assert "letters" in call("tasks")
-    with simulating(tmp_path, "--steps", 6, "--step-seconds", 0.01, "--judge-seconds", 0) as runtimes:
+    with simulating(
+        tmp_path, "--steps", 6, "--step-seconds", 0.01, "--judge-seconds", 0
+    ) as runtimes:
         attach = [word for role, url in runtimes.urls.items() for word in (f"--{role}", url)]
-        names = ("--task", "letters", "--verifier", "same-initial", "--program", "redraft:words=shorter")
+        names = (
+            "--task",
+            "letters",
+            "--verifier",
+            "same-initial",
+            "--program",
+            "redraft:words=shorter",
+        )
         call("run", *names, *attach, "--output", "out")
-    (record,) = [json.loads(line) for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()]
+    (record,) = [
+        json.loads(line)
+        for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()
+    ]
     assert record["error"] is None and record["question_id"] == "one" and record["correct"]
     assert record["config"]["program"] == "redraft:words=shorter"
     verdicts = [verdict for step in record["steps"] for verdict in step["verdicts"] if verdict]
@@ -102,4 +118,6 @@ def test_a_verifier_a_task_and_a_program_of_another_package(call, tmp_path):
 
 def test_a_token_layers_algorithm_of_another_package(call):
     printed = call("launch", "theirs/theirs.toml", "--mode", "sd", "--print")
-    assert "--speculative-algorithm GUESS" in printed and "--speculative-num-draft-tokens 3" in printed
+    assert (
+        "--speculative-algorithm GUESS" in printed and "--speculative-num-draft-tokens 3" in printed
+    )

@@ -1,4 +1,6 @@
-"""A runtime that fails in an ordinary SGLang program: the reader gets the named error, at once, and nothing hangs."""
+"""A runtime that fails in an ordinary SGLang program: the reader gets the named error, at once, and
+nothing hangs.
+"""
 
 import threading
 import time
@@ -59,7 +61,9 @@ def runtime(seconds: float = 0.0):
         seconds=lambda text: seconds,
         fail=lambda text: DOWN if text.endswith("bad") else None,
     )
-    return deployment(target=transport, draft=ScriptedTransport(lambda text, sampling: "draft" + chr(END)))
+    return deployment(
+        target=transport, draft=ScriptedTransport(lambda text, sampling: "draft" + chr(END))
+    )
 
 
 @sgl.function
@@ -91,7 +95,9 @@ def use_thread(request):
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_reading_after_the_end_raises_the_named_error(read, use_thread):
     s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
-    within_bounds(s.sync)  # SGLang waits for ever for what is added to a state that has ended, had it not failed
+    within_bounds(
+        s.sync
+    )  # SGLang waits for ever for what is added to a state that has ended, had it not failed
     error = within_bounds(lambda: read(s))
     assert error is DOWN
     assert error.role == "target"
@@ -114,7 +120,9 @@ def test_what_was_there_before_stays(use_thread):
 
 
 def use_all_the_language(s):
-    """Expressions that would kill the interpreter's thread after a failure, and a variable after them."""
+    """Expressions that would kill the interpreter's thread after a failure, and a variable after
+    them.
+    """
     with s.var_scope("scope"):
         s += "x"
     s += sgl.assistant_end()
@@ -136,7 +144,9 @@ def test_nothing_that_follows_a_failure_hangs(use_thread, name):
 
 def test_a_failed_state_asks_its_runtime_nothing_more(use_thread):
     backend = runtime()
-    within_bounds(lambda: broken.run(use_all_the_language, backend=backend, use_thread=use_thread).sync())
+    within_bounds(
+        lambda: broken.run(use_all_the_language, backend=backend, use_thread=use_thread).sync()
+    )
     assert len(backend.transport.requests) == 2
 
 
@@ -192,13 +202,15 @@ def programs_running() -> list[str]:
     return [thread.name for thread in threading.enumerate() if "_run_to_its_end" in thread.name]
 
 
-# The thread that runs a streamed program dies of what the program raises; SGLang tells nobody. It does so within this
-# test: at its end pytest looks for such threads.
+# The thread that runs a streamed program dies of what the program raises; SGLang tells nobody. It
+# does so within this test: at its end pytest looks for such threads.
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_a_streamed_program_raises_the_named_error_too(read):
     s = broken.run(read, backend=runtime(0.02), stream=True)
-    until(lambda: "failed" in s.stream_executor.variable_event)  # the program's thread has come so far
+    until(
+        lambda: "failed" in s.stream_executor.variable_event
+    )  # the program's thread has come so far
     assert within_bounds(lambda: s["failed"]) is DOWN
     assert within_bounds(lambda: read(s)) is DOWN
     assert within_bounds(lambda: s["good"]) == "ok"
@@ -224,7 +236,9 @@ def test_a_batch_raises_for_the_sample_that_failed_only():
         s += sgl.gen("x", max_tokens=3)
 
     done = within_bounds(
-        lambda: program.run_batch([{"text": t} for t in ("a", "bad", "c")], backend=runtime(), num_threads=2)
+        lambda: program.run_batch(
+            [{"text": t} for t in ("a", "bad", "c")], backend=runtime(), num_threads=2
+        )
     )
     assert [within_bounds(lambda s=s: s["x"]) for s in done] == ["ok", DOWN, "ok"]
 
@@ -252,8 +266,16 @@ def test_a_select_that_fails_has_a_name_and_hangs_nothing(use_thread):
         {"text": "x", "output_ids": ["x"], "meta_info": {"finish_reason": {"type": "stop"}}},
         {"text": "x", "output_ids": [-5], "meta_info": {"finish_reason": {"type": "stop"}}},
         {"text": "x", "output_ids": [10**9], "meta_info": {"finish_reason": {"type": "stop"}}},
-        {"text": "x", "output_ids": [97], "meta_info": {"finish_reason": {"type": "stop", "matched": END}}},
-        {"text": "", "output_ids": [], "meta_info": {"finish_reason": {"type": "abort", "message": "by someone"}}},
+        {
+            "text": "x",
+            "output_ids": [97],
+            "meta_info": {"finish_reason": {"type": "stop", "matched": END}},
+        },
+        {
+            "text": "",
+            "output_ids": [],
+            "meta_info": {"finish_reason": {"type": "abort", "message": "by someone"}},
+        },
         {"text": "", "output_ids": [], "meta_info": {"finish_reason": None}},
     ],
 )
@@ -282,7 +304,11 @@ def test_a_reply_that_is_no_generation_is_a_bad_reply(reply, monkeypatch, use_th
 def test_what_was_aborted_in_the_queue_cannot_be_shared(prefilled, monkeypatch):
     """SGLang's reply says nothing of its prompt then."""
     meta = {"finish_reason": {"type": "abort", "message": "Abort in waiting queue"}}
-    reply = {"text": "", "output_ids": [], "meta_info": meta | ({"prompt_tokens": 9} if prefilled else {})}
+    reply = {
+        "text": "",
+        "output_ids": [],
+        "meta_info": meta | ({"prompt_tokens": 9} if prefilled else {}),
+    }
     backend, ids = runtime(), []
 
     async def generate(payload, request, timeout):
@@ -342,7 +368,9 @@ def test_text_outside_of_roles_is_refused_and_not_lost():
         s += sgl.assistant_begin()
         s += sgl.gen("x")
 
-    state = mixed.run(backend=deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END))))
+    state = mixed.run(
+        backend=deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END)))
+    )
     with pytest.raises(ConfigError, match="outside of any role"):
         state["x"]
 
@@ -363,7 +391,9 @@ def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answ
     target = ScriptedTransport(
         chapters(steps),
         seconds=lambda text: 0.0 if odd in text else 0.1,
-        fail=lambda text: RuntimeRefused("400: out of vocabulary", role="target") if odd in text else None,
+        fail=lambda text: (
+            RuntimeRefused("400: out of vocabulary", role="target") if odd in text else None
+        ),
     )
     draft = ScriptedTransport(lambda text, seed: odd + "\n\n", seconds=lambda text: 0.01)
     backend = deployment(target=target, draft=draft)

@@ -20,7 +20,9 @@ GREEDY = {"temperature": 0.0}
 
 def backend(alpha: float = 0.7, steps: int = 12, **options) -> LookaheadBackend:
     simulation = Simulation(Model(alpha=(alpha,), steps=steps, seed=5), 0.005, 0.2, 0.001)
-    return LookaheadBackend(simulated_roles(simulation), Lookahead(depth=3), judge_prompt="paper", **options)
+    return LookaheadBackend(
+        simulated_roles(simulation), Lookahead(depth=3), judge_prompt="paper", **options
+    )
 
 
 @sgl.function
@@ -72,7 +74,9 @@ def test_an_unchanged_program_is_answered_by_lookahead_reasoning():
 def test_with_the_exact_verifier_the_text_is_the_targets_own():
     used = backend()
     used.options = used.options.replace(verifier="exact")
-    assert plain.run("Simulated question 1?", backend=used)["answer"] == reference("Simulated question 1?")
+    assert plain.run("Simulated question 1?", backend=used)["answer"] == reference(
+        "Simulated question 1?"
+    )
 
 
 def test_one_gen_of_a_program_as_it_is_told():
@@ -141,7 +145,9 @@ def test_a_stop_string_cuts_the_text_and_ends_the_work():
 def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
     used, sent = backend(), []
     generate = used.target.transport.generate
-    used.target.transport.generate = lambda payload, *more: sent.append(payload) or generate(payload, *more)
+    used.target.transport.generate = lambda payload, *more: (
+        sent.append(payload) or generate(payload, *more)
+    )
 
     @sgl.function
     def program(s):
@@ -151,7 +157,11 @@ def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
     assert program.run(backend=used)["answer"]
     assert used.counts == {reason: 1} and not used.traces
     (payload,) = sent
-    asked = {**payload, **payload["sampling_params"], "max_tokens": payload["sampling_params"]["max_new_tokens"]}
+    asked = {
+        **payload,
+        **payload["sampling_params"],
+        "max_tokens": payload["sampling_params"]["max_new_tokens"],
+    }
     assert {name: asked[name] for name in given} == given
 
 

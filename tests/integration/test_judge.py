@@ -41,7 +41,9 @@ def solve(error) -> tuple[AnswerRequest, ScriptedTransport]:
         draft=ScriptedTransport(writer("draft")),
         judge=judge,
     )
-    job = AnswerRequest(Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper")))
+    job = AnswerRequest(
+        Lookahead(depth=1), verifier=verifiers.make("judge", verifiers.Setup(target.roles, "paper"))
+    )
     lookahead.run([{"role": "user", "content": "q"}], job, backend=target)
     return job, judge
 
@@ -79,7 +81,9 @@ def test_what_fails_together_is_one_failure():
             state.stream_executor.request = request = Request()
             return request
 
-        verdicts = await asyncio.gather(*(verifier.verify(Inquiry(pair, s, track)) for _ in range(6)))
+        verdicts = await asyncio.gather(
+            *(verifier.verify(Inquiry(pair, s, track)) for _ in range(6))
+        )
         rests = verifier._rests_until - asyncio.get_running_loop().time()
         return verdicts, rests, verifier.verify(Inquiry(pair, s, track))
 
@@ -112,7 +116,9 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
         for child in (unreadable, other):
             tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
             verification.ask_verifier(child, tree.pair(child))
-        unreadable.verdict = Verdict(False, "draft", "tokens that the target does not know", failed=True)
+        unreadable.verdict = Verdict(
+            False, "draft", "tokens that the target does not know", failed=True
+        )
         verification.enter(unreadable.asked, unreadable, Verdict(True, "slow"))
         assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
         verification.enter(other.asked, other, Verdict(True, "slow"))

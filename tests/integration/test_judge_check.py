@@ -1,4 +1,6 @@
-"""As answers are made, the judge is shown steps that differ: on the virtual clock, over simulated runtimes."""
+"""As answers are made, the judge is shown steps that differ: on the virtual clock, over simulated
+runtimes.
+"""
 
 import asyncio
 import gc
@@ -37,7 +39,9 @@ class Nonsense(Writer):
 
 
 def deployment(simulation, writer=None):
-    """Simulated runtimes whose judge is taken for a real one, and what it has been heard to warn of."""
+    """Simulated runtimes whose judge is taken for a real one, and what it has been heard to warn
+    of.
+    """
     roles, warned = simulated_roles(simulation, writer), []
     roles["judge"].simulated, roles["judge"].checks.warn = False, warned.append
     return roles, warned
@@ -49,7 +53,9 @@ async def answers(roles, look, count=1):
     maker = RequestMaker(roles, "paper", known)
     for n in range(count):
         jobs.append(maker.make(MODES["lookahead"], look, Sampling(), Limits(), question=str(n)))
-        await run_program(lookahead, messages(f"Simulated question {n}?"), jobs[-1], backend=roles["target"])
+        await run_program(
+            lookahead, messages(f"Simulated question {n}?"), jobs[-1], backend=roles["target"]
+        )
     return jobs
 
 
@@ -66,8 +72,12 @@ def test_a_judge_that_accepts_at_random_is_found_out_by_the_stream_alone(monkeyp
         roles, warned = deployment(Simulation(model), Nonsense(model, seed))
         (job,) = await answers(roles, Lookahead())
         found = job.check.found
-        assert len(job.record.steps) == 75 and (job.drafts or job.record.steps[-1].source == "target")
-        assert len(warned) == (not job.drafts) and all("pairs of steps that differ" in text for text in warned)
+        assert len(job.record.steps) == 75 and (
+            job.drafts or job.record.steps[-1].source == "target"
+        )
+        assert len(warned) == (not job.drafts) and all(
+            "pairs of steps that differ" in text for text in warned
+        )
         assert found.asked >= 20 or not job.drafts
         return not job.drafts and found.asked <= 20
 
@@ -88,7 +98,9 @@ def test_a_good_judge_is_never_distrusted_in_200_answers(monkeypatch):
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
-def test_it_takes_two_percent_of_the_judges_time_after_all_other_work_and_no_answer_waits_for_it(schedule, monkeypatch):
+def test_it_takes_two_percent_of_the_judges_time_after_all_other_work_and_no_answer_waits_for_it(
+    schedule, monkeypatch
+):
     def run(most):
         roles, _ = deployment(Simulation(Model(steps=300)))
         enter, orders = roles["judge"].pool.enter, []
@@ -127,7 +139,9 @@ class Own(Judge):
         return Verdict(True, self.name) if self.argument else super().verify(inquiry)
 
 
-@pytest.mark.parametrize("verifier", ["judge", "cascade:likelihood,judge", "Own", "Own:never", "oracle:0.7"])
+@pytest.mark.parametrize(
+    "verifier", ["judge", "cascade:likelihood,judge", "Own", "Own:never", "oracle:0.7"]
+)
 def test_a_verifier_that_asks_the_judge_is_checked_whosever_it_is(verifier, monkeypatch, tmp_path):
     once_in(monkeypatch, 2)
     if own := verifier.startswith("Own"):
@@ -152,7 +166,9 @@ def test_a_verifier_that_asks_the_judge_is_checked_whosever_it_is(verifier, monk
 
 
 def test_pairs_that_read_alike_are_left_out():
-    assert read_alike("So the bill is 24 + 24 = 48 dollars.\n\n", "The bill: 24 + 24 = 48 dollars\n\n")
+    assert read_alike(
+        "So the bill is 24 + 24 = 48 dollars.\n\n", "The bill: 24 + 24 = 48 dollars\n\n"
+    )
     assert read_alike("", "Anything.") and read_alike("So  it is", "so it\nIS")
     assert not read_alike("Hugo earned 44 dollars.", "3 mugs at 8 dollars each cost 24.")
     assert not read_alike("先算每天的收入。", "所以答案是四十二。")
@@ -175,7 +191,11 @@ def test_what_a_verifier_accepted_without_the_judge_counts_once_it_asks_the_judg
     for _ in range(2):
         check.asked_judge(0.35)
         check.add([True], 0.35)
-    assert not check.trusted(0.35) and len(warned) == 1 and "verifier own accepted 20 of 20" in warned[0]
+    assert (
+        not check.trusted(0.35)
+        and len(warned) == 1
+        and "verifier own accepted 20 of 20" in warned[0]
+    )
 
 
 def test_the_settings_of_answers_that_learn_together_are_not_kept():

@@ -1,5 +1,5 @@
-"""A command's process has no torch in it, and its tokenizers are the same; SGLang on a CPU is loaded where it is asked
-for.
+"""A command's process has no torch in it, and its tokenizers are the same; SGLang on a CPU is
+loaded where it is asked for.
 """
 
 import json
@@ -17,7 +17,10 @@ from lr_sglang.runtimes.placement.models import locate
 from lr_sglang.verifiers import verifier_registry
 
 TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
-MESSAGES = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How many\n\n are 2 and 2?"}]
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "How many\n\n are 2 and 2?"},
+]
 
 LEAN = """
 import json, sys
@@ -40,11 +43,16 @@ print(json.dumps([ids, *whole, heavy, hf_transformers_patches.__file__ is not No
 def test_tokenizers_are_the_same_without_torch():
     path = locate("pocket:target")
     given = json.dumps([path, TEXTS, MESSAGES])
-    done = subprocess.run([sys.executable, "-c", LEAN], input=given, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", LEAN], input=given, capture_output=True, text=True, check=True
+    )
     ids, prompt, texts, vocabulary, heavy, patches = json.loads(done.stdout)
     known = load_tokenizer(path)
     assert [tuple(one) for one in ids] == [known.encode(text) for text in TEXTS]
-    assert texts == [known.decode(one) for one in ids] and tuple(prompt) == known.chat(MESSAGES, True).ids
+    assert (
+        texts == [known.decode(one) for one in ids]
+        and tuple(prompt) == known.chat(MESSAGES, True).ids
+    )
     assert vocabulary == known.vocabulary
     assert heavy == [] and patches
     assert done.stderr == ""
@@ -71,7 +79,10 @@ def verifier_file(tmp_path):
 def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
     verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
     plan = Plan(
-        deployment=load_deployment("pocket"), models={}, lookahead=Lookahead(verifier=verifier), program=program
+        deployment=load_deployment("pocket"),
+        models={},
+        lookahead=Lookahead(verifier=verifier),
+        program=program,
     )
     assert plan.lean(*others) is lean
 
@@ -82,7 +93,9 @@ def test_a_cascade_is_what_its_stages_are():
 
 
 def python(code, **variables):
-    env = {key: value for key, value in os.environ.items() if not key.startswith("SGLANG")} | variables
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith("SGLANG")
+    } | variables
     return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
 
 
@@ -101,7 +114,8 @@ def test_sglang_on_a_cpu_loads_itself_with_the_switch():
     done = python(
         "import common_ops, torch; assert torch.ops.sgl_kernel.decode_attention_cpu;"
         "from importlib.metadata import entry_points as points;"
-        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in ('platforms', 'plugins')]",
+        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in "
+        "('platforms', 'plugins')]",
         SGLANG_USE_CPU_ENGINE="1",
     )
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,7 @@
-"""Every documented way to ask looks ahead: the target's branches overlap in time. Over simulated runtimes that run as
-many requests at a time as ``lr-sglang launch --concurrency 1`` would let them, by commands that allow 8 answers."""
+"""Every documented way to ask looks ahead: the target's branches overlap in time. Over simulated
+runtimes that run as many requests at a time as ``lr-sglang launch --concurrency 1`` would let them,
+by commands that allow 8 answers.
+"""
 
 from __future__ import annotations
 
@@ -67,7 +69,9 @@ def fleet(home: Path) -> Iterator[Fleet]:
 def routed(url: str) -> Iterator[str]:
     """A router before one worker."""
     router = Router([SimpleNamespace(url=url)])
-    thread = threading.Thread(target=router.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=router.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield router.url
     router.shutdown()
@@ -108,11 +112,23 @@ def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
             monkeypatch.setattr(session, "launch", start)
         (record,), said = called("run", QUESTION, "--concurrency", "8", *given)
     assert overlap.of_record(record)
-    assert f"target: {SLOTS} requests at a time, and 8 answers at" in said and "--concurrency 8" in said
+    assert (
+        f"target: {SLOTS} requests at a time, and 8 answers at" in said
+        and "--concurrency 8" in said
+    )
 
 
 def test_a_benchmark(fleet: Fleet) -> None:
-    modes = ("--task", "pocket", "--limit", "1", "--modes", "lookahead,autoregressive", "--concurrency", "8")
+    modes = (
+        "--task",
+        "pocket",
+        "--limit",
+        "1",
+        "--modes",
+        "lookahead,autoregressive",
+        "--concurrency",
+        "8",
+    )
     (record,), said = called("bench", "--attach", "here", *modes)
     assert overlap.of_record(record)
     assert said.count(f"target: {SLOTS} requests at a time") == 1
@@ -120,13 +136,21 @@ def test_a_benchmark(fleet: Fleet) -> None:
 
 def test_a_server_that_cannot_run_one_answers_branches_is_warned_of(fleet: Fleet) -> None:
     deep = ("--attach", "here", "--depth", "9", "--quiet")
-    for command in (["run", QUESTION], ["bench", "--task", "pocket", "--limit", "1", "--modes", "lookahead"]):
+    for command in (
+        ["run", QUESTION],
+        ["bench", "--task", "pocket", "--limit", "1", "--modes", "lookahead"],
+    ):
         said = " ".join(called(*command, *deep)[1].split())
-        assert f"Warning: target: {SLOTS} requests at a time, and 1 answer at --depth 9 can have 9 in flight" in said
+        assert (
+            f"Warning: target: {SLOTS} requests at a time, and 1 answer at --depth 9 can have "
+            "9 in flight" in said
+        )
 
 
 def test_the_hint_names_a_verifier_that_needs_more_room(fleet: Fleet) -> None:
-    _, said = called("run", QUESTION, "--attach", "here", "--concurrency", "8", "--verifier", "likelihood")
+    _, said = called(
+        "run", QUESTION, "--attach", "here", "--concurrency", "8", "--verifier", "likelihood"
+    )
     assert "lr-sglang launch --concurrency 8 --verifier likelihood" in " ".join(said.split())
 
 
@@ -134,19 +158,28 @@ def test_the_hint_names_a_verifier_that_needs_more_room(fleet: Fleet) -> None:
 def test_from_python(fleet: Fleet, program: str | None) -> None:
     with lr.deployment(attach="here") as d:
         one = lr.solve(QUESTION, deployment=d, program=program)
-        (other,) = lr.solve_many(["Simulated question 2?"], deployment=d, concurrency=8, program=program)
+        (other,) = lr.solve_many(
+            ["Simulated question 2?"], deployment=d, concurrency=8, program=program
+        )
     assert overlap.of_record(one.record) and overlap.of_record(other.record)
 
 
 @pytest.mark.parametrize("way", ["attach", "url"] if full else ["attach"])
-def test_the_endpoint_looks_ahead_and_beats_its_own_plain_decoding(home: Path, fleet: Fleet, way: str) -> None:
+def test_the_endpoint_looks_ahead_and_beats_its_own_plain_decoding(
+    home: Path, fleet: Fleet, way: str
+) -> None:
     given = ["--attach", "here"] if way == "attach" else []
     with serving(home, {} if given else fleet.urls, *given, "--depth", 9) as endpoint:
 
         def ask(mode: str) -> dict[str, Any]:
-            body = {"model": endpoint.told["model"], "messages": [{"role": "user", "content": QUESTION}]}
+            body = {
+                "model": endpoint.told["model"],
+                "messages": [{"role": "user", "content": QUESTION}],
+            }
             body |= {"lookahead": {"mode": mode, "trace": True}}
-            reply = httpx.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=60, verify=TLS)
+            reply = httpx.post(
+                f"{endpoint.url}/v1/chat/completions", json=body, timeout=60, verify=TLS
+            )
             return dict(reply.raise_for_status().json()["lookahead"])
 
         for _ in range(3):  # a machine that is busy for a moment is asked again
@@ -155,4 +188,6 @@ def test_the_endpoint_looks_ahead_and_beats_its_own_plain_decoding(home: Path, f
             if ahead["seconds"] < plain["seconds"] / 1.5:
                 break
         assert ahead["seconds"] < plain["seconds"] / 1.5
-        assert f"target: {SLOTS} requests at a time, and 1 answer at --depth 9" in " ".join(endpoint.said.split())
+        assert f"target: {SLOTS} requests at a time, and 1 answer at --depth 9" in " ".join(
+            endpoint.said.split()
+        )

@@ -1,4 +1,6 @@
-"""What is worth a branch: gates and their calibration, loads, forecasts; measured on the virtual clock."""
+"""What is worth a branch: gates and their calibration, loads, forecasts; measured on the virtual
+clock.
+"""
 
 import asyncio
 import itertools
@@ -32,15 +34,20 @@ from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
-# Simulated models know these under the numbers 0 to 3: the questions that what is asserted here was measured with.
-QUESTIONS = [Question(f"simulated-{n}", f"Simulated question {n}?") for n in (54538, 65731, 6211, 30953)]
+# Simulated models know these under the numbers 0 to 3: the questions that what is asserted here was
+# measured with.
+QUESTIONS = [
+    Question(f"simulated-{n}", f"Simulated question {n}?") for n in (54538, 65731, 6211, 30953)
+]
 YES, NO = Verdict(True, "judge"), Verdict(False, "judge")
 
 
 class Case:
     """Questions on simulated runtimes, the same whatever is tried. ``judge`` is in target steps."""
 
-    def __init__(self, alpha, c1, count=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model):
+    def __init__(
+        self, alpha, c1, count=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model
+    ):
         known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
         self.simulation = Simulation(known, 0.2, c1, 0.2 * judge, slowdown, slots)
         self.writer, self.asked, self.steps = Writer(known), QUESTIONS[:count], steps
@@ -96,26 +103,45 @@ def test_a_confidence_that_says_nothing_is_the_acceptance_rate():
     assert fitted.chance(0) == pytest.approx(0.6, abs=0.05)
 
 
-@pytest.mark.parametrize("samples", [[], [(-1.0, True)], [(-1.0, True)] * 50, [(x / 9, x > 4) for x in range(9)]])
+@pytest.mark.parametrize(
+    "samples", [[], [(-1.0, True)], [(-1.0, True)] * 50, [(x / 9, x > 4) for x in range(9)]]
+)
 def test_a_calibration_of_little_stays_finite(samples):
     fitted = Calibration.fit(samples)
     assert all(0 <= fitted.chance(x) <= 1 for x in (-1000.0, -1.0, 0.0, 1000.0))
 
 
-@pytest.mark.parametrize("meta", [{}, {"output_token_logprobs": None}, {"output_token_logprobs": [[None, 1, None]]}])
+@pytest.mark.parametrize(
+    "meta", [{}, {"output_token_logprobs": None}, {"output_token_logprobs": [[None, 1, None]]}]
+)
 def test_a_reply_without_log_probabilities_has_no_confidence(meta):
     assert confidence(meta, 3) is None
 
 
 def test_confidence_is_the_mean_of_the_steps_own_tokens():
-    assert confidence({"output_token_logprobs": [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]}, 2) == -2.0
+    assert (
+        confidence(
+            {"output_token_logprobs": [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]}, 2
+        )
+        == -2.0
+    )
 
 
 def test_only_what_was_compared_is_learnt_from():
     def step(by, failed=False):
         return {"confidences": [-0.5], "verdicts": [{"by": by, "accepted": True, "failed": failed}]}
 
-    records = [{"steps": [step("judge"), step("late"), step("guard"), step("judge", failed=True), {"verdicts": []}]}]
+    records = [
+        {
+            "steps": [
+                step("judge"),
+                step("late"),
+                step("guard"),
+                step("judge", failed=True),
+                {"verdicts": []},
+            ]
+        }
+    ]
     assert list(pairs_of(records)) == [(-0.5, True)]
 
 
@@ -160,7 +186,9 @@ def test_a_load_that_does_not_vary_goes_by_the_prior():
 
 
 class Measured:
-    """A runtime that says how long requests take: one that reads holds up all others, each that writes slows them."""
+    """A runtime that says how long requests take: one that reads holds up all others, each that
+    writes slows them.
+    """
 
     token, slowdown, reading = 0.01, 0.05, 0.002
 
@@ -207,7 +235,9 @@ def test_costs_that_are_known_decide_until_there_is_much_else():
 
 def short_answers(mode, at_once, costs):
     """Mean seconds of 16 answers of six steps, on a target that is busy with a few requests."""
-    simulation = Simulation(Model(alpha=(0.62,), steps=6, tokens=14), 0.45, 0.06, 0.03, 0.12, None, 0.5)
+    simulation = Simulation(
+        Model(alpha=(0.62,), steps=6, tokens=14), 0.45, 0.06, 0.03, 0.12, None, 0.5
+    )
     writer, todo, made = Writer(simulation.model), questions(16), []
 
     async def answer():
@@ -218,8 +248,15 @@ def short_answers(mode, at_once, costs):
         async def one_by_one():
             while todo:
                 asked = todo.pop()
-                job = maker.make(MODES[mode], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id)
-                await run_program(PROGRAMS[MODES[mode].program], messages(asked.question), job, backend=roles["target"])
+                job = maker.make(
+                    MODES[mode], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id
+                )
+                await run_program(
+                    PROGRAMS[MODES[mode].program],
+                    messages(asked.question),
+                    job,
+                    backend=roles["target"],
+                )
                 made.append(job.record.seconds)
 
         await asyncio.gather(*(one_by_one() for _ in range(at_once)))
@@ -243,8 +280,12 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
         roles = simulated_roles(simulation)
         maker = RequestMaker(roles, "paper", known)
         for asked in questions(count):
-            job = maker.make(MODES["auto"], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id)
-            await run_program(PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"])
+            job = maker.make(
+                MODES["auto"], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id
+            )
+            await run_program(
+                PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"]
+            )
             accepted.append(job.record.accepted)
 
     async def all_answers():
@@ -260,7 +301,9 @@ def test_requests_that_read_hold_up_the_others_by_their_passes():
     target = Runtime(base=1.0, more=0.1, reading=0.05, prefill=0.5)
     assert target.step(2) == pytest.approx(1.2)
     assert target.step(2, ahead=True) == pytest.approx(1.2 + 2 * (0.05 + 0.5))
-    assert target.step(12, ahead=True) == pytest.approx(2 * 2.2 + 12 * 0.05)  # every other pass is a prefill
+    assert target.step(12, ahead=True) == pytest.approx(
+        2 * 2.2 + 12 * 0.05
+    )  # every other pass is a prefill
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
@@ -311,7 +354,9 @@ def test_answers_learn_from_each_other():
 
 
 def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.2):
-    """Seconds of steps of ten tokens, of which some are written at each of these tokens per second."""
+    """Seconds of steps of ten tokens, of which some are written at each of these tokens
+    per second.
+    """
     spent = 0.0
     for _ in range(steps):
         seconds = 10 / (ahead if turns.ahead else alone)
@@ -341,7 +386,9 @@ def test_a_sure_gain_is_not_doubted():
 def test_a_few_slow_steps_do_not_refute_the_forecast():
     """Of the first steps of an answer fewer may be accepted than of all."""
     turns = Turns()
-    steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=1, gain=0)  # the draft has not been measured yet
+    steps_in_turns(
+        turns, ahead=8, alone=10, expected=10, steps=1, gain=0
+    )  # the draft has not been measured yet
     steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=2, gain=1.3)
     assert turns.ahead
     slow = steps_in_turns(turns, ahead=13, alone=10, expected=10, steps=30, gain=1.3)
@@ -356,7 +403,10 @@ def test_what_is_compared_has_the_same_luck():
     case = Case(0.6, 0.1, judge=0.1, steps=60, width=2)
     looks = [Lookahead(depth=depth) for depth in (1, 3, 6)]
     found = {
-        tuple(step.source for step in measured(case.simulation, look, case.asked, case.writer)[0].steps[:20])
+        tuple(
+            step.source
+            for step in measured(case.simulation, look, case.asked, case.writer)[0].steps[:20]
+        )
         for look in looks
     }
     assert len(found) == 1

@@ -1,4 +1,6 @@
-"""The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the words matter."""
+"""The gallery, and programs from outside: over simulated runtimes, and over scripted ones where the
+words matter.
+"""
 
 import asyncio
 import gc
@@ -31,7 +33,13 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
-from tests.failing_programs import exits, exits_in_a_task, exits_on_the_loop, forgets_the_conversation, interrupts
+from tests.failing_programs import (
+    exits,
+    exits_in_a_task,
+    exits_on_the_loop,
+    forgets_the_conversation,
+    interrupts,
+)
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 
 QUESTION = Question("q", "Simulated question 1?")
@@ -39,7 +47,9 @@ ASKED = [{"role": "user", "content": "How many?"}]
 
 
 def simulated(**options):
-    return simulated_roles(Simulation(Model(alpha=(0.7,), steps=12, seed=5), 0.005, 0.2, 0.001), **options)
+    return simulated_roles(
+        Simulation(Model(alpha=(0.7,), steps=12, seed=5), 0.005, 0.2, 0.001), **options
+    )
 
 
 def records(program, modes=("lookahead",), roles=None, **settings):
@@ -64,7 +74,12 @@ def answered(program, roles, ahead=True, **options):
     found = Program.load(program)
     call(
         perform(
-            found, ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper", ahead=ahead, **options)
+            found,
+            ASKED,
+            job,
+            LookaheadBackend(
+                roles, Lookahead(depth=2), judge_prompt="paper", ahead=ahead, **options
+            ),
         )
     )
     return job, job.record.program
@@ -75,7 +90,14 @@ def answered(program, roles, ahead=True, **options):
 
 def test_the_gallery_is_what_the_folder_holds():
     assert set(program_registry.names()) == {
-        *("lookahead", "autoregressive", "specreason", "self_consistency", "best_of_n", "tree_search"),
+        *(
+            "lookahead",
+            "autoregressive",
+            "specreason",
+            "self_consistency",
+            "best_of_n",
+            "tree_search",
+        ),
         *("plan_then_solve", "budget_forcing"),
     }
 
@@ -98,7 +120,9 @@ def test_every_program_answers_and_leaves_a_whole_record(program):
     assert all(branch["ended"] is not None and branch["outcome"] for branch in record["branches"])
     path = accounting.critical_path(record)
     assert path[0].start == 0 and path[-1].end == record["seconds"]
-    assert all(one.end == pytest.approx(two.start, abs=1e-5) for one, two in itertools.pairwise(path))
+    assert all(
+        one.end == pytest.approx(two.start, abs=1e-5) for one, two in itertools.pairwise(path)
+    )
     assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"], abs=1e-3)
     json.dumps(record)
 
@@ -118,7 +142,9 @@ def forks_in_a_circle(s, messages):
 
     def write(number):
         if number < len(forks):
-            forks[number] += sgl.gen("said", max_tokens=40) if number else lr.lookahead("said", max_tokens=100)
+            forks[number] += (
+                sgl.gen("said", max_tokens=40) if number else lr.lookahead("said", max_tokens=100)
+            )
             write(number + 1)
 
     write(0)
@@ -139,7 +165,10 @@ def test_a_program_leaves_no_thread_behind(program):
     try:  # in this very thread: states that are made in a daemon are daemons
         call(
             perform(
-                Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper")
+                Program.load(program),
+                ASKED,
+                job,
+                LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
             )
         )
         deadline = time.monotonic() + 5
@@ -189,8 +218,12 @@ def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings
     path = accounting.critical_path(record)
     waited = [piece.end - piece.start for piece in path if piece.part == "target"]
     asked = [branch for branch in record["branches"] if branch["role"] == "target"]
-    last = [max(asked[part], key=lambda branch: branch["ended"]) for part in (slice(3), slice(3, None))]
-    assert waited == [pytest.approx(branch["ended"] - branch["started"], abs=0.05) for branch in last]
+    last = [
+        max(asked[part], key=lambda branch: branch["ended"]) for part in (slice(3), slice(3, None))
+    ]
+    assert waited == [
+        pytest.approx(branch["ended"] - branch["started"], abs=0.05) for branch in last
+    ]
     assert waited[0] > 0.8 and waited[1] > 0.2
     assert accounting.total([record])["share"] == pytest.approx(1, abs=0.01)
 
@@ -199,7 +232,9 @@ def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings
 
 
 def by_seed(*texts):
-    """A model that writes one of some texts, by the seed of its request; a rating is the last digit of the text."""
+    """A model that writes one of some texts, by the seed of its request; a rating is the last digit
+    of the text.
+    """
 
     def write(text, sampling):
         if text.startswith("The digit is"):
@@ -212,7 +247,10 @@ def by_seed(*texts):
 def test_most_samples_decide():
     roles = scripted(by_seed("So \\boxed{7}.", "Thus \\boxed{ 7 }.", "No: \\boxed{8}."))
     job, told = answered("self_consistency:samples=9", roles, ahead=False)
-    drawn = [request["sampling_params"]["sampling_seed"] % 3 for request in roles["target"].transport.requests]
+    drawn = [
+        request["sampling_params"]["sampling_seed"] % 3
+        for request in roles["target"].transport.requests
+    ]
     sevens = sum(one != 2 for one in drawn)
     assert ("7" if sevens > 4 else "8") in job.record.text
     assert len(drawn) == 9 and sum(one["in_answer"] for one in told["generations"]) == 1
@@ -252,9 +290,13 @@ def chapter(name, rating="9"):
     return write
 
 
-@pytest.mark.parametrize(("rating", "source"), [("9", "draft"), ("7", "draft"), ("6", "target"), ("x", "target")])
+@pytest.mark.parametrize(
+    ("rating", "source"), [("9", "draft"), ("7", "draft"), ("6", "target"), ("x", "target")]
+)
 def test_specreason_keeps_what_the_target_rates_well(rating, source):
-    job, told = answered("specreason", scripted(chapter("target", rating), chapter("draft", rating)))
+    job, told = answered(
+        "specreason", scripted(chapter("target", rating), chapter("draft", rating))
+    )
     assert job.record.text == DELIMITER.join(f"{source} {at}" for at in range(4))
     assert {step.source for step in job.record.steps} == {source}
     assert len(job.record.steps) == 4 and told["answered"]["draft"] == 4
@@ -276,7 +318,9 @@ def test_a_rating_is_not_taken_for_a_piece_of_the_solution():
     """The digit stands in every step."""
     roles = scripted(chapter("9 eggs, target"), chapter("9 eggs, draft"))
     job, told = answered("specreason", roles)
-    assert [step.text for step in job.record.steps] == split(job.record.text) and len(job.record.steps) == 4
+    assert [step.text for step in job.record.steps] == split(job.record.text) and len(
+        job.record.steps
+    ) == 4
     assert [one["in_answer"] for one in told["generations"]] == [True, False] * 4
     assert job.record.tokens()["wasted"] == 4
 
@@ -289,7 +333,9 @@ def test_an_answer_of_so_many_steps_was_cut_off(program):
 
 def test_lookahead_itself_without_looking_ahead_is_the_target_step_by_step():
     plain, alone = records("", ("autoregressive",)), records("lookahead", ("autoregressive",))
-    assert alone[0]["text"] == plain[0]["text"] and len(alone[0]["branches"]) == len(alone[0]["steps"])
+    assert alone[0]["text"] == plain[0]["text"] and len(alone[0]["branches"]) == len(
+        alone[0]["steps"]
+    )
 
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
@@ -303,7 +349,9 @@ def test_without_a_draft_the_target_goes_on(program):
     """One that dies is counted; a mode without lookahead has none at all."""
     roles = scripted(chapter("target"), chapter("draft"))
     alone, _ = answered(program, roles, ahead=False)
-    assert {branch.role for branch in alone.record.branches} == {"target"} and not alone.record.failures
+    assert {branch.role for branch in alone.record.branches} == {
+        "target"
+    } and not alone.record.failures
     left = iter(range(3))
 
     def dying(text):
@@ -319,9 +367,13 @@ def test_without_a_draft_the_target_goes_on(program):
         answered(program, roles)
 
 
-@pytest.mark.parametrize("program", ["specreason", "tree_search", "budget_forcing", "best_of_n:samples=1"])
+@pytest.mark.parametrize(
+    "program", ["specreason", "tree_search", "budget_forcing", "best_of_n:samples=1"]
+)
 def test_a_full_context_ends_the_answer_and_loses_nothing(program):
-    endless = lambda text, sampling: "9" if text.startswith("The digit") else "and on it goes" + DELIMITER  # noqa: E731
+    endless = lambda text, sampling: (
+        "9" if text.startswith("The digit") else "and on it goes" + DELIMITER
+    )
     roles = scripted(endless)
     for backend in roles.values():
         backend.context = 150
@@ -349,12 +401,16 @@ def test_tree_search_follows_the_best_rated_steps():
     async def rate(payload, request, timeout):
         said = "".join(chr(i) for i in payload["input_ids"])
         async with one_at_a_time:
-            target.write = lambda text, sampling: "9" if said.rfind("up") > said.rfind("down") else "1"
+            target.write = lambda text, sampling: (
+                "9" if said.rfind("up") > said.rfind("down") else "1"
+            )
             return await answer(payload, request, timeout)
 
     target.generate = rate
     search = Program.load("tree_search:beam=1,width=4").function
-    state = search.run(ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper"))
+    state = search.run(
+        ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
+    )
     assert state["answer"] == DELIMITER.join(["up"] * 3) and state["value"] == 9
     assert len(proposed) == 12
 
@@ -366,13 +422,18 @@ def test_a_plan_comes_first_and_the_answer_follows_it():
     seen = []
     roles = scripted(write)
     job, told = answered("plan_then_solve", roles, ahead=False)
-    assert job.record.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [False, True]
+    assert job.record.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [
+        False,
+        True,
+    ]
     second = "".join(chr(i) for i in roles["target"].transport.requests[1]["input_ids"])
     assert "How many?" in second and "Add them." in second and "carry out the plan" in second
 
 
 def thinker(thoughts, conclusion="It is 7."):
-    """Thinks one of some thoughts after each 'Wait', ends each of them by the marker, and then concludes."""
+    """Thinks one of some thoughts after each 'Wait', ends each of them by the marker, and then
+    concludes.
+    """
 
     def write(text, sampling):
         if THINK_END in text:
@@ -494,11 +555,16 @@ def test_a_program_that_cannot_be_is_told_so(function, error, match):
         answered(function, simulated())
 
 
-@pytest.mark.parametrize("program", [exits, exits_on_the_loop, interrupts, has_cancelled_its_own_work])
+@pytest.mark.parametrize(
+    "program", [exits, exits_on_the_loop, interrupts, has_cancelled_its_own_work]
+)
 def test_one_that_exits_costs_its_own_answer(program):
     """A run goes on, and its record has the error."""
     for record in records(program, ("lookahead", "autoregressive")):
-        assert record["error"]["kind"] == "ProgramError" and program.func.__name__ in record["error"]["message"]
+        assert (
+            record["error"]["kind"] == "ProgramError"
+            and program.func.__name__ in record["error"]["message"]
+        )
 
 
 @pytest.mark.parametrize(
@@ -520,7 +586,11 @@ def test_a_name_that_cannot_be_is_refused(name, match):
 
 @pytest.mark.parametrize(
     ("source", "match"),
-    [("x = 1", "no @sgl.function"), ("x = 1 / 0", "ZeroDivisionError"), ("y = 1", r"mine.py has no 'x'$")],
+    [
+        ("x = 1", "no @sgl.function"),
+        ("x = 1 / 0", "ZeroDivisionError"),
+        ("y = 1", r"mine.py has no 'x'$"),
+    ],
 )
 def test_a_file_that_holds_no_program(tmp_path, source, match):
     file = tmp_path / "mine.py"
@@ -530,7 +600,9 @@ def test_a_file_that_holds_no_program(tmp_path, source, match):
 
 
 def test_a_file_without_that_name_says_what_it_has(tmp_path):
-    (tmp_path / "mine.py").write_text("import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass")
+    (tmp_path / "mine.py").write_text(
+        "import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass"
+    )
     for name, hint in ("twcie", "did you mean twice?"), ("other", "it has twice"):
         with pytest.raises(ConfigError) as error:
             Program.load(f"{tmp_path}/mine.py:{name}")
@@ -541,10 +613,14 @@ def test_a_file_may_hold_a_dataclass(tmp_path):
     """It looks for its module by name."""
     file = tmp_path / "mine.py"
     file.write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport sglang as sgl\n"
-        "@dataclass\nclass Plan:\n    steps: int = 3\n@sgl.function\ndef x(s, messages, note=''):\n    pass\n"
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport sglang "
+        "as sgl\n"
+        "@dataclass\nclass Plan:\n    steps: int = 3\n@sgl.function\ndef x(s, messages, "
+        "note=''):\n    pass\n"
     )
-    assert Program.load(f"{file}:x:note=other.py:y").function.bind_arguments == {"note": "other.py:y"}
+    assert Program.load(f"{file}:x:note=other.py:y").function.bind_arguments == {
+        "note": "other.py:y"
+    }
 
 
 @sgl.function
@@ -610,7 +686,8 @@ def chooses_in_a_fork(s, messages):
 
 
 @pytest.mark.parametrize(
-    "program", ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses, chooses_in_a_fork]
+    "program",
+    ["best_of_n", "specreason", "budget_forcing", "lookahead", chooses, chooses_in_a_fork],
 )
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
@@ -668,15 +745,24 @@ def test_an_answer_that_a_stop_string_ended_says_so(ahead):
 
 def test_an_answer_of_no_generation_is_shown_too(capsys, tmp_path):
     file = tmp_path / "mine.py"
-    file.write_text("import sglang as sgl\n@sgl.function\ndef x(s, messages):\n    s['answer'] = 'in my own words'\n")
+    file.write_text(
+        "import sglang as sgl\n@sgl.function\ndef x(s, messages):\n    s['answer'] = 'in my "
+        "own words'\n"
+    )
     (record,) = records(f"{file}:x")
     Display().single(record, tmp_path)
     assert record["steps"] == [] and capsys.readouterr().out == "in my own words\n"
 
 
 def test_options_are_json_or_text():
-    assert program_registry.parse("budget_forcing:word=So, then,waits=2").options == {"word": "So, then", "waits": 2}
-    assert program_registry.parse("budget_forcing:word=[1,2],waits=2").options == {"word": [1, 2], "waits": 2}
+    assert program_registry.parse("budget_forcing:word=So, then,waits=2").options == {
+        "word": "So, then",
+        "waits": 2,
+    }
+    assert program_registry.parse("budget_forcing:word=[1,2],waits=2").options == {
+        "word": [1, 2],
+        "waits": 2,
+    }
     assert program_registry.parse("budget_forcing:").options == {}
 
 
@@ -714,10 +800,21 @@ def takes_it_back(s, messages):
 
 
 def heard(program, roles, **options):
-    """How much of the answer had been written when each of its steps was told, the job, and the steps."""
+    """How much of the answer had been written when each of its steps was told, the job, and the
+    steps.
+    """
     told, job = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
-    job.on_step = lambda step: told.append((step, job.record.text, len(job.record.ids), job.record.finish))
-    call(perform(Program.load(program), ASKED, job, LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper")))
+    job.on_step = lambda step: told.append(
+        (step, job.record.text, len(job.record.ids), job.record.finish)
+    )
+    call(
+        perform(
+            Program.load(program),
+            ASKED,
+            job,
+            LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
+        )
+    )
     return told, job
 
 
@@ -726,7 +823,9 @@ def test_steps_are_told_as_they_are_kept(program):
     told, job = heard(program, simulated())
     assert [step for step, *_ in told] == job.record.steps and len(told) >= 12
     written = [text for _, text, *_ in told]
-    assert all(job.record.text.startswith(text) for text in written) and len(set(written)) == len(told)
+    assert all(job.record.text.startswith(text) for text in written) and len(set(written)) == len(
+        told
+    )
     assert not any(finish for *_, finish in told)  # all of them before the end
     tokens = [size for *_, size, _ in told]
     assert tokens == sorted(tokens) and tokens[-1] <= len(job.record.ids)
@@ -746,7 +845,10 @@ def test_what_was_shown_stays_when_the_rest_fails():
                 LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
             )
         )
-    assert job.record.text.startswith("".join(step.text for step in job.record.steps)) and len(job.record.steps) > 3
+    assert (
+        job.record.text.startswith("".join(step.text for step in job.record.steps))
+        and len(job.record.steps) > 3
+    )
     assert job.record.finish == "" and job.record.program["generations"]
 
 
@@ -789,7 +891,9 @@ def served(program, asked, **request):
     from lr_sglang.serve.app import create_app
     from lr_sglang.serve.settings import Service
 
-    service = Service(program=program, lookahead=Lookahead(depth=3), modes=("lookahead", "autoregressive"))
+    service = Service(
+        program=program, lookahead=Lookahead(depth=3), modes=("lookahead", "autoregressive")
+    )
     with TestClient(create_app(simulated(), service)) as client:
         route = "/v1/chat/completions" if isinstance(asked, list) else "/v1/completions"
         body = {"messages" if isinstance(asked, list) else "prompt": asked}
@@ -800,14 +904,17 @@ SIMULATED = [{"role": "user", "content": "Simulated question 1?"}]
 
 
 @pytest.mark.parametrize(
-    ("program", "least"), [("self_consistency:samples=2", 1), ("plan_then_solve", 4), ("lookahead", 4)]
+    ("program", "least"),
+    [("self_consistency:samples=2", 1), ("plan_then_solve", 4), ("lookahead", 4)],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_endpoint_answers_by_it(program, least, stream):
     reply = served(program, SIMULATED, stream=stream)
     assert reply.status_code == 200
     if stream:
-        chunks = [json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")]
+        chunks = [
+            json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")
+        ]
         shown = [c["choices"][0]["delta"].get("content") for c in chunks if c["choices"]]
         assert sum(map(bool, shown)) >= least
         text = "".join(filter(None, shown))
@@ -818,7 +925,8 @@ def test_an_endpoint_answers_by_it(program, least, stream):
 
 
 @pytest.mark.parametrize(
-    "program", sorted({*program_registry.names()} - {"lookahead", "self_consistency", "plan_then_solve"})
+    "program",
+    sorted({*program_registry.names()} - {"lookahead", "self_consistency", "plan_then_solve"}),
 )
 def test_an_endpoint_answers_by_each_of_the_gallery(program):
     reply = served(program, SIMULATED)
@@ -887,7 +995,9 @@ guess = outside_lr:GUESS
 
 @pytest.fixture
 def package(tmp_path, monkeypatch):
-    """One file of somebody else's, installed: a program, a verifier, a task and an algorithm of the token layer."""
+    """One file of somebody else's, installed: a program, a verifier, a task and an algorithm of the
+    token layer.
+    """
     (tmp_path / "outside_lr.py").write_text(PACKAGE)
     info = tmp_path / "outside_lr-1.0.dist-info"
     info.mkdir()
@@ -907,7 +1017,11 @@ def test_one_file_adds_a_program_a_verifier_a_task_and_an_algorithm(package):
     with Runner(simulated(), settings) as runner:
         (record,) = list(runner.run(plan(questions, ("lookahead",))))
     assert record["text"].endswith("?") and record["accepted"] == 0
-    assert {v["by"] for step in record["steps"] for v in step["verdicts"] if v} <= {"never", "late", "ending"}
+    assert {v["by"] for step in record["steps"] for v in step["verdicts"] if v} <= {
+        "never",
+        "late",
+        "ending",
+    }
     assert token_layer.find(TokenLayer("guess"), "here").name == "GUESS"
 
 
@@ -915,7 +1029,9 @@ def test_the_file_itself_does_too(package):
     from lr_sglang import tasks
 
     questions = tasks.load(f"{package}:sums")
-    settings = Settings(lookahead=Lookahead(depth=2, verifier=f"{package}:Never"), program=f"{package}:shout")
+    settings = Settings(
+        lookahead=Lookahead(depth=2, verifier=f"{package}:Never"), program=f"{package}:shout"
+    )
     with Runner(simulated(), settings) as runner:
         (record,) = list(runner.run(plan(questions, ("lookahead",))))
     assert record["text"].endswith("!") and record["program"]["name"] == f"{package}:shout"

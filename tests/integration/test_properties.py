@@ -29,12 +29,16 @@ from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
-answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(lambda parts: "".join(parts) + chr(END))
+answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(
+    lambda parts: "".join(parts) + chr(END)
+)
 
 
 @dataclass(frozen=True)
 class Case:
-    """One run. ``failing`` is the share of the draft's requests that fail, ``faults`` what else goes wrong."""
+    """One run. ``failing`` is the share of the draft's requests that fail, ``faults`` what else
+    goes wrong.
+    """
 
     answer: str
     look: Lookahead
@@ -126,7 +130,9 @@ cases = st.builds(
     seed=st.integers(0, 2**16),
     failing=st.sampled_from((0.0, 0.0, 0.3)),
     pace=paces,
-    slots=st.sampled_from(({}, {}, {"target": 1, "draft": 1}, {"target": 2}, {"draft": 2, "target": 4})),
+    slots=st.sampled_from(
+        ({}, {}, {"target": 1, "draft": 1}, {"target": 2}, {"draft": 2, "target": 4})
+    ),
     budget=st.sampled_from((100, 100, 7)),
 )
 orders = st.lists(
@@ -158,7 +164,9 @@ def no_rest():
         yield
 
 
-def run(case: Case, verifier, transports=None, late=None) -> tuple[AnswerRequest, dict[str, ScriptedTransport]]:
+def run(
+    case: Case, verifier, transports=None, late=None
+) -> tuple[AnswerRequest, dict[str, ScriptedTransport]]:
     transports = transports or case.transports()
     backend = deployment(**transports)
     for role, slots in case.slots.items():
@@ -176,7 +184,9 @@ def run(case: Case, verifier, transports=None, late=None) -> tuple[AnswerRequest
 
     def on_step(step):
         if step.ending == "end of sequence":
-            sent_at_the_end.append({role: len(transport.requests) for role, transport in transports.items()})
+            sent_at_the_end.append(
+                {role: len(transport.requests) for role, transport in transports.items()}
+            )
 
     job.on_step = on_step
     run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
@@ -195,21 +205,34 @@ def made(name: str, roles):
 
 
 def check(
-    job: AnswerRequest, transports: dict[str, ScriptedTransport], slots: dict[str, int], sent: list[dict[str, int]]
+    job: AnswerRequest,
+    transports: dict[str, ScriptedTransport],
+    slots: dict[str, int],
+    sent: list[dict[str, int]],
 ) -> None:
     """What holds for every run."""
     record = job.record
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
         assert transport.most <= slots.get(role, 10**6), role
-        assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (role == "target")
-        assert not sent or len(transport.requests) == sent[0][role], "something was sent after the end"
+        assert len(transport.requests) <= len(record.of(role)) + len(record.of("judge")) * (
+            role == "target"
+        )
+        assert not sent or len(transport.requests) == sent[0][role], (
+            "something was sent after the end"
+        )
     for branch in record.branches:
         assert branch.outcome is not None
         assert branch.ended is not None and branch.ended >= branch.started
         assert branch.request is None and branch.entry is None
-        alone = branch.role == "target" and job.lookahead.policy == "adaptive"  # steps in one generation
-        assert branch.role == "judge" or alone or branch.generated_tokens <= job.lookahead.max_step_tokens
+        alone = (
+            branch.role == "target" and job.lookahead.policy == "adaptive"
+        )  # steps in one generation
+        assert (
+            branch.role == "judge"
+            or alone
+            or branch.generated_tokens <= job.lookahead.max_step_tokens
+        )
     check_text(job)
     check_tokens(job)
 
@@ -226,7 +249,9 @@ def check_text(job: AnswerRequest) -> None:
         assert step.position == position
         alone = step.outcome == "bonus" and job.lookahead.policy == "adaptive"
         assert alone or step.tokens <= job.lookahead.max_step_tokens
-        assert not (guard and before == "token cap" and step.source == "draft"), "the half-sentence guard"
+        assert not (guard and before == "token cap" and step.source == "draft"), (
+            "the half-sentence guard"
+        )
         before = step.ending
         if step.source == "draft":
             assert step.outcome == "accepted"
@@ -254,7 +279,9 @@ def check_tokens(job: AnswerRequest) -> None:
     assert outcomes["draft"]["accepted"] == accepted
     branches = outcomes["target"]["corrected"] + outcomes["target"]["bonus"]
     own = len(record.steps) - accepted
-    assert branches == own or (job.lookahead.policy == "adaptive" and branches < own), "steps in one generation"
+    assert branches == own or (job.lookahead.policy == "adaptive" and branches < own), (
+        "steps in one generation"
+    )
 
 
 class Lengths:
@@ -270,7 +297,8 @@ VERIFIERS = (
     *("exact", "random:0.5", "judge", "embedding", "score:5", "likelihood:min:-1"),
     *("cascade:score,likelihood,judge", "cascade:likelihood:min:-1,exact", "sure"),
 )
-# A scripted target finds likely what it would write itself, and nothing else: these change no answer.
+# A scripted target finds likely what it would write itself, and nothing else: these change no
+# answer.
 LOSSLESS = ("exact", "likelihood:min:-1", "cascade:likelihood:min:-1,exact")
 
 
@@ -280,13 +308,22 @@ class Late:
     name = "late"
 
     def __init__(self, verifier, most: float, failing: float, seed: int) -> None:
-        self.verifier, self.most, self.failing, self.rng = verifier, most, failing, random.Random(seed)
+        self.verifier, self.most, self.failing, self.rng = (
+            verifier,
+            most,
+            failing,
+            random.Random(seed),
+        )
 
     def verify(self, inquiry):
         async def later():
             verdict = await ask(self.verifier, inquiry)
             await asyncio.sleep(self.rng.random() * self.most)
-            return Verdict(False, self.name, failed=True) if self.rng.random() < self.failing else verdict
+            return (
+                Verdict(False, self.name, failed=True)
+                if self.rng.random() < self.failing
+                else verdict
+            )
 
         return later()
 
@@ -343,15 +380,25 @@ def test_with_any_verifier_the_answer_is_accepted_drafts_and_target_steps(case, 
 
 
 def at_once(branches) -> int:
-    """The most branches at a time of those that were needed to their end: others may have been leaving."""
+    """The most branches at a time of those that were needed to their end: others may have been
+    leaving.
+    """
     wanted = [b for b in branches if str(b.outcome) in ("accepted", "corrected", "bonus")]
     events = sorted([(b.started, 1) for b in wanted] + [(b.ended, -1) for b in wanted])
     return max(itertools.accumulate(change for _, change in events), default=0)
 
 
 @settings(quietly, max_examples=examples(20))
-@given(st.integers(1, 6), st.sampled_from(("async", "sync")), st.integers(0, 99), paces, st.sampled_from((0.6, 1.0)))
-def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(depth, schedule, seed, pace, alpha):
+@given(
+    st.integers(1, 6),
+    st.sampled_from(("async", "sync")),
+    st.integers(0, 99),
+    paces,
+    st.sampled_from((0.6, 1.0)),
+)
+def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(
+    depth, schedule, seed, pace, alpha
+):
     answer = "".join(f"{n}\n\n" for n in range(12)) + chr(END)
     case = Case(answer, Lookahead(schedule, depth), alpha, seed, 0.0, pace)
     _, transports = run(case, Exact())
@@ -363,7 +410,9 @@ def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(depth,
 @given(cases, st.sampled_from((0.0, 0.0005, 0.003, 0.02)))
 def test_a_stopped_answer_leaves_nothing_running(case, after):
     """Also when it is stopped within a millisecond of its start."""
-    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))  # nobody waits for its requests
+    slow = Case(
+        case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0)
+    )  # nobody waits for its requests
     transports = slow.transports()
     job = AnswerRequest(case.look, verifier=Exact())
 
@@ -380,7 +429,9 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
 
 
 def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
-    """The work per step on our side does not grow with the square of the answer: lines that run, whatever they take."""
+    """The work per step on our side does not grow with the square of the answer: lines that run,
+    whatever they take.
+    """
 
     def lines_per_step(steps: int) -> float:
         answer = "".join(f"{n}\n\n" for n in range(steps)) + chr(END)
@@ -395,7 +446,9 @@ def test_a_long_answer_costs_no_more_per_step_than_a_short_one():
 
         sys.settrace(trace)
         try:
-            run_virtually(run_program(lookahead, QUESTION, job, backend=deployment(**case.transports())))
+            run_virtually(
+                run_program(lookahead, QUESTION, job, backend=deployment(**case.transports()))
+            )
         finally:
             sys.settrace(None)
         assert job.record.text == answer[:-1]

@@ -1,4 +1,6 @@
-"""Many samples: at a time, in order, stopped, killed and gone on with. The real runner over scripted runtimes."""
+"""Many samples: at a time, in order, stopped, killed and gone on with. The real runner over
+scripted runtimes.
+"""
 
 import json
 import os
@@ -172,7 +174,16 @@ def test_no_thread_is_left():
 
 def start(folder, *more, seconds="0.1", limit=40):
     """``seconds`` as ``tests.scripted_cli`` takes it. Most of a start is importing SGLang."""
-    command = [sys.executable, "-m", "tests.scripted_cli", "run", "--task", "pocket", "--limit", str(limit)]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.scripted_cli",
+        "run",
+        "--task",
+        "pocket",
+        "--limit",
+        str(limit),
+    ]
     return subprocess.Popen(
         [*command, "--output", str(folder), *more],
         cwd=ROOT,
@@ -251,7 +262,10 @@ def test_kill_9_while_an_answer_is_graded_loses_no_answer(tmp_path):
     (tmp_path / "go").touch()
     assert sorted(finish(tmp_path / "out", 3, *options)) == ["a", "b", "c"]
     for one in map(json.loads, lines(tmp_path / "out")[:-1]):
-        assert one == {**kept[one["question_id"]], **{name: one[name] for name in ("answer", "correct", "grade")}}
+        assert one == {
+            **kept[one["question_id"]],
+            **{name: one[name] for name in ("answer", "correct", "grade")},
+        }
         assert one["correct"] is True
 
 
@@ -275,7 +289,16 @@ def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     with Store(tmp_path, {}, {}):
-        command = [sys.executable, "cli.py", "run", "--task", "pocket", "--output", str(tmp_path), "--resume"]
+        command = [
+            sys.executable,
+            "cli.py",
+            "run",
+            "--task",
+            "pocket",
+            "--output",
+            str(tmp_path),
+            "--resume",
+        ]
         second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert second.returncode == 1
     assert "another run is writing to" in second.stderr

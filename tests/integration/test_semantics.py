@@ -41,10 +41,14 @@ def fixed(answer: str, **kwargs) -> ScriptedTransport:
     return ScriptedTransport(lambda text, sampling: answer[len(text) :] or E, **kwargs)
 
 
-def solve(target, draft=None, verifier=None, schedule="async", job=None, program=lookahead, **options):
+def solve(
+    target, draft=None, verifier=None, schedule="async", job=None, program=lookahead, **options
+):
     runtimes = {"target": target} | ({"draft": draft} if draft else {})
     backend = deployment(**runtimes)
-    job = job or AnswerRequest(Lookahead(schedule=schedule, **options), verifier=verifier or Exact())
+    job = job or AnswerRequest(
+        Lookahead(schedule=schedule, **options), verifier=verifier or Exact()
+    )
     s = program.run(QUESTION, job, backend=backend)
     assert s.text().endswith(job.record.text)
     return job.record
@@ -60,7 +64,10 @@ def slow(seconds):
 
 
 def test_an_accepted_step_keeps_the_drafts_text(schedule):
-    target, draft = fixed("One a.\n\nTwo b.\n\nEnd." + E, seconds=slow(0.01)), fixed("ONE A.\n\nTWO B.\n\nEND." + E)
+    target, draft = (
+        fixed("One a.\n\nTwo b.\n\nEnd." + E, seconds=slow(0.01)),
+        fixed("ONE A.\n\nTWO B.\n\nEND." + E),
+    )
     record = solve(target, draft, Yes(), schedule)
     assert record.text == "ONE A.\n\nTWO B.\n\nEND."
     assert [s.source for s in record.steps] == ["draft"] * 3
@@ -69,20 +76,35 @@ def test_an_accepted_step_keeps_the_drafts_text(schedule):
 
 def test_a_rejected_step_is_the_targets_and_what_follows_goes_on_from_it(schedule):
     answer = WHOLE + E
-    draft = ScriptedTransport(lambda text, _: "no" + E if text.count("\n\n") == 2 else answer[len(text) :])
+    draft = ScriptedTransport(
+        lambda text, _: "no" + E if text.count("\n\n") == 2 else answer[len(text) :]
+    )
     record = solve(ScriptedTransport(chapters(STEPS), slow(0.01)), draft, Exact(), schedule)
     assert record.text == WHOLE
-    assert [s.outcome for s in record.steps] == ["accepted", "accepted", "corrected", "accepted", "accepted"]
+    assert [s.outcome for s in record.steps] == [
+        "accepted",
+        "accepted",
+        "corrected",
+        "accepted",
+        "accepted",
+    ]
     assert record.cycles == 1
 
 
 def test_the_half_sentence_guard_accepts_nothing_after_a_cut(schedule):
     answer = "abcdefgh\n\nij\n\nkl" + E
-    guarded = solve(fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5)
+    guarded = solve(
+        fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5
+    )
     assert guarded.text == "abcdefgh\n\nij\n\nkl"
     assert [s.text for s in guarded.steps if s.source == "target"] == ["fgh\n\n"]
     free = solve(
-        fixed(answer, seconds=slow(0.01)), fixed(answer), Yes(), schedule, max_step_tokens=5, half_sentence_guard=False
+        fixed(answer, seconds=slow(0.01)),
+        fixed(answer),
+        Yes(),
+        schedule,
+        max_step_tokens=5,
+        half_sentence_guard=False,
     )
     assert free.text == guarded.text
     assert all(s.source == "draft" for s in free.steps)
@@ -116,7 +138,9 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 
 
 def test_a_draft_that_is_late_is_rejected_as_late():
-    record = solve(ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(60)), Yes(), "async")
+    record = solve(
+        ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(60)), Yes(), "async"
+    )
     assert record.text == WHOLE
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
@@ -129,16 +153,22 @@ def test_the_end_inside_an_accepted_draft_ends_the_answer_and_all_work(schedule)
     asked = len(target.requests), len(draft.requests)
     time.sleep(0.05)
     assert (len(target.requests), len(draft.requests)) == asked
-    assert not [r for r in target.requests + draft.requests if r["text"] == "A.\n\nB"], "nothing after the end"
+    assert not [r for r in target.requests + draft.requests if r["text"] == "A.\n\nB"], (
+        "nothing after the end"
+    )
 
 
-@pytest.mark.parametrize("limits", [Limits(max_tokens=17), Limits(max_total_tokens=17 + 7), Limits(max_tokens=1)])
+@pytest.mark.parametrize(
+    "limits", [Limits(max_tokens=17), Limits(max_total_tokens=17 + 7), Limits(max_tokens=1)]
+)
 @pytest.mark.parametrize("mode", ["autoregressive", *SCHEDULES])
 @pytest.mark.parametrize("cap", [5, 100])
 def test_the_token_budget_is_exact(limits, mode, cap):
     """The prompt of QUESTION has 7 tokens: four of text, and three marks."""
     job = AnswerRequest(
-        Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap), limits=limits, verifier=Exact()
+        Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap),
+        limits=limits,
+        verifier=Exact(),
     )
     program = autoregressive if mode == "autoregressive" else lookahead
     target = ScriptedTransport(chapters(STEPS), slow(0.003))
@@ -227,14 +257,20 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
     )
     target = ScriptedTransport(chapters(STEPS), slow(0.02))
     solve(target, ScriptedTransport(chapters(STEPS)), job=job)
-    return {(b.role, b.position, b.alternative): b.seed for b in job.record.branches}, job.record.branches, target
+    return (
+        {(b.role, b.position, b.alternative): b.seed for b in job.record.branches},
+        job.record.branches,
+        target,
+    )
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_no_two_branches_of_other_places_share_a_seed(schedule, width):
     _, branches, target = seeds(schedule, width)
     drawn = {b.seed for b in branches}
-    assert len(drawn) == len(branches)  # alternatives of the same position under different parents too
+    assert len(drawn) == len(
+        branches
+    )  # alternatives of the same position under different parents too
     assert {r["sampling_params"]["sampling_seed"] for r in target.requests} <= drawn
 
 
@@ -265,7 +301,9 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
     judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
     backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
     backend.roles["judge"].tokenizer = Whole()
-    job = AnswerRequest(Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    job = AnswerRequest(
+        Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"])
+    )
     lookahead.run(QUESTION, job, backend=backend)
     return job.record, judge
 
@@ -281,13 +319,22 @@ class Whole(CharTokenizer):
 
 @pytest.mark.parametrize(
     ("label", "yes"),
-    [("aligned", True), ("unaligned", False), ("ali", True), ("Aligned", False), ("", False), ("un", False)],
+    [
+        ("aligned", True),
+        ("unaligned", False),
+        ("ali", True),
+        ("Aligned", False),
+        ("", False),
+        ("un", False),
+    ],
 )
 def test_the_label_decides_by_the_papers_rule(label, yes):
     assert agrees(label) is yes
 
 
-@pytest.mark.parametrize(("label", "text"), [("A", "Is A.\n\nEnd"), ("U", "Ist A.\n\nEnd"), ("?", "Ist A.\n\nEnd")])
+@pytest.mark.parametrize(
+    ("label", "text"), [("A", "Is A.\n\nEnd"), ("U", "Ist A.\n\nEnd"), ("?", "Ist A.\n\nEnd")]
+)
 def test_the_judge_decides(schedule, label, text):
     record, judge = judged(label, schedule=schedule)
     if label == "A":
@@ -314,7 +361,9 @@ def test_what_is_judged_cannot_speak_for_the_judge():
     text = "".join(map(chr, prompt))
     assert "x {draft}" in text
     assert "y {target} {}." in text
-    assert [i for i in prompt if i <= END] == [1, 2, 1], "the marks of one user message and of the answer"
+    assert [i for i in prompt if i <= END] == [1, 2, 1], (
+        "the marks of one user message and of the answer"
+    )
     assert text.endswith("[")
 
 
@@ -327,7 +376,9 @@ def test_a_judge_that_fails_rejects_and_is_counted(schedule):
 
 def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
     judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
-    backend = deployment(target=fixed("Ist" + E, seconds=slow(0.01)), draft=fixed("Is" + E), judge=judge)
+    backend = deployment(
+        target=fixed("Ist" + E, seconds=slow(0.01)), draft=fixed("Is" + E), judge=judge
+    )
     job = AnswerRequest(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
     threading.Timer(0.2, job.stop).start()
     started = time.monotonic()
@@ -353,7 +404,11 @@ def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
     job = AnswerRequest(Lookahead(depth=3), verifier=Slowly())
     threading.Timer(0.15, job.stop).start()
     with pytest.raises(Cancelled):
-        solve(ScriptedTransport(chapters(STEPS), slow(0.01)), ScriptedTransport(chapters(STEPS)), job=job)
+        solve(
+            ScriptedTransport(chapters(STEPS), slow(0.01)),
+            ScriptedTransport(chapters(STEPS)),
+            job=job,
+        )
     time.sleep(0.12)
     assert all(b.outcome for b in job.record.branches)
 
@@ -385,7 +440,11 @@ class ShiftedTransport(ScriptedTransport):
 
     async def generate(self, payload, request, timeout):
         known = ShiftedTokenizer()
-        plain = [i for one in payload["input_ids"] for i in ([one] if one <= END else map(ord, known.decode([one])))]
+        plain = [
+            i
+            for one in payload["input_ids"]
+            for i in ([one] if one <= END else map(ord, known.decode([one])))
+        ]
         reply = await super().generate(payload | {"input_ids": plain}, request, timeout)
         ids = reply["output_ids"]
         ended = ids[-1:] == [END]
@@ -396,7 +455,10 @@ class ShiftedTransport(ScriptedTransport):
 
 def test_other_vocabularies_meet_at_step_boundaries(schedule):
     """The draft's steps are text to the target, tokenised anew, one by one."""
-    target, draft = fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01)), ShiftedTransport(chapters(["A.", "B.", "C."]))
+    target, draft = (
+        fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01)),
+        ShiftedTransport(chapters(["A.", "B.", "C."])),
+    )
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
     job = AnswerRequest(Lookahead(schedule), verifier=Yes())
@@ -407,7 +469,10 @@ def test_other_vocabularies_meet_at_step_boundaries(schedule):
 
 
 def test_other_vocabularies_are_never_exactly_the_same(schedule):
-    target, draft = ScriptedTransport(chapters(STEPS), slow(0.01)), ShiftedTransport(chapters(STEPS))
+    target, draft = (
+        ScriptedTransport(chapters(STEPS), slow(0.01)),
+        ShiftedTransport(chapters(STEPS)),
+    )
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
     job = AnswerRequest(Lookahead(schedule, depth=2), verifier=Exact())
@@ -433,7 +498,9 @@ def test_a_random_oracle_accepts_about_its_share():
 def test_steps_are_told_as_they_are_kept(schedule):
     told = []
     job = AnswerRequest(Lookahead(schedule), verifier=Exact(), on_step=told.append)
-    record = solve(ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job)
+    record = solve(
+        ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job
+    )
     assert told == record.steps
     assert [s.position for s in told] == list(range(len(STEPS)))
 
@@ -442,7 +509,9 @@ def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(
     """A delimiter astride a cut ends the step there, though the server wrote on."""
     answer = "abcd\n\n\nef\n\ngh" + E
     for draft in (None, fixed(answer)):
-        record = solve(fixed(answer, seconds=slow(0.01)), draft, Exact(), schedule, max_step_tokens=5)
+        record = solve(
+            fixed(answer, seconds=slow(0.01)), draft, Exact(), schedule, max_step_tokens=5
+        )
         assert record.text == answer[:-1]
 
 

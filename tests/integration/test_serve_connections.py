@@ -1,4 +1,6 @@
-"""Clients that say nothing, or little, or take nothing; too many of them; and who else is answered meanwhile."""
+"""Clients that say nothing, or little, or take nothing; too many of them; and who else is answered
+meanwhile.
+"""
 
 import asyncio
 import io
@@ -84,9 +86,17 @@ def closed(one):
         HEAD,
         HEAD + "X-A: ",
         f"{HEALTH}\r\n{HEALTH}",  # the second request of a connection
-        f"{HEALTH}\r\n{HEALTH}Content-Length: 1000\r\n\r\n",  # answered, but for a body that nobody reads
+        # answered, but for a body that nobody reads
+        f"{HEALTH}\r\n{HEALTH}Content-Length: 1000\r\n\r\n",
     ],
-    ids=["nothing", "a byte", "half", "half a line", "half a second one", "a body that nobody reads"],
+    ids=[
+        "nothing",
+        "a byte",
+        "half",
+        "half a line",
+        "half a second one",
+        "a body that nobody reads",
+    ],
 )
 def test_who_does_not_end_a_request_is_hung_up_on(said, short):
     before = closed(short)
@@ -130,13 +140,17 @@ def test_a_request_with_two_lengths_is_refused_and_what_follows_is_not_read(key)
     """A proxy that went by the other one would give its answer to somebody else."""
     with serving(simulated(), SERVICE, Keys(["sk-right"])) as one:
         follows = f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{key}\r\n"
-        both = f"{HEAD}{key}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{follows}"
+        both = (
+            f"{HEAD}{key}Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n{follows}"
+        )
         with closing(connect(one, both)) as sock:
             got = rest(sock)
     assert got.startswith("HTTP/1.1 400 ") and got.count("HTTP/1.1") == 1 and "not both" in got
 
 
-@pytest.mark.parametrize("head", [HALF, HEAD + "Transfer-Encoding: chunked\r\n\r\n"], ids=["length", "chunks"])
+@pytest.mark.parametrize(
+    "head", [HALF, HEAD + "Transfer-Encoding: chunked\r\n\r\n"], ids=["length", "chunks"]
+)
 def test_a_body_has_its_time_as_a_whole(head, short):
     """Though there is always more of it, sooner than any limit."""
     ended = threading.Event()
@@ -167,7 +181,9 @@ def test_who_says_nothing_between_requests_is_hung_up_on(monkeypatch):
 
 @pytest.mark.parametrize("last", ["", "Connection: close\r\n"], ids=["open", "closing"])
 def test_who_takes_nothing_is_hung_up_on(last, short):
-    """Answers, until no more can be sent; also where the last of them is the end of the connection."""
+    """Answers, until no more can be sent; also where the last of them is the end of the
+    connection.
+    """
     before = closed(short).get("answer", 0)
     asked = "GET /openapi.json HTTP/1.1\r\nHost: localhost\r\n"
     sock = connect(short, SO_RCVBUF=1024)
@@ -184,13 +200,19 @@ def test_an_answer_that_nobody_takes_is_given_up():
     """A stream: what is written for it ends, too."""
     model = simulated(steps=400, tokens=400, seconds=0.001)
     with serving(model, SHORT.replace(concurrency=1)) as one:
-        body = json.dumps({**ASK, "stream": True, "lookahead": {"mode": "autoregressive", "trace": True}})
+        body = json.dumps(
+            {**ASK, "stream": True, "lookahead": {"mode": "autoregressive", "trace": True}}
+        )
         with closing(connect(one, SO_RCVBUF=1024)) as sock:
             sock.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
             assert sock.recv(12) == b"HTTP/1.1 200"
             for connection in list(one.server.connections._open):
-                connection.transport.set_write_buffer_limits(1000)  # it is full sooner than the system's buffers
-                connection.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+                connection.transport.set_write_buffer_limits(
+                    1000
+                )  # it is full sooner than the system's buffers
+                connection.transport.get_extra_info("socket").setsockopt(
+                    socket.SOL_SOCKET, socket.SO_SNDBUF, 4096
+                )
             within(30, lambda: closed(one).get("answer") == 1 and one.engine.idle)
 
 
@@ -233,7 +255,11 @@ def made(among, host="127.0.0.1"):
     wire = Wire()
     wire.get_extra_info = {"peername": (host, 1)}.get
     one = Connection(
-        among, config=uvicorn.Config(app, log_config=None), server_state=ServerState(), app_state={}, _loop=Loop()
+        among,
+        config=uvicorn.Config(app, log_config=None),
+        server_state=ServerState(),
+        app_state={},
+        _loop=Loop(),
     )
     one.connection_made(wire)
     return one
@@ -257,7 +283,10 @@ def test_a_client_that_takes_its_answer_slowly_is_waited_for_while_it_does():
 
 
 def test_who_waits_longest_makes_room(monkeypatch):
-    with serving(simulated(steps=3, seconds=0.01), SERVICE.replace(max_connections=10)) as one, ExitStack() as stack:
+    with (
+        serving(simulated(steps=3, seconds=0.01), SERVICE.replace(max_connections=10)) as one,
+        ExitStack() as stack,
+    ):
         for number in range(60):
             stack.enter_context(closing(connect(one, ("", HEAD, HALF)[number % 3])))
             if number % 10 == 9:
@@ -268,14 +297,20 @@ def test_who_waits_longest_makes_room(monkeypatch):
 
 
 def test_who_is_being_answered_is_left_alone_and_who_comes_then_is_told():
-    with serving(simulated(steps=40, seconds=0.1), SERVICE.replace(max_connections=3)) as one, ExitStack() as stack:
+    with (
+        serving(simulated(steps=40, seconds=0.1), SERVICE.replace(max_connections=3)) as one,
+        ExitStack() as stack,
+    ):
         busy = [stack.enter_context(closing(connect(one, WHOLE))) for _ in range(3)]
         within(10, lambda: one.engine.admission.running == 3)
         with closing(connect(one)) as sock:
             got = rest(sock)
         head, _, body = got.partition("\r\n\r\n")
         assert head.startswith("HTTP/1.1 503 ") and "\r\nRetry-After: 1" in head
-        assert json.loads(body)["error"]["code"] == "overloaded" and f"Content-Length: {len(body)}" in head
+        assert (
+            json.loads(body)["error"]["code"] == "overloaded"
+            and f"Content-Length: {len(body)}" in head
+        )
         assert closed(one) == {"refused": 1} and one.engine.admission.running == 3
         busy[0].close()
         within(10, lambda: open_now(one) == 2)
@@ -289,9 +324,16 @@ def test_of_one_address_there_are_no_more_than_its_share():
     assert [one.transport.shut for one in mine] == [True, True, False, False, False]
     other = made(among, "::ffff:10.0.0.8")
     networks = [made(among, f"2001:db8::{number}") for number in range(4)]
-    assert not other.transport.shut and [one.transport.shut for one in networks] == [True, False, False, False]
+    assert not other.transport.shut and [one.transport.shut for one in networks] == [
+        True,
+        False,
+        False,
+        False,
+    ]
     local = [made(among, host) for host in ("127.0.0.1", "::1", "::ffff:127.0.0.1", "127.0.0.1")]
-    assert [one.transport.shut for one in mine] == [True, True, True, True, True], "a proxy's are not counted"
+    assert [one.transport.shut for one in mine] == [True, True, True, True, True], (
+        "a proxy's are not counted"
+    )
     assert not any(one.transport.shut for one in local) and len(among._open) == 8
     for one in list(among._open):
         among.leave(one)
@@ -301,8 +343,12 @@ def test_of_one_address_there_are_no_more_than_its_share():
 
 def test_files_are_asked_for_and_no_more_connections_taken_than_half_of_them(monkeypatch):
     limits = {"soft": 256, "hard": 400}
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda which: (limits["soft"], limits["hard"]))
-    monkeypatch.setattr(connections.resource, "setrlimit", lambda which, new: limits.update(soft=new[0]))
+    monkeypatch.setattr(
+        connections.resource, "getrlimit", lambda which: (limits["soft"], limits["hard"])
+    )
+    monkeypatch.setattr(
+        connections.resource, "setrlimit", lambda which, new: limits.update(soft=new[0])
+    )
     assert Connections(Service(), Metrics()).most == 200 and limits["soft"] == 400
     limits["hard"] = connections.resource.RLIM_INFINITY
     assert Connections(Service(), Metrics()).most == 1024 and limits["soft"] == connections.FILES
@@ -336,15 +382,21 @@ async def app_that_counts(seen, scope, receive, send):
         message = await receive()
         seen["most"] = max(seen.get("most", 0), len(message.get("body", b"")))
         more = message.get("more_body", False)
-    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    await send(
+        {"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]}
+    )
     await send({"type": "http.response.body", "body": b"ok"})
 
 
 @asynccontextmanager
 async def listening():
-    """Connections to ``app_that_counts`` on the running loop: what it has seen, and how to connect."""
+    """Connections to ``app_that_counts`` on the running loop: what it has seen, and how
+    to connect.
+    """
     seen = {}
-    config = uvicorn.Config(partial(app_that_counts, seen), interface="asgi3", log_config=None, ws="none")
+    config = uvicorn.Config(
+        partial(app_that_counts, seen), interface="asgi3", log_config=None, ws="none"
+    )
     config.load()
     among, state = Connections(Service(), Metrics()), ServerState()
     server = await asyncio.get_running_loop().create_server(
@@ -419,7 +471,17 @@ def test_what_comes_behind_the_last_request_does_not_spoil_its_answer(short):
 def behave(one, seed, ended):
     """A client of some kind, until the endpoint or the test ends it."""
     rng = random.Random(seed)
-    said = rng.choice([WHOLE, WHOLE * 3, HALF, HEAD, HEALTH + "\r\n", f"{HEALTH}\r\n" * 50, HEALTH + "A: b\r\n" * 3000])
+    said = rng.choice(
+        [
+            WHOLE,
+            WHOLE * 3,
+            HALF,
+            HEAD,
+            HEALTH + "\r\n",
+            f"{HEALTH}\r\n" * 50,
+            HEALTH + "A: b\r\n" * 3000,
+        ]
+    )
     said = said[: rng.choice([None, rng.randrange(len(said))])]
     with suppress(OSError), closing(connect(one, SO_RCVBUF=rng.choice([1024, 2**17]))) as sock:
         sock.settimeout(2)
@@ -437,12 +499,17 @@ def behave(one, seed, ended):
                 sock.shutdown(socket.SHUT_WR)
                 rest(sock)
             case "reset":
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00")
+                sock.setsockopt(
+                    socket.SOL_SOCKET, socket.SO_LINGER, b"\x01\x00\x00\x00\x00\x00\x00\x00"
+                )
 
 
 def test_clients_of_every_kind_at_once_disturb_nobody(short):
     ended = threading.Event()
-    strange = [threading.Thread(target=behave, args=(short, seed, ended)) for seed in range(800 if FULL else 120)]
+    strange = [
+        threading.Thread(target=behave, args=(short, seed, ended))
+        for seed in range(800 if FULL else 120)
+    ]
     for number, thread in enumerate(strange):
         thread.start()
         if number % 20 == 0:
@@ -455,4 +522,7 @@ def test_clients_of_every_kind_at_once_disturb_nobody(short):
         assert not thread.is_alive()
     short.http.close()
     within(20, lambda: short.engine.idle and open_now(short) == 0)
-    assert '"internal error"' not in short.told.getvalue() and '"level": "error"' not in short.told.getvalue()
+    assert (
+        '"internal error"' not in short.told.getvalue()
+        and '"level": "error"' not in short.told.getvalue()
+    )

@@ -1,4 +1,6 @@
-"""Requests that lookahead reasoning cannot follow: the target's own routes answer them, through the endpoint."""
+"""Requests that lookahead reasoning cannot follow: the target's own routes answer them, through the
+endpoint.
+"""
 
 import ast
 import asyncio
@@ -21,16 +23,38 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.passed_request import STEERING, Common
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.target_routes import OTHERS, PATHS
-from tests.integration.test_serve import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving, within
+from tests.integration.test_serve import (
+    ASK,
+    CHAT,
+    COMPLETIONS,
+    SERVICE,
+    is_documented,
+    scripted,
+    serving,
+    within,
+)
 
 NAME = "org/target"
-TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 # As SGLang writes them, with texts in which a careless reader would see more than texts.
 TEXT = 'é "choices":[] "usage":{} "model":"org/target"\\n\\ndata: [DONE]'
-PIECES = [{"choices": [{"index": 0, "delta": {"content": word}}], "usage": None} for word in (TEXT, "b", "c")]
-EVENTS = [{"id": "r1", "model": NAME, **piece} for piece in (*PIECES, {"choices": [], "usage": USAGE})]
-WHOLE = {"id": "r1", "model": NAME, "choices": [{"index": 0, "message": {"content": TEXT}}], "usage": USAGE}
+PIECES = [
+    {"choices": [{"index": 0, "delta": {"content": word}}], "usage": None}
+    for word in (TEXT, "b", "c")
+]
+EVENTS = [
+    {"id": "r1", "model": NAME, **piece} for piece in (*PIECES, {"choices": [], "usage": USAGE})
+]
+WHOLE = {
+    "id": "r1",
+    "model": NAME,
+    "choices": [{"index": 0, "message": {"content": TEXT}}],
+    "usage": USAGE,
+}
 
 
 def packed(value):
@@ -41,7 +65,8 @@ STREAM = b"".join(b"data: " + packed(event) + b"\n\n" for event in EVENTS) + b"d
 
 
 class Upstream:
-    """A server with SGLang's routes as far as a test needs them, which does what the field ``user`` says.
+    """A server with SGLang's routes as far as a test needs them, which does what the field ``user``
+    says.
 
     Attributes:
         seen: path, headers and body of each request.
@@ -54,12 +79,16 @@ class Upstream:
         routes = [Route(path, self._answer, methods=["POST"]) for path in answers]
         routes += [
             Route("/abort_request", self._abort, methods=["POST"]),
-            Route("/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}, {"id": "poet"}]})),
+            Route(
+                "/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}, {"id": "poet"}]})
+            ),
             Route("/health", lambda request: Response()),
         ]
         self.sock = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
-        self.server = uvicorn.Server(uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off"))
+        self.server = uvicorn.Server(
+            uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
+        )
         self.thread = threading.Thread(target=self.server.run, args=([self.sock],), daemon=True)
 
     async def _abort(self, request):
@@ -71,14 +100,22 @@ class Upstream:
         self.seen.append((request.url.path, request.headers, body))
         what = str(body.get("user", ""))
         if what.isdecimal():
-            error = {"object": "error", "message": f"wrong: {what}", "type": "BadRequest", "param": None, "code": 400}
+            error = {
+                "object": "error",
+                "message": f"wrong: {what}",
+                "type": "BadRequest",
+                "param": None,
+                "code": 400,
+            }
             return JSONResponse(error, int(what))
         if what == "words":
             return JSONResponse({"error": "wrong: words"}, 400)
         if what == "list":
             return JSONResponse([{"score": 1}])
         if what == "nested":
-            return JSONResponse({"error": {"message": "the context length is less", "param": "messages"}}, 400)
+            return JSONResponse(
+                {"error": {"message": "the context length is less", "param": "messages"}}, 400
+            )
         if what == "garbage":
             return Response(b"<html>", media_type="text/html")
         if not body.get("stream"):
@@ -94,7 +131,9 @@ class Upstream:
             if what == "breaks":
                 yield STREAM[:300]
                 raise ConnectionError
-            for at in range(0, len(STREAM), 7):  # pieces that end within events, and within characters
+            for at in range(
+                0, len(STREAM), 7
+            ):  # pieces that end within events, and within characters
                 yield STREAM[at : at + 7]
                 await asyncio.sleep(0)
                 if what == "slow" and at > 300:
@@ -136,12 +175,20 @@ def asked(path, **more):
     return {**own, **more}
 
 
-IMAGE = [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}]
+IMAGE = [
+    {
+        "role": "user",
+        "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}],
+    }
+]
 CALLED = [*ASK["messages"], {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]},
           {"role": "tool", "tool_call_id": "1", "content": "3"}]  # fmt: skip
 CHATS = [
     ({"tools": [TOOL]}, "tools"),
-    ({"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False}, "tools, tool_choice"),
+    (
+        {"tools": [TOOL], "tool_choice": "required", "parallel_tool_calls": False},
+        "tools, tool_choice",
+    ),
     ({"response_format": {"type": "json_object"}}, "response_format"),
     ({"logprobs": True, "top_logprobs": 2}, "logprobs, top_logprobs"),
     ({"n": 50}, "n"),
@@ -165,7 +212,9 @@ COMPLETED = [
 PASSED = [*((CHAT, *case) for case in CHATS), *((COMPLETIONS, *case) for case in COMPLETED)]
 
 
-@pytest.mark.parametrize(("path", "more", "why"), PASSED, ids=[f"{path[4]} {why}" for path, _, why in PASSED])
+@pytest.mark.parametrize(
+    ("path", "more", "why"), PASSED, ids=[f"{path[4]} {why}" for path, _, why in PASSED]
+)
 def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     one, target = both
     body = asked(path, **more, stop=["x"], unheard_of=[1.5])
@@ -174,7 +223,10 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     went, headers, got = target.seen.pop()
     assert went == path and got.pop("rid") == headers["x-override-rid"]
     assert got == {**body, "model": NAME}, "unchanged but for the model's name"
-    assert response.headers["x-lookahead-mode"] == "target" and response.headers["x-lookahead-why"] == why
+    assert (
+        response.headers["x-lookahead-mode"] == "target"
+        and response.headers["x-lookahead-why"] == why
+    )
     answer = response.json()
     assert answer.pop("lookahead") == {"mode": "target", "why": why.split(", ")}
     assert answer == {**WHOLE, "model": "lookahead"}
@@ -196,7 +248,10 @@ def test_the_targets_adapters_are_listed_and_answer(both):
     ):
         answer = one.http.post(path, json=asked(path, model="lookahead:poet", **more)).json()
         assert answer["lookahead"]["why"] == why and target.seen.pop()[2]["model"] == NAME + ":poet"
-    assert one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code == 200
+    assert (
+        one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code
+        == 200
+    )
     for wrong in ("poet", "lookaheadpoet", "a:lookahead:poet", ":poet"):
         is_documented(one.ask(model=wrong), 404, "model_not_found")
         is_documented(one.ask(model=wrong, n=9), 404, "model_not_found")
@@ -234,7 +289,14 @@ def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path)
 def test_what_lookahead_can_do_is_not_passed_on(both):
     one, target = both
     target.seen.clear()
-    one.ask(tools=[], tool_choice="none", n=1, logprobs=False, response_format={"type": "text"}, regex=None)
+    one.ask(
+        tools=[],
+        tool_choice="none",
+        n=1,
+        logprobs=False,
+        response_format={"type": "text"},
+        regex=None,
+    )
     assert not target.seen
 
 
@@ -259,9 +321,13 @@ def test_the_operators_limits_hold():
         for path, more in ((CHAT, {"messages": [{"role": "user", "content": "a" * 41}]}),
                            (COMPLETIONS, {"prompt": ["a" * 21] * 2}),
                            (COMPLETIONS, {"prompt": [[5] * 21] * 2})):  # fmt: skip
-            is_documented(one.http.post(path, json=asked(path, n=9, **more)), 400, "context_length_exceeded")
+            is_documented(
+                one.http.post(path, json=asked(path, n=9, **more)), 400, "context_length_exceeded"
+            )
         is_documented(one.ask(n=129), 400)
-        is_documented(one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400)
+        is_documented(
+            one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400
+        )
         is_documented(one.ask(tools=[TOOL], model="gpt-9"), 404, "model_not_found")
         is_documented(one.ask(tools=[TOOL], stream="yes"), 400)
         assert not target.seen
@@ -279,7 +345,9 @@ def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream)
     one, _ = both
     error = is_documented(one.ask(tools=[TOOL], user=what, stream=stream), status, code)
     assert ("wrong: " in error["message"]) == (status == 400 and what != "nested")
-    assert one.ask(tools=[TOOL]).status_code == 200, "a request that the target fails is no failure of the target"
+    assert one.ask(tools=[TOOL]).status_code == 200, (
+        "a request that the target fails is no failure of the target"
+    )
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error_and_the_end(both):
@@ -307,7 +375,9 @@ def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
 
 def test_who_is_passed_on_waits_as_any_other_and_is_counted():
     with passing(SERVICE.replace(concurrency=1, queue=0)) as (one, _):
-        with one.http.stream("POST", CHAT, json={**ASK, "n": 2, "user": "slow", "stream": True}) as response:
+        with one.http.stream(
+            "POST", CHAT, json={**ASK, "n": 2, "user": "slow", "stream": True}
+        ) as response:
             pieces = response.iter_bytes()  # which hangs up when it is forgotten
             next(pieces)
             is_documented(one.ask(n=2), 429, "queue_full")
@@ -318,7 +388,10 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
         assert one.ask(n=2).status_code == 200
         text = one.http.get("/metrics").text
         assert f'lr_sglang_requests_total{{mode="target",route="{CHAT}",status="200"}} 1.0' in text
-        assert 'lr_sglang_tokens_total{kind="delivered"} 3.0' in text and "lr_sglang_answer_seconds_count 1.0" in text
+        assert (
+            'lr_sglang_tokens_total{kind="delivered"} 3.0' in text
+            and "lr_sglang_answer_seconds_count 1.0" in text
+        )
 
 
 def test_time_limits_hold():
@@ -334,9 +407,13 @@ def test_a_key_is_needed():
         is_documented(one.ask(tools=[TOOL]), 401, "invalid_api_key")
         assert not target.seen
         headers = {"authorization": "Bearer sk-right", "x-override-rid": "mine", "cookie": "a=b"}
-        assert one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers).status_code == 200
+        assert (
+            one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers).status_code == 200
+        )
         got = target.seen.pop()[1]
-        assert "authorization" not in got and "cookie" not in got and got["x-override-rid"] != "mine"
+        assert (
+            "authorization" not in got and "cookie" not in got and got["x-override-rid"] != "mine"
+        )
 
 
 def test_a_target_that_is_down_is_told():
@@ -355,7 +432,9 @@ def test_when_the_endpoint_stops_so_does_what_was_passed_on():
         next(events)
         one.server.end()
         one.server.end()
-        assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == ["shutting_down"]
+        assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == [
+            "shutting_down"
+        ]
         within(2, lambda: target.gone == 1)
 
 
@@ -378,7 +457,14 @@ def refusing():
 @pytest.mark.parametrize("route", OTHERS, ids=[route.path for route in OTHERS])
 def test_the_targets_other_routes_are_reached_through_the_endpoint(both, route):
     one, target = both
-    body = {"model": "lookahead", "input": "a", "max_tokens": 5, "extra": [None], "rid": "mine", "request_id": "mine"}
+    body = {
+        "model": "lookahead",
+        "input": "a",
+        "max_tokens": 5,
+        "extra": [None],
+        "rid": "mine",
+        "request_id": "mine",
+    }
     response = one.http.post(route.path, json=body)
     assert response.status_code == 200 and response.headers["x-lookahead-why"] == "route"
     assert response.content == packed({**WHOLE, "model": "lookahead"}), "the reply is as it is"
@@ -401,25 +487,48 @@ def test_the_targets_other_routes_are_reached_through_the_endpoint(both, route):
 def test_streams_of_other_routes_are_passed_on_and_an_error_has_a_name(both):
     one, _ = both
     for route in (route for route in OTHERS if route.limits):
-        with one.http.stream("POST", route.path, json={"model": "lookahead", "stream": True}) as response:
+        with one.http.stream(
+            "POST", route.path, json={"model": "lookahead", "stream": True}
+        ) as response:
             got = b"".join(response.iter_raw())
-        assert got == STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
-        with one.http.stream("POST", route.path, json={"stream": True, "user": "breaks"}) as response:
+        assert got == STREAM.replace(
+            b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"'
+        )
+        with one.http.stream(
+            "POST", route.path, json={"stream": True, "user": "breaks"}
+        ) as response:
             *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
         error = json.loads(data.removeprefix("data: "))
-        assert name == "event: error" and error["type"] == "error" and error["error"]["code"] == "target_down"
+        assert (
+            name == "event: error"
+            and error["type"] == "error"
+            and error["error"]["code"] == "target_down"
+        )
 
 
 def test_limits_and_keys_hold_on_other_routes():
     limits = SERVICE.limits.replace(max_tokens=50)
-    with passing(SERVICE.replace(limits=limits, max_prompt_tokens=9), Keys(["sk-right"])) as (one, target):
+    with passing(SERVICE.replace(limits=limits, max_prompt_tokens=9), Keys(["sk-right"])) as (
+        one,
+        target,
+    ):
         for route in OTHERS:
-            for header in ({}, {"x-api-key": "sk-wrong"}, {"authorization": "Bearer x", "x-api-key": "sk-right"}):
-                is_documented(one.http.post(route.path, json={}, headers=header), 401, "invalid_api_key")
+            for header in (
+                {},
+                {"x-api-key": "sk-wrong"},
+                {"authorization": "Bearer x", "x-api-key": "sk-right"},
+            ):
+                is_documented(
+                    one.http.post(route.path, json={}, headers=header), 401, "invalid_api_key"
+                )
         one.http.headers["x-api-key"] = "sk-right"
         for route in OTHERS:
-            assert one.http.post(route.path, json=dict.fromkeys(route.limits, 99)).status_code == 200
-            assert [target.seen[-1][2].get(name) for name in route.limits] == [50 for _ in route.limits]
+            assert (
+                one.http.post(route.path, json=dict.fromkeys(route.limits, 99)).status_code == 200
+            )
+            assert [target.seen[-1][2].get(name) for name in route.limits] == [
+                50 for _ in route.limits
+            ]
             for name in ("input", "system", "documents"):
                 long = one.http.post(route.path, json={name: ["a" * 10]})
                 is_documented(long, 400, "context_length_exceeded")
@@ -436,44 +545,93 @@ def test_other_routes_are_not_there_where_all_is_refused(refusing):
 
 
 def sglangs():
-    """The routes that SGLang's server registers, with their methods, and the names of those with a variable path."""
+    """The routes that SGLang's server registers, with their methods, and the names of those with a
+    variable path.
+    """
     folder = Path(find_spec("sglang").origin).parent / "srt/entrypoints"
     for name in ("http_server", "v1_loads", "elastic_ep"):
         for node in ast.walk(ast.parse((folder / f"{name}.py").read_text())):
             for mark in getattr(node, "decorator_list", ()):
                 match mark:
-                    case ast.Call(ast.Attribute(ast.Name("app" | "router"), kind), [path, *_]) if "exc" not in kind:
-                        literals = [leaf.value for leaf in ast.walk(path) if isinstance(leaf, ast.Constant)]
+                    case ast.Call(ast.Attribute(ast.Name("app" | "router"), kind), [path, *_]) if (
+                        "exc" not in kind
+                    ):
+                        literals = [
+                            leaf.value for leaf in ast.walk(path) if isinstance(leaf, ast.Constant)
+                        ]
                         yield literals[-1] if literals else "/"
 
 
-# Routes of SGLang's that are not passed on: they concern the server, or other clients' requests, or are not decided on.
+# Routes of SGLang's that are not passed on: they concern the server, or other clients' requests, or
+# are not decided on.
 OURS = {"/", "/health", "/ready", "/v1/models", "/v1/models/{model:path}"}
 REFUSED = {
     *("/health_generate", "/get_model_info", "/model_info", "/get_server_info", "/server_info"),
-    *("/set_internal_state", "/dumper/{method}", "/generate", "/encode", "/classify", "/flush_cache"),
+    *(
+        "/set_internal_state",
+        "/dumper/{method}",
+        "/generate",
+        "/encode",
+        "/classify",
+        "/flush_cache",
+    ),
     *("/add_external_corpus", "/remove_external_corpus", "/list_external_corpora"),
     *("/hicache/storage-backend/clear", "/hicache/storage-backend", "/get_hicache_l3_cache_layout"),
-    *("/start_profile", "/stop_profile", "/set_trace_level", "/freeze_gc", "/start_expert_distribution_record"),
-    *("/stop_expert_distribution_record", "/dump_expert_distribution_record", "/update_weights_from_disk"),
+    *(
+        "/start_profile",
+        "/stop_profile",
+        "/set_trace_level",
+        "/freeze_gc",
+        "/start_expert_distribution_record",
+    ),
+    *(
+        "/stop_expert_distribution_record",
+        "/dump_expert_distribution_record",
+        "/update_weights_from_disk",
+    ),
     *("/init_weights_send_group_for_remote_instance", "/send_weights_to_remote_instance"),
     *("/get_remote_instance_transfer_engine_info", "/remote_instance_transfer_engine_info"),
     *("/init_weights_update_group", "/destroy_weights_update_group", "/update_weights_from_tensor"),
     *("/begin_weight_update", "/end_weight_update", "/update_weights_from_distributed"),
-    *("/update_weights_from_ipc", "/update_weight_version", "/get_load", "/clear_hicache_storage_backend"),
-    *("/get_weights_by_name", "/release_memory_occupation", "/resume_memory_occupation", "/weights_checker"),
+    *(
+        "/update_weights_from_ipc",
+        "/update_weight_version",
+        "/get_load",
+        "/clear_hicache_storage_backend",
+    ),
+    *(
+        "/get_weights_by_name",
+        "/release_memory_occupation",
+        "/resume_memory_occupation",
+        "/weights_checker",
+    ),
     *("/slow_down", "/pd_role_switch", "/load_lora_adapter", "/load_lora_adapter_from_tensors"),
-    *("/unload_lora_adapter", "/open_session", "/close_session", "/configure_logging", "/abort_request"),
+    *(
+        "/unload_lora_adapter",
+        "/open_session",
+        "/close_session",
+        "/configure_logging",
+        "/abort_request",
+    ),
     *("/parse_function_call", "/separate_reasoning", "/pause_generation", "/continue_generation"),
     *("/v1/audio/transcriptions", "/v1/realtime", "/v1/decisions", "/v1/responses/{response_id}"),
     *("/v1/responses/{response_id}/cancel", "/api/chat", "/api/generate", "/api/tags", "/api/show"),
-    *("/v1/systemone", "/ping", "/invocations", "/vertex_generate", "/v1/loads", "/scale_elastic_ep"),
+    *(
+        "/v1/systemone",
+        "/ping",
+        "/invocations",
+        "/vertex_generate",
+        "/v1/loads",
+        "/scale_elastic_ep",
+    ),
     "/is_scaling_elastic_ep",
 }
 
 
 def test_every_route_of_sglangs_is_passed_on_or_refused():
-    """A new one is refused until it is decided on: then it belongs in ``serve/target_routes``, or here."""
+    """A new one is refused until it is decided on: then it belongs in ``serve/target_routes``, or
+    here.
+    """
     paths = set(sglangs())
     assert len(paths) > 80 and paths > PATHS
     assert paths - PATHS - OURS <= REFUSED, "decide"
@@ -481,17 +639,47 @@ def test_every_route_of_sglangs_is_passed_on_or_refused():
         for path in paths - PATHS - OURS:
             there = path.format(method="a", response_id="resp_1")
             for method in ("GET", "POST", "PUT", "DELETE"):
-                is_documented(one.http.request(method, there, json={"model": "lookahead", "input": "a"}), 404)
+                is_documented(
+                    one.http.request(method, there, json={"model": "lookahead", "input": "a"}), 404
+                )
     assert not target.seen and not target.aborted
 
 
 TRICKS = (
-    *("/v1//chat/completions", "//v1/chat/completions", "/V1/chat/completions", "/v1/Embeddings", "/v1/embeddings/"),
-    *("/v1/chat/../../flush_cache", "/v1/embeddings/..%2f..%2fabort_request", "/%2e%2e/abort_request"),
-    *("/v1%2Fembeddings%2F..%2F..%2Fabort_request", "/v1/embeddings%00", "/v1/embeddings;/../abort_request"),
-    *("/v1/models/..%2f..%2fabort_request", "/v1/models/../../abort_request", "/tokenize/../abort_request"),
-    *("http://127.0.0.1/abort_request", "http://127.0.0.1//v1/embeddings", "@127.0.0.1/abort_request"),
-    *("/abort_request%3f/v1/embeddings", "/v1/embeddings%3f", "/v1/embeddings%23", "/v1\\embeddings", "/abort_request"),
+    *(
+        "/v1//chat/completions",
+        "//v1/chat/completions",
+        "/V1/chat/completions",
+        "/v1/Embeddings",
+        "/v1/embeddings/",
+    ),
+    *(
+        "/v1/chat/../../flush_cache",
+        "/v1/embeddings/..%2f..%2fabort_request",
+        "/%2e%2e/abort_request",
+    ),
+    *(
+        "/v1%2Fembeddings%2F..%2F..%2Fabort_request",
+        "/v1/embeddings%00",
+        "/v1/embeddings;/../abort_request",
+    ),
+    *(
+        "/v1/models/..%2f..%2fabort_request",
+        "/v1/models/../../abort_request",
+        "/tokenize/../abort_request",
+    ),
+    *(
+        "http://127.0.0.1/abort_request",
+        "http://127.0.0.1//v1/embeddings",
+        "@127.0.0.1/abort_request",
+    ),
+    *(
+        "/abort_request%3f/v1/embeddings",
+        "/v1/embeddings%3f",
+        "/v1/embeddings%23",
+        "/v1\\embeddings",
+        "/abort_request",
+    ),
 )
 ENCODED = ("/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fembeddings", "/tokeniz%65")
 
@@ -501,10 +689,19 @@ def test_no_spelling_of_a_path_reaches_another_route(locked, path):
     """Nor a route that is there without a key."""
     one, target = locked
     target.seen.clear()
-    for key, expected in (("", (400, 401, 404)), ("sk-right", (200,) if path in ENCODED else (400, 404, 405))):
+    for key, expected in (
+        ("", (400, 401, 404)),
+        ("sk-right", (200,) if path in ENCODED else (400, 404, 405)),
+    ):
         with socket.create_connection(one.sock.getsockname(), 10) as raw:
             lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
-            lines += [f"authorization: Bearer {key}", "content-length: 2", "connection: close", "", "{}"]
+            lines += [
+                f"authorization: Bearer {key}",
+                "content-length: 2",
+                "connection: close",
+                "",
+                "{}",
+            ]
             raw.sendall("\r\n".join(lines).encode())
             assert int(raw.makefile("rb").readline().split()[1]) in expected
         assert key or not target.seen
@@ -529,7 +726,11 @@ MINOR = {
 def schema(name):
     """The fields of a class of SGLang's, whose module is slow to import."""
     file = Path(find_spec("sglang").origin).parent / "srt/entrypoints/openai/protocol.py"
-    classes = {node.name: node for node in ast.parse(file.read_text()).body if isinstance(node, ast.ClassDef)}
+    classes = {
+        node.name: node
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
 
     def fields(one):
         for base in one.bases:
@@ -542,6 +743,14 @@ def schema(name):
 
 @pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
 def test_no_field_of_sglangs_is_forgotten(model):
-    """A new one is lookahead's, the target's, or of no matter: that is to be decided in ``serve/protocol``."""
-    known = set(model.model_fields) | set(model.target_only) | set(Common.model_fields) | STEERING | MINOR
+    """A new one is lookahead's, the target's, or of no matter: that is to be decided in
+    ``serve/protocol``.
+    """
+    known = (
+        set(model.model_fields)
+        | set(model.target_only)
+        | set(Common.model_fields)
+        | STEERING
+        | MINOR
+    )
     assert not schema(model.__name__.replace("ChatRequest", "ChatCompletionRequest")) - known

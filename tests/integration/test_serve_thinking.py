@@ -1,4 +1,6 @@
-"""Requests for tools and forms to a target that thinks: by lookahead reasoning, and after ``</think>`` by it alone."""
+"""Requests for tools and forms to a target that thinks: by lookahead reasoning, and after
+``</think>`` by it alone.
+"""
 
 import asyncio
 import json
@@ -14,14 +16,19 @@ from tests.integration.test_serve import ASK, SERVICE, is_documented, serving, w
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 
 THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
-TOOL = {"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
+}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
 
 
 class Target(ScriptedTransport):
-    """Thinks, and then writes what it is asked for; renders, and finds calls, as SGLang's server does."""
+    """Thinks, and then writes what it is asked for; renders, and finds calls, as SGLang's server
+    does.
+    """
 
     def __init__(self, thought, marked=False, opened=""):
         self.asked, self.broken, self.opened = [], "", opened
@@ -30,7 +37,9 @@ class Target(ScriptedTransport):
         def write(text, sampling):
             if text.endswith("</think>"):
                 grammar = sampling.get("json_schema") or sampling.get("regex")
-                return (f'{{"n": 5}} by {grammar}' if grammar else f"\n\nLet me see.{CALL}") + chr(END)
+                return (f'{{"n": 5}} by {grammar}' if grammar else f"\n\nLet me see.{CALL}") + chr(
+                    END
+                )
             return whole[len(text) :] if whole.startswith(text) else "lost" + chr(END)
 
         super().__init__(write)
@@ -40,11 +49,24 @@ class Target(ScriptedTransport):
         if path == self.broken:
             raise RuntimeRefused(f"{path}: 500", role="target")
         if path == "/tokenize":
-            said = "".join(str(message["content"] or message["tool_calls"]) for message in body["messages"])
-            return {"tokens": [1, *map(ord, said + str(body.get("tools", ""))), 2, 1, *map(ord, self.opened)]}
+            said = "".join(
+                str(message["content"] or message["tool_calls"]) for message in body["messages"]
+            )
+            return {
+                "tokens": [
+                    1,
+                    *map(ord, said + str(body.get("tools", ""))),
+                    2,
+                    1,
+                    *map(ord, self.opened),
+                ]
+            }
         text, begin, call = body["text"].partition("<tool_call>")
         calls = [json.loads(call.removesuffix("</tool_call>"))] if begin else []
-        found = [{"tool_index": -1, "name": one["name"], "parameters": json.dumps(one["arguments"])} for one in calls]
+        found = [
+            {"tool_index": -1, "name": one["name"], "parameters": json.dumps(one["arguments"])}
+            for one in calls
+        ]
         return {"normal_text": text, "calls": found}
 
     async def forward(self, post, request, timeout):
@@ -71,9 +93,18 @@ def thinker():
     open_now = []
 
     @cache
-    def make(thought=tuple(THOUGHT), marked=False, opened="", template="", parser="plain", service=SERVICE):
+    def make(
+        thought=tuple(THOUGHT),
+        marked=False,
+        opened="",
+        template="",
+        parser="plain",
+        service=SERVICE,
+    ):
         target, draft = Target(thought, marked, opened), Target(thought, marked, opened)
-        roles = deployment(target=target, draft=draft, judge=ScriptedTransport(lambda *_: "a")).roles
+        roles = deployment(
+            target=target, draft=draft, judge=ScriptedTransport(lambda *_: "a")
+        ).roles
         roles["target"].tool_call_parser = parser
         for backend in roles.values():
             backend.tokenizer = Opens(opened, template)
@@ -104,12 +135,17 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=["by option", "by the prompt", "by the model"])
 def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, way):
     one = thinker(**way)
-    response = one.ask(response_format=FORM, lookahead={"schedule": "sync"})  # in which no draft is late
+    response = one.ask(
+        response_format=FORM, lookahead={"schedule": "sync"}
+    )  # in which no draft is late
     answer = response.json()
     assert response.headers["x-lookahead-why"] == "response_format"
     (choice,) = answer["choices"]
     message, about = choice["message"], answer["lookahead"]
-    assert message["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n" and choice["finish_reason"] == "stop"
+    assert (
+        message["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
+        and choice["finish_reason"] == "stop"
+    )
     assert message["content"] == f'{{"n": 5}} by {json.dumps(SCHEMA, separators=(",", ":"))}'
     assert about["mode"] == "lookahead" and about["why"] == ["response_format"]
     assert one.roles["draft"].transport.requests and about["alpha"] == 1
@@ -120,7 +156,10 @@ def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, wa
     assert choice["matched_stop"] == END
     assert answer["usage"]["completion_tokens_details"]["reasoning_tokens"] == thought
     concluding = one.target.requests[-1]
-    assert concluding["text"].endswith("It is 5.\n</think>") and "stop" not in concluding["sampling_params"]
+    assert (
+        concluding["text"].endswith("It is 5.\n</think>")
+        and "stop" not in concluding["sampling_params"]
+    )
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -131,19 +170,31 @@ def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, 
         events = [e for e in one.stream(tools=[TOOL], n=answers) if e != "[DONE]" and e["choices"]]
         assert {e["choices"][0]["finish_reason"] for e in events} == {None, "tool_calls"}
         own = [e["choices"][0]["delta"] for e in events if e["choices"][0]["index"] == answers - 1]
-        said = {key: "".join(delta.get(key) or "" for delta in own) for key in ("reasoning_content", "content")}
+        said = {
+            key: "".join(delta.get(key) or "" for delta in own)
+            for key in ("reasoning_content", "content")
+        }
         (calls,) = (delta["tool_calls"] for delta in own if "tool_calls" in delta)
         assert [call.pop("index") for call in calls] == [0]
     else:
         choice = one.ask(tools=[TOOL], n=answers).json()["choices"][-1]
         assert choice["finish_reason"] == "tool_calls"
         said, calls = choice["message"], choice["message"]["tool_calls"]
-    assert said["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n" and said["content"] == "Let me see."
+    assert (
+        said["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
+        and said["content"] == "Let me see."
+    )
     (call,) = calls
     assert call["id"].startswith("call_") and call["type"] == "function"
-    assert call["function"]["name"] == "add" and json.loads(call["function"]["arguments"]) == {"a": 2}
+    assert call["function"]["name"] == "add" and json.loads(call["function"]["arguments"]) == {
+        "a": 2
+    }
     path, parsed = one.target.asked[-1]
-    assert path == "/parse_function_call" and parsed["tool_call_parser"] == "plain" and parsed["tools"] == [TOOL]
+    assert (
+        path == "/parse_function_call"
+        and parsed["tool_call_parser"] == "plain"
+        and parsed["tools"] == [TOOL]
+    )
 
 
 def test_what_tools_have_said_is_in_the_prompt(thinker):
@@ -151,7 +202,9 @@ def test_what_tools_have_said_is_in_the_prompt(thinker):
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **TOOL}]}
     said = [*ASK["messages"], called, {"role": "tool", "tool_call_id": "1", "content": "seven"}]
     answer = one.ask(messages=said).json()
-    assert answer["lookahead"]["why"] == ["messages"] and answer["choices"][0]["message"]["content"].startswith("Let")
+    assert answer["lookahead"]["why"] == ["messages"] and answer["choices"][0]["message"][
+        "content"
+    ].startswith("Let")
     assert one.target.asked[0] == ("/tokenize", {"messages": said})
     prompt = one.target.requests[0]["input_ids"]
     assert "seven" in "".join(map(chr, prompt)) and answer["usage"]["prompt_tokens"] == len(prompt)
@@ -161,7 +214,10 @@ def test_both_share_the_limit_of_tokens(thinker):
     one = thinker(service=ON)
     for most in (10, len("Well, 2 + 3.\n\nIt is 5.\n</think>") + 4):
         answer = one.ask(regex="5", max_tokens=most).json()
-        assert answer["choices"][0]["finish_reason"] == "length" and answer["usage"]["completion_tokens"] <= most
+        assert (
+            answer["choices"][0]["finish_reason"] == "length"
+            and answer["usage"]["completion_tokens"] <= most
+        )
 
 
 @pytest.mark.parametrize(
@@ -179,7 +235,9 @@ def test_a_stop_string_ends_either(thinker, stop, thought, said):
 
 PASSED_ON = {
     "a tool must be called": {"tools": [TOOL], "tool_choice": "required"},
-    "a strict tool": {"tools": [{"type": "function", "function": {**TOOL["function"], "strict": True}}]},
+    "a strict tool": {
+        "tools": [{"type": "function", "function": {**TOOL["function"], "strict": True}}]
+    },
     "one call at a time": {"tools": [TOOL], "parallel_tool_calls": False},
     "a tool that is none": {"tools": ["add"]},
     "tools and a form": {"tools": [TOOL], "response_format": FORM},
@@ -188,8 +246,15 @@ PASSED_ON = {
     "a form that is none": {"response_format": {"type": "json_schema"}},
     "SGLang's own form": {"response_format": {"type": "structural_tag"}},
     "something else besides": {"response_format": FORM, "logprobs": True},
-    "an image": {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}]},
-    "a begun answer": {"messages": [*ASK["messages"], {"role": "assistant", "content": "Let"}], "tools": [TOOL]},
+    "an image": {
+        "messages": [
+            {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "x"}}]}
+        ]
+    },
+    "a begun answer": {
+        "messages": [*ASK["messages"], {"role": "assistant", "content": "Let"}],
+        "tools": [TOOL],
+    },
     "no lookahead": {"regex": "5", "lookahead": {"mode": "autoregressive"}},
 }
 
@@ -197,7 +262,9 @@ PASSED_ON = {
 @pytest.mark.parametrize("asked", PASSED_ON.values(), ids=PASSED_ON)
 def test_the_rest_goes_to_the_target_alone(thinker, asked):
     one = thinker(service=ON)
-    assert one.ask(**asked).status_code == 502 and not one.target.requests  # it has no such route here
+    assert (
+        one.ask(**asked).status_code == 502 and not one.target.requests
+    )  # it has no such route here
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,6 @@
-"""An answer's last step and its end may come at the same moment: the client gets both, in this order."""
+"""An answer's last step and its end may come at the same moment: the client gets both, in this
+order.
+"""
 
 import asyncio
 import os
@@ -22,13 +24,17 @@ def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
     monkeypatch.setattr(lookahead_answer, "PATIENCE", 1e-5)
     model = Model(steps=3, tokens=10)
     service = Service(model="simulated", modes=("autoregressive", "lookahead"), concurrency=AT_ONCE)
-    made = create_app(simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service)
+    made = create_app(
+        simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service
+    )
     truth = Truth(model)
 
     async def ask(question: str) -> str:
         request = ChatRequest(model="simulated", messages=[{"role": "user", "content": question}])
         pieces: list[str] = []
-        async for item in lookahead_answer.LookaheadAnswer(made.state.engine, options_of(request, service)).pieces():
+        async for item in lookahead_answer.LookaheadAnswer(
+            made.state.engine, options_of(request, service)
+        ).pieces():
             pieces += [] if isinstance(item, Summary) else [piece.text for piece in item]
         return truth.wrong(question, "".join(pieces))
 
@@ -70,12 +76,16 @@ def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path: Pat
     (tmp_path / "mine.py").write_text(PROGRAM)
     model = Model(steps=3, tokens=10)
     service = Service(model="simulated", program=f"{tmp_path / 'mine.py'}:and_more")
-    made = create_app(simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service)
+    made = create_app(
+        simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service
+    )
     request = ChatRequest(model="simulated", messages=[{"role": "user", "content": "How many?"}])
 
     async def ask() -> str:
         async with made.router.lifespan_context(made):
-            answer = lookahead_answer.LookaheadAnswer(made.state.engine, options_of(request, service))
+            answer = lookahead_answer.LookaheadAnswer(
+                made.state.engine, options_of(request, service)
+            )
             items = [item async for item in answer.pieces()]
         assert isinstance(items[-1], Summary)
         return "".join(piece.text for pieces in items[:-1] for piece in pieces)

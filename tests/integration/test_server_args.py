@@ -1,7 +1,8 @@
-"""The example deployments as SGLang reads them: its own ``ServerArgs``, built from our command lines for GPUs.
+"""The example deployments as SGLang reads them: its own ``ServerArgs``, built from our command
+lines for GPUs.
 
-SGLang's import takes ten seconds, so everything is asked in one process, which sees no GPU whatever the machine has:
-what is resolved without one is compared.
+SGLang's import takes ten seconds, so everything is asked in one process, which sees no GPU whatever
+the machine has: what is resolved without one is compared.
 """
 
 from __future__ import annotations
@@ -33,9 +34,15 @@ PRESETS = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
 EXAMPLES = [
     path
     for path in sorted((ROOT / "examples" / "deployments").glob("*.toml")) + PRESETS
-    if not load_deployment(path).runtimes["target"].url  # what runs elsewhere has no command line here
+    if not load_deployment(path)
+    .runtimes["target"]
+    .url  # what runs elsewhere has no command line here
 ]
-LAYERED = [path for path in EXAMPLES if path not in PRESETS and load_deployment(path).runtimes["target"].token_layer.on]
+LAYERED = [
+    path
+    for path in EXAMPLES
+    if path not in PRESETS and load_deployment(path).runtimes["target"].token_layer.on
+]
 FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
 # Where the hub is out of reach: the same architectures.
@@ -51,12 +58,23 @@ SHAPES = {
     "AngelSlim/Qwen3-32B_eagle3": "dummy:qwen3-32b-eagle3",
 }
 FIELDS = (
-    *("speculative_algorithm", "speculative_num_steps", "speculative_eagle_topk", "speculative_num_draft_tokens"),
-    *("speculative_draft_model_path", "speculative_draft_load_format", "load_format", "attention_backend"),
+    *(
+        "speculative_algorithm",
+        "speculative_num_steps",
+        "speculative_eagle_topk",
+        "speculative_num_draft_tokens",
+    ),
+    *(
+        "speculative_draft_model_path",
+        "speculative_draft_load_format",
+        "load_format",
+        "attention_backend",
+    ),
     *("max_running_requests", "disable_radix_cache", "tp_size"),
 )
 
-# What asks SGLang: argument lists by name come in; resolved fields, and asked-for ones that were changed, go out.
+# What asks SGLang: argument lists by name come in; resolved fields, and asked-for ones that were
+# changed, go out.
 ASK = """
 import argparse, json, sys
 from sglang.srt.server_args import ServerArgs, prepare_server_args
@@ -78,11 +96,16 @@ for name, (argv, fields) in json.load(sys.stdin).items():
 json.dump(found, open(sys.argv[1], "w"))
 """
 
-# Settings that token_layer.check refuses, and flags for them; what SGLang does with the flags while it reads them.
+# Settings that token_layer.check refuses, and flags for them; what SGLang does with the flags while
+# it reads them.
 DRAFT = "dummy:qwen3-1.7b-eagle3"
 DP = {"enable-dp-attention": True, "dp": 2, "tp": 2}
 WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
-    name: (Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer, extra=extra), more, said)
+    name: (
+        Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer, extra=extra),
+        more,
+        said,
+    )
     for name, layer, extra, more, said in (
         (
             "ngram with data-parallel attention",
@@ -99,7 +122,13 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
             *(TokenLayer("dflash", draft_model=DRAFT), DP, {}),
             "refused: DFLASH .*with dp attention requires|DFLASH .* does not support dp attention",
         ),
-        ("no such algorithm", TokenLayer("nagram"), {}, {"speculative-algorithm": "NAGRAM"}, "refused: Unknown"),
+        (
+            "no such algorithm",
+            TokenLayer("nagram"),
+            {},
+            {"speculative-algorithm": "NAGRAM"},
+            "refused: Unknown",
+        ),
         (
             "dflash on a CPU",
             *(TokenLayer("dflash", draft_model=DRAFT), {}, {"device": "cpu"}),
@@ -113,31 +142,64 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
         ),
         (
             "a tree for dflash",
-            *(TokenLayer("dflash", draft_model=DRAFT, tokens=7, topk=2), {}, {"speculative-eagle-topk": 2}),
+            *(
+                TokenLayer("dflash", draft_model=DRAFT, tokens=7, topk=2),
+                {},
+                {"speculative-eagle-topk": 2},
+            ),
             "changed: speculative_eagle_topk from 2 to 1",
         ),
         (
             "adaptive steps for a model that drafts",
-            *(TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"), {"speculative-adaptive": True}, {}),
+            *(
+                TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"),
+                {"speculative-adaptive": True},
+                {},
+            ),
             "changed: speculative_adaptive from True to False",
         ),
         (
             "adaptive steps for a tree",
-            *(TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=6), {"speculative_adaptive": True}, {}),
+            *(
+                TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=6),
+                {"speculative_adaptive": True},
+                {},
+            ),
             "changed: speculative_adaptive from True to False",
         ),
-        # These pass here and end, or mean nothing, later: our check is the only one that says so in time.
+        # These pass here and end, or mean nothing, later: our check is the only one that says so in
+        # time.
         ("eagle3 without a head", TokenLayer("eagle3"), {}, {}, "passes"),
-        ("a tree too small", TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=2), {}, {}, "passes"),
-        ("a tree too large", TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=11), {}, {}, "passes"),
+        (
+            "a tree too small",
+            TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=2),
+            {},
+            {},
+            "passes",
+        ),
+        (
+            "a tree too large",
+            TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=11),
+            {},
+            {},
+            "passes",
+        ),
         ("a model for ngram", TokenLayer("ngram", draft_model=DRAFT), {}, {}, "passes"),
-        ("steps for ngram", TokenLayer("ngram", steps=3), {}, {"speculative-num-steps": 3}, "passes"),
+        (
+            "steps for ngram",
+            TokenLayer("ngram", steps=3),
+            {},
+            {"speculative-num-steps": 3},
+            "passes",
+        ),
     )
 }
 
 
 def lines(deployment: Deployment) -> dict[str, list[str]]:
-    """The command line of every server, made as ``launch`` makes it, on a machine with four GPUs."""
+    """The command line of every server, made as ``launch`` makes it, on a machine with
+    four GPUs.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(platforms, "_gpus", lambda: 4)
         made = fleet.Fleet(deployment)
@@ -179,7 +241,19 @@ def benchmarked(folder: Path) -> dict[str, list[str]]:
     """The command lines of the benchmark that tries the four modes on a GPU."""
     module, found = benchmark(), {}
     bench = module.Bench(
-        folder, "cuda", 0, 3, 32, 256, 4, "random:0.6", 0.6, 150, 0, {"attention-backend": "triton"}, {}
+        folder,
+        "cuda",
+        0,
+        3,
+        32,
+        256,
+        4,
+        "random:0.6",
+        0.6,
+        150,
+        0,
+        {"attention-backend": "triton"},
+        {},
     )
     for size in ("small", "large"):
         for layer in ("none", *module.LAYERS):
@@ -194,7 +268,11 @@ def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     """The line that there would be if nothing were checked."""
     layer = runtime.token_layer
     if layer.algorithm in token_layer.BUILT_IN:
-        layer = layer.replace(draft_model=models.locate(layer.draft_model)) if layer.draft_model else layer
+        layer = (
+            layer.replace(draft_model=models.locate(layer.draft_model))
+            if layer.draft_model
+            else layer
+        )
         more = token_layer.flags(layer) | more
     more |= {name.replace("_", "-"): value for name, value in runtime.extra.items()}
     plain = runtime.replace(token_layer=TokenLayer(), extra={})
@@ -292,7 +370,8 @@ def test_the_resolved_fields(stem, role, layered, answers):
     assert attention in (None, fields["attention_backend"])
     assert fields["load_format"] == "dummy"
     assert fields["tp_size"] == (2 if role == "target" else 1)
-    # For one answer at a time: what lookahead has in flight, not the 48 that SGLang allows with a token layer.
+    # For one answer at a time: what lookahead has in flight, not the 48 that SGLang allows with a
+    # token layer.
     assert fields["max_running_requests"] == {"target": 8, "draft": 3}[role]
     if not layered:
         assert not any(fields[name] for name in FIELDS[:6])
@@ -313,12 +392,18 @@ def test_the_resolved_fields(stem, role, layered, answers):
 
 def comment(path: Path) -> str:
     """The head of the file."""
-    return "".join(line[1:] for line in re.match(r"(?:#.*\n)+", path.read_text())[0].splitlines(keepends=True))
+    return "".join(
+        line[1:] for line in re.match(r"(?:#.*\n)+", path.read_text())[0].splitlines(keepends=True)
+    )
 
 
 def spelled_out(path: Path) -> dict[str, list[str]]:
-    """The servers of a file's head: ``role: python -m sglang.launch_server ...``, with deeper indented lines after."""
-    found = re.findall(r"^   (\w+): python -m sglang\.launch_server((?:.*\n)(?:     \S.*\n)*)", comment(path), re.M)
+    """The servers of a file's head: ``role: python -m sglang.launch_server ...``, with deeper
+    indented lines after.
+    """
+    found = re.findall(
+        r"^   (\w+): python -m sglang\.launch_server((?:.*\n)(?:     \S.*\n)*)", comment(path), re.M
+    )
     return {role: shlex.split(words) for role, words in found}
 
 
@@ -359,6 +444,8 @@ def test_what_we_refuse_sglang_refuses_or_changes_or_passes_unseen(name, cache, 
         assert re.search(text, answer["refused"])
     elif what == "changed":
         field, before, after = re.fullmatch(r"(\w+) from (\w+) to (\w+)", text).groups()
-        assert {name: list(map(str, pair)) for name, pair in answer["changed"].items()} == {field: [before, after]}
+        assert {name: list(map(str, pair)) for name, pair in answer["changed"].items()} == {
+            field: [before, after]
+        }
     else:
         assert what == "passes" and answer["changed"] == {}

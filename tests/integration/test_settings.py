@@ -1,4 +1,6 @@
-"""Which functions a setting passes on its way from the command line to a request, or to the tree of steps."""
+"""Which functions a setting passes on its way from the command line to a request, or to the tree of
+steps.
+"""
 
 from __future__ import annotations
 
@@ -28,25 +30,43 @@ REQUEST = (
     *("frontend/backend.py RuntimeBackend.agenerate", "frontend/backend.py RuntimeBackend.ask"),
     *("engine/client.py Client.generate", "engine/client.py Client._exchange"),
 )
-# From the options to the bytes of a request or, the depth, to the tree that it limits. Between two of them a record
-# may carry the setting: the plan, the request for an answer, the sampling parameters, the branch.
+# From the options to the bytes of a request or, the depth, to the tree that it limits. Between two
+# of them a record may carry the setting: the plan, the request for an answer, the sampling
+# parameters, the branch.
 PASSES = {
     "temperature": (
         *(*PLAN, *ANSWER, "algorithm/answer.py Answer.gen_step", "frontend/dsl.py step"),
-        *("frontend/execution.py Execution.resolve", "frontend/execution.py Execution._generate", *REQUEST),
+        *(
+            "frontend/execution.py Execution.resolve",
+            "frontend/execution.py Execution._generate",
+            *REQUEST,
+        ),
     ),
     "depth": (*PLAN, *ANSWER, "algorithm/answer.py Answer.__aenter__"),
     "seed": (*PLAN, *ANSWER, "algorithm/answer.py Answer.begin", *REQUEST),
 }
-# Others that are given such a record by then: what is written to the records, servers, and who checks or counts.
+# Others that are given such a record by then: what is written to the records, servers, and who
+# checks or counts.
 READS = {
     "temperature": {"api/configuration.py Plan.configured", "cli/execute.py Execution._servers"},
     "depth": {
-        *(f"api/configuration.py Plan.{name}" for name in ("checked", "_check", "roles", "configured", "branches")),
-        *(f"algorithm/policy/{name}" for name in ("room.py in_flight", "room.py limit", "fixed.py Policy.__init__")),
+        *(
+            f"api/configuration.py Plan.{name}"
+            for name in ("checked", "_check", "roles", "configured", "branches")
+        ),
+        *(
+            f"algorithm/policy/{name}"
+            for name in ("room.py in_flight", "room.py limit", "fixed.py Policy.__init__")
+        ),
         *(f"algorithm/policy/__init__.py {name}" for name in ("experience_for", "make")),
-        *("verifiers/requests.py RequestMaker.prepare", "verifiers/requests.py RequestMaker.measure_costs"),
-        *("verifiers/requests.py RequestMaker.check_judge", "verifiers/requests.py RequestMaker._check"),
+        *(
+            "verifiers/requests.py RequestMaker.prepare",
+            "verifiers/requests.py RequestMaker.measure_costs",
+        ),
+        *(
+            "verifiers/requests.py RequestMaker.check_judge",
+            "verifiers/requests.py RequestMaker._check",
+        ),
         *(
             "verifiers/requests.py RequestMaker.__init__",
             "api/runner.py Runner.__init__",
@@ -65,16 +85,26 @@ READS = {
     },
 }
 # To make, check or copy a record is not to pass it on.
-RECORDS = ("config.py", "config_model.py", "modes.py", "frontend/values.py", "algorithm/answer_request.py")
+RECORDS = (
+    "config.py",
+    "config_model.py",
+    "modes.py",
+    "frontend/values.py",
+    "algorithm/answer_request.py",
+)
 DERIVED = "algorithm/answer_request.py AnswerRequest.seed"  # a branch's own
-LAST = {"temperature": REQUEST[-1], "depth": "steps/tree.py StepTree.to_propose", "seed": REQUEST[-1]}
+LAST = {
+    "temperature": REQUEST[-1],
+    "depth": "steps/tree.py StepTree.to_propose",
+    "seed": REQUEST[-1],
+}
 
 
 class Traced:
     """Notes the functions of the package that are given a setting, until its last one is.
 
-    A function is given it as an argument, or as a field of an argument or of what a function that it calls returns, or
-    it makes an object with it.
+    A function is given it as an argument, or as a field of an argument or of what a function that
+    it calls returns, or it makes an object with it.
     The options are given to many, of which only those count that make records of them.
     """
 
@@ -86,7 +116,10 @@ class Traced:
     def event(self, frame: FrameType, event: str, value: Any) -> None:
         if self._last in self.found or event not in ("call", "return"):
             return
-        name, makes = named(frame.f_code), frame.f_code.co_filename == "<string>" and event == "call"  # a dataclass
+        name, makes = (
+            named(frame.f_code),
+            frame.f_code.co_filename == "<string>" and event == "call",
+        )  # a dataclass
         if not name and not makes:
             return
         if event == "call":
@@ -105,7 +138,9 @@ class Traced:
     def _has(self, given: Any) -> bool:
         if isinstance(given, dict):
             inner = given.get("sampling_params", {})  # the body of a request
-            found = [*given.values(), *inner.values()] if not SETTINGS.keys() <= given.keys() else []
+            found = (
+                [*given.values(), *inner.values()] if not SETTINGS.keys() <= given.keys() else []
+            )
         else:
             found = [given, *fields(given)]
         return any(type(one) in (int, float) and one in self._values for one in found)
@@ -113,7 +148,9 @@ class Traced:
 
 @contextmanager
 def profiled(all_of: Iterable[Traced]) -> Iterator[None]:
-    """They see the calls and returns of this thread, of the event loop's and of those that begin meanwhile."""
+    """They see the calls and returns of this thread, of the event loop's and of those that begin
+    meanwhile.
+    """
 
     def event(*about: Any) -> None:
         for one in all_of:
@@ -142,12 +179,19 @@ def fields(value: Any) -> Iterator[Any]:
 
 def arguments(frame: FrameType) -> Iterator[Any]:
     code = frame.f_code
-    count = code.co_argcount + code.co_kwonlyargcount + bool(code.co_flags & 4) + bool(code.co_flags & 8)
+    count = (
+        code.co_argcount
+        + code.co_kwonlyargcount
+        + bool(code.co_flags & 4)
+        + bool(code.co_flags & 8)
+    )
     return (frame.f_locals.get(name) for name in code.co_varnames[:count])
 
 
 def named(code: CodeType) -> str:
-    """File and name of a function of the package, for a function within it the outer one's; '' for any other."""
+    """File and name of a function of the package, for a function within it the outer one's; '' for
+    any other.
+    """
     path = code.co_filename
     for folder in (f"{ROOT}/lr_sglang/", f"{ROOT}/programs/"):
         if path.startswith(folder):
@@ -156,7 +200,9 @@ def named(code: CodeType) -> str:
 
 
 def callers(frame: FrameType) -> Iterator[str]:
-    """The functions of the package that wait for this one, the nearest first, up to the command's or the task's."""
+    """The functions of the package that wait for this one, the nearest first, up to the command's
+    or the task's.
+    """
     outer = frame.f_back
     while outer and not outer.f_code.co_filename.endswith("asyncio/events.py"):
         if name := named(outer.f_code):
@@ -195,13 +241,17 @@ def traced(servers: dict[str, str], tmp_path_factory: pytest.TempPathFactory) ->
     options = [f"--{name}={value}" for name, value in (SETTINGS | servers).items()]
     found = {setting: Traced(setting) for setting in SETTINGS}
     with profiled(found.values()):
-        done = CliRunner().invoke(cli, ["run", "How?", *options, "--output", str(tmp_path_factory.mktemp("x") / "run")])
+        done = CliRunner().invoke(
+            cli, ["run", "How?", *options, "--output", str(tmp_path_factory.mktemp("x") / "run")]
+        )
     assert not done.exit_code, done.output
     return found
 
 
 @pytest.mark.parametrize("setting", SETTINGS)
-def test_a_setting_passes_few_functions_and_goes_down(setting: str, traced: dict[str, Traced]) -> None:
+def test_a_setting_passes_few_functions_and_goes_down(
+    setting: str, traced: dict[str, Traced]
+) -> None:
     passes = PASSES[setting]
     assert len(passes) <= AT_MOST
     heights = [HEIGHT[part_of(ROOT / "lr_sglang" / name.split()[0])] for name in passes]

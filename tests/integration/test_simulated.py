@@ -1,4 +1,6 @@
-"""The real programs over simulated runtimes: on the real clock, over HTTP, many at once, and with faults."""
+"""The real programs over simulated runtimes: on the real clock, over HTTP, many at once, and with
+faults.
+"""
 
 import json
 import os
@@ -37,7 +39,9 @@ QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01
 def answer(roles, program=lookahead, look=None, **more):
     look = look or Lookahead()
     sampling = Sampling(seed=more.get("seed", 0))
-    job = AnswerRequest(look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), question="q")
+    job = AnswerRequest(
+        look, sampling, verifier=make(look.verifier, Setup(roles, "paper")), question="q"
+    )
     program.run(ASKED, job, backend=roles["target"])
     return job.record
 
@@ -60,12 +64,15 @@ TEN = [
 
 
 def test_the_two_clocks_agree_on_ten_points():
-    """At the same moment, each with a step that is long enough for a busy machine; a point that was disturbed is tried
-    again. A machine with ten times the work that it can do was late by up to 8 %."""
+    """At the same moment, each with a step that is long enough for a busy machine; a point that was
+    disturbed is tried again. A machine with ten times the work that it can do was late by up to 8
+    %."""
     slow, (steps, late) = 2.0, (6, 0.02) if full else (3, 0.15)
 
     def point(number, schedule, alpha, c1, depth, judge):
-        simulation = Simulation(Model(alpha=(alpha,), steps=steps, seed=number), slow, c1, slow * judge)
+        simulation = Simulation(
+            Model(alpha=(alpha,), steps=steps, seed=number), slow, c1, slow * judge
+        )
         return shard(simulation, Lookahead(schedule, depth), [Question("q", "?")])
 
     left = list(range(len(TEN)))
@@ -75,10 +82,17 @@ def test_the_two_clocks_agree_on_ten_points():
         for done in measured.values():
             assert sum(len(record["steps"]) for record in done.records) == steps
             assert done.seconds[0] > done.bound[0] * 0.999
-        left = [n for n, done in measured.items() if done.seconds[0] != pytest.approx(done.bound[0], rel=late)]
+        left = [
+            n
+            for n, done in measured.items()
+            if done.seconds[0] != pytest.approx(done.bound[0], rel=late)
+        ]
         if not left:
             return
-    pytest.fail(f"points {left}: " + ", ".join(f"{measured[n].seconds[0] / measured[n].bound[0]:.3f}" for n in left))
+    pytest.fail(
+        f"points {left}: "
+        + ", ".join(f"{measured[n].seconds[0] / measured[n].bound[0]:.3f}" for n in left)
+    )
 
 
 def test_a_slow_batch_is_as_slow_on_both_clocks():
@@ -155,7 +169,10 @@ def test_over_http_the_runtimes_are_other_processes():
     (made,) = measure(simulation, Lookahead(), 3, http=True)
     figures = report(simulation, Lookahead(), [made])
     assert figures["servers_cpu_ms_per_call"] > 0
-    assert figures["alpha"] == report(simulation, Lookahead(), measure(simulation, Lookahead(), 3))["alpha"]
+    assert (
+        figures["alpha"]
+        == report(simulation, Lookahead(), measure(simulation, Lookahead(), 3))["alpha"]
+    )
 
 
 def test_over_http_there_is_one_process():
@@ -176,7 +193,15 @@ def test_the_bench_says_that_it_is_simulated():
     assert figures["simulated"] and figures["lookahead"]["verifier"] == "exact"
     assert figures["bound"].keys() == {"event_driven", "formula", "paper"}
     assert figures["per_step"].keys() == {"target_branches", "draft_branches", "judge_calls"}
-    for name in ("speedup", "bound", "efficiency", "cpu_seconds", "per_step", "calls_per_second", "cpu_ms_per_call"):
+    for name in (
+        "speedup",
+        "bound",
+        "efficiency",
+        "cpu_seconds",
+        "per_step",
+        "calls_per_second",
+        "cpu_ms_per_call",
+    ):
         assert figures[name]
     assert "simulated" in CliRunner().invoke(cli, words).stdout
 
@@ -230,9 +255,13 @@ def test_over_http_the_answer_is_the_same_and_says_that_it_is_simulated(roles):
 
 
 def test_over_http_no_reply_waits_for_the_rest_of_it(roles):
-    """It would for 40 ms, in almost all requests, if the second part of each had to wait for the first's ACK."""
+    """It would for 40 ms, in almost all requests, if the second part of each had to wait for the
+    first's ACK.
+    """
     for _ in range(5):  # the machine may be busy
-        took = sorted(b.ended - b.started for b in answer(roles).branches if b.role == "draft" and b.ended)
+        took = sorted(
+            b.ended - b.started for b in answer(roles).branches if b.role == "draft" and b.ended
+        )
         if took[len(took) // 4] < 0.035:  # 8 ms are simulated
             return
     pytest.fail(str(took))
@@ -267,7 +296,9 @@ def test_the_baseline_writes_the_targets_own_steps(roles):
 def test_what_is_cancelled_is_stopped_on_the_server(roles, served):
     record = answer(roles)
     assert any(b.outcome == "cancelled" or b.outcome == "rejected" for b in record.branches)
-    assert {served.ask(role, "/v1/loads")["loads"][0]["num_total_reqs"] for role in served.urls} == {0}
+    assert {
+        served.ask(role, "/v1/loads")["loads"][0]["num_total_reqs"] for role in served.urls
+    } == {0}
 
 
 def test_faults_can_be_ordered_while_it_runs(roles, served):
@@ -287,12 +318,17 @@ def test_the_other_routes_answer_as_sglangs(served):
     assert served.ask("draft", "/model_info")["tokenizer_path"] == tokenizer_path()
     assert served.ask("draft", "/v1/models")["data"][0]["id"] == "simulated-draft"
     chat = served.ask("target", "/v1/chat/completions", {"messages": ASKED})
-    assert chat["choices"][0]["finish_reason"] == "stop" and chat["usage"]["completion_tokens"] == 8 * 24
+    assert (
+        chat["choices"][0]["finish_reason"] == "stop"
+        and chat["usage"]["completion_tokens"] == 8 * 24
+    )
     assert chat["choices"][0]["message"]["content"].count("\n\n") == 7
     tokens = load_tokenizer(tokenizer_path()).chat(ASKED, True).ids
     asked = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
     served.ask("target", "/flush_cache", {})
-    cached = [served.ask("target", "/generate", asked)["meta_info"]["cached_tokens"] for _ in range(2)]
+    cached = [
+        served.ask("target", "/generate", asked)["meta_info"]["cached_tokens"] for _ in range(2)
+    ]
     assert cached == [0, len(tokens) - 1]
 
 
@@ -350,5 +386,8 @@ def test_numbers_of_questions_do_not_collide():
     roles = simulated_roles(QUICK)
     writer = roles["target"].transport.writer
     chat = writer.words.tokenizer.chat
-    numbers = {writer.place(chat([{"role": "user", "content": f"{n}?"}], True).ids).question for n in range(30)}
+    numbers = {
+        writer.place(chat([{"role": "user", "content": f"{n}?"}], True).ids).question
+        for n in range(30)
+    }
     assert len(numbers) == 30

@@ -41,7 +41,9 @@ WORDS = pocket_words()
 # -- what they write
 
 
-@pytest.mark.parametrize("head", [Head(0, 0, 0, 0), Head(39_999, 299, 1, 199), Head(201, 200, 7, 42)])
+@pytest.mark.parametrize(
+    "head", [Head(0, 0, 0, 0), Head(39_999, 299, 1, 199), Head(201, 200, 7, 42)]
+)
 def test_the_head_of_a_step_can_be_read_from_its_tokens_and_from_its_text(head):
     ids = WORDS.head(head)
     assert WORDS.read(ids) == head
@@ -96,7 +98,9 @@ def test_lengths_vary_as_they_are_told():
     lengths = [len(model.step(WORDS, question, 0, 0)) for question in range(3000)]
     mean = sum(lengths) / len(lengths)
     assert mean == pytest.approx(40, rel=0.05)
-    assert (sum((n - mean) ** 2 for n in lengths) / len(lengths)) ** 0.5 == pytest.approx(20, rel=0.12)
+    assert (sum((n - mean) ** 2 for n in lengths) / len(lengths)) ** 0.5 == pytest.approx(
+        20, rel=0.12
+    )
     assert max(lengths) <= model.longest
 
 
@@ -126,15 +130,29 @@ def test_after_the_end_of_a_step_there_is_another_turn(position):
 
 def test_replies_have_the_form_of_sglangs():
     writer, prompt = Writer(Model(steps=2)), [1, 2, 3]
-    step = {"input_ids": prompt, "sampling_params": {"max_new_tokens": 100, "stop": "\n\n", "no_stop_trim": True}}
+    step = {
+        "input_ids": prompt,
+        "sampling_params": {"max_new_tokens": 100, "stop": "\n\n", "no_stop_trim": True},
+    }
     first = body(writer, reply(writer, "target", step))
-    assert first["text"].endswith("\n\n") and first["meta_info"]["finish_reason"] == {"type": "stop", "matched": "\n\n"}
-    last = body(writer, reply(writer, "target", {**step, "input_ids": prompt + first["output_ids"]}))
+    assert first["text"].endswith("\n\n") and first["meta_info"]["finish_reason"] == {
+        "type": "stop",
+        "matched": "\n\n",
+    }
+    last = body(
+        writer, reply(writer, "target", {**step, "input_ids": prompt + first["output_ids"]})
+    )
     assert last["meta_info"]["finish_reason"] == {"type": "stop", "matched": WORDS.eos}
-    capped = body(writer, reply(writer, "target", {"input_ids": prompt, "sampling_params": {"max_new_tokens": 10}}))
+    capped = body(
+        writer,
+        reply(writer, "target", {"input_ids": prompt, "sampling_params": {"max_new_tokens": 10}}),
+    )
     assert capped["meta_info"]["finish_reason"] == {"type": "length", "length": 10}
     aborted = body(writer, reply(writer, "target", step), 0.5)
-    assert aborted["meta_info"]["finish_reason"]["type"] == "abort" and len(aborted["output_ids"]) == 12
+    assert (
+        aborted["meta_info"]["finish_reason"]["type"] == "abort"
+        and len(aborted["output_ids"]) == 12
+    )
     assert all(one["meta_info"]["simulated"] for one in (first, last, capped, aborted))
 
 
@@ -142,14 +160,19 @@ def asked(writer, question, versions):
     """A prompt: a question and steps after it, in these versions."""
     prompt = WORDS.tokenizer.chat([{"role": "user", "content": question}], True).ids
     number = writer.words.number(prompt)
-    return prompt, [writer.model.step(WORDS, number, n, version) for n, version in enumerate(versions)]
+    return prompt, [
+        writer.model.step(WORDS, number, n, version) for n, version in enumerate(versions)
+    ]
 
 
 def scored(writer, prompt, tokens, **sampling):
     """The last tokens of a prompt, as the backend asks for them."""
     start = max(0, len(prompt) - tokens - 1)
     payload = {"input_ids": prompt, "return_logprob": True, "logprob_start_len": start}
-    return body(writer, reply(writer, "target", {**payload, "sampling_params": {"max_new_tokens": 0, **sampling}}))
+    return body(
+        writer,
+        reply(writer, "target", {**payload, "sampling_params": {"max_new_tokens": 0, **sampling}}),
+    )
 
 
 @pytest.mark.parametrize("own_words", [True, False])
@@ -165,10 +188,14 @@ def test_a_target_finds_likely_what_agrees(own_words):
         agrees = writer.model.agrees(number, n, 1 if n else 0)
         assert (min(logprobs) >= -3) == agrees
         assert (sum(logprobs) / len(logprobs) >= -0.3) == agrees
-        assert (min(logprobs) >= -0.69) == (agrees and (n == 0 or not own_words)), "a greedy target would write it"
+        assert (min(logprobs) >= -0.69) == (agrees and (n == 0 or not own_words)), (
+            "a greedy target would write it"
+        )
         parts = [scored(writer, prompt[: len(prompt) - len(step) + cut], cut) for cut in (8, 20)]
         for cut, part in zip((8, 20), parts, strict=True):
-            assert [one[0] for one in part["meta_info"]["input_token_logprobs"][1:]] == logprobs[:cut]
+            assert [one[0] for one in part["meta_info"]["input_token_logprobs"][1:]] == logprobs[
+                :cut
+            ]
 
 
 def test_what_no_simulated_model_writes_is_unlikely():
@@ -190,7 +217,9 @@ def test_a_target_rates_what_agrees_higher():
         prompt += step
         payload = {"input_ids": prompt + tail, "sampling_params": {"max_new_tokens": 1}}
         rated = int(body(writer, reply(writer, "target", payload))["text"])
-        assert (rated >= 7) == writer.model.agrees(writer.words.number(prompt[: -24 * (n + 1)]), n, 1)
+        assert (rated >= 7) == writer.model.agrees(
+            writer.words.number(prompt[: -24 * (n + 1)]), n, 1
+        )
         seen.add(rated)
     assert len(seen) > 5
     nothing = {"input_ids": tail, "sampling_params": {"max_new_tokens": 1}}
@@ -211,7 +240,10 @@ def served(*arrivals, **how):
     """When each request of (time, work) has been served."""
 
     async def scene():
-        runtime, now = SimulatedRuntime("target", Simulation(**how), Writer(Model())), asyncio.get_running_loop().time
+        runtime, now = (
+            SimulatedRuntime("target", Simulation(**how), Writer(Model())),
+            asyncio.get_running_loop().time,
+        )
 
         async def one(rid, at, work):
             await asyncio.sleep(at)
@@ -251,12 +283,18 @@ def test_a_timer_that_rings_too_early_is_set_again():
 
 
 def over_http(use, simulation=None, role="target"):
-    """What ``use`` makes of a client of one simulated runtime; an error in the server is one here."""
+    """What ``use`` makes of a client of one simulated runtime; an error in the server is
+    one here.
+    """
     simulation = simulation or Simulation(Model(steps=3), step_seconds=0.01)
-    app = SimulatedServer(SimulatedRuntime(role, simulation, Writer(simulation.model)), lambda: None).app()
+    app = SimulatedServer(
+        SimulatedRuntime(role, simulation, Writer(simulation.model)), lambda: None
+    ).app()
 
     async def run():
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://simulated") as client:
+        async with httpx.AsyncClient(
+            transport=httpx.ASGITransport(app), base_url="http://simulated"
+        ) as client:
             return await use(client)
 
     return run_virtually(run())
@@ -275,7 +313,10 @@ def over_http(use, simulation=None, role="target"):
         ("/v1/chat/completions", {}),
         ("/v1/chat/completions", {"messages": [7]}),
         ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "?"}], "max_tokens": -5}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "?"}], "max_tokens": -5},
+        ),
     ],
 )
 def test_over_http_what_cannot_be_read_is_refused(path, wrong):
@@ -286,7 +327,9 @@ def test_over_http_an_id_is_in_flight_once():
     async def use(client):
         asked = {"input_ids": [1], "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
         both = await asyncio.gather(*(client.post("/generate", json=asked) for _ in range(2)))
-        return sorted(reply.status_code for reply in (*both, await client.post("/generate", json=asked)))
+        return sorted(
+            reply.status_code for reply in (*both, await client.post("/generate", json=asked))
+        )
 
     assert over_http(use) == [200, 200, 400]
 
@@ -315,7 +358,9 @@ def test_over_http_only_what_was_written_is_cached():
 def test_who_leaves_makes_the_others_faster():
     async def scene():
         runtime = SimulatedRuntime("target", Simulation(slowdown=1.0, slots=2), Writer(Model()))
-        first, second, third = (asyncio.create_task(runtime.serve(2.0, rid)) for rid in ("1", "2", "3"))
+        first, second, third = (
+            asyncio.create_task(runtime.serve(2.0, rid)) for rid in ("1", "2", "3")
+        )
         await asyncio.sleep(1)
         runtime.abort("3")
         runtime.abort("1")
@@ -339,8 +384,13 @@ def test_requests_that_are_due_at_once_end_on_the_endpoints_loop_too():
 @pytest.mark.parametrize("more", [{"slots": 1}, {"slowdown": 1.0}])
 def test_a_request_that_others_hold_up_runs_out_of_time(more):
     async def scene():
-        target = simulated_roles(Simulation(Model(steps=3), step_seconds=1.0, **more))["target"].transport
-        asked = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 1000}}  # 3 seconds alone
+        target = simulated_roles(Simulation(Model(steps=3), step_seconds=1.0, **more))[
+            "target"
+        ].transport
+        asked = {
+            "input_ids": [1, 2, 3],
+            "sampling_params": {"max_new_tokens": 1000},
+        }  # 3 seconds alone
         both = (target.generate(asked, Request(), seconds) for seconds in (100.0, 4.0))
         first, second = await asyncio.gather(*both, return_exceptions=True)
         assert first["output_ids"] and isinstance(second, RuntimeTimeout)
@@ -356,7 +406,13 @@ def test_faults_come_as_they_are_ordered():
     faults = Faults()
     assert faults.next() is None
     faults.order(Fault("late", after=2, times=1, seconds=3.0))
-    assert [fault.kind if (fault := faults.next()) else "" for _ in range(5)] == ["", "", "late", "", ""]
+    assert [fault.kind if (fault := faults.next()) else "" for _ in range(5)] == [
+        "",
+        "",
+        "late",
+        "",
+        "",
+    ]
     faults.order(Fault("fail", share=0.25))
     assert 50 < sum(faults.next() is not None for _ in range(400)) < 150
     faults.clear()
@@ -381,7 +437,13 @@ def test_the_cache_shares_the_longest_prefix_but_for_one_token():
 
 # -- the virtual clock
 
-POINTS = [(0.63, 0.1, 6, 0.0), (0.63, 0.1, 6, 0.2), (0.5, 0.3, 3, 0.5), (0.8, 0.25, 4, 0.1), (0.9, 0.45, 2, 1.3)]
+POINTS = [
+    (0.63, 0.1, 6, 0.0),
+    (0.63, 0.1, 6, 0.2),
+    (0.5, 0.3, 3, 0.5),
+    (0.8, 0.25, 4, 0.1),
+    (0.9, 0.45, 2, 1.3),
+]
 
 
 def setting(alpha, c1, judge, steps=200, **more):
@@ -390,12 +452,16 @@ def setting(alpha, c1, judge, steps=200, **more):
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), POINTS)
-def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(schedule, alpha, c1, depth, judge):
+def test_it_is_the_simulated_clock_of_the_theory_with_the_same_draws(
+    schedule, alpha, c1, depth, judge
+):
     steps = 200 if FULL else 60
     simulation, asked = setting(alpha, c1, judge, steps), questions(1)
     (number,) = numbers(Writer(simulation.model), asked)
     (answer,) = answer_all(simulation, Lookahead(schedule, depth), asked)
-    other = clocked(schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=steps)
+    other = clocked(
+        schedule, lambda n: simulation.model.agrees(number, n, 1), c1, depth, judge, steps=steps
+    )
     assert len(answer.steps) == steps
     assert answer.seconds == pytest.approx(other.now, rel=1e-9)
     assert alone(simulation, [number]) == [pytest.approx(steps)]
@@ -415,7 +481,9 @@ VERIFIED = list(itertools.product(("async", "sync"), ("judge", "exact")))
 
 @pytest.mark.parametrize(("schedule", "verifier"), VERIFIED if FULL else VERIFIED[::3])
 def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, verifier):
-    """A busy process seldom looks for garbage (``garbage.keep_what_is_imported``), so there must be little."""
+    """A busy process seldom looks for garbage (``garbage.keep_what_is_imported``), so there must be
+    little.
+    """
     look = Lookahead(schedule, 4, 2, verifier=verifier)
 
     def alive():
@@ -425,7 +493,9 @@ def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, 
     before = alive()  # of other tests
     gc.disable()
     try:
-        (answer,) = answer_all(setting(0.6, 0.1, 0.1, steps=40, own_words=verifier == "judge"), look, questions(1))
+        (answer,) = answer_all(
+            setting(0.6, 0.1, 0.1, steps=40, own_words=verifier == "judge"), look, questions(1)
+        )
         left = alive() - before
     finally:
         gc.enable()
@@ -444,8 +514,12 @@ def test_side_by_side_each_answer_is_as_it_is_alone(schedule, width, spread):
     together = answer_all(simulation, look, questions(5))
     one_by_one = [answer_all(simulation, look, [question])[0] for question in questions(5)]
     assert [a.seconds for a in together] == pytest.approx([a.seconds for a in one_by_one])
-    for one, other in zip(together, one_by_one, strict=True):  # two events of one moment may change places
-        assert [len(one.of(role)) for role in ROLES] == pytest.approx([len(other.of(role)) for role in ROLES], abs=2)
+    for one, other in zip(
+        together, one_by_one, strict=True
+    ):  # two events of one moment may change places
+        assert [len(one.of(role)) for role in ROLES] == pytest.approx(
+            [len(other.of(role)) for role in ROLES], abs=2
+        )
         assert one.text == other.text
 
 
@@ -463,7 +537,9 @@ def test_a_slow_batch_and_few_slots_take_longer():
 
 
 def test_identical_versions_need_no_judge():
-    (answer,) = answer_all(setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), questions(1))
+    (answer,) = answer_all(
+        setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), questions(1)
+    )
     assert len(answer.of("judge")) == 0 and len(answer.of("target")) > 200
 
 
@@ -479,7 +555,10 @@ def test_steps_cut_at_the_cap_are_gone_on_with():
 def test_a_runs_records_are_a_trace(tmp_path):
     steps = [{"source": source} for source in ("draft", "target", "draft")]
     head = {"schema": 1, "question_id": "q", "sample": 0, "mode": "lookahead"}
-    records = [{**head, "steps": steps, "judged": 3}, {**head, "sample": 1, "steps": [], "judged": 0}]
+    records = [
+        {**head, "steps": steps, "judged": 3},
+        {**head, "sample": 1, "steps": [], "judged": 0},
+    ]
     (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
     assert traced(tmp_path) == ((True, False, True),)
     with pytest.raises(RecordError):
@@ -487,7 +566,14 @@ def test_a_runs_records_are_a_trace(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "wrong", [["--alpha", "x"], ["--alpha", "1.5"], ["--steps", "0"], ["--step-tokens", "3"], ["--trace", "nowhere"]]
+    "wrong",
+    [
+        ["--alpha", "x"],
+        ["--alpha", "1.5"],
+        ["--steps", "0"],
+        ["--step-tokens", "3"],
+        ["--trace", "nowhere"],
+    ],
 )
 def test_what_cannot_be_simulated_is_refused(wrong):
     result = CliRunner().invoke(cli, ["bench", "simulated", *wrong])
@@ -532,9 +618,16 @@ def times_of(tmp_path, **roles):
         "token, 98 at once": 99.0,
         "read a step after 1024": 31.0,
     }
-    roles = {"target": target, "draft": {"token, 1 at once": 4.0}, "judge": {"verdict": 40.0}, **roles}
+    roles = {
+        "target": target,
+        "draft": {"token, 1 at once": 4.0},
+        "judge": {"verdict": 40.0},
+        **roles,
+    }
     file = tmp_path / "times.json"
-    file.write_text(json.dumps({"roles": {role: one for role, one in roles.items() if one}}), "utf-8")
+    file.write_text(
+        json.dumps({"roles": {role: one for role, one in roles.items() if one}}), "utf-8"
+    )
     return file
 
 
@@ -542,18 +635,33 @@ def test_a_simulation_takes_the_times_of_real_runtimes(tmp_path):
     draft = {"token, 1 at once": 4.0, "token, 4 at once": 6.0, "read a step after 1024": 9.0}
     draft["read a step after 3072"] = 13.0
     found = role_times(times_of(tmp_path, draft=draft), step_tokens=10, context=2048)
-    assert found.pop("curves") == {"target": ((1, 1.0), (8, 1.35), (98, 4.95)), "draft": ((1, 1.0), (4, 1.5))}
+    assert found.pop("curves") == {
+        "target": ((1, 1.0), (8, 1.35), (98, 4.95)),
+        "draft": ((1, 1.0), (4, 1.5)),
+    }
     assert found.pop("page_in") == pytest.approx({"target": 0.011, "draft": 0.007})
     assert found == pytest.approx({"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04})
     far = role_times(times_of(tmp_path, judge=None, draft=draft), step_tokens=10, context=100)
-    assert far["judge_seconds"] == 0 and far["page_in"]["draft"] == pytest.approx(0.005), "as the nearest measured"
-    assert role_times(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {"target": pytest.approx(0.011)}
+    assert far["judge_seconds"] == 0 and far["page_in"]["draft"] == pytest.approx(0.005), (
+        "as the nearest measured"
+    )
+    assert role_times(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {
+        "target": pytest.approx(0.011)
+    }
 
 
 def test_each_role_slows_down_as_it_was_measured():
-    simulation = Simulation(slowdown=1.0, curves={"target": ((1, 1.0), (3, 2.0), (5, 2.2)), "draft": ((1, 1.0),)})
-    assert [simulation.slower("target", n) for n in (1, 2, 3, 4, 10)] == pytest.approx([1.0, 1.5, 2.0, 2.1, 2.7])
-    assert (simulation.slower("draft", 9), simulation.slower("judge", 9), Simulation().slower("draft", 9)) == (1, 1, 1)
+    simulation = Simulation(
+        slowdown=1.0, curves={"target": ((1, 1.0), (3, 2.0), (5, 2.2)), "draft": ((1, 1.0),)}
+    )
+    assert [simulation.slower("target", n) for n in (1, 2, 3, 4, 10)] == pytest.approx(
+        [1.0, 1.5, 2.0, 2.1, 2.7]
+    )
+    assert (
+        simulation.slower("draft", 9),
+        simulation.slower("judge", 9),
+        Simulation().slower("draft", 9),
+    ) == (1, 1, 1)
     assert Simulation(slowdown=0.5).slower("judge", 3) == 2
     assert not simulation.steady and Simulation().steady
     # the first has done a half of its 2 s when the second comes; from then on both run at 2/3
@@ -563,10 +671,15 @@ def test_each_role_slows_down_as_it_was_measured():
 
 def test_a_request_reads_what_it_continues_and_plain_decoding_does_not():
     model = Model(alpha=(1.0,), steps=4, own_words=False)
-    free, reading = Simulation(model, 1.0), Simulation(model, 1.0, page_in={"target": 0.25, "draft": 0.1})
+    free, reading = (
+        Simulation(model, 1.0),
+        Simulation(model, 1.0, page_in={"target": 0.25, "draft": 0.1}),
+    )
     assert reading.request("target", 24) == pytest.approx(1.25)
     assert reading.work("target", 24) == free.work("target", 24)
-    assert reading.request("target", 0, 24) == free.request("target", 0, 24), "only scored, it has a time of its own"
+    assert reading.request("target", 0, 24) == free.request("target", 0, 24), (
+        "only scored, it has a time of its own"
+    )
     assert alone(reading, range(2)) == alone(free, range(2))
     look = Lookahead(depth=2, verifier="exact")
     (quick,), (slow,) = (answer_all(one, look, questions(1)) for one in (free, reading))
@@ -574,7 +687,17 @@ def test_a_request_reads_what_it_continues_and_plain_decoding_does_not():
 
 
 def test_times_hold_for_what_is_not_given(tmp_path):
-    short = ("bench", "simulated", "--steps", "4", "--step-tokens", "12", "--json", "--times", str(times_of(tmp_path)))
+    short = (
+        "bench",
+        "simulated",
+        "--steps",
+        "4",
+        "--step-tokens",
+        "12",
+        "--json",
+        "--times",
+        str(times_of(tmp_path)),
+    )
     result = CliRunner().invoke(cli, [*short, "--step-seconds", "0.05"])
     found = json.loads(result.stdout)
     assert found["times"].endswith("times.json")
@@ -585,15 +708,22 @@ def test_times_hold_for_what_is_not_given(tmp_path):
     others = {"--c1": 0.1, "--judge-seconds": 0.01, "--batch-slowdown": 0.01, "--page-in": 0.001}
     given = [word for item in others.items() for word in map(str, item)]
     found = json.loads(CliRunner().invoke(cli, [*short, "--step-seconds", "0.05", *given]).stdout)
-    assert found["times"] is None and found["times_used"] == [] and found["simulation"]["curves"] == {}
+    assert (
+        found["times"] is None and found["times_used"] == [] and found["simulation"]["curves"] == {}
+    )
     assert found["simulation"]["page_in"] == {"target": 0.001, "draft": 0.001}
     shown = CliRunner().invoke(cli, [word for word in short if word != "--json"]).stdout
-    assert [line.rstrip()[-1:] for line in shown.splitlines()[1:5]] == ["x"] * 4, "the name of a file takes no column"
-    assert f"by {tmp_path / 'times.json'}: step_seconds, c1, judge_seconds, page_in, curves" in shown
+    assert [line.rstrip()[-1:] for line in shown.splitlines()[1:5]] == ["x"] * 4, (
+        "the name of a file takes no column"
+    )
+    assert (
+        f"by {tmp_path / 'times.json'}: step_seconds, c1, judge_seconds, page_in, curves" in shown
+    )
 
 
 @pytest.mark.parametrize(
-    "roles", [{"target": None}, {"draft": {"token, 2 at once": 3.0}}, {"target": {"token, 1 at once": "x"}}]
+    "roles",
+    [{"target": None}, {"draft": {"token, 2 at once": 3.0}}, {"target": {"token, 1 at once": "x"}}],
 )
 def test_a_file_without_times_is_named(tmp_path, roles):
     with pytest.raises(ConfigError, match="no times of target and draft"):

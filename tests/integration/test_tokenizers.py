@@ -1,4 +1,6 @@
-"""Whole answers over tokenizers of every kind, compared with a model that is asked token by token."""
+"""Whole answers over tokenizers of every kind, compared with a model that is asked token
+by token.
+"""
 
 import asyncio
 import itertools
@@ -34,7 +36,10 @@ from tests.integration.test_semantics import QUESTION
 from tests.played import Model, Played, played
 from tests.unit.test_detokenize import byte_level, metaspace, sentencepiece
 
-TEMPLATE = "{% for m in messages %}<s>{{ m.content }}<e>{% endfor %}{% if add_generation_prompt %}<s>{% endif %}"
+TEMPLATE = (
+    "{% for m in messages %}<s>{{ m.content }}<e>{% endfor %}{% if "
+    "add_generation_prompt %}<s>{% endif %}"
+)
 SERVERS = st.tuples(st.booleans(), st.integers(1, 4))
 LOOKS = st.builds(
     Lookahead,
@@ -52,8 +57,15 @@ def tokenizers(tmp_path_factory):
     for maker in (byte_level, sentencepiece, metaspace):
         raw, folder = maker(), str(tmp_path_factory.mktemp(maker.__name__))
         raw.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "<e>", "<x>")])
-        raw.add_tokens([AddedToken(token, special=False, normalized=False) for token in ("</think>", "\n\n", ".\n\n")])
-        whole = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE)
+        raw.add_tokens(
+            [
+                AddedToken(token, special=False, normalized=False)
+                for token in ("</think>", "\n\n", ".\n\n")
+            ]
+        )
+        whole = PreTrainedTokenizerFast(
+            tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE
+        )
         whole.save_pretrained(folder)
         made.append(ModelTokenizer(folder))
     return made
@@ -62,7 +74,11 @@ def tokenizers(tmp_path_factory):
 def pool(known, seed):
     """Some ids, with whole characters only, and what a step is made of."""
     drawn = random.Random(seed).sample(range(known._size), 40)
-    wanted = [*drawn, *known.encode("\n five</think>\n\n🎉", True), known._inner.convert_tokens_to_ids("<x>")]
+    wanted = [
+        *drawn,
+        *known.encode("\n five</think>\n\n🎉", True),
+        known._inner.convert_tokens_to_ids("<x>"),
+    ]
     return [token for token in wanted if token not in known.ends]
 
 
@@ -73,25 +89,46 @@ def answered(program, backend, look, most, verifier=None):
 
 
 @settings(deadline=None, max_examples=examples(25))
-@given(st.integers(0, 2), st.integers(), LOOKS, MOST, SERVERS, SERVERS, st.sampled_from((0.0, 0.03, 0.3)))
-def test_an_answer_is_what_the_model_writes_token_by_token(tokenizers, which, seed, look, most, own, others, noise):
+@given(
+    st.integers(0, 2),
+    st.integers(),
+    LOOKS,
+    MOST,
+    SERVERS,
+    SERVERS,
+    st.sampled_from((0.0, 0.03, 0.3)),
+)
+def test_an_answer_is_what_the_model_writes_token_by_token(
+    tokenizers, which, seed, look, most, own, others, noise
+):
     known = tokenizers[which]
     model = Model(known, pool(known, seed), seed)
     wanted = model.whole(known.chat(QUESTION, True).ids, most)
     draft = Played(Model(known, model.pool, seed, noise=noise), *others)
     for program in (lookahead, autoregressive):
-        record = answered(program, played(target=Played(model, *own), draft=draft), look, most, Exact())
-        assert (record.ids, record.finish) == (wanted, "stop" if wanted[-1] == model.end else "length")
+        record = answered(
+            program, played(target=Played(model, *own), draft=draft), look, most, Exact()
+        )
+        assert (record.ids, record.finish) == (
+            wanted,
+            "stop" if wanted[-1] == model.end else "length",
+        )
         assert "".join(step.text for step in record.steps) == record.text
         assert record.text == known.decode(wanted) or HALF in known.decode(wanted)
 
 
 @settings(deadline=None, max_examples=examples(25))
-@example((1, 0, 2), 1, Lookahead(depth=1, max_step_tokens=1, half_sentence_guard=False), 13)  # ends in half a character
+@example(
+    (1, 0, 2), 1, Lookahead(depth=1, max_step_tokens=1, half_sentence_guard=False), 13
+)  # ends in half a character
 @given(st.permutations((0, 1, 2)), st.integers(), LOOKS, MOST)
-def test_a_draft_of_another_vocabulary_keeps_to_the_targets_budget(tokenizers, order, seed, look, most):
+def test_a_draft_of_another_vocabulary_keeps_to_the_targets_budget(
+    tokenizers, order, seed, look, most
+):
     target, draft = (Model(tokenizers[n], pool(tokenizers[n], seed), seed, 0.01) for n in order[:2])
-    record = answered(lookahead, played(target=Played(target), draft=Played(draft)), look, most, Random(0.9))
+    record = answered(
+        lookahead, played(target=Played(target), draft=Played(draft)), look, most, Random(0.9)
+    )
     assert len(record.ids) == most if record.finish == "length" else len(record.ids) <= most
 
 
@@ -101,7 +138,10 @@ def test_a_runtime_without_room_for_a_token_ends_the_answer(tokenizers, schedule
     """Memory in pages of many tokens may hold fewer than the context has."""
     model = Model(tokenizers[0], pool(tokenizers[0], 1), 1, 0.0)
     prompt = len(tokenizers[0].chat(QUESTION, True).ids)
-    runtimes = {role: Played(model, room=prompt + 9 if role == full else 10**6) for role in ("target", "draft")}
+    runtimes = {
+        role: Played(model, room=prompt + 9 if role == full else 10**6)
+        for role in ("target", "draft")
+    }
     backend = played(**runtimes)
     record = answered(lookahead, backend, Lookahead(schedule, max_step_tokens=4), 20, Random(1.0))
     assert record.finish == "length" and len(record.ids) == (20 if full == "draft" else 9)
@@ -120,7 +160,9 @@ def test_an_end_that_is_no_special_token_is_not_shown(tokenizers, ahead, monkeyp
     monkeypatch.setattr(known, "ends", frozenset(known.encode("5")))
     model = Model(known, list(known.encode("x")), 1, 0.02)
     roles = played(target=Played(model), draft=Played(model)).roles
-    backend = LookaheadBackend(roles, Lookahead(verifier="exact", max_step_tokens=3), judge_prompt="paper", ahead=ahead)
+    backend = LookaheadBackend(
+        roles, Lookahead(verifier="exact", max_step_tokens=3), judge_prompt="paper", ahead=ahead
+    )
     state = once.run(400, backend=backend)
     wrote = model.whole(known.chat([{"role": "user", "content": "five toys"}], True).ids, 400)
     assert wrote[-1] in known.ends and state["answer"] == known.decode(wrote[:-1])
@@ -131,7 +173,9 @@ def test_an_end_that_is_no_special_token_is_not_shown(tokenizers, ahead, monkeyp
 def twice(s, most):
     s += sgl.user("five toys")
     s += sgl.assistant_begin()
-    s += sgl.gen("one", max_tokens=most, temperature=0.0) + sgl.gen("two", max_tokens=5, temperature=0.0)
+    s += sgl.gen("one", max_tokens=most, temperature=0.0) + sgl.gen(
+        "two", max_tokens=5, temperature=0.0
+    )
 
 
 @pytest.mark.parametrize("which", [0, 1, 2])
@@ -141,7 +185,12 @@ def test_what_a_program_generates_goes_on_from_the_very_tokens(tokenizers, which
     for most in range(1, 12):
         model = Model(known, pool(known, most), most, 0.0)
         target = Played(model)
-        twice.run(most, backend=LookaheadBackend(played(target=target).roles, judge_prompt="paper", ahead=False))["two"]
+        twice.run(
+            most,
+            backend=LookaheadBackend(
+                played(target=target).roles, judge_prompt="paper", ahead=False
+            ),
+        )["two"]
         prompt = target.prompts[0]
         assert target.prompts[1] == (*prompt, *model.whole(prompt, most))
 
@@ -173,7 +222,9 @@ def test_a_character_that_a_cap_splits_is_once_in_a_programs_answer(tokenizers, 
         text, backend = known.decode(ids[:most]), played(target=Played(model), draft=Played(model))
         job = AnswerRequest(Lookahead(verifier="exact", max_step_tokens=cap))
         ahead = LookaheadBackend(backend.roles, job.lookahead, judge_prompt="paper")
-        run_virtually(perform(Program.load(ahead_once.bind(most=most, stop=stop)), QUESTION, job, ahead))
+        run_virtually(
+            perform(Program.load(ahead_once.bind(most=most, stop=stop)), QUESTION, job, ahead)
+        )
         assert job.record.text == (text.partition("> ")[0] if stop else text)
         assert known.decode(job.record.ids) == job.record.text
         assert job.record.ids == ids[:most] or (stop and "> " in text)
@@ -181,7 +232,9 @@ def test_a_character_that_a_cap_splits_is_once_in_a_programs_answer(tokenizers, 
 
 @settings(deadline=None, max_examples=examples(25))
 @given(st.integers(0, 2), st.integers(), LOOKS, MOST)
-def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(tokenizers, which, seed, look, most):
+def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(
+    tokenizers, which, seed, look, most
+):
     """It may begin a stop string, which never comes."""
     known = tokenizers[which]
     model = Model(known, pool(known, seed), seed)
@@ -190,7 +243,9 @@ def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(tokeniz
     ahead = LookaheadBackend(
         played(target=Played(model), draft=Played(model)).roles, job.lookahead, judge_prompt="paper"
     )
-    run_virtually(perform(Program.load(ahead_once.bind(most=most, stop=stops)), QUESTION, job, ahead))
+    run_virtually(
+        perform(Program.load(ahead_once.bind(most=most, stop=stops)), QUESTION, job, ahead)
+    )
     assert job.record.ids == model.whole(known.chat(QUESTION, True).ids, most)
 
 
@@ -216,7 +271,11 @@ def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
     for known, runs in itertools.product(tokenizers, tokenizers):
         server = Server()
         server.known = runs
-        with nullcontext() if known is runs else pytest.raises(ConfigError, match="another tokenizer"):
+        with (
+            nullcontext()
+            if known is runs
+            else pytest.raises(ConfigError, match="another tokenizer")
+        ):
             asyncio.run(check_tokens(server, known, "target"))
     asyncio.run(check_tokens(Silent(), tokenizers[0], "target"))
 
@@ -225,9 +284,15 @@ def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
 def test_a_chat_template_that_fails_is_a_named_error(tokenizers, template, monkeypatch):
     known = tokenizers[0]
     monkeypatch.setattr(known._inner, "chat_template", template)
-    model, asked = Model(known, known.encode("x"), 1), [{"role": "user", "content": "which was never rendered"}]
+    model, asked = (
+        Model(known, known.encode("x"), 1),
+        [{"role": "user", "content": "which was never rendered"}],
+    )
     for program in (lookahead, autoregressive):
-        backend, job = played(target=Played(model), draft=Played(model)), AnswerRequest(verifier=Exact())
+        backend, job = (
+            played(target=Played(model), draft=Played(model)),
+            AnswerRequest(verifier=Exact()),
+        )
         with pytest.raises(BadReply, match=r"template|no such role") as caught:
             run_virtually(run_program(program, asked, job, backend=backend))
         assert caught.value.role == "target"
@@ -249,7 +314,9 @@ def test_a_token_that_is_read_in_other_letters_is_not_forged(tmp_path):
     raw.normalizer = normalizers.Lowercase()
     raw.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "<e>")])
     raw.add_special_tokens([AddedToken("<|user|>", special=True, normalized=True)])
-    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE).save_pretrained(tmp_path)
+    PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE
+    ).save_pretrained(tmp_path)
     known = ModelTokenizer(str(tmp_path))
     marker = known._inner.convert_tokens_to_ids("<|user|>")
     assert marker in known._inner.encode("hi <|USER|> and", add_special_tokens=False)
@@ -262,10 +329,16 @@ def test_a_token_that_is_read_in_other_letters_is_not_forged(tmp_path):
 def test_a_raw_prompt_begins_as_the_model_knows_it(tokenizers, tmp_path):
     known = tokenizers[0]
     whole = PreTrainedTokenizerFast.from_pretrained(known._inner.name_or_path, bos_token="<s>")
-    whole.backend_tokenizer.post_processor = TemplateProcessing("<s> $0", special_tokens=[("<s>", whole.bos_token_id)])
+    whole.backend_tokenizer.post_processor = TemplateProcessing(
+        "<s> $0", special_tokens=[("<s>", whole.bos_token_id)]
+    )
     whole.save_pretrained(tmp_path)
     opened = ModelTokenizer(str(tmp_path))
-    assert opened.encode("five") == tuple(whole.encode("five")) == (whole.bos_token_id, *known.encode("five"))
+    assert (
+        opened.encode("five")
+        == tuple(whole.encode("five"))
+        == (whole.bos_token_id, *known.encode("five"))
+    )
     assert opened.encode("five", True) == known.encode("five", True)
     assert opened.chat(QUESTION, True).ids == known.chat(QUESTION, True).ids
     raw = TokenText.wrap("five") + TokenText.of("x", known.encode("x"), opened.vocabulary) + " toys"

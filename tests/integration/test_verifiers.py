@@ -1,4 +1,6 @@
-"""Every verifier over scripted runtimes: what it asks, what it makes of the answer, and what a failure does."""
+"""Every verifier over scripted runtimes: what it asks, what it makes of the answer, and what a
+failure does.
+"""
 
 import asyncio
 import builtins
@@ -40,7 +42,9 @@ OURS, THEIRS = "One a.\n\nTwo b.\n\nEnd." + E, "ONE A.\n\nTwo b.\n\nEND." + E
 
 
 def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, depth=2, **others):
-    """Runs an answer; ``verifier`` is made of the roles. Gives its record and the target's runtime."""
+    """Runs an answer; ``verifier`` is made of the roles. Gives its record and the
+    target's runtime.
+    """
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
@@ -64,8 +68,12 @@ def sources(record):
 def test_the_likelihood_is_the_targets_own_of_the_draft(schedule, how):
     record, _ = solve(named(f"likelihood:{how}:-1"), schedule=schedule, depth=1)
     assert record.text == "One a.\n\nTwo b.\n\nEnd."
-    by_text = {s.draft_texts[0]: s.verdicts[0] for s in record.steps if s.verdicts and s.draft_texts[0]}
-    assert by_text["ONE A.\n\n"].score == (-9.0 if how == "min" else pytest.approx((5 * LIKELY - 9 * 3) / 8, abs=2))
+    by_text = {
+        s.draft_texts[0]: s.verdicts[0] for s in record.steps if s.verdicts and s.draft_texts[0]
+    }
+    assert by_text["ONE A.\n\n"].score == (
+        -9.0 if how == "min" else pytest.approx((5 * LIKELY - 9 * 3) / 8, abs=2)
+    )
     if "Two b.\n\n" in by_text:
         assert by_text["Two b.\n\n"].score == pytest.approx(LIKELY)
         assert by_text["Two b.\n\n"].accepted
@@ -99,7 +107,9 @@ def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
     class Other(CharTokenizer):
         vocabulary = "others"
 
-    backend = deployment(target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E))
+    backend = deployment(
+        target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E)
+    )
     backend.roles["draft"].tokenizer = Other()
     likelihood = verifiers.make("likelihood", verifiers.Setup(backend.roles, "paper"))
     job = AnswerRequest(Lookahead("sync", depth=2), verifier=likelihood)
@@ -113,14 +123,27 @@ def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
 
 @pytest.mark.parametrize(
     ("said", "threshold", "accepted", "score"),
-    [("7", 7, True, 7.0), ("6", 7, False, 6.0), ("9", 9, True, 9.0), ("x", 0, False, None), ("²", 0, False, None)],
+    [
+        ("7", 7, True, 7.0),
+        ("6", 7, False, 6.0),
+        ("9", 9, True, 9.0),
+        ("x", 0, False, None),
+        ("²", 0, False, None),
+    ],
 )
 def test_a_rating_is_one_digit_of_the_target(said, threshold, accepted, score):
     writer = fixed(OURS).write
-    target = ScriptedTransport(lambda text, s: said if text == OPENING else writer(text, s), slow(0.01))
+    target = ScriptedTransport(
+        lambda text, s: said if text == OPENING else writer(text, s), slow(0.01)
+    )
     record, _ = solve(named(f"score:{threshold}"), target=target, depth=1)
     verdict = record.steps[0].verdicts[0]
-    assert (verdict.accepted, verdict.score, verdict.by, verdict.failed) == (accepted, score, "score", False)
+    assert (verdict.accepted, verdict.score, verdict.by, verdict.failed) == (
+        accepted,
+        score,
+        "score",
+        False,
+    )
     asked = next(r for r in target.requests if r["text"] == OPENING)
     assert asked["sampling_params"]["max_new_tokens"] == 1
     prompt = "".join(chr(i) for i in asked["input_ids"])
@@ -134,7 +157,9 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     target.fail_to_weigh = lambda: down
     record, _ = solve(named(name), target=target)
     assert record.text == OURS[:-1]
-    assert len(record.of("judge")) == record.failures["judge"] == 2  # both before the failure was known
+    assert (
+        len(record.of("judge")) == record.failures["judge"] == 2
+    )  # both before the failure was known
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
 
 
@@ -145,7 +170,9 @@ def test_a_runtime_that_is_away_for_days_is_asked_once_a_minute():
     async def generation(state):
         raise RuntimeDown("gone", role="judge")
 
-    inquiry = SimpleNamespace(generation=generation, state=SimpleNamespace(stream_executor=SimpleNamespace(loop=clock)))
+    inquiry = SimpleNamespace(
+        generation=generation, state=SimpleNamespace(stream_executor=SimpleNamespace(loop=clock))
+    )
     judge = Judge(None, PROMPTS["paper"])
 
     async def days():
@@ -169,7 +196,9 @@ def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
 
 
 class Letters:
-    """An encoder that counts letters, small and capital alike; ``together`` says how many texts came at once."""
+    """An encoder that counts letters, small and capital alike; ``together`` says how many texts
+    came at once.
+    """
 
     def __init__(self, seconds=0.0, error=None):
         self.together, self.seconds, self.error = [], seconds, error
@@ -179,7 +208,9 @@ class Letters:
         time.sleep(self.seconds)
         if self.error:
             raise self.error
-        return [[text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz."] for text in sentences]
+        return [
+            [text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz."] for text in sentences
+        ]
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -191,7 +222,9 @@ def test_the_cosine_decides(schedule):
         assert record.text == "ONE A.\n\nTwo b.\n\nEnd."
         assert first.score == pytest.approx(1.0)
         assert record.steps[1].verdicts[0].by == "identical"
-    far, _ = solve(lambda _: Embedding(Letters(), 0.99), theirs="Something else." + E, ours="One." + E)
+    far, _ = solve(
+        lambda _: Embedding(Letters(), 0.99), theirs="Something else." + E, ours="One." + E
+    )
     assert far.text == "One."
     assert 0 < far.steps[0].verdicts[0].score < 0.99
 
@@ -249,7 +282,11 @@ def test_a_real_model_of_random_weights(tmp_path):
     (tmp_path / "vocab.txt").write_text("\n".join(words))
     BertTokenizerFast(str(tmp_path / "vocab.txt")).save_pretrained(tmp_path)
     small = BertConfig(
-        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=32
+        vocab_size=len(words),
+        hidden_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        intermediate_size=32,
     )
     BertModel(small).save_pretrained(tmp_path)
     verifier = verifiers.make(f"embedding:-1:{tmp_path}", verifiers.Setup({}, "paper"))
@@ -280,7 +317,12 @@ class Says:
 @pytest.mark.parametrize("at_once", [True, False])
 @pytest.mark.parametrize(
     ("score", "failed", "accepted", "by"),
-    [(0.9, False, True, "cheap"), (0.1, False, False, "cheap"), (0.5, False, True, "dear"), (None, True, True, "dear")],
+    [
+        (0.9, False, True, "cheap"),
+        (0.1, False, False, "cheap"),
+        (0.5, False, True, "dear"),
+        (None, True, True, "dear"),
+    ],
 )
 def test_the_dear_one_is_asked_where_the_cheap_one_is_unsure(at_once, score, failed, accepted, by):
     cheap = Says("cheap", score, failed=failed, at_once=at_once)
@@ -311,7 +353,9 @@ def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
     target = ScriptedTransport(answer, lambda text: 30.0 if text == "ONE A.\n\n" else 0.01)
     judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
     backend = deployment(target=target, draft=fixed(THEIRS), judge=judge)
-    job = AnswerRequest(Lookahead(depth=1), verifier=named("cascade:likelihood,judge")(backend.roles))
+    job = AnswerRequest(
+        Lookahead(depth=1), verifier=named("cascade:likelihood,judge")(backend.roles)
+    )
 
     async def main():
         asyncio.get_running_loop().call_later(1, job.stop)
@@ -396,7 +440,9 @@ def test_a_verifier_that_lacks_its_runtime_says_so():
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_a_verifier_inside_another_is_made_for_the_same_deployment(prompt):
-    """The judge of a composed verifier is asked as the deployment's judge is: in another's words it says anything."""
+    """The judge of a composed verifier is asked as the deployment's judge is: in another's words it
+    says anything.
+    """
     path = Path(__file__).parents[2] / "examples" / "composed_verifier.py"
     made = verifiers.make(f"{path}:NumbersThenJudge", verifiers.Setup({"judge": None}, prompt))
     assert made.inner.judge.prompt is PROMPTS[prompt]
@@ -441,9 +487,18 @@ def test_a_package_offers_one_under_an_entry_point(monkeypatch):
         ("raise __import__('asyncio').CancelledError", "CancelledError"),
         ("raise SystemExit(3)", "SystemExit(3) (v.py, line 3)"),
         ("raise KeyboardInterrupt", "KeyboardInterrupt() (v.py, line 3)"),
-        ("return __import__('lr_sglang').Verdict('no', 'v')", "a verdict is true or false, not 'no'"),
-        ("return __import__('lr_sglang').Verdict(None, 'v')", "a verdict is true or false, not None"),
-        ("return __import__('lr_sglang').Verdict(True, 'v', score='high')", "could not convert string"),
+        (
+            "return __import__('lr_sglang').Verdict('no', 'v')",
+            "a verdict is true or false, not 'no'",
+        ),
+        (
+            "return __import__('lr_sglang').Verdict(None, 'v')",
+            "a verdict is true or false, not None",
+        ),
+        (
+            "return __import__('lr_sglang').Verdict(True, 'v', score='high')",
+            "could not convert string",
+        ),
     ],
 )
 def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
@@ -456,12 +511,16 @@ def test_one_that_fails_rejects_and_says_why(tmp_path, body, said):
     assert record.failures["judge"] >= len(verdicts)  # more on drafts that were discarded
 
 
-CANCELLED = "work = asyncio.ensure_future(asyncio.sleep(60))\n        work.cancel()\n        await work"
+CANCELLED = (
+    "work = asyncio.ensure_future(asyncio.sleep(60))\n        work.cancel()\n        await work"
+)
 
 
 @pytest.mark.parametrize("body", [CANCELLED, "raise SystemExit(3)", "raise KeyboardInterrupt"])
 def test_a_coroutine_that_fails_rejects(tmp_path, body):
-    (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    async def verify(self, inquiry):\n        {body}")
+    (tmp_path / "v.py").write_text(
+        f"import asyncio\n\nclass V:\n    async def verify(self, inquiry):\n        {body}"
+    )
     record, _ = solve(named(f"{tmp_path}/v.py:V"))
     assert record.text == OURS[:-1] and record.failures["judge"]
 
@@ -478,7 +537,9 @@ HOW = {
 @pytest.mark.parametrize("how", HOW)
 @pytest.mark.parametrize("verify", NEVER)
 def test_one_that_never_replies_rejects(tmp_path, verify, how):
-    """A verdict may take as long as a request to the target, also of an object that a program gives."""
+    """A verdict may take as long as a request to the target, also of an object that a program
+    gives.
+    """
     (tmp_path / "v.py").write_text(f"import asyncio\n\nclass V:\n    {verify}")
 
     def impatient(roles):
@@ -487,7 +548,9 @@ def test_one_that_never_replies_rejects(tmp_path, verify, how):
 
     record, _ = solve(impatient)
     assert record.text == OURS[:-1] and record.failures["judge"]
-    assert "no verdict in 0.05 s" in {v.reason for s in record.steps for v in s.verdicts if v.failed}
+    assert "no verdict in 0.05 s" in {
+        v.reason for s in record.steps for v in s.verdicts if v.failed
+    }
 
 
 @pytest.mark.parametrize("body", ["1 / 0", "return True"])
@@ -513,12 +576,17 @@ def test_one_whose_runtime_fails_rejects(schedule):
     target = fixed(OURS, seconds=slow(0.01), fail=lambda text: down if text == OPENING else None)
     record, _ = solve(lambda _: AsksTheTarget(), schedule=schedule, target=target)
     assert record.text == OURS[:-1] and record.failures["judge"]
-    assert "target: gone" in {v.reason for s in record.steps for v in s.verdicts if v.failed and v.by == "asks"}
+    assert "target: gone" in {
+        v.reason for s in record.steps for v in s.verdicts if v.failed and v.by == "asks"
+    }
 
 
 def test_an_answer_needs_no_file_of_a_verifier_that_is_loaded(tmp_path):
     """It may be half written, or gone, while a process that has it goes on."""
-    roles, file = deployment(target=fixed(OURS), draft=fixed(THEIRS), judge=fixed("A")).roles, tmp_path / "v.py"
+    roles, file = (
+        deployment(target=fixed(OURS), draft=fixed(THEIRS), judge=fixed("A")).roles,
+        tmp_path / "v.py",
+    )
     file.write_text("class V:\n    def verify(self, inquiry): pass")
     maker, look = RequestMaker(roles, "paper", RunStatistics()), Lookahead(verifier=f"{file}:V")
     first = maker.make(MODES["lookahead"], look, Sampling(), Limits())
@@ -529,7 +597,9 @@ def test_an_answer_needs_no_file_of_a_verifier_that_is_loaded(tmp_path):
 
 def test_what_else_a_verifier_has_is_seen(tmp_path):
     """``reads_words`` decides which pairs a verifier is asked about."""
-    (tmp_path / "v.py").write_text("class V:\n    reads_words = False\n    def verify(self, inquiry): pass")
+    (tmp_path / "v.py").write_text(
+        "class V:\n    reads_words = False\n    def verify(self, inquiry): pass"
+    )
     made = named(f"{tmp_path}/v.py:V")({})
     assert made.reads_words is False and not hasattr(made, "reads")
 
@@ -552,7 +622,16 @@ NEEDS_MORE = "class V:\n    def __init__(self, a): 1"
 
 
 @pytest.mark.parametrize(
-    "source", ["", WITHOUT_VERIFY, NEEDS_MORE, "class V(", "import nothing_of_that_name", "1 / 0", "undefined"]
+    "source",
+    [
+        "",
+        WITHOUT_VERIFY,
+        NEEDS_MORE,
+        "class V(",
+        "import nothing_of_that_name",
+        "1 / 0",
+        "undefined",
+    ],
 )
 def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
     (tmp_path / "v.py").write_text(source)
@@ -561,7 +640,9 @@ def test_a_file_that_holds_no_verifier_is_named(tmp_path, source):
 
 
 def test_a_draft_that_hangs_does_not_hold_the_target_up():
-    backend = deployment(target=fixed(OURS, seconds=slow(0.01)), draft=fixed(OURS, seconds=slow(30)))
+    backend = deployment(
+        target=fixed(OURS, seconds=slow(0.01)), draft=fixed(OURS, seconds=slow(30))
+    )
     job = AnswerRequest(Lookahead(depth=3), verifier=Exact())
     began = time.monotonic()
     lookahead.run(semantics.QUESTION, job, backend=backend)

@@ -1,7 +1,9 @@
-"""Answers that attack whoever grades them. Each prints "escaped" where it finds a way; that must not happen.
+"""Answers that attack whoever grades them. Each prints "escaped" where it finds a way; that must
+not happen.
 
-In the texts, ``OUTSIDE`` is a folder of the user's with a file ``keys`` and a socket ``socket``, ``TCP`` a port of
-127.0.0.1, ``ABSTRACT`` the name of an abstract socket, ``VICTIM`` the number of another process.
+In the texts, ``OUTSIDE`` is a folder of the user's with a file ``keys`` and a socket ``socket``,
+``TCP`` a port of 127.0.0.1, ``ABSTRACT`` the name of an abstract socket, ``VICTIM`` the number of
+another process.
 """
 
 C = """
@@ -34,7 +36,8 @@ FILES = {
     "lists the folder above": "import os\nif os.listdir(os.path.dirname(OUTSIDE)): " + DONE,
     "lists the user's folder": "import os\nif os.listdir(OUTSIDE): " + DONE,
     "goes up and in again": "open('../' * 40 + OUTSIDE.lstrip('/') + '/keys').read(); " + DONE,
-    "reads by a symbolic link": "import os\nos.symlink(OUTSIDE + '/keys', 'x')\nopen('x').read(); " + DONE,
+    "reads by a symbolic link": "import os\nos.symlink(OUTSIDE + '/keys', 'x')\nopen('x').read(); "
+    + DONE,
     "reads by a hard link": "import os\nos.link(OUTSIDE + '/keys', 'x')\nopen('x').read(); " + DONE,
     "reads by the first process's root": "open('/proc/1/root' + OUTSIDE + '/keys').read(); " + DONE,
     "reads by its parent's folder": "open('/proc/1/cwd' + OUTSIDE + '/keys').read(); " + DONE,
@@ -50,17 +53,21 @@ for n in range(3, 64):
     "writes to packages": "import sys; open(sys.path[-1] + '/lr_x.py', 'w'); " + DONE,
     "writes to the root": "open('/x', 'w'); " + DONE,
     "changes rights of Python": "import os; os.chmod(os.path.dirname(os.__file__), 0o777); " + DONE,
-    "changes a setting of the kernel": "open('/proc/sys/kernel/core_pattern', 'w').write('|/x'); " + DONE,
+    "changes a setting of the kernel": "open('/proc/sys/kernel/core_pattern', 'w').write('|/x'); "
+    + DONE,
     "reads the questions with their solutions": """
 import glob, sys
 if any(glob.glob(path + '/lr_sglang/**/*', recursive=True) for path in sys.path): print('escaped')""",
-    "reads the disk": "import os; os.mknod('d', 0o60600, os.makedev(254, 0)); open('d', 'rb').read(9); " + DONE,
+    "reads the disk": "import os; os.mknod('d', 0o60600, os.makedev(254, 0)); open('d', "
+    "'rb').read(9); " + DONE,
     "opens by a handle": CALL.format("304, -100, buffer, 0"),
     "changes its root": CALL.format("161, b'/proc/1/root'"),
     "mounts": CALL.format("165, b'none', b'/tmp', b'tmpfs', 0, None"),
     "unmounts": CALL.format("166, b'/tmp', 2"),
     "gets a new user namespace": CALL.format("272, 0x10000000"),
-    "enters a namespace": C + "n = os.open('/proc/1/ns/mnt', 0)\nif libc.syscall(308, n, 0) == 0: " + DONE,
+    "enters a namespace": C
+    + "n = os.open('/proc/1/ns/mnt', 0)\nif libc.syscall(308, n, 0) == 0: "
+    + DONE,
     "takes capabilities": C
     + "if libc.capset((ctypes.c_uint32 * 2)(0x20080522, 0), (ctypes.c_uint32 * 6)(-1, -1)) == 0: "
     + DONE,
@@ -68,7 +75,8 @@ if any(glob.glob(path + '/lr_sglang/**/*', recursive=True) for path in sys.path)
     "reads the kernel's messages": CALL.format("103, 3, buffer, 4096"),
 }
 PROCESSES = {
-    "sees others": "import os\nif any(int(n) > 9 for n in os.listdir('/proc') if n.isdigit()): " + DONE,
+    "sees others": "import os\nif any(int(n) > 9 for n in os.listdir('/proc') if n.isdigit()): "
+    + DONE,
     "kills another": "import os; os.kill(VICTIM, 9); " + DONE,
     "kills all": "import os; os.kill(-1, 9); " + DONE,
     "kills the first process": C + "libc.syscall(234, 1, 1, 9)",
@@ -89,32 +97,39 @@ PROCESSES = {
 code = mmap.mmap(-1, 4096, prot=7)
 code.write(bytes.fromhex('b802000000cd80c3'))
 if ctypes.CFUNCTYPE(ctypes.c_int)(ctypes.addressof(ctypes.c_char.from_buffer(code)))() >= 0: print('escaped')""",
-    "starts a shell": "import subprocess; print(subprocess.run(['sh', '-c', 'echo escaped'], capture_output=True))",
+    "starts a shell": "import subprocess; print(subprocess.run(['sh', '-c', 'echo escaped'], "
+    "capture_output=True))",
     "becomes a shell": "import os; os.execv('/bin/sh', ['sh', '-c', 'echo escaped'])",
-    "becomes another Python": "import os, sys; os.execv(sys.executable, ['x', '-c', 'print(\"escaped\")'])",
+    "becomes another Python": "import os, sys; os.execv(sys.executable, ['x', '-c', "
+    "'print(\"escaped\")'])",
     "runs a file in memory": "import os; n = os.memfd_create('x'); " + DONE,
     "spawns": "import os; os.posix_spawn('/bin/sh', ['sh'], {}); " + DONE,
-    "uses multiprocessing": "import multiprocessing as m; p = m.Process(target=print); p.start(); " + DONE,
+    "uses multiprocessing": "import multiprocessing as m; p = m.Process(target=print); p.start(); "
+    + DONE,
     "traces the first process": CALL.format("101, 16, 1, 0, 0"),
     "reads the first process's memory": "open('/proc/1/mem', 'rb').read(0); " + DONE,
     "reads the first process's environment": "open('/proc/1/environ').read(); " + DONE,
     "reads memory by a system call": CALL.format("310, 1, buffer, 1, buffer, 1, 0"),
-    "raises its limits": "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40)); " + DONE,
+    "raises its limits": "import resource as r; r.setrlimit(r.RLIMIT_AS, (1 << 40, 1 << 40)); "
+    + DONE,
 }
 NETWORK = {
     "connects": "import socket; socket.create_connection(('127.0.0.1', TCP), 1); " + DONE,
-    "sends a packet": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', TCP)); " + DONE,
-    "connects by a path": "import socket; socket.socket(1).connect(OUTSIDE + '/socket'); " + DONE,
-    "connects by an abstract name": "import socket; socket.socket(1).connect('\\0' + ABSTRACT); " + DONE,
-    "connects one of a pair": "import socket; socket.socketpair()[0].connect(OUTSIDE + '/socket'); " + DONE,
-    "sends from one of a pair": "import socket\na, b = socket.socketpair(1, 2)\na.sendto(b'x', '\\0' + ABSTRACT); "
+    "sends a packet": "import socket; socket.socket(2, 2).sendto(b'x', ('127.0.0.1', TCP)); "
     + DONE,
+    "connects by a path": "import socket; socket.socket(1).connect(OUTSIDE + '/socket'); " + DONE,
+    "connects by an abstract name": "import socket; socket.socket(1).connect('\\0' + ABSTRACT); "
+    + DONE,
+    "connects one of a pair": "import socket; socket.socketpair()[0].connect(OUTSIDE + '/socket'); "
+    + DONE,
+    "sends from one of a pair": "import socket\na, b = socket.socketpair(1, 2)\na.sendto(b'x', "
+    "'\\0' + ABSTRACT); " + DONE,
     "asks the machine's host": "import socket; socket.socket(40, 1).connect((2, 1)); " + DONE,
     "listens": "import socket; socket.socket().listen(); " + DONE,
     "makes a socket by number": CALL.format("41, 1, 1, 0"),
     "asks the kernel's routing": "import socket; socket.socket(16, 3, 0); " + DONE,
-    "removes what refuses": "import sys, gc; sys.addaudithook = None; gc.collect(); import socket; socket.socket(1); "
-    + DONE,
+    "removes what refuses": "import sys, gc; sys.addaudithook = None; gc.collect(); import "
+    "socket; socket.socket(1); " + DONE,
     "finds the control socket": """
 import os, stat
 for n in os.listdir('/proc/self/fd'):
@@ -129,7 +144,8 @@ KERNEL = {
     "handles page faults": CALL.format("323, 0"),
     "shares memory": CALL.format("29, 0, 4096, 0o1600"),
 }
-# The answer's own test expects what no input tells: "expected-" and 8 digits. What prints it is right.
+# The answer's own test expects what no input tells: "expected-" and 8 digits. What prints it is
+# right.
 EXPECTED = {
     "searches its memory by a file": SEARCH
     + "for data in maps('self'):\n    if f := look(data): print(f[0].decode()); break",
@@ -149,7 +165,8 @@ frame = sys._getframe()
 while frame:
     if f := look(repr({**frame.f_locals, 'frame': 0}).encode()): print(f[0].decode())
     frame = frame.f_back""",
-    "searches the first process": SEARCH + "for data in maps(1):\n    if f := look(data): print(f[0].decode()); break",
+    "searches the first process": SEARCH
+    + "for data in maps(1):\n    if f := look(data): print(f[0].decode()); break",
     "searches what it has open": SEARCH
     + """
 import os
@@ -197,11 +214,13 @@ for n in range(20000): threading.Thread(target=time.sleep, args=(9,), daemon=Tru
     "ends at once": "import os; os._exit(0)",
     "ends as if killed": "import os; os._exit(137)",
     "ends by a signal": C
-    + "libc.raise_(9) if hasattr(libc, 'raise_') else libc.syscall(234, os.getpid(), os.getpid(), 9)",
+    + "libc.raise_(9) if hasattr(libc, 'raise_') else libc.syscall(234, os.getpid(), "
+    "os.getpid(), 9)",
     "crashes": C + "ctypes.string_at(0)",
     "aborts": "import os; os.abort()",
     "closes everything": "import os; os.closerange(0, 100)",
-    "replaces what Python needs": "import builtins, os, sys\nsys.stdout = sys.stderr = os.write = builtins.open = None",
+    "replaces what Python needs": "import builtins, os, sys\nsys.stdout = sys.stderr = "
+    "os.write = builtins.open = None",
     "takes its report back": """
 import os
 for n in range(64):
@@ -217,30 +236,42 @@ SLOW = {
     "sleeps": "import time; time.sleep(1000)",
     "computes": "9**9**9**9",
     "stops itself": "import signal; signal.raise_signal(signal.SIGSTOP)",
-    "ignores its limit": "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile True: pass",
+    "ignores its limit": "import signal\nsignal.signal(signal.SIGXCPU, signal.SIG_IGN)\nwhile "
+    "True: pass",
     "never ends at the end": "import atexit, time; atexit.register(time.sleep, 1000)",
-    "leaves a thread": "import threading, time; threading.Thread(target=time.sleep, args=(1000,)).start()",
+    "leaves a thread": "import threading, time; threading.Thread(target=time.sleep, "
+    "args=(1000,)).start()",
     "forks without end": "import os\nwhile True:\n    try: os.fork()\n    except OSError: pass",
 }
 # For tests that are code: the right function gives the square. Each must fail.
 FUNCTIONS = {
     "equals everything": "class A:\n    def __eq__(s, o): return True\ndef sq(x): return A()",
-    "equals everything as a number": "class A(int):\n    def __eq__(s, o): return True\ndef sq(x): return A(1)",
-    "equals everything as a list": "class A(list):\n    def __eq__(s, o): return True\ndef sq(x): return A()",
-    "replaces assertions": "import builtins\nbuiltins.AssertionError = Exception\ndef sq(x): return 1",
-    "changes the tests": "import sys\nsys.modules['__main__'].check = print\ndef check(f): pass\ndef sq(x): return 1",
+    "equals everything as a number": "class A(int):\n    def __eq__(s, o): return True\ndef "
+    "sq(x): return A(1)",
+    "equals everything as a list": "class A(list):\n    def __eq__(s, o): return True\ndef "
+    "sq(x): return A()",
+    "replaces assertions": "import builtins\nbuiltins.AssertionError = Exception\ndef sq(x): "
+    "return 1",
+    "changes the tests": "import sys\nsys.modules['__main__'].check = print\ndef check(f): "
+    "pass\ndef sq(x): return 1",
     "leaves early": "import os\ndef sq(x): os._exit(0)",
     "exits": "def sq(x): raise SystemExit(0)",
     "exits before": "raise SystemExit(0)",
     "exits in the end": "import atexit, os\natexit.register(os._exit, 0)\ndef sq(x): return 1",
-    "says that it passed": "import os\ndef sq(x):\n    for n in range(3, 60):\n        try: os.write(n, b'passed')\n"
+    "says that it passed": "import os\ndef sq(x):\n    for n in range(3, 60):\n        try: "
+    "os.write(n, b'passed')\n"
     "        except OSError: pass\n    os._exit(0)",
-    "replies with rubbish": "import os\ndef sq(x):\n    os.write(5, b'[true, {\"nothing\": 1}]\\n'); os._exit(0)",
-    "replies with a deep value": "import os\ndef sq(x): os.write(5, b'[true, ' + b'[' * 60000 + b'\\n'); os._exit(0)",
+    "replies with rubbish": 'import os\ndef sq(x):\n    os.write(5, b\'[true, {"nothing": '
+    "1}]\\n'); os._exit(0)",
+    "replies with a deep value": "import os\ndef sq(x): os.write(5, b'[true, ' + b'[' * 60000 "
+    "+ b'\\n'); os._exit(0)",
     "replies without end": "import os\ndef sq(x):\n    while True: os.write(5, b'[[],' * 10000)",
-    "replies with a number too long": "import os\ndef sq(x): os.write(5, b'[true, ' + b'9' * 99999 + b']\\n')",
-    "raises a class of its own": "class A(Exception):\n    def __str__(s): raise s\ndef sq(x): raise A",
-    "asks for the tests": "import inspect\ndef sq(x): return inspect.stack()[-1].frame.f_locals['test']",
+    "replies with a number too long": "import os\ndef sq(x): os.write(5, b'[true, ' + b'9' * "
+    "99999 + b']\\n')",
+    "raises a class of its own": "class A(Exception):\n    def __str__(s): raise s\ndef sq(x): "
+    "raise A",
+    "asks for the tests": "import inspect\ndef sq(x): return "
+    "inspect.stack()[-1].frame.f_locals['test']",
     "returns another function": "def sq(x): return lambda *a: True",
     "returns without end": "import itertools\ndef sq(x): return itertools.count()",
     "returns nothing": "def sq(x): pass",
@@ -251,7 +282,8 @@ CALLS = {
     "equals everything": "class A(int):\n    def __eq__(s, o): return True\ndef f(x): return A(1)",
     "reports a flood of lists": "import os\ndef f(x):\n    while True: os.write(3, b'[],' * 20000)",
     "reports a deep value": "import os\ndef f(x):\n    os.write(3, b'[' * 60000); os._exit(0)",
-    "returns a deep value": "def f(x):\n    a = []\n    for _ in range(10 ** 5): a = [a]\n    return a",
+    "returns a deep value": "def f(x):\n    a = []\n    for _ in range(10 ** 5): a = [a]\n    "
+    "return a",
     "returns a long value": "def f(x): return [0] * 10 ** 6",
     "returns no number": "def f(x): return float('nan')",
     "returns a number too long": "def f(x): return 10 ** 10 ** 5",

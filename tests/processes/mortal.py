@@ -1,4 +1,6 @@
-"""Simulated runtimes that can be killed, stopped and started again, and clients that tell what they got and when."""
+"""Simulated runtimes that can be killed, stopped and started again, and clients that tell what they
+got and when.
+"""
 
 from __future__ import annotations
 
@@ -22,17 +24,20 @@ from lr_sglang.config import ROLES
 from tests.processes.nursery import simulate
 from tests.serving import PATIENCE, until
 
-# Runtimes are forks of a process that has imported everything: one is there again in a fraction of a second.
+# Runtimes are forks of a process that has imported everything: one is there again in a fraction of
+# a second.
 NURSERY = multiprocessing.get_context("forkserver")
 NURSERY.set_forkserver_preload(["tests.processes.nursery"])
 MODEL = "m"
-# To ask how things are: a client for each question would cost more than the question. No connection is kept, for those
-# who are asked die.
+# To ask how things are: a client for each question would cost more than the question. No connection
+# is kept, for those who are asked die.
 HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Mortal:
-    """``lr-sglang simulate`` for one role, in a process of its own, on a port that it keeps over its lives."""
+    """``lr-sglang simulate`` for one role, in a process of its own, on a port that it keeps over
+    its lives.
+    """
 
     def __init__(self, role: str, options: Sequence[str], log: Path) -> None:
         self.role, self.options, self.log = role, tuple(options), log
@@ -45,7 +50,9 @@ class Mortal:
     def live(self) -> None:
         """Begins a life; returns when it answers."""
         arguments = ["--role", self.role, "--port", str(self.port), *self.options]
-        self.process = NURSERY.Process(target=simulate, args=(arguments, str(self.log)), daemon=True)
+        self.process = NURSERY.Process(
+            target=simulate, args=(arguments, str(self.log)), daemon=True
+        )
         self.process.start()
         until(self.answers, PATIENCE)
 
@@ -146,9 +153,15 @@ class Client:
         self.end(5)
 
     def _run(self) -> None:
-        body = {"model": MODEL, "messages": [{"role": "user", "content": self.question}], "stream": self.stream}
+        body = {
+            "model": MODEL,
+            "messages": [{"role": "user", "content": self.question}],
+            "stream": self.stream,
+        }
         try:
-            ask = HTTP.build_request("POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}, timeout=120)
+            ask = HTTP.build_request(
+                "POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}, timeout=120
+            )
             ask.extensions["trace"] = self._connected
             with closing(HTTP.send(ask, stream=True)) as reply:
                 self.status, self.headers = reply.status_code, reply.headers
@@ -204,7 +217,9 @@ def ready(url: str) -> tuple[int, dict[str, Any]]:
 
 
 class Diary:
-    """When an endpoint said for the first time that it was in a state, in seconds since the diary was opened."""
+    """When an endpoint said for the first time that it was in a state, in seconds since the diary
+    was opened.
+    """
 
     def __init__(self, url: str) -> None:
         self.url, self.states = url, dict[str, float]()
@@ -228,6 +243,10 @@ class Diary:
 def metric(url: str, name: str, **labels: str) -> float:
     """One of the endpoint's figures; 0 where there is none yet."""
     text = HTTP.get(f"{url}/metrics", timeout=10).text
-    wanted = "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}" if labels else ""
+    wanted = (
+        "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}"
+        if labels
+        else ""
+    )
     found = re.search(rf"^lr_sglang_{re.escape(name + wanted)} (\S+)$", text, re.MULTILINE)
     return float(found[1]) if found else 0.0

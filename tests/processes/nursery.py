@@ -1,4 +1,6 @@
-"""What simulated runtimes in processes of their own are forked from (see ``mortal``): imported once, for seconds."""
+"""What simulated runtimes in processes of their own are forked from (see ``mortal``): imported
+once, for seconds.
+"""
 
 from __future__ import annotations
 

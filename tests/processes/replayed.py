@@ -1,4 +1,6 @@
-"""An endpoint that replays events as the real one tells them: what the page's tests can order about."""
+"""An endpoint that replays events as the real one tells them: what the page's tests can order
+about.
+"""
 
 from __future__ import annotations
 
@@ -52,7 +54,9 @@ class Endpoint:
     async def chunks(self) -> AsyncIterator[str]:
         began, done = time.monotonic(), False
         try:
-            yield line({"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]})
+            yield line(
+                {"choices": [{"index": 0, "delta": {"role": "assistant"}, "finish_reason": None}]}
+            )
             for number, event in enumerate(self.events):
                 if number == self.held_at:
                     await asyncio.Event().wait()
@@ -60,17 +64,32 @@ class Endpoint:
                     done = True
                     return
                 if number == self.error_at:
-                    yield line({"error": {"message": "the target is gone", "type": "server_error", "code": None}})
+                    yield line(
+                        {
+                            "error": {
+                                "message": "the target is gone",
+                                "type": "server_error",
+                                "code": None,
+                            }
+                        }
+                    )
                     done = True
                     return
-                await asyncio.sleep(max(0.0, event["seconds"] / self.pace - (time.monotonic() - began)))
+                await asyncio.sleep(
+                    max(0.0, event["seconds"] / self.pace - (time.monotonic() - began))
+                )
                 yield line({"choices": [], "lookahead": {"event": event}})
                 if event["kind"] in ("accepted", "corrected", "bonus"):
                     last = event["position"] >= self.events[-1]["position"] - 1
                     delta = {"content" if last else "reasoning_content": event["text"]}
                     yield line({"choices": [{"index": 0, "delta": delta, "finish_reason": None}]})
             yield line({"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]})
-            summary = {"mode": "lookahead", "degraded": False, "drafted_tokens": 420, "wasted_tokens": 130}
+            summary = {
+                "mode": "lookahead",
+                "degraded": False,
+                "drafted_tokens": 420,
+                "wasted_tokens": 130,
+            }
             yield line({"choices": [], "usage": {"completion_tokens": 290}, "lookahead": summary})
             done = True
             yield "data: [DONE]\n\n"
@@ -108,7 +127,10 @@ def application(endpoint: Endpoint) -> FastAPI:
     async def models() -> dict[str, Any]:
         modes = ["lookahead", "lookahead+sd", "lossless", "sd", "autoregressive"]
         allowed = {"modes": modes, "verifiers": ["judge", "exact"], "depth": 6, "max_depth": 16}
-        return {"object": "list", "data": [{"id": "pocket-target", "object": "model", "lookahead": allowed}]}
+        return {
+            "object": "list",
+            "data": [{"id": "pocket-target", "object": "model", "lookahead": allowed}],
+        }
 
     @app.post("/v1/chat/completions", response_model=None)
     async def chat(request: Request) -> Response:
@@ -119,14 +141,18 @@ def application(endpoint: Endpoint) -> FastAPI:
             return JSONResponse({"error": {"message": message, "type": "error"}}, status, headers)
         return StreamingResponse(endpoint.chunks(), media_type="text/event-stream")
 
-    app.mount("/page", StaticFiles(directory=str(PAGE), packages=[("lr_sglang", "results/page/shared")]))
+    app.mount(
+        "/page", StaticFiles(directory=str(PAGE), packages=[("lr_sglang", "results/page/shared")])
+    )
     return app
 
 
 @contextmanager
 def serving(endpoint: Endpoint) -> Iterator[Endpoint]:
     """Serves it on a free port of this machine."""
-    config = uvicorn.Config(application(endpoint), log_level="warning", lifespan="off", timeout_graceful_shutdown=1)
+    config = uvicorn.Config(
+        application(endpoint), log_level="warning", lifespan="off", timeout_graceful_shutdown=1
+    )
     with running(uvicorn.Server(config)) as endpoint.url:
         yield endpoint
 

@@ -1,4 +1,6 @@
-"""The events of an answer that never was: the asynchronous schedule on a clock of its own, for tests of the page."""
+"""The events of an answer that never was: the asynchronous schedule on a clock of its own, for
+tests of the page.
+"""
 
 from __future__ import annotations
 
@@ -14,14 +16,14 @@ STEPS = (
     ("Okay, let me see what is asked. A train leaves at 9:40 and arrives at 13:05.",
      "Let me read the problem. The train leaves at 9:40 in the morning and gets there at 13:05."),
     ("From 9:40 to 13:05 there are 3 hours and 25 minutes.",
-     "So the ride takes 3 hours and 25 minutes, because from 9:40 to 12:40 it is 3 hours, and 25 minutes are left."),
+     "So the ride takes 3 hours and 25 minutes, because from 9:40 to 12:40 it is 3 hours, and " "25 minutes are left."),
     ("That is 3 × 60 + 25 = 205 minutes.",),
     ("It stops 4 times for 3 minutes each, so it stands still for 7 minutes.",
      "It stops 4 times, 3 minutes each time. That makes 4 × 3 = 12 minutes in which it stands."),
     ("So it moves for 205 − 12 = 193 minutes.",
      "The time in which it moves is then 205 − 12 = 193 minutes."),
     ("Wait, does the last stop count? The train ends there, so it stops 4 times on the way.",
-     "Wait: is the terminus one of the four stops? “On the way” says no, so all four lie in between."),
+     "Wait: is the terminus one of the four stops? “On the way” says no, so all four lie in " "between."),
     ("The distance is 386 km, so the speed is 386 / 193 = 2 km per minute.",),
     ("2 km per minute is 100 km/h.",
      "In an hour that makes 2 × 60 = 120 km."),
@@ -40,7 +42,9 @@ class Scenario:
         wrap: what every text is put into, ``{}`` being the text.
     """
 
-    def __init__(self, steps: int = 9, depth: int = 5, speed: float = 0.4, seed: int = 1, wrap: str = "{}") -> None:
+    def __init__(
+        self, steps: int = 9, depth: int = 5, speed: float = 0.4, seed: int = 1, wrap: str = "{}"
+    ) -> None:
         self.length, self.depth, self.speed, self.wrap = steps, depth, speed, wrap
         self.draw = random.Random(seed)
         self.events: list[Event] = []
@@ -124,14 +128,23 @@ class Scenario:
     def verified(self, node: int) -> None:
         prefix = self.nodes[node][1]
         agree = self.nodes[prefix][0] % len(STEPS) not in REJECTED
-        verdict = Verdict(agree, "judge", "aligned" if agree else "unaligned", seconds=self.speed * 0.12)
+        verdict = Verdict(
+            agree, "judge", "aligned" if agree else "unaligned", seconds=self.speed * 0.12
+        )
         self.tell("verified", "judge", node, prefix, verdict=verdict)
         self.judged.add(node)
         self.decide()
 
     def decide(self) -> None:
         while self.nodes[self.root][0] < self.length:
-            child = next((n for n, (_, parent) in self.nodes.items() if parent == self.root and n in self.judged), None)
+            child = next(
+                (
+                    n
+                    for n, (_, parent) in self.nodes.items()
+                    if parent == self.root and n in self.judged
+                ),
+                None,
+            )
             if child is None:
                 return
             position = self.nodes[self.root][0]

@@ -21,4 +21,6 @@ def test_a_body_is_made_once_and_again_when_damaged(tmp_path, monkeypatch):
     shard.write_bytes(shard.read_bytes()[:-1])
     monkeypatch.setattr(bodies, "_write", write)  # in this process
     models.locate("pocket:draft@256x400x3")
-    assert json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text()) == sums, "the same, byte for byte"
+    assert json.loads((lock.parent / "draft@256x400x3" / folders.SUMS).read_text()) == sums, (
+        "the same, byte for byte"
+    )

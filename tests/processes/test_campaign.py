@@ -26,7 +26,8 @@ def campaign(tmp_path):
         "#!/usr/bin/env bash\nline=$* item=prime\n"
         'while [ $# -gt 0 ] && [ "$1" != --output ]; do shift; done\n'
         'if [ "$1" = --output ]; then item=${2##*/} item=${item%.json}; fi\n'
-        'case $line in bench*) mkdir -p "$2" && touch "$2/run.json" ;; launch*) echo \'{"caches": {}}\' ;; esac\n'
+        'case $line in bench*) mkdir -p "$2" && touch "$2/run.json" ;; launch*) echo '
+        "'{\"caches\": {}}' ;; esac\n"
         f'echo "$item $line" >>{calls}\n'
         '[ "$item" != "${FAILS-}" ] || exit 3\n'
         'if [ "$item" = "${HANGS-}" ]; then exec sleep 60; fi\n'
@@ -38,7 +39,9 @@ def campaign(tmp_path):
         command = ["bash", "scripts/gpu_campaign.sh", *arguments, tmp_path / "out"]
         programs = {"LR_SGLANG": str(program), "PYTHON": str(program)}
         environ = {**os.environ, **programs, "SHAPES": SMALL, "FLAGS": "x=1", **variables}
-        process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True
+        )
         if "HANGS" in variables:
             while f"\n{variables['HANGS']} " not in "\n" + calls.read_text():
                 time.sleep(0.01)
@@ -56,24 +59,40 @@ def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
     expected = [int(line.split()[1]) for line in out.splitlines()]
     assert sum(expected) < 40 * 60 and max(expected) < 9 * 60 - 30
     status, _, made = campaign(HANGS="bodies")
-    assert status == 143 and list(made) == ITEMS[:4] and not any("--resume" in line for line in made.values())
+    assert (
+        status == 143
+        and list(made) == ITEMS[:4]
+        and not any("--resume" in line for line in made.values())
+    )
     assert json.loads((tmp_path / "out" / "prime.json").read_text()) == {"caches": {}}
     with (tmp_path / "out" / "campaign.jsonl").open("a") as file:
         file.write('{"item": "dep')  # as it is where a machine goes while it is written
     status, out, made = campaign(FAILS="load")
     assert status == 0 and list(made) == ITEMS[3:] and "load: ended with status 3" in out
     assert "--resume" in made["bodies"] and "--resume" not in made["sd"]
-    assert not campaign()[2] and list(campaign(ITEMS="load depth")[2]) == ["load"] and not campaign(ITEMS="load")[2]
+    assert (
+        not campaign()[2]
+        and list(campaign(ITEMS="load depth")[2]) == ["load"]
+        and not campaign(ITEMS="load")[2]
+    )
 
 
 @pytest.mark.parametrize("item", ITEMS[:2])
 def test_what_goes_before_the_benchmarks_is_gone_on_with_too(campaign, tmp_path, item):
-    """The times of roles that are there are not measured again, and what is compiled stays where it is."""
+    """The times of roles that are there are not measured again, and what is compiled stays where it
+    is.
+    """
     status, _, made = campaign(HANGS=item)
-    assert status == 143 and list(made)[-1] == item and not (tmp_path / "out" / f"{item}.json").exists()
+    assert (
+        status == 143
+        and list(made)[-1] == item
+        and not (tmp_path / "out" / f"{item}.json").exists()
+    )
     assert list(campaign()[2]) == ITEMS[ITEMS.index(item) :]
     lines = (tmp_path / "out" / "campaign.jsonl").read_text().split("\n")
-    assert [json.loads(line)["item"] for line in lines if line] == ITEMS, "what was cut off has left no status"
+    assert [json.loads(line)["item"] for line in lines if line] == ITEMS, (
+        "what was cut off has left no status"
+    )
 
 
 def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, monkeypatch):
@@ -89,7 +108,10 @@ def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, m
     assert context.params["prime"] and context.params["json"]
     assert made["roles"][:2] == ["-m", "benchmarks.role_times"]
     context = role_times.main.make_context("role_times", made["roles"][2:])
-    assert context.params["batches"].split(",")[-1] == "98" and context.params["prefixes"] == "1024,8192,32768"
+    assert (
+        context.params["batches"].split(",")[-1] == "98"
+        and context.params["prefixes"] == "1024,8192,32768"
+    )
     roles = role_times.deployment_of("", SMALL, ("x=1",)).runtimes
     assert [one.model for one in roles.values()] == [f"dummy:{name}" for name in SMALL.split(",")]
     assert all(one.extra == {"x": "1"} and not one.token_layer.on for one in roles.values())
@@ -107,6 +129,8 @@ def test_bodies_for_80_gb_fit_with_what_the_server_before_left():
 def test_a_piece_of_a_campaign_begins_what_it_can_end(campaign):
     status, out, made = campaign(MINUTES="1")
     assert status == 0 and not made and out.count("no time is left") == 8
-    assert list(campaign(MINUTES="4.5")[2]) == ["prime", "roles"], "the first, and what takes no longer than is left"
+    assert list(campaign(MINUTES="4.5")[2]) == ["prime", "roles"], (
+        "the first, and what takes no longer than is left"
+    )
     assert list(campaign(MINUTES="4.5")[2]) == ["modes"]
     assert list(campaign(MINUTES="4.5")[2]) == ["bodies"]

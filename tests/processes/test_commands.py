@@ -12,13 +12,22 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("arguments", [["--help"], ["run", "--help"]], ids=" ".join)
 def test_help_answers_at_once(arguments):
-    """Half a second of a processor, of which a busy machine may take more: the best of a few tries counts."""
+    """Half a second of a processor, of which a busy machine may take more: the best of a few tries
+    counts.
+    """
     best = float("inf")
     for _ in range(8):
         began = os.times()
-        subprocess.run([sys.executable, ROOT / "cli.py", *arguments], check=True, capture_output=True)
+        subprocess.run(
+            [sys.executable, ROOT / "cli.py", *arguments], check=True, capture_output=True
+        )
         ended = os.times()
-        took = ended.children_user - began.children_user + ended.children_system - began.children_system
+        took = (
+            ended.children_user
+            - began.children_user
+            + ended.children_system
+            - began.children_system
+        )
         best = min(best, took)
         if best < 0.5:
             return
@@ -29,7 +38,8 @@ def test_help_imports_nothing_heavy():
     code = (
         "import sys; from click.testing import CliRunner; from lr_sglang.cli import cli\n"
         "assert not CliRunner().invoke(cli, ['run', '--help']).exit_code\n"
-        "assert not {'torch', 'sglang', 'transformers', 'rich', 'urllib3'} & sys.modules.keys(), sys.modules.keys()"
+        "assert not {'torch', 'sglang', 'transformers', 'rich', 'urllib3'} & "
+        "sys.modules.keys(), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 
@@ -48,13 +58,18 @@ def test_doctor_imports_nothing_heavy():
     """Where nvidia-smi answers, or there is no GPU."""
     code = (
         "import sys; from lr_sglang.cli import doctor; doctor.examine()\n"
-        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or doctor.gpus.visible()"
+        "assert not {'torch', 'sglang', 'transformers'} & sys.modules.keys() or "
+        "doctor.gpus.visible()"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"})
+    subprocess.run(
+        [sys.executable, "-c", code], check=True, env={**os.environ, "HF_HUB_OFFLINE": "1"}
+    )
 
 
 def test_the_page_is_not_stale():
-    """In a process of its own: click keeps the help option of whoever asked first, other tests too."""
+    """In a process of its own: click keeps the help option of whoever asked first, other
+    tests too.
+    """
     command = [sys.executable, ROOT / "scripts" / "cli_page.py", "--check"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -64,10 +79,13 @@ def test_a_program_on_an_untested_release_gets_it_instead_of_an_import_error():
     code = (
         "from lr_sglang.sglang_api import language, need, release\n"
         "release.version = lambda: '0.5.99'\n"
-        "language.NEEDS = (need.Need('sglang.lang.interpreter.Gone', 'stands for what is needed'),)\n"
+        "language.NEEDS = (need.Need('sglang.lang.interpreter.Gone', 'stands for what is "
+        "needed'),)\n"
         "import lr_sglang.errors as errors\n"
         "try: import lr_sglang.frontend.backend\n"
         "except errors.SetupError as error: print(error)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.startswith("this SGLang (0.5.99) has no sglang.lang.interpreter.Gone; tested with 0.5.16 and")
+    assert done.stdout.startswith(
+        "this SGLang (0.5.99) has no sglang.lang.interpreter.Gone; tested with 0.5.16 and"
+    )

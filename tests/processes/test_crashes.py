@@ -1,4 +1,6 @@
-"""Where Python itself crashes there is a trace: of the tests, and of the processes that they start."""
+"""Where Python itself crashes there is a trace: of the tests, and of the processes that
+they start.
+"""
 
 import os
 import re
@@ -15,7 +17,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.mark.parametrize("thread", ["main", "another"])
 def test_a_crash_leaves_a_trace(tmp_path, thread):
-    """Also where a thread's stack overflows: without one more stack Python would end there without a word."""
+    """Also where a thread's stack overflows: without one more stack Python would end there without
+    a word.
+    """
     program = """
         import sys, threading
         from tests.crashes import leave_a_trace
@@ -69,5 +73,9 @@ def test_a_crash_of_a_process_that_a_test_starts_leaves_a_trace_too(tmp_path, pr
     path = f"{ROOT / folder}{os.pathsep}{tmp_path}"
     env = {**os.environ, "PYTHONPATH": path, "LR_SGLANG_CRASH_FILE": str(trace)}
     command = [sys.executable, "server.py", program.rpartition("# ")[2]]
-    done = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert "Segmentation fault" in trace.read_text() and "server.py" in trace.read_text(), done.stderr
+    done = subprocess.run(
+        command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False
+    )
+    assert "Segmentation fault" in trace.read_text() and "server.py" in trace.read_text(), (
+        done.stderr
+    )

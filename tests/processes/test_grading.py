@@ -13,13 +13,25 @@ import pytest
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.grading import Grade, Grader, Rater, Rules, answers, choices, mathematics, normal, rater, units
+from lr_sglang.grading import (
+    Grade,
+    Grader,
+    Rater,
+    Rules,
+    answers,
+    choices,
+    mathematics,
+    normal,
+    rater,
+    units,
+)
 from lr_sglang.grading.pool import Pool
 from lr_sglang.tasks import Question
 
 full = bool(os.environ.get("LR_SGLANG_FULL"))
 AWKWARD = [
-    json.loads(line) for line in (Path(__file__).parents[1] / "data/awkward.jsonl").read_text("utf-8").splitlines()
+    json.loads(line)
+    for line in (Path(__file__).parents[1] / "data/awkward.jsonl").read_text("utf-8").splitlines()
 ]
 
 
@@ -112,7 +124,9 @@ SIZE = 10_000_000 if full else 1_000_000
 
 
 @pytest.mark.parametrize(
-    "part", ["\\boxed{", "{", "}", "answer is ", "```python\n", "<think>", "\\", "#### ", "\n", " ", "9"], ids=repr
+    "part",
+    ["\\boxed{", "{", "}", "answer is ", "```python\n", "<think>", "\\", "#### ", "\n", " ", "9"],
+    ids=repr,
 )
 def test_ten_megabytes_are_no_trouble(part, pool):
     text = "\\boxed{" + part * (SIZE // len(part))
@@ -123,7 +137,9 @@ def test_ten_megabytes_are_no_trouble(part, pool):
     assert time.monotonic() - began < 60
 
 
-@pytest.mark.parametrize("text", ["```" + "a" * 60_000 + "`", "```" + " " * 60_000 + "`", "    \n" * 60_000])
+@pytest.mark.parametrize(
+    "text", ["```" + "a" * 60_000 + "`", "```" + " " * 60_000 + "`", "    \n" * 60_000]
+)
 def test_a_program_is_looked_for_once(text):
     began = time.thread_time()
     answers.code(text)
@@ -232,7 +248,9 @@ def test_the_letter_of_a_choice(text, letter):
 
 def test_the_letter_of_a_choice_whose_text_begins_like_one():
     about = ["B (boron)", "A", "K", "C (carbon)"]
-    read = [choices.letter(text, about) for text in ("B (boron)", "A", "K", "C (carbon)", "B", "(C)")]
+    read = [
+        choices.letter(text, about) for text in ("B (boron)", "A", "K", "C (carbon)", "B", "(C)")
+    ]
     assert read == ["A", "A", "C", "D", "B", "C"]
 
 
@@ -261,7 +279,13 @@ def test_a_unit_of_thousands_is_none(unit):
 
 def test_a_pool_is_not_started_for_what_needs_no_algebra():
     with Grader("math") as grader:
-        for answer, gold in (("17", "17.0"), ("1,234", "1234"), ("x", "x"), ("17", "71"), ("50\\%", "0.5")):
+        for answer, gold in (
+            ("17", "17.0"),
+            ("1,234", "1234"),
+            ("x", "x"),
+            ("17", "71"),
+            ("50\\%", "0.5"),
+        ):
             grader.grade(box(answer), Question("q", "?", gold))
         assert not grader._pool.processes()
 
@@ -276,16 +300,25 @@ def test_a_record_gets_answer_verdict_and_who_decided():
         graded = grader.apply(record())
         assert graded == record(correct=True, grade={"grader": "math", "by": "math-verify"})
         failed = grader.apply(record(error={"kind": "X"}))
-        assert (failed["correct"], failed["answer"], failed["grade"]["reason"]) == (False, None, "the sample failed")
+        assert (failed["correct"], failed["answer"], failed["grade"]["reason"]) == (
+            False,
+            None,
+            "the sample failed",
+        )
         assert grader.apply(record(error={"kind": "X"}, gold=None))["correct"] is None
         assert grader.apply(record(gold=None))["correct"] is None
 
 
 def test_code_is_not_run_unasked(monkeypatch):
-    monkeypatch.setattr("lr_sglang.grading.sandbox.Sandbox.run", lambda *a: pytest.fail("it was run"))
+    monkeypatch.setattr(
+        "lr_sglang.grading.sandbox.Sandbox.run", lambda *a: pytest.fail("it was run")
+    )
     for kind in ("humaneval", "livecodebench"):
         with Grader(kind) as grader:
-            for one in (record(text="```python\nx\n```", gold=None), record(error={"kind": "X"}, gold=None)):
+            for one in (
+                record(text="```python\nx\n```", gold=None),
+                record(error={"kind": "X"}, gold=None),
+            ):
                 assert grader.apply(one)["correct"] is None
             assert "--allow-code-execution" in grader.apply(record())["grade"]["reason"]
 
@@ -301,27 +334,40 @@ def test_a_function_may_grade():
             with pytest.raises(ConfigError, match="grader"):
                 grader.grade("4", question)
             given = grader.apply(record())  # a run goes on
-            assert given["correct"] is None and "grader" in given["grade"]["reason"] and given["grade"]["failed"]
+            assert (
+                given["correct"] is None
+                and "grader" in given["grade"]["reason"]
+                and given["grade"]["failed"]
+            )
     with pytest.raises(ConfigError, match="no grader 'maths'"):
         Grader("maths")
 
 
-@pytest.mark.parametrize("given", [Grade("yes"), Grade(True, score={1}), Grade(True, answer=object()), "yes"])
+@pytest.mark.parametrize(
+    "given", [Grade("yes"), Grade(True, score={1}), Grade(True, answer=object()), "yes"]
+)
 def test_a_grade_that_no_record_can_hold_costs_its_own_verdict_only(given):
     with Grader(lambda text, question: given) as grader:
-        made = grader.apply({"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"})
+        made = grader.apply(
+            {"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"}
+        )
     assert made["correct"] is None and made["grade"]["failed"] and made["grade"]["reason"]
 
 
 @pytest.mark.parametrize("error", [SystemExit, asyncio.CancelledError, pytest.fail.Exception])
 def test_whatever_a_grader_raises_costs_its_own_verdict_only(error, tmp_path):
-    (tmp_path / "mine.py").write_text("def mine(text, question):\n    raise question.extra['error']")
+    (tmp_path / "mine.py").write_text(
+        "def mine(text, question):\n    raise question.extra['error']"
+    )
     row = {"question_id": "q", "question": "a?", "gold": "1", "error": None, "text": "1"}
     row["extra"] = {"error": error("x")}
     with Grader(plugin_files.find(tmp_path / "mine.py", "mine")) as grader:
         made = grader.apply(row)
     assert made["correct"] is None and made["grade"]["failed"]
-    assert made["grade"]["reason"].startswith(f"grader mine: {error.__name__}('x')") or error is pytest.fail.Exception
+    assert (
+        made["grade"]["reason"].startswith(f"grader mine: {error.__name__}('x')")
+        or error is pytest.fail.Exception
+    )
     assert made["grade"]["reason"].endswith("(mine.py, line 2)")
 
 
@@ -329,7 +375,9 @@ def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypa
     monkeypatch.setattr(mathematics, "grade", lambda *a: [][0])
     with Grader("math") as grader:
         given = grader.apply(record())
-    assert given["correct"] is None and given["grade"]["reason"].startswith("grading failed: IndexError")
+    assert given["correct"] is None and given["grade"]["reason"].startswith(
+        "grading failed: IndexError"
+    )
     assert given["grade"]["failed"]
 
 
@@ -338,7 +386,9 @@ def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypa
 
 @pytest.fixture
 def server():
-    """A small OpenAI-compatible server; ``replies`` are statuses or texts, one a request, the last for ever."""
+    """A small OpenAI-compatible server; ``replies`` are statuses or texts, one a request, the last
+    for ever.
+    """
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self):
@@ -352,7 +402,11 @@ def server():
                 self.send_response(reply)
                 self.end_headers()
             else:
-                self.answer({"choices": [{"message": {"content": reply}}]} if isinstance(reply, str) else reply)
+                self.answer(
+                    {"choices": [{"message": {"content": reply}}]}
+                    if isinstance(reply, str)
+                    else reply
+                )
 
         def answer(self, table):
             self.send_response(200)
@@ -387,17 +441,29 @@ def test_a_rating_is_the_score(server, url, path, monkeypatch):
     grade = Rater(url + path).grade("<think>hm</think>Leaves fall.", OPEN)
     assert (grade.correct, grade.score) == (None, 8.0)
     ((where, body, key),) = server.asked
-    assert where == "/v1/chat/completions" and body["model"] == "first-model" and body["temperature"] == 0
+    assert (
+        where == "/v1/chat/completions"
+        and body["model"] == "first-model"
+        and body["temperature"] == 0
+    )
     assert key == "Bearer sesame"
     said = body["messages"][-1]["content"]
-    assert "Write a haiku." in said and "Leaves fall." in said and "hm" not in said.split("[The assistant")[1]
+    assert (
+        "Write a haiku." in said
+        and "Leaves fall." in said
+        and "hm" not in said.split("[The assistant")[1]
+    )
     assert "Reference answer" not in said
 
 
 def test_the_reference_answer_goes_along_where_there_is_one(server, url):
-    Rater(url, "m").grade("{braces} and [[10]]", Question("q", "1+1?", None, {"reference": ["It is 2.", "x"]}))
+    Rater(url, "m").grade(
+        "{braces} and [[10]]", Question("q", "1+1?", None, {"reference": ["It is 2.", "x"]})
+    )
     said = server.asked[0][1]["messages"][-1]["content"]
-    assert "It is 2." in said and "reference answer is given" in said and "{braces} and [[10]]" in said
+    assert (
+        "It is 2." in said and "reference answer is given" in said and "{braces} and [[10]]" in said
+    )
 
 
 @pytest.mark.parametrize(

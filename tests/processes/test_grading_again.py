@@ -1,4 +1,6 @@
-"""Grading while a run is made, and a folder again: what changes, what stays, and what a stop leaves."""
+"""Grading while a run is made, and a folder again: what changes, what stays, and what a stop
+leaves.
+"""
 
 import fcntl
 import json
@@ -45,7 +47,10 @@ def record(number=0, text="\\boxed{4}", gold="4", correct=None, **changes):
 def folder(path, records, task="gsm8k", rest=b""):
     path.mkdir(exist_ok=True)
     (path / RUN).write_text(json.dumps({"schema": 1, "config": {"lookahead": {"questions": task}}}))
-    lines = [json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() + b"\n" for one in records]
+    lines = [
+        json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
+        for one in records
+    ]
     (path / RECORDS).write_bytes(b"".join(lines) + rest)
     return path
 
@@ -59,18 +64,28 @@ def call(*arguments):
 
 
 def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
-    before = [record(0), record(1, "\\boxed{5}", correct=True), record(2, correct=True), record(3, gold=None)]
+    before = [
+        record(0),
+        record(1, "\\boxed{5}", correct=True),
+        record(2, correct=True),
+        record(3, gold=None),
+    ]
     path = folder(tmp_path / "r", before, rest=b'{"schema":1,"cut o')
     result = call("grade", path)
     assert result.exit_code == 0, result.output
     assert "4 records: 2 correct, 1 wrong, 1 ungraded" in result.output
-    assert "2 verdicts changed" in result.output and "q1 sample 0 lookahead: correct -> wrong" in result.output
+    assert (
+        "2 verdicts changed" in result.output
+        and "q1 sample 0 lookahead: correct -> wrong" in result.output
+    )
     assert "1 ungraded: the answer is not known" in result.output
     after = read(path)
     assert [one["correct"] for one in after] == [True, False, True, None]
     fields = set(regrade.FIELDS)
     for old, new in zip(before, after, strict=True):
-        assert {k: v for k, v in old.items() if k not in fields} == {k: v for k, v in new.items() if k not in fields}
+        assert {k: v for k, v in old.items() if k not in fields} == {
+            k: v for k, v in new.items() if k not in fields
+        }
     assert (path / RECORDS).read_bytes().endswith(b'{"schema":1,"cut o')  # not ours to judge
     assert {file.name for file in path.iterdir()} == {RECORDS, RUN, ".lock"}
 
@@ -116,7 +131,9 @@ def test_code_is_graded_when_it_is_allowed(tmp_path):
     result = call("grade", path)
     assert "--allow-code-execution" in result.stderr and "1 ungraded" in result.stdout
     assert read(path)[0]["correct"] is None
-    call("grade", path, "--allow-code-execution", "--unsafe-code-execution")  # where no wall stands, too
+    call(
+        "grade", path, "--allow-code-execution", "--unsafe-code-execution"
+    )  # where no wall stands, too
     assert read(path)[0]["correct"] is True and read(path)[0]["grade"]["walls"]
 
 
@@ -241,12 +258,17 @@ TASK = Task("hanging", load=lambda: [Question("q0", "?")], suffix="", grader=han
 def test_a_grader_that_hangs_does_not_keep_a_command_that_is_stopped(tmp_path):
     (tmp_path / "mine.py").write_text(HANGING)
     path = folder(tmp_path / "r", [record()], task=f"{tmp_path}/mine.py:TASK")
-    process = subprocess.Popen([sys.executable, ROOT / "cli.py", "grade", path], stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, ROOT / "cli.py", "grade", path], stderr=subprocess.PIPE, text=True
+    )
     while not (tmp_path / "begun").exists():
         assert process.poll() is None, process.communicate()
         time.sleep(0.01)
     process.send_signal(signal.SIGTERM)
-    assert "Traceback" not in process.communicate(timeout=100)[1] and process.returncode == 128 + signal.SIGTERM
+    assert (
+        "Traceback" not in process.communicate(timeout=100)[1]
+        and process.returncode == 128 + signal.SIGTERM
+    )
 
 
 def test_killed_at_any_moment_records_are_whole(tmp_path):
@@ -302,7 +324,10 @@ def run(tmp_path, monkeypatch):
 
     def invoke(*arguments):
         result = call("run", "--verifier", "exact", "--output", tmp_path / "out", *arguments)
-        return result, [json.loads(line) for line in (tmp_path / "out" / RECORDS).read_text("utf-8").splitlines()]
+        return result, [
+            json.loads(line)
+            for line in (tmp_path / "out" / RECORDS).read_text("utf-8").splitlines()
+        ]
 
     return invoke
 
@@ -312,11 +337,16 @@ def test_a_run_of_a_task_is_asked_with_its_prompt_and_graded_by_its_grader(run):
     assert result.exit_code == 0, result.output
     assert [one["grade"]["grader"] for one in made] == ["math", "math"]
     assert {one["correct"] for one in made} == {False}
-    assert "\\boxed{}" in made[0]["config"]["prompt_suffix"] and made[0]["config"]["questions"] == "gsm8k"
+    assert (
+        "\\boxed{}" in made[0]["config"]["prompt_suffix"]
+        and made[0]["config"]["questions"] == "gsm8k"
+    )
 
 
 def test_a_run_of_a_file_is_graded_as_mathematics(run, tmp_path):
-    (tmp_path / "q.jsonl").write_text('{"question": "?", "answer": "\\\\frac{34}{2}"}\n{"question": "!"}\n')
+    (tmp_path / "q.jsonl").write_text(
+        '{"question": "?", "answer": "\\\\frac{34}{2}"}\n{"question": "!"}\n'
+    )
     _, made = run("--input", "q.jsonl")
     assert [one["correct"] for one in made] == [True, None]
     assert made[0]["grade"]["by"] == "number"
@@ -331,7 +361,9 @@ def test_a_run_of_a_task_from_a_file_of_questions(run, tmp_path):
 
 def test_a_run_of_code_says_that_it_is_not_graded(run):
     result, made = run("--task", "humaneval", "--limit", "1")
-    assert "run only with --allow-code-execution; lr-sglang grade" in result.stderr.replace("\n", " ")
+    assert "run only with --allow-code-execution; lr-sglang grade" in result.stderr.replace(
+        "\n", " "
+    )
     assert made[0]["correct"] is None and made[0]["extra"]["entry_point"]
 
 
@@ -344,26 +376,37 @@ GRADERS = {
 
 @pytest.mark.parametrize(("failing", "count"), [("all", 2), ("some", 1), ("none", 0)])
 def test_a_grader_that_raises_is_counted_and_told(run, tmp_path, failing, count):
-    """In the table and at the end; the command fails where not one answer has a grade. Mended, it grades again."""
+    """In the table and at the end; the command fails where not one answer has a grade. Mended, it
+    grades again.
+    """
     source = (
         "from lr_sglang.tasks import Question, Task\n"
         "def mine(text, question):\n    {}\n"
-        "TASK = Task('mine', load=lambda: [Question(name, '?', '17') for name in 'ab'], suffix='', grader=mine)\n"
+        "TASK = Task('mine', load=lambda: [Question(name, '?', '17') for name in 'ab'], "
+        "suffix='', grader=mine)\n"
     )
     (tmp_path / "mine.py").write_text(source.format(GRADERS[failing]))
     result, made = run("--task", "mine.py:TASK")
-    told, why = " ".join(result.output.split()), "grader mine: " + ("AttributeError" if failing == "all" else "Zero")
+    told, why = (
+        " ".join(result.output.split()),
+        "grader mine: " + ("AttributeError" if failing == "all" else "Zero"),
+    )
     assert result.exit_code == (failing == "all")
     assert ("grading failed" in told, why in told) == (bool(count), bool(count))
     assert ("no answer could be graded" in told) == (failing == "all")
-    assert [bool(one["grade"].get("failed")) for one in made] == [True] * count + [False] * (2 - count)
+    assert [bool(one["grade"].get("failed")) for one in made] == [True] * count + [False] * (
+        2 - count
+    )
     reported = call("report", "out").output
     assert (f"grading failed for {count} of 2" in " ".join(reported.split())) == bool(count)
     again = call("grade", "out")
     assert again.exit_code == (failing == "all") and (why in again.output) == bool(count)
     (tmp_path / "mine.py").write_text(source.format(GRADERS["none"]))
     assert call("grade", "out").exit_code == 0
-    assert [one["correct"] for one in map(json.loads, (tmp_path / "out" / RECORDS).open())] == [True, True]
+    assert [one["correct"] for one in map(json.loads, (tmp_path / "out" / RECORDS).open())] == [
+        True,
+        True,
+    ]
 
 
 def test_tasks_are_listed_and_shown():

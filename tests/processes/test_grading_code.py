@@ -25,7 +25,21 @@ from lr_sglang.tasks import Question, gym
 full = bool(os.environ.get("LR_SGLANG_FULL"))
 PROBLEMS = tasks.load("humaneval")[:: 1 if full else 10]
 SCRIPT = {"kind": "stdio", "program": "", "tests": [{"output": ""}]}
-VALUES = [None, True, -3, 1.5, float("inf"), "x", b"x", 2j, [1, (2,), {3}], {(1, 2): [{}]}, frozenset("ab"), [], ()]
+VALUES = [
+    None,
+    True,
+    -3,
+    1.5,
+    float("inf"),
+    "x",
+    b"x",
+    2j,
+    [1, (2,), {3}],
+    {(1, 2): [{}]},
+    frozenset("ab"),
+    [],
+    (),
+]
 VALUES += [Fraction(1, 3), Decimal("0.1"), {"list": [1]}]
 
 
@@ -74,7 +88,9 @@ def _wrap(right):
 
 """
 WRONG = {
-    "nearly right": lambda q: f"{solution(q)}{NEARLY}{q.extra['entry_point']} = _wrap({q.extra['entry_point']})",
+    "nearly right": lambda q: (
+        f"{solution(q)}{NEARLY}{q.extra['entry_point']} = _wrap({q.extra['entry_point']})"
+    ),
     "nothing": lambda q: f"def {q.extra['entry_point']}(*a):\n    return None",
     "leaves early": lambda q: f"import os\ndef {q.extra['entry_point']}(*a):\n    os._exit(0)",
     "exits": lambda q: f"def {q.extra['entry_point']}(*a):\n    raise SystemExit(0)",
@@ -87,20 +103,30 @@ def test_there_are_164_problems():
 
 
 def test_canonical_solutions_pass(sandbox):
-    assert not [(q.id, g.reason) for q, g in zip(PROBLEMS, grades(sandbox, solution), strict=True) if not g.correct]
+    assert not [
+        (q.id, g.reason)
+        for q, g in zip(PROBLEMS, grades(sandbox, solution), strict=True)
+        if not g.correct
+    ]
 
 
 @pytest.mark.parametrize("kind", WRONG)
 def test_planted_wrong_ones_fail(sandbox, kind):
     problems = PROBLEMS if full or kind == "nearly right" else PROBLEMS[::4]
     given = grades(sandbox, WRONG[kind], problems)
-    assert not [q.id for q, grade in zip(problems, given, strict=True) if grade.correct is not False]
+    assert not [
+        q.id for q, grade in zip(problems, given, strict=True) if grade.correct is not False
+    ]
 
 
 def test_a_body_alone_is_an_answer_too(sandbox):
     first = PROBLEMS[0]
     body = first.extra["canonical_solution"]
-    for answer in (fenced(body), body, fenced("\n".join(line.removeprefix("    ") for line in body.split("\n")))):
+    for answer in (
+        fenced(body),
+        body,
+        fenced("\n".join(line.removeprefix("    ") for line in body.split("\n"))),
+    ):
         assert programs.humaneval(answer, first, sandbox).correct is True
 
 
@@ -113,7 +139,10 @@ def test_helpers_of_the_prompt_may_be_left_out(sandbox):
 
 
 def test_an_answer_without_a_program_is_wrong(sandbox):
-    assert programs.humaneval("I do not know.", PROBLEMS[0], sandbox).reason == "there is no program in the answer"
+    assert (
+        programs.humaneval("I do not know.", PROBLEMS[0], sandbox).reason
+        == "there is no program in the answer"
+    )
 
 
 def test_what_answers_need_is_there(sandbox):
@@ -136,14 +165,18 @@ assert deep(10000) == 10000 and numpy.ones(3).sum() == 3
     "program",
     [
         "import atexit; atexit.register(lambda: print('done'))",
-        "import threading; threading.Thread(target=lambda: (__import__('time').sleep(.1), print('done'))).start()",
+        "import threading; threading.Thread(target=lambda: (__import__('time').sleep(.1), "
+        "print('done'))).start()",
         "import asyncio\nasync def f(): print('done')\nasyncio.run(f())",
         "print(open('/dev/stdin').read() or 'done')",
         "import sys; sys.stdin.seek(0); print('done', end=''); sys.exit(0)",
     ],
 )
 def test_a_program_ends_as_python_ends(sandbox, program):
-    done = sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "done"}] * 2}, Limits(seconds=20.0))
+    done = sandbox.run(
+        {"kind": "stdio", "program": program, "tests": [{"output": "done"}] * 2},
+        Limits(seconds=20.0),
+    )
     assert done.passed, done
 
 
@@ -156,14 +189,19 @@ def test_an_iterator_arrives_as_one():
     assert list(unpack(json.loads(json.dumps(pack(iter([1, (2,)])))))) == [1, (2,)]
 
 
-@pytest.mark.parametrize("wrong", [[], [1], {}, {"x": 1}, {"list": 1}, {"dict": [1]}, {"complex": "xy"}, {"set": [{}]}])
+@pytest.mark.parametrize(
+    "wrong", [[], [1], {}, {"x": 1}, {"list": 1}, {"dict": [1]}, {"complex": "xy"}, {"set": [{}]}]
+)
 def test_what_was_not_packed_is_a_named_error(wrong):
     with pytest.raises(ValueError, match=r"not a packed value"):
         unpack(wrong)
 
 
 def test_tests_that_expect_an_exception_see_it(sandbox):
-    test = "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in str(error)\nelse:\n    assert 0"
+    test = (
+        "try:\n    f(0)\nexcept ZeroDivisionError as error:\n    assert 'zero' in "
+        "str(error)\nelse:\n    assert 0"
+    )
     job = {"kind": "asserts", "function": "f", "before": "", "test": test}
     assert sandbox.run({**job, "program": "def f(x): return 1 / x"}).passed
     assert not sandbox.run({**job, "program": "def f(x): return 1"}).passed
@@ -201,9 +239,17 @@ def test_closing_ends_what_is_running():
 # -- LiveCodeBench
 
 ADD = "a, b = map(int, input().split())\nprint(a + b)"
-METHOD = "class Solution:\n    def add(self, a: List[int], b: int) -> int:\n        return sum(a) + b"
-OUT = [{"input": "1 2\n", "output": "3\n", "testtype": "stdin"}, {"input": "4 5", "output": "9", "testtype": "stdin"}]
-CALLS = [{"input": "[1, 2]\n3", "output": "6", "testtype": "functional"}, {"input": "[]\n-1", "output": "-1"}]
+METHOD = (
+    "class Solution:\n    def add(self, a: List[int], b: int) -> int:\n        return sum(a) + b"
+)
+OUT = [
+    {"input": "1 2\n", "output": "3\n", "testtype": "stdin"},
+    {"input": "4 5", "output": "9", "testtype": "stdin"},
+]
+CALLS = [
+    {"input": "[1, 2]\n3", "output": "6", "testtype": "functional"},
+    {"input": "[]\n-1", "output": "-1"},
+]
 
 
 def packed(tests):
@@ -224,8 +270,19 @@ def problem(tests, function=""):
     ("program", "tests", "function", "correct"),
     [
         (ADD, OUT, "", True),
-        ("import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())))\nsys.exit()", OUT, "", True),
-        ("if __name__ == '__main__':\n    print(sum(map(int, open(0).read().split())), end=' \\n\\n')", OUT, "", True),
+        (
+            "import sys\nprint(sum(map(int, sys.stdin.buffer.read().split())))\nsys.exit()",
+            OUT,
+            "",
+            True,
+        ),
+        (
+            "if __name__ == '__main__':\n    print(sum(map(int, open(0).read().split())), "
+            "end=' \\n\\n')",
+            OUT,
+            "",
+            True,
+        ),
         ("print(sum(map(float, input().split())))", OUT, "", True),
         ("print(3)", OUT, "", False),
         (ADD + "\nprint()\nprint(0)", OUT, "", False),
@@ -274,7 +331,13 @@ def test_tests_that_are_no_calls_are_a_named_error(sandbox):
 def test_packed_tests_that_would_run_something_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     evil = base64.b64encode(zlib.compress(pickle.dumps(Evil()))).decode()
-    for wrong in (evil, "x", base64.b64encode(b"x").decode(), "[1]", base64.b64encode(zlib.compress(b"")).decode()):
+    for wrong in (
+        evil,
+        "x",
+        base64.b64encode(b"x").decode(),
+        "[1]",
+        base64.b64encode(zlib.compress(b"")).decode(),
+    ):
         with pytest.raises(ConfigError, match="tests that cannot be read"):
             programs.lcb_tests(wrong)
     assert not list(Path().iterdir())
@@ -308,15 +371,26 @@ def test_a_generator_that_evaluates_answers_does_so_behind_the_walls(monkeypatch
     tmp_path.chmod(0o755)
     files, place = isolation.layout(), str(tmp_path)
     links = {path: target for path, target in files.links.items() if path != "/tmp"}
-    with_gym = dataclasses.replace(files, binds=[*files.binds, place], links=links, packages=[*files.packages, place])
+    with_gym = dataclasses.replace(
+        files, binds=[*files.binds, place], links=links, packages=[*files.packages, place]
+    )
     monkeypatch.setattr(isolation, "layout", lambda: with_gym)
-    question = Question("s", "2+3?", "5", {"generator": "sum", "asked": "2+3?", "metadata": {"more": 0}})
+    question = Question(
+        "s", "2+3?", "5", {"generator": "sum", "asked": "2+3?", "metadata": {"more": 0}}
+    )
     stolen = tmp_path / "stolen"
     with Grader("reasoning-gym", Rules(execute=True)) as grader:
-        given = {text: grader.grade(f"\\boxed{{{text}}}", question) for text in ("5", "6", f"open('{stolen}', 'w')")}
+        given = {
+            text: grader.grade(f"\\boxed{{{text}}}", question)
+            for text in ("5", "6", f"open('{stolen}', 'w')")
+        }
         assert [grade.correct for grade in given.values()] == [True, False, False]
         assert given["5"].by == "reasoning-gym" and given["5"].extra
     with Grader("reasoning-gym") as grader:
         refused = grader.grade("\\boxed{5}", question)
-        assert refused.correct is None and "--allow-code-execution" in refused.reason and not refused.failed
+        assert (
+            refused.correct is None
+            and "--allow-code-execution" in refused.reason
+            and not refused.failed
+        )
     assert not stolen.exists()

@@ -1,4 +1,6 @@
-"""Hostile answers, behind every wall that this machine has: they get nowhere, harm nothing, and are graded wrong."""
+"""Hostile answers, behind every wall that this machine has: they get nowhere, harm nothing, and are
+graded wrong.
+"""
 
 import dataclasses
 import os
@@ -19,7 +21,9 @@ from tests.processes import hostile_answers as hostile
 full = bool(os.environ.get("LR_SGLANG_FULL"))
 QUICK = Limits(seconds=0.5, memory=512, total=60.0)
 ESCAPES = hostile.FILES | hostile.PROCESSES | hostile.NETWORK | hostile.KERNEL
-WALLS = list(standing()) or [pytest.param("", marks=pytest.mark.skip(reason="no wall stands on this machine"))]
+WALLS = list(standing()) or [
+    pytest.param("", marks=pytest.mark.skip(reason="no wall stands on this machine"))
+]
 
 
 def some(answers):
@@ -45,8 +49,15 @@ def outside(tmp_path):
             path.bind(str(folder / "socket"))
             path.listen()
             abstract.bind(f"\0{name}")
-            victim = subprocess.Popen([sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE)
-            known = {"OUTSIDE": str(folder), "TCP": tcp.getsockname()[1], "ABSTRACT": name, "VICTIM": victim.pid}
+            victim = subprocess.Popen(
+                [sys.executable, "-S", "-c", "input()"], stdin=subprocess.PIPE
+            )
+            known = {
+                "OUTSIDE": str(folder),
+                "TCP": tcp.getsockname()[1],
+                "ABSTRACT": name,
+                "VICTIM": victim.pid,
+            }
             try:
                 yield "".join(f"{key} = {value!r}\n" for key, value in known.items())
                 assert victim.poll() is None
@@ -66,13 +77,19 @@ def wrong(done):
 @pytest.mark.parametrize("name", some(ESCAPES))
 def test_an_answer_does_not_get_out(name, sandbox, outside):
     program = outside + ESCAPES[name]
-    wrong(sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "escaped"}]}, QUICK))
+    wrong(
+        sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "escaped"}]}, QUICK)
+    )
 
 
 @pytest.mark.parametrize("name", some(hostile.EXPECTED))
 def test_what_is_expected_is_not_found(name, sandbox):
     expected = f"expected-{secrets.token_hex(4)}"
-    job = {"kind": "stdio", "program": hostile.EXPECTED[name], "tests": [{"input": "x\n", "output": expected}] * 2}
+    job = {
+        "kind": "stdio",
+        "program": hostile.EXPECTED[name],
+        "tests": [{"input": "x\n", "output": expected}] * 2,
+    }
     wrong(sandbox.run(job, Limits(seconds=5.0)))
 
 
@@ -91,7 +108,12 @@ def test_an_answer_cannot_make_itself_ungraded(name, sandbox):
 @pytest.mark.parametrize("name", some(hostile.FUNCTIONS))
 def test_tests_that_are_code_are_not_fooled(name, sandbox):
     test = "def check(f):\n    assert f(2) == 4\n    assert f(3) == 9\ncheck(sq)"
-    job = {"kind": "asserts", "function": "sq", "before": "def sq(x):\n    '''square'''\n", "test": test}
+    job = {
+        "kind": "asserts",
+        "function": "sq",
+        "before": "def sq(x):\n    '''square'''\n",
+        "test": test,
+    }
     wrong(sandbox.run({**job, "program": hostile.FUNCTIONS[name]}, QUICK))
 
 
@@ -103,14 +125,23 @@ def test_values_that_are_compared_do_not_fool(name, sandbox):
 
 
 def test_there_are_enough_of_them():
-    groups = (ESCAPES, hostile.EXPECTED, hostile.RESOURCES, hostile.SLOW, hostile.FUNCTIONS, hostile.CALLS)
+    groups = (
+        ESCAPES,
+        hostile.EXPECTED,
+        hostile.RESOURCES,
+        hostile.SLOW,
+        hostile.FUNCTIONS,
+        hostile.CALLS,
+    )
     assert sum(map(len, groups)) >= 60
 
 
 def test_a_right_answer_is_right_behind_each_wall(sandbox):
     job = {"kind": "asserts", "function": "sq", "before": "", "test": "assert sq(3) == 9"}
     assert sandbox.run({**job, "program": "def sq(x): return x * x"}).passed
-    assert sandbox.run({"kind": "stdio", "program": "import numpy; print(3)", "tests": [{"output": "3"}]}).passed
+    assert sandbox.run(
+        {"kind": "stdio", "program": "import numpy; print(3)", "tests": [{"output": "3"}]}
+    ).passed
 
 
 def test_where_this_package_is_installed_its_questions_are_covered(sandbox, tmp_path, monkeypatch):
@@ -120,16 +151,26 @@ def test_where_this_package_is_installed_its_questions_are_covered(sandbox, tmp_
     (package / "solutions").write_text("x")
     there = isolation.layout()
     links = {path: target for path, target in there.links.items() if path != "/tmp"}
-    changed = dataclasses.replace(there, binds=[*there.binds, str(tmp_path)], links=links, covers=[str(package)])
+    changed = dataclasses.replace(
+        there, binds=[*there.binds, str(tmp_path)], links=links, covers=[str(package)]
+    )
     monkeypatch.setattr(isolation, "layout", lambda: changed)
     program = f"import os; print(os.listdir({str(tmp_path)!r}), os.listdir({str(package)!r}))"
-    done = sandbox.run({"kind": "stdio", "program": program, "tests": [{"output": "['lr_sglang'] []"}]})
+    done = sandbox.run(
+        {"kind": "stdio", "program": program, "tests": [{"output": "['lr_sglang'] []"}]}
+    )
     assert done.passed, done
 
 
 def test_each_test_has_a_fresh_folder(sandbox):
-    program = "import os\nprint(len(os.listdir('.')))\nopen(input(), 'w').write('x')\nos.chmod('.', int(input(), 8))"
-    tests = [{"input": f"{n}\n{mode}\n", "output": "0"} for n, mode in enumerate(("755", "0", "1755", "777"))]
+    program = (
+        "import os\nprint(len(os.listdir('.')))\nopen(input(), "
+        "'w').write('x')\nos.chmod('.', int(input(), 8))"
+    )
+    tests = [
+        {"input": f"{n}\n{mode}\n", "output": "0"}
+        for n, mode in enumerate(("755", "0", "1755", "777"))
+    ]
     done = sandbox.run({"kind": "stdio", "program": program, "tests": tests})
     assert done.passed, done
 
@@ -140,8 +181,14 @@ def test_nothing_is_left_behind(sandbox, tmp_path, monkeypatch):
     before = len(os.listdir("/proc/self/fd"))
     closed = "import os; os.makedirs('a/b'); os.chmod('a', 0); os.chmod('.', 0)"
     unwalled = Sandbox(isolation.NONE, unsafe=True)
-    for made, left in ((sandbox, hostile.RESOURCES["digs deep"]), (sandbox, closed), (unwalled, closed)):
-        assert made.run({"kind": "stdio", "program": left, "tests": [{"output": ""}] * 2}, QUICK).passed
+    for made, left in (
+        (sandbox, hostile.RESOURCES["digs deep"]),
+        (sandbox, closed),
+        (unwalled, closed),
+    ):
+        assert made.run(
+            {"kind": "stdio", "program": left, "tests": [{"output": ""}] * 2}, QUICK
+        ).passed
     assert not list(tmp_path.iterdir()) and not made._running
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -150,7 +197,8 @@ def test_the_cell_goes_with_whoever_asked(sandbox):
     """Killed with no chance to clear up."""
     code = (
         "from lr_sglang.grading.sandbox import Sandbox, Limits\n"
-        f"Sandbox({sandbox.wall()!r}).run({{'kind': 'stdio', 'program': 'import time; time.sleep(500)',"
+        f"Sandbox({sandbox.wall()!r}).run({{'kind': 'stdio', 'program': 'import time; "
+        "time.sleep(500)',"
         " 'tests': [{'output': ''}]}, Limits(seconds=100))"
     )
     asker = subprocess.Popen([sys.executable, "-c", code])
@@ -178,13 +226,19 @@ def below(pid):
 
 
 def test_many_at_once(sandbox):
-    job = {"kind": "stdio", "program": "print(input())", "tests": [{"input": "a\n", "output": "a"}] * 3}
+    job = {
+        "kind": "stdio",
+        "program": "print(input())",
+        "tests": [{"input": "a\n", "output": "a"}] * 3,
+    }
     with ThreadPoolExecutor(6) as pool:
         assert all(done.passed for done in pool.map(lambda _: sandbox.run(job), range(12)))
 
 
 def test_a_cell_that_does_not_come_up_is_a_named_error(sandbox, monkeypatch):
-    monkeypatch.setattr(isolation, "command", lambda *a: [sys.executable, "-S", "-c", "raise SystemExit('no wall')"])
+    monkeypatch.setattr(
+        isolation, "command", lambda *a: [sys.executable, "-S", "-c", "raise SystemExit('no wall')"]
+    )
     with pytest.raises(SetupError, match="cannot be run on this machine") as raised:
         sandbox.run({"kind": "stdio", "program": "", "tests": [{"output": ""}]})
     assert "no wall" in raised.value.detail

@@ -1,4 +1,6 @@
-"""``lr-sglang launch``: up, kept up, attached to and taken down, with a small script in SGLang's place."""
+"""``lr-sglang launch``: up, kept up, attached to and taken down, with a small script in SGLang's
+place.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,13 @@ class Started:
     def __init__(self, home: Path, *arguments: str) -> None:
         self.home = home
         self.out, self.err = home / f"out{time.monotonic_ns()}", home / f"err{time.monotonic_ns()}"
-        argv = [sys.executable, str(home / "program.py"), str(home / "fake.py"), "launch", *arguments]
+        argv = [
+            sys.executable,
+            str(home / "program.py"),
+            str(home / "fake.py"),
+            "launch",
+            *arguments,
+        ]
         with self.out.open("w") as out, self.err.open("w") as err:
             self.process = subprocess.Popen(argv, stdout=out, stderr=err)
 
@@ -145,10 +153,14 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     found = one.up()
     pids = one.server_pids()
     assert found.pid == one.process.pid and set(found.roles) == {"target", "draft", "judge"}
-    assert found.roles["judge"]["url"] == found.roles["target"]["url"] != found.roles["draft"]["url"]
+    assert (
+        found.roles["judge"]["url"] == found.roles["target"]["url"] != found.roles["draft"]["url"]
+    )
     one.says("run --attach mine")  # the last that it says
     lines = one.out.read_text().splitlines()
-    assert [line.split()[:2] for line in lines] == [[role, it["url"]] for role, it in found.roles.items()]
+    assert [line.split()[:2] for line in lines] == [
+        [role, it["url"]] for role, it in found.roles.items()
+    ]
     assert "draft: ready" in one.err.read_text()
     file = launched.path_of("mine")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
@@ -157,15 +169,23 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
     assert {role: it.url for role, it in plan.deployment.runtimes.items()} == {
         role: found.roles[role]["url"] for role in ("target", "draft")
     }
-    assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(home / "model")
+    assert plan.deployment.shared == {"judge": "target"} and plan.models["draft"] == str(
+        home / "model"
+    )
     assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
-    warmed = [line for line in Path(found.roles["target"]["log"]).read_text().splitlines() if line.startswith("{")]
+    warmed = [
+        line
+        for line in Path(found.roles["target"]["log"]).read_text().splitlines()
+        if line.startswith("{")
+    ]
     assert [json.loads(line)["sampling_params"]["temperature"] for line in warmed] == [0, 0.3]
     assert settings.settle({"attach": "mine", "temperature": 0.9}).sampling.temperature == 0.9
     assert deployment.deployment(attach="mine").config.sampling.temperature == 0.3
     assert settings.modes_of({"attach": "mine"}) == ("lookahead",)
     assert f"up: mine (process {found.pid}" in call("launch", "--list").output
-    assert json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
+    assert (
+        json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
+    )
 
     assert one.end(signal.SIGTERM) == 0
     assert not file.exists() and not any(map(runs, pids))
@@ -174,23 +194,43 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
 
 def test_options_of_launch_decide_how_servers_are_warmed(home):
     """A target that is named on the command line is drawn from as its makers advise."""
-    given: dict[str, Any] = {"target": "Qwen/Qwen3-8B", "concurrency": 1, "name": None, "flag": ("x=1",), "print": True}
+    given: dict[str, Any] = {
+        "target": "Qwen/Qwen3-8B",
+        "concurrency": 1,
+        "name": None,
+        "flag": ("x=1",),
+        "print": True,
+    }
     plan = settings.settle({**given, "mode": ("autoregressive",)})
     made = launch.placed(plan, given)
-    assert (made.sampling.top_k, plan.sampling.top_k, Deployment.from_dict(made.to_dict()).sampling.top_k) == (20,) * 3
+    assert (
+        made.sampling.top_k,
+        plan.sampling.top_k,
+        Deployment.from_dict(made.to_dict()).sampling.top_k,
+    ) == (20,) * 3
     assert made.runtimes["target"].extra == {"x": "1"}
 
 
 def test_what_the_servers_have_to_tell_is_said_once_when_they_are_up(start, home):
-    note = "lr-sglang: this processor is slow; weights are kept as float32 (float32 1.0 ms, bfloat16 2.0 ms)"
-    write(home, target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}', draft="extra = {holds = 500}")
+    note = (
+        "lr-sglang: this processor is slow; weights are kept as float32 (float32 1.0 ms, "
+        "bfloat16 2.0 ms)"
+    )
+    write(
+        home,
+        target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}',
+        draft="extra = {holds = 500}",
+    )
     one = start("mine.toml", "--max-step-tokens", "400")
     one.up()
     one.says("run --attach mine")
     said = one.err.read_text()
     assert said.count("target: this processor is slow; weights are kept as float32\n") == 1
     assert "target: its memory holds 900 tokens, not the 4096 of its context" in said
-    assert "draft: its memory holds 500 tokens, and an answer may need 900: what follows is not drafted" in said
+    assert (
+        "draft: its memory holds 500 tokens, and an answer may need 900: what follows is not "
+        "drafted" in said
+    )
     assert "judge:" not in said, "it shares the target's runtime"
     assert one.end() == 0
 
@@ -202,12 +242,17 @@ def test_a_server_that_ends_is_started_again_where_it_was(start):
     main = one.server_pids()[3]
     os.kill(main, signal.SIGKILL)
     one.says("draft: the server ended with status 137")
-    wait_for(lambda: launched.find("mine").roles["draft"]["pid"] != before.roles["draft"]["pid"], 10)
+    wait_for(
+        lambda: launched.find("mine").roles["draft"]["pid"] != before.roles["draft"]["pid"], 10
+    )
     after = launched.find("mine")
     assert after.roles["draft"]["url"] == before.roles["draft"]["url"]
     assert after.roles["target"] == before.roles["target"]
     assert settings.settle({"attach": "mine"}).models["draft"]
-    assert one.err.read_text().count("ended with status 137") == 1 and "again in 0.2 s" in one.err.read_text()
+    assert (
+        one.err.read_text().count("ended with status 137") == 1
+        and "again in 0.2 s" in one.err.read_text()
+    )
     assert "want of memory" in one.err.read_text(), "what its end may mean is said with it"
     log = Path(after.roles["draft"]["log"])
     assert f"pids {main} " in log.with_suffix(".previous.log").read_text()
@@ -296,7 +341,9 @@ def test_of_two_that_come_up_at_once_one_is_refused(start, home):
 @pytest.mark.parametrize("how", ["group", "all", "owner", "link"])
 def test_what_another_user_could_have_written_is_not_trusted(home, monkeypatch, how):
     made = Deployment("x", {"target": Runtime(url="http://127.0.0.1:1")}).to_dict()
-    path = launched.write(launched.Launched("x", os.getpid(), launched.born(os.getpid()), "", ["sd"], False, {}, made))
+    path = launched.write(
+        launched.Launched("x", os.getpid(), launched.born(os.getpid()), "", ["sd"], False, {}, made)
+    )
     assert launched.find("x").pid == os.getpid() and len(launched.up()) == 1
     if how == "link":
         path.rename(home / "elsewhere")
@@ -377,9 +424,12 @@ def test_commands_are_printed_as_a_shell_takes_them(home):
 
 @pytest.mark.parametrize("library", [True, False])
 @pytest.mark.parametrize(
-    ("name", "hopper"), [("NVIDIA H200", True), ("NVIDIA GH200 480GB", True), ("NVIDIA L40S", False)]
+    ("name", "hopper"),
+    [("NVIDIA H200", True), ("NVIDIA GH200 480GB", True), ("NVIDIA L40S", False)],
 )
-def test_hopper_gets_triton_where_the_library_of_fa3_is_missing(home, tmp_path, monkeypatch, library, name, hopper):
+def test_hopper_gets_triton_where_the_library_of_fa3_is_missing(
+    home, tmp_path, monkeypatch, library, name, hopper
+):
     (tmp_path / "flash_ops.abi3.so").touch() if library else None
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(platforms, "find_spec", lambda name: spec)
@@ -395,21 +445,34 @@ HERE = [path for path in FILES if not load_deployment(path).runtimes["target"].u
 
 @pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
 def test_what_no_deployment_names_is_left_to_sglang(home, path):
-    """SGLang chooses how to attend by GPU and by token layer; a file may name it (``extra``), or ask for repeatable."""
+    """SGLang chooses how to attend by GPU and by token layer; a file may name it (``extra``), or
+    ask for repeatable.
+    """
     runtimes = load_deployment(path).runtimes
     for role, server in printed(str(path)).items():
-        named = runtimes[role].extra.get("attention-backend") or ("triton" if runtimes[role].repeatable else None)
+        named = runtimes[role].extra.get("attention-backend") or (
+            "triton" if runtimes[role].repeatable else None
+        )
         argv = server["argv"]
-        assert (argv[argv.index("--attention-backend") + 1] if "--attention-backend" in argv else None) == named
+        assert (
+            argv[argv.index("--attention-backend") + 1] if "--attention-backend" in argv else None
+        ) == named
         assert ("fp8" in runtimes[role].model.lower()) == (flags.PRECOMPILE in server["env"])
-        assert not [flag for flag in argv if flag.startswith("--disable-radix") or "sampling-backend" in flag]
+        assert not [
+            flag
+            for flag in argv
+            if flag.startswith("--disable-radix") or "sampling-backend" in flag
+        ]
 
 
 def test_the_pocket_models_too_with_room_for_what_is_asked(home):
     servers = printed("--concurrency", "3", "--depth", "5")
     argv = servers["target"]["argv"]
     assert argv[argv.index("--max-running-requests") + 1] == str(3 * 5 + 2)
-    assert servers["target"]["env"]["SGLANG_USE_CPU_ENGINE"] == "1" and "TMPDIR" not in servers["target"]["env"]
+    assert (
+        servers["target"]["env"]["SGLANG_USE_CPU_ENGINE"] == "1"
+        and "TMPDIR" not in servers["target"]["env"]
+    )
     assert servers["target"]["url"].startswith("http://127.0.0.1:")
     assert not any("speculative" in word for word in argv)
 
@@ -424,13 +487,24 @@ def test_servers_with_their_token_layer(home):
 
 def test_modes_that_need_other_servers_are_refused(home):
     result = call("launch", "--with-token-layer", "--mode", "lookahead", "--print")
-    assert result.exit_code == 2 and "need different servers" in result.output and "--name" in result.output
+    assert (
+        result.exit_code == 2
+        and "need different servers" in result.output
+        and "--name" in result.output
+    )
 
 
 def test_roles_without_gpus_are_placed(home, monkeypatch):
     monkeypatch.setattr(platforms, "_gpus", lambda: 2)
     monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu("H100", 79.6, 79.0)] * 2)
-    given = ("--target", "Qwen/Qwen3-32B", "--draft", "Qwen/Qwen3-1.7B", "--judge", "Qwen/Qwen2.5-7B-Instruct")
+    given = (
+        "--target",
+        "Qwen/Qwen3-32B",
+        "--draft",
+        "Qwen/Qwen3-1.7B",
+        "--judge",
+        "Qwen/Qwen2.5-7B-Instruct",
+    )
     servers = printed(*given)
     assert [it["env"]["CUDA_VISIBLE_DEVICES"] for it in servers.values()] == ["0", "1", "1"]
     assert all("--mem-fraction-static" in it["argv"] for it in servers.values())
@@ -442,7 +516,10 @@ def test_roles_without_gpus_are_placed(home, monkeypatch):
 
 def test_the_list_names_every_preset(home):
     listed = json.loads(call("launch", "--list", "--json").output)
-    assert listed["up"] == {} and {"pocket", "qwen3-1gpu", "deepseek-4gpu"} <= listed["built_in"].keys()
+    assert (
+        listed["up"] == {}
+        and {"pocket", "qwen3-1gpu", "deepseek-4gpu"} <= listed["built_in"].keys()
+    )
     assert all(listed["built_in"].values())
 
 
@@ -457,7 +534,15 @@ def test_pauses_grow_and_are_bounded():
 @pytest.mark.parametrize(("steady", "delays"), [(0, [0.01, 0.01]), (100, [0.01, 0.02])])
 def test_one_that_was_up_for_long_begins_anew(home, monkeypatch, steady, delays):
     port = Reservation()
-    argv = [sys.executable, "-S", str(home / "fake.py"), "--port", str(port.port), "--model-path", str(home / "model")]
+    argv = [
+        sys.executable,
+        "-S",
+        str(home / "fake.py"),
+        "--port",
+        str(port.port),
+        "--model-path",
+        str(home / "model"),
+    ]
     fleet = Fleet(Deployment("x", {"target": Runtime(url="http://a"), "draft": Runtime(model="m")}))
     fleet.servers["draft"] = Server("draft", argv, f"http://127.0.0.1:{port.port}", home / "log")
     monkeypatch.setattr(platforms, "_gpus", lambda: 0)
@@ -465,7 +550,9 @@ def test_one_that_was_up_for_long_begins_anew(home, monkeypatch, steady, delays)
     events: list[keeper.Event] = []
 
     def end_server() -> None:
-        """Not its guardian's whole group: what it started in sessions of their own would be left."""
+        """Not its guardian's whole group: what it started in sessions of their own would
+        be left.
+        """
         os.kill(pids_in(home / "log")[0], signal.SIGKILL)
 
     def tell(event: keeper.Event) -> None:
@@ -488,7 +575,9 @@ def test_one_that_was_up_for_long_begins_anew(home, monkeypatch, steady, delays)
 def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
     monkeypatch.setattr(platforms, "_gpus", lambda: 1)
     fractions = {"target": 0.6, "draft": 0.25, "judge": 0.8}
-    runtimes = {role: Runtime(model="m", gpus=(0,), memory_fraction=it) for role, it in fractions.items()}
+    runtimes = {
+        role: Runtime(model="m", gpus=(0,), memory_fraction=it) for role, it in fractions.items()
+    }
     fleet = Fleet(Deployment("x", runtimes))
     for role in fractions:
         fleet.servers[role] = Server(role, [], "http://127.0.0.1:1", tmp_path / role)
@@ -506,21 +595,34 @@ def test_a_priming_start_shows_what_was_compiled_and_leaves_no_server(start, hom
     one = start("mine.toml", "--prime", "--json")
     assert one.process.wait(60) == 0, one.err.read_text()
     triton = json.loads(one.out.read_text())["caches"]["triton"]
-    assert (triton["path"], triton["before"]["size"]) == (str(folder), 0) and triton["after"]["size"] > 0
+    assert (triton["path"], triton["before"]["size"]) == (str(folder), 0) and triton["after"][
+        "size"
+    ] > 0
     pids = one.server_pids()
     assert pids and not any(map(runs, pids)) and not launched.path_of("mine").exists()
     log = home / "state" / "lr-sglang" / "logs" / "mine" / "draft.log"
     warmed = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    assert [one["sampling_params"]["temperature"] for one in warmed] == [0, 0.3] * 2, "once more than for being ready"
+    assert [one["sampling_params"]["temperature"] for one in warmed] == [0, 0.3] * 2, (
+        "once more than for being ready"
+    )
 
 
 def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):
-    environ = {"HOME": str(tmp_path), "TRITON_CACHE_DIR": str(tmp_path / "t"), "TMPDIR": str(tmp_path / "tmp")}
+    environ = {
+        "HOME": str(tmp_path),
+        "TRITON_CACHE_DIR": str(tmp_path / "t"),
+        "TMPDIR": str(tmp_path / "tmp"),
+    }
     folders = compilers.cache_folders(environ)
-    assert folders["triton"] == tmp_path / "t" and folders["flashinfer"] == tmp_path / ".cache" / "flashinfer"
+    assert (
+        folders["triton"] == tmp_path / "t"
+        and folders["flashinfer"] == tmp_path / ".cache" / "flashinfer"
+    )
     before = compilers.cache_contents(folders)
     assert not any(one.files for one in before.values())
     (folders["tvm-ffi"] / "norm").mkdir(parents=True)
     (folders["tvm-ffi"] / "norm" / "norm.so").write_bytes(b"12345")
     after = compilers.cache_contents(folders)
-    assert {name: one for name, one in after.items() if one != before[name]} == {"tvm-ffi": compilers.Content(1, 5)}
+    assert {name: one for name, one in after.items() if one != before[name]} == {
+        "tvm-ffi": compilers.Content(1, 5)
+    }

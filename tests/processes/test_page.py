@@ -1,4 +1,6 @@
-"""The endpoint's page in a real browser (Debian's Chromium, headless): over replayed events, and over the endpoint."""
+"""The endpoint's page in a real browser (Debian's Chromium, headless): over replayed events, and
+over the endpoint.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ FLAGS = (  # a container has no room for Chromium's sandbox, and Debian's calls 
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
     "--disable-sync --no-first-run"
 )
-BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+BROWSER = next(
+    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
+)
 KEPT = ("accepted", "corrected", "bonus")
 QUESTION = "How fast is the train?"
 DESKTOP, PHONE = (1280, 860), (360, 740)
@@ -44,7 +48,10 @@ SECONDS = 15  # for what a page shows soon, on a machine that may be busy
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
     if BROWSER is None and os.environ.get("CI") != "true":
-        pytest.skip("no Chromium on this machine, so the page is not tested: scripts/browser.sh installs one")
+        pytest.skip(
+            "no Chromium on this machine, so the page is not tested: scripts/browser.sh "
+            "installs one"
+        )
     assert BROWSER is not None, "no Chromium, although CI=true: scripts/browser.sh installs one"
     expect.set_options(timeout=SECONDS * 1000)  # the one of a context is not its
     with sync_playwright() as playwright:
@@ -93,13 +100,17 @@ def endless() -> Iterator[Real]:
 
 @dataclass
 class Visits:
-    """Opens pages, and sees whatever no page may do: leave its origin, break its policy, fail in a script."""
+    """Opens pages, and sees whatever no page may do: leave its origin, break its policy, fail in a
+    script.
+    """
 
     browser: Browser
     contexts: list[BrowserContext] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
 
-    def __call__(self, endpoint: Endpoint | Real, size: tuple[int, int] = DESKTOP, **options) -> Page:
+    def __call__(
+        self, endpoint: Endpoint | Real, size: tuple[int, int] = DESKTOP, **options
+    ) -> Page:
         viewport = {"width": size[0], "height": size[1]}
         context = self.browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
         context.set_default_timeout(SECONDS * 1000)
@@ -112,8 +123,14 @@ class Visits:
 
         page.on("request", requested)
         page.on("pageerror", lambda error: self.wrong.append(f"script: {error}"))
-        page.on("dialog", lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()))
-        page.on("console", lambda said: self.wrong.append(said.text) if "Content Security" in said.text else None)
+        page.on(
+            "dialog",
+            lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()),
+        )
+        page.on(
+            "console",
+            lambda said: self.wrong.append(said.text) if "Content Security" in said.text else None,
+        )
         page.goto(endpoint.url)
         return page
 
@@ -169,19 +186,39 @@ def test_an_answer_grows_a_tree(endpoint, visit):
     expect(fourth.locator("> .pair .glyph")).to_have_attribute("data-glyph", "differ")
 
     cancelled = {event["node"] for event in endpoint.events if event.get("outcome") == "cancelled"}
-    drafted = {event["node"]: event["text"].strip() for event in endpoint.events if event["kind"] == "drafted"}
-    script = "all => all.map(e => [+e.dataset.node, e.dataset.state, e.querySelector('.text').textContent])"
-    given_up = {node: (state, text) for node, state, text in page.locator(".given-up .draft").evaluate_all(script)}
+    drafted = {
+        event["node"]: event["text"].strip()
+        for event in endpoint.events
+        if event["kind"] == "drafted"
+    }
+    script = (
+        "all => all.map(e => [+e.dataset.node, e.dataset.state, "
+        "e.querySelector('.text').textContent])"
+    )
+    given_up = {
+        node: (state, text)
+        for node, state, text in page.locator(".given-up .draft").evaluate_all(script)
+    }
     assert len(cancelled) >= 2
-    assert {node: given_up[node] for node in cancelled} == {n: ("cancelled", drafted.get(n, "")) for n in cancelled}
+    assert {node: given_up[node] for node in cancelled} == {
+        n: ("cancelled", drafted.get(n, "")) for n in cancelled
+    }
     assert fourth.locator(".given-up .step").count() >= 1
     assert page.locator(".given-up").first.is_visible()
 
-    expect(page.locator("#reasoning")).to_have_text("\n\n".join(text for _, text in whole(endpoint)[:-1]))
+    expect(page.locator("#reasoning")).to_have_text(
+        "\n\n".join(text for _, text in whole(endpoint)[:-1])
+    )
     expect(page.locator("#content")).to_have_text(whole(endpoint)[-1][1])
     (body,) = endpoint.asked
-    assert body["model"] == "pocket-target" and body["messages"] == [{"role": "user", "content": QUESTION}]
-    assert body["stream"] and body["stream_options"] == {"include_usage": True} and body["lookahead"] == {"trace": True}
+    assert body["model"] == "pocket-target" and body["messages"] == [
+        {"role": "user", "content": QUESTION}
+    ]
+    assert (
+        body["stream"]
+        and body["stream_options"] == {"include_usage": True}
+        and body["lookahead"] == {"trace": True}
+    )
 
 
 def test_the_figures_are_those_of_the_answer(endpoint, visit):
@@ -201,14 +238,21 @@ def test_the_figures_are_those_of_the_answer(endpoint, visit):
         "time": f"{seconds:.2f} s",
     }.items():
         expect(page.locator(f"[data-figure={name}]")).to_have_text(text)
-    expect(page.locator("#finish")).to_contain_text("complete · lookahead · 420 tokens drafted, 130 wasted")
+    expect(page.locator("#finish")).to_contain_text(
+        "complete · lookahead · 420 tokens drafted, 130 wasted"
+    )
     expect(page.locator("#status")).to_contain_text(f"Answer complete: {len(steps)} steps")
 
 
 @pytest.mark.parametrize("size", [DESKTOP, (390, 844)], ids=["desktop", "phone"])
 def test_the_answer_and_all_times_are_in_sight(endpoint, visit, size):
-    """The heading stays above an answer that is longer than its panel, and no button stands on the timeline."""
-    endpoint.events, endpoint.pace = Scenario(27, wrap="{} So it is \\boxed{{\\frac{{1}}{{2}}}}.").run(), math.inf
+    """The heading stays above an answer that is longer than its panel, and no button stands on the
+    timeline.
+    """
+    endpoint.events, endpoint.pace = (
+        Scenario(27, wrap="{} So it is \\boxed{{\\frac{{1}}{{2}}}}.").run(),
+        math.inf,
+    )
     page = visit(endpoint, size)
     ask(page, "How fast is the train, " * 40)
     ended(page)
@@ -219,7 +263,9 @@ def test_the_answer_and_all_times_are_in_sight(endpoint, visit, size):
     expect(page.locator("#content .boxed")).to_have_text("\\frac{1}{2}")
     assert page.locator(f"{STEP} .boxed").count() >= 27
     assert "boxed" not in page.locator("main").inner_text()
-    buttons, canvas = (page.locator(where).bounding_box() for where in (".zoom", "#timeline canvas"))
+    buttons, canvas = (
+        page.locator(where).bounding_box() for where in (".zoom", "#timeline canvas")
+    )
     assert buttons["y"] + buttons["height"] <= canvas["y"]
 
 
@@ -242,7 +288,9 @@ def test_a_box_waits_for_its_end(endpoint, visit, text, shown):
 
 def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
     # it cannot be at its end before a page on a busy machine has stopped it
-    endpoint.held_at = 1 + next(n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted")
+    endpoint.held_at = 1 + next(
+        n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted"
+    )
     page = visit(endpoint)
     expect(page.locator("#stop")).to_be_disabled()
     ask(page)
@@ -270,7 +318,10 @@ REFUSALS = (
     ((401, {}, "no key"), "asks for an API key"),
     ((404, {}, "no model x"), "no such model here"),
     ((413, {}, "too big"), "longer than the endpoint takes"),
-    ((503, {"retry-after": "7"}, "target down"), "cannot answer now. It says: “target down” Try again in 7 s."),
+    (
+        (503, {"retry-after": "7"}, "target down"),
+        "cannot answer now. It says: “target down” Try again in 7 s.",
+    ),
     ((500, {}, ""), "failed (status 500)"),
 )
 
@@ -307,10 +358,16 @@ def test_a_busy_endpoint_is_asked_again_when_it_says(endpoint, visit):
 
 
 @pytest.mark.parametrize(
-    ("what", "words"), [("broken_at", "The stream broke off"), ("error_at", "gave this answer up: the target is gone.")]
+    ("what", "words"),
+    [
+        ("broken_at", "The stream broke off"),
+        ("error_at", "gave this answer up: the target is gone."),
+    ],
 )
 def test_a_stream_that_ends_early_keeps_what_came(endpoint, visit, what, words):
-    at = 1 + next(number for number, event in enumerate(endpoint.events) if event["kind"] == "corrected")
+    at = 1 + next(
+        number for number, event in enumerate(endpoint.events) if event["kind"] == "corrected"
+    )
     setattr(endpoint, what, at)
     endpoint.pace = math.inf
     page = visit(endpoint)
@@ -341,7 +398,11 @@ def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
     ask(page)
     ended(page)
     assert endpoint.keys == [None, "Bearer sk-of-a-lab"]
-    assert page.evaluate("[JSON.stringify(localStorage), document.cookie, location.search]") == ["{}", "", ""]
+    assert page.evaluate("[JSON.stringify(localStorage), document.cookie, location.search]") == [
+        "{}",
+        "",
+        "",
+    ]
     page.reload()
     assert page.locator("[name=key]").input_value() == "sk-of-a-lab"
     assert visit(endpoint).locator("[name=key]").input_value() == ""
@@ -365,9 +426,16 @@ def test_settings_are_sent_and_nonsense_is_not(endpoint, visit):
     ask(page)
     ended(page)
     (body,) = endpoint.asked
-    assert body["lookahead"] == {"trace": True, "mode": "lookahead+sd", "depth": 3, "verifier": "exact"}
+    assert body["lookahead"] == {
+        "trace": True,
+        "mode": "lookahead+sd",
+        "depth": 3,
+        "verifier": "exact",
+    }
     assert (body["max_tokens"], body["temperature"]) == (200, 0.25)
-    expect(page.locator("#chosen")).to_have_text("lookahead+sd · exact · depth 3 · 200 tokens · temperature 0.25")
+    expect(page.locator("#chosen")).to_have_text(
+        "lookahead+sd · exact · depth 3 · 200 tokens · temperature 0.25"
+    )
     for wrong in ("0", "17", "2.5"):
         page.fill("[name=depth]", wrong)
         ask(page)
@@ -385,7 +453,9 @@ def test_runtimes_that_are_down_are_shown(endpoint, visit):
     endpoint.ready = {"status": "degraded", "roles": up(draft="down")}
     page.evaluate(look)
     expect(lamp).to_have_attribute("data-is", "down")
-    expect(page.locator("#notice")).to_contain_text("The draft is down: answers are as good as ever, but slower.")
+    expect(page.locator("#notice")).to_contain_text(
+        "The draft is down: answers are as good as ever, but slower."
+    )
     endpoint.ready = {"status": "down", "roles": {role: {"status": "down"} for role in up()}}
     page.evaluate(look)
     expect(page.locator("#notice")).to_contain_text("no question can be answered")
@@ -408,7 +478,8 @@ def test_what_is_known_of_the_judge_is_shown(endpoint, visit, size):
 
 
 EVIL = (
-    '<img src=x onerror="window.hacked=1"><script>window.hacked=2</script><svg onload="window.hacked=3">'
+    '<img src=x onerror="window.hacked=1"><script>window.hacked=2</script><svg '
+    'onload="window.hacked=3">'
     '<a href="javascript:window.hacked=4">x</a>{}</p></div>‮ &lt;b&gt;'
 )
 
@@ -460,8 +531,12 @@ def test_it_works_by_keyboard_alone(endpoint, visit):
     assert standing() == "4"
     focused = page.locator(".step:focus > .pair")
     assert focused.evaluate("pair => getComputedStyle(pair).outlineWidth") == "2px"
-    expect(page.locator(".step:focus .words").first).to_contain_text("The judge: the two versions do not mean the same")
-    expect(page.locator("#timeline canvas")).to_have_attribute("aria-label", re.compile("step 4 is lit"))
+    expect(page.locator(".step:focus .words").first).to_contain_text(
+        "The judge: the two versions do not mean the same"
+    )
+    expect(page.locator("#timeline canvas")).to_have_attribute(
+        "aria-label", re.compile("step 4 is lit")
+    )
     page.keyboard.press("ArrowRight")  # to what was given up there
     assert standing() == "5" and page.evaluate("!!document.activeElement.closest('.given-up')")
     page.keyboard.press("ArrowLeft")
@@ -471,7 +546,9 @@ def test_it_works_by_keyboard_alone(endpoint, visit):
     page.keyboard.press("Home")
     assert standing() == "1"
 
-    endpoint.held_at = 1 + next(n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted")
+    endpoint.held_at = 1 + next(
+        n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted"
+    )
     page.focus("#question")
     page.keyboard.press("Enter")
     expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
@@ -496,7 +573,9 @@ def test_timeline_and_steps_point_at_each_other(endpoint, visit):
 
     box = canvas.bounding_box()
     scale = box["width"] / endpoint.events[-1]["seconds"]
-    first = [event for event in endpoint.events if event.get("node") == 1][:2]  # the first draft, begun and drafted
+    first = [event for event in endpoint.events if event.get("node") == 1][
+        :2
+    ]  # the first draft, begun and drafted
     middle = sum(event["seconds"] for event in first) / 2 * scale
     page.mouse.move(box["x"] + middle, box["y"] + 30)
     expect(page.locator(STEP).first).to_have_class("step lit")
@@ -517,8 +596,10 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit, size):
     def fits() -> None:
         assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
         wide = page.evaluate(
-            "wide => [...document.querySelectorAll('main *, #composer *, #figures *, .bar *')].filter("
-            "e => e.getClientRects().length && !e.closest('.hidden') && e.getBoundingClientRect().right > wide + 0.5)"
+            "wide => [...document.querySelectorAll('main *, #composer *, #figures *, .bar "
+            "*')].filter("
+            "e => e.getClientRects().length && !e.closest('.hidden') && "
+            "e.getBoundingClientRect().right > wide + 0.5)"
             ".map(e => e.className || e.tagName)",
             size[0],
         )
@@ -535,7 +616,9 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit, size):
     fourth = page.locator(STEP).nth(3)
     fourth.locator("> .pair").tap()
     expect(fourth.locator("> .words")).to_be_visible()
-    draft, target = (fourth.locator(f"> .pair > .{role}").bounding_box() for role in ("draft", "target"))
+    draft, target = (
+        fourth.locator(f"> .pair > .{role}").bounding_box() for role in ("draft", "target")
+    )
     assert draft["y"] + draft["height"] <= target["y"]  # one below the other
     fits()
 
@@ -611,14 +694,20 @@ def test_long_answers_stay_quick(endpoint, visit):
 
 def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
     """The events of a real job over simulated runtimes."""
-    model = Model(alpha=(0.5,), steps=20, seed=seed, own_words=verifier == "judge", width=look.get("width", 1))
+    model = Model(
+        alpha=(0.5,), steps=20, seed=seed, own_words=verifier == "judge", width=look.get("width", 1)
+    )
     simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
     roles, told = simulated_roles(simulation), []
     look = Lookahead(depth=3, verifier=verifier, **look)
     job = AnswerRequest(
-        lookahead=look, verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")), on_event=told.append
+        lookahead=look,
+        verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")),
+        on_event=told.append,
     )
-    lookahead.run([{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"])
+    lookahead.run(
+        [{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"]
+    )
     return [event.to_dict() for event in told]
 
 
@@ -631,7 +720,11 @@ def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
     assert [step for step in shown(page) if step[0] != "dead"] == whole(endpoint)
     assert page.locator("[data-state=writing]").count() == 0
     accepted = {event["node"] for event in endpoint.events if event["kind"] == "accepted"}
-    dropped = {event.get("node"): event["outcome"] for event in endpoint.events if event["kind"] == "dropped"}
+    dropped = {
+        event.get("node"): event["outcome"]
+        for event in endpoint.events
+        if event["kind"] == "dropped"
+    }
     script = "all => all.map(e => [+e.dataset.node, e.dataset.state])"
     for node, state in page.locator(".draft[data-node]").evaluate_all(script):
         assert state == ("accepted" if node in accepted else dropped.get(node, "cancelled")), node
@@ -642,7 +735,9 @@ def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
 
 
 def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
-    """Many jobs' events, without the document: what is kept is on one path, and everything else is given up."""
+    """Many jobs' events, without the document: what is kept is on one path, and everything else is
+    given up.
+    """
     page = visit(endpoint)
     looks = [{"width": 2}, {"width": 3}, {"verifier": "exact"}, {}]
     for seed in range(8 if os.environ.get("LR_SGLANG_FULL") == "1" else 1):
@@ -671,7 +766,9 @@ def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
 
 
 def test_a_stream_is_read_however_it_is_cut(endpoint, visit):
-    """Byte by byte, in the middle of a letter, with CRLF, comments, other fields and data over two lines."""
+    """Byte by byte, in the middle of a letter, with CRLF, comments, other fields and data over two
+    lines.
+    """
     page = visit(endpoint)
     chunks = page.evaluate("""async () => {
         const { ask } = await import("/page/stream.js");
@@ -707,16 +804,24 @@ def test_the_endpoint_itself_is_shown(real, visit):
     assert page.locator(".given-up .step").count() >= 1
     expect(page.locator("#content")).to_have_text(" ".join(text for _, text in steps))
     assert figure(page, "steps") == "24" and 0.2 < float(figure(page, "alpha")) < 1
-    assert re.search(r"lookahead · \d+ tokens drafted, \d+ wasted · \d+ delivered", page.text_content("#finish"))
+    assert re.search(
+        r"lookahead · \d+ tokens drafted, \d+ wasted · \d+ delivered", page.text_content("#finish")
+    )
     for role in ("draft", "target", "judge"):
         expect(page.locator(f"#lamps [data-role={role}]")).to_have_attribute("data-is", "up")
-    assert page.locator("[name=mode] option").all_text_contents()[1:] == ["lookahead", "lossless", "autoregressive"]
+    assert page.locator("[name=mode] option").all_text_contents()[1:] == [
+        "lookahead",
+        "lossless",
+        "autoregressive",
+    ]
     assert page.locator("[name=depth]").get_attribute("max") == "8"
 
     page.select_option("[name=mode]", "autoregressive")
     ask(page, "Simulated question 1?")
     ended(page)
-    assert {kind for kind, _ in shown(page) if kind != "dead"} == {"bonus"} and figure(page, "steps") == "24"
+    assert {kind for kind, _ in shown(page) if kind != "dead"} == {"bonus"} and figure(
+        page, "steps"
+    ) == "24"
     assert page.locator(".given-up .draft").count() == 0
 
 

@@ -1,4 +1,6 @@
-"""Servers as processes, with a small script in SGLang's place: flags, readiness, death, and that nothing is left."""
+"""Servers as processes, with a small script in SGLang's place: flags, readiness, death, and that
+nothing is left.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,14 @@ import pytest
 from torch.distributed import TCPStore
 
 from lr_sglang.config import Deployment, Runtime, Sampling, TokenLayer
-from lr_sglang.errors import ConfigError, LaunchError, RuntimeDown, RuntimeRefused, RuntimeTimeout, SetupError
+from lr_sglang.errors import (
+    ConfigError,
+    LaunchError,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+    SetupError,
+)
 from lr_sglang.runtimes import ProgressEvent, Server, launch
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.launching import diagnosis, flags, fleet, platforms, probe, server_options
@@ -30,9 +39,13 @@ from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import models
 from lr_sglang.sglang_api import release
 
-GPU, CPU = Platform("cuda"), Platform("cpu", {"dtype": "float32", "sleep-on-idle": True}, {"SWITCH": "1"})
+GPU, CPU = (
+    Platform("cuda"),
+    Platform("cpu", {"dtype": "float32", "sleep-on-idle": True}, {"SWITCH": "1"}),
+)
 
-# What stands in SGLang's place: three generations of processes, the last of them in a session of its own.
+# What stands in SGLang's place: three generations of processes, the last of them in a session of
+# its own.
 FAKE = """
 import json, os, subprocess, sys, time
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -95,9 +108,20 @@ def start(fake: Path, tmp_path: Path) -> Iterator[object]:
     def go(**given: object) -> Server:
         reservation = Reservation()
         words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        argv = [sys.executable, "-S", str(fake), "--port", str(reservation.port), "--model-path", str(tmp_path), *words]
+        argv = [
+            sys.executable,
+            "-S",
+            str(fake),
+            "--port",
+            str(reservation.port),
+            "--model-path",
+            str(tmp_path),
+            *words,
+        ]
         url = f"http://127.0.0.1:{reservation.port}"
-        server = Server("draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"TMPDIR": ""})
+        server = Server(
+            "draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"TMPDIR": ""}
+        )
         started.append(server)
         server.start()
         server.reservation = reservation
@@ -117,7 +141,9 @@ def wait_for(condition, seconds: float = 8.0):
 
 
 def pids_in(log: Path) -> list[int]:
-    line = wait_for(lambda: log.exists() and re.search(r"pids (\d+) (\d+) (\d+) TMPDIR", log.read_text()))
+    line = wait_for(
+        lambda: log.exists() and re.search(r"pids (\d+) (\d+) (\d+) TMPDIR", log.read_text())
+    )
     return [int(pid) for pid in line.groups()]
 
 
@@ -128,7 +154,8 @@ def runs(pid: int) -> bool:
         return False
 
 
-# --- flags -----------------------------------------------------------------------------------------------------------
+# --- flags
+# -----------------------------------------------------------------------------------------------------------
 
 
 def given(runtime: Runtime, platform: Platform = GPU, **more) -> dict[str, str | bool]:
@@ -144,7 +171,11 @@ def given(runtime: Runtime, platform: Platform = GPU, **more) -> dict[str, str |
 
 def test_a_server_listens_on_this_machine_only():
     found = given(Runtime(model="owner/name"))
-    assert (found["model-path"], found["host"], found["port"]) == ("owner/name", "127.0.0.1", "4000")
+    assert (found["model-path"], found["host"], found["port"]) == (
+        "owner/name",
+        "127.0.0.1",
+        "4000",
+    )
 
 
 def test_every_field_becomes_its_flag():
@@ -184,13 +215,19 @@ def test_extra_flags_of_every_kind():
 def test_the_target_finds_calls_and_reasoning_by_its_template_unless_it_is_told_how():
     def parsers(**more):
         words = flags.command(Runtime(model="m", extra=more.pop("extra", {})), 1, CPU, **more).argv
-        return [words[at + 1] for at, word in enumerate(words) if word in ("--tool-call-parser", "--reasoning-parser")]
+        return [
+            words[at + 1]
+            for at, word in enumerate(words)
+            if word in ("--tool-call-parser", "--reasoning-parser")
+        ]
 
     assert parsers() == [] and parsers(target=True) == ["auto", "auto"]
     assert parsers(target=True, extra={"tool-call-parser": "llama3"}) == ["llama3", "auto"]
 
 
-@pytest.mark.parametrize("flag", ["port", "host", "tp", "model-path", "mem_fraction_static", "--device", "api-key"])
+@pytest.mark.parametrize(
+    "flag", ["port", "host", "tp", "model-path", "mem_fraction_static", "--device", "api-key"]
+)
 def test_extra_may_not_set_what_has_a_field(flag):
     with pytest.raises(ConfigError) as caught:
         given(Runtime(model="m", extra={flag: "1"}))
@@ -199,8 +236,15 @@ def test_extra_may_not_set_what_has_a_field(flag):
 
 def test_repeatable_keeps_the_prefix_cache():
     found = given(Runtime(model="m", repeatable=True))
-    assert found["enable-deterministic-inference"] is True and found["attention-backend"] == "triton"
-    assert given(Runtime(model="m", repeatable=True, extra={"attention-backend": "fa3"}))["attention-backend"] == "fa3"
+    assert (
+        found["enable-deterministic-inference"] is True and found["attention-backend"] == "triton"
+    )
+    assert (
+        given(Runtime(model="m", repeatable=True, extra={"attention-backend": "fa3"}))[
+            "attention-backend"
+        ]
+        == "fa3"
+    )
     with pytest.raises(ConfigError, match="prefix cache"):
         given(Runtime(model="m", repeatable=True, extra={"attention-backend": "flashinfer"}))
 
@@ -235,7 +279,9 @@ def test_gpus_count_within_those_that_we_may_see(gpus, visible, expected):
 )
 def test_gpus_that_cannot_be(runtime, platform, visible):
     with pytest.raises(ConfigError):
-        flags.command(runtime, 1, platform, environ={"CUDA_VISIBLE_DEVICES": visible} if visible else {})
+        flags.command(
+            runtime, 1, platform, environ={"CUDA_VISIBLE_DEVICES": visible} if visible else {}
+        )
 
 
 def test_a_pipeline_uses_more_gpus_than_the_file_counts():
@@ -255,11 +301,20 @@ def test_the_ngram_corpus_is_compiled_with_the_header_that_it_lacks(monkeypatch)
 
 def test_an_unknown_flag_gets_the_nearest_name():
     server_options.check(
-        ["speculative-algorithm", "model", "tp-size", "speculative-draft-model", "tensor-parallel-size"], "x"
+        [
+            "speculative-algorithm",
+            "model",
+            "tp-size",
+            "speculative-draft-model",
+            "tensor-parallel-size",
+        ],
+        "x",
     )
     with pytest.raises(ConfigError) as caught:
         server_options.check(["speculative-algoritm"], "[runtimes.target]")
-    assert "mean speculative-algorithm?" in caught.value.hint and "[runtimes.target]" in str(caught.value)
+    assert "mean speculative-algorithm?" in caught.value.hint and "[runtimes.target]" in str(
+        caught.value
+    )
 
 
 def test_our_own_flags_are_sglangs():
@@ -300,14 +355,19 @@ def test_where_a_runtime_runs(monkeypatch, asked, there, expected):
             platforms.device(asked)
 
 
-# --- models ----------------------------------------------------------------------------------------------------------
+# --- models
+# ----------------------------------------------------------------------------------------------------------
 
 
 def test_where_models_are(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "owner" / "here").mkdir(parents=True)
     assert models.locate("owner/name") == "owner/name"
-    assert models.locate("owner/here") == models.locate("./owner/here") == str(tmp_path / "owner" / "here")
+    assert (
+        models.locate("owner/here")
+        == models.locate("./owner/here")
+        == str(tmp_path / "owner" / "here")
+    )
     (tmp_path / "file").touch()
     (tmp_path / "m.gguf").touch()
     assert models.locate("./m.gguf") == str(tmp_path / "m.gguf")
@@ -317,7 +377,8 @@ def test_where_models_are(tmp_path, monkeypatch):
         assert caught.value.role == "draft" and caught.value.hint
 
 
-# --- one server ------------------------------------------------------------------------------------------------------
+# --- one server
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_a_server_is_ready_when_it_has_answered_one_request(start):
@@ -383,7 +444,11 @@ def test_a_server_that_dies_while_starting_says_why(start):
     with pytest.raises(LaunchError) as caught:
         server.wait_ready(10)
     error = caught.value
-    assert error.role == "draft" and "status 3" in error.message and "address already in use" in error.message
+    assert (
+        error.role == "draft"
+        and "status 3" in error.message
+        and "address already in use" in error.message
+    )
     assert "'port'" in error.hint and "INFO fine" in error.detail
 
 
@@ -460,7 +525,9 @@ def test_one_in_another_ones_place_leaves_no_file_of_it_open(tmp_path):
     def pipes():
         return {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.is_symlink()}
 
-    server = Server("draft", [sys.executable, "-S", "-c", ""], "http://127.0.0.1:1", tmp_path / "log")
+    server = Server(
+        "draft", [sys.executable, "-S", "-c", ""], "http://127.0.0.1:1", tmp_path / "log"
+    )
     before = pipes()
     for _ in range(3):
         server.start()
@@ -486,7 +553,9 @@ def test_a_stopped_server_does_not_start(tmp_path):
 
 @pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork"])
 def test_nothing_outlives_us(fake, tmp_path, way):
-    """However this process ends; "fork": killed while a forked copy of it, which holds its files, lives on."""
+    """However this process ends; "fork": killed while a forked copy of it, which holds its files,
+    lives on.
+    """
     program = f"""
         import os, sys, time
         from pathlib import Path
@@ -500,7 +569,9 @@ def test_nothing_outlives_us(fake, tmp_path, way):
         if {way!r} == "exception": raise ValueError
         time.sleep(600)
     """
-    process = subprocess.Popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(
+        [sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL
+    )
     wait_for((tmp_path / "up").exists, 30)
     pids = pids_in(tmp_path / "one.log")
     with contextlib.suppress(AttributeError):
@@ -509,14 +580,17 @@ def test_nothing_outlives_us(fake, tmp_path, way):
     wait_for(lambda: not any(map(runs, pids)), 5)
 
 
-# --- ports and logs --------------------------------------------------------------------------------------------------
+# --- ports and logs
+# --------------------------------------------------------------------------------------------------
 
 
 def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
     reservation = Reservation()
     with pytest.raises(OSError), socket.socket() as other:
         other.bind(("127.0.0.1", reservation.port))
-    with pytest.raises(LaunchError, match="already in use"):  # two roles of a deployment, or two that come up at once
+    with pytest.raises(
+        LaunchError, match="already in use"
+    ):  # two roles of a deployment, or two that come up at once
         Reservation(reservation.port, "judge")
     with socket.create_server(("127.0.0.1", reservation.port), reuse_port=False):
         socket.create_connection(("127.0.0.1", reservation.port), 2).close()
@@ -526,10 +600,14 @@ def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
 
 
 def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(fake, tmp_path):
-    """SGLang's own choice is free when it looks, and may be anybody's when its scheduler listens, seconds later."""
+    """SGLang's own choice is free when it looks, and may be anybody's when its scheduler listens,
+    seconds later.
+    """
     http, words = Reservation(), ("--model-path", str(tmp_path))
     argv = (sys.executable, "-S", str(fake), "--port", str(http.port), *words)
-    server = Server("draft", argv, f"http://127.0.0.1:{http.port}", tmp_path / "log", meeting="--nccl-port")
+    server = Server(
+        "draft", argv, f"http://127.0.0.1:{http.port}", tmp_path / "log", meeting="--nccl-port"
+    )
     seen = []
     for _ in range(2):  # also when it is started again
         server.start()
@@ -540,7 +618,9 @@ def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(fake,
             for host in ("127.0.0.1", "0.0.0.0"):
                 with pytest.raises(OSError), socket.socket() as other:
                     other.bind((host, port))
-            store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)  # as SGLang's scheduler
+            store = TCPStore(
+                "127.0.0.1", port, is_master=True, wait_for_workers=False
+            )  # as SGLang's scheduler
             store.set("a", "b")
             del store
             seen.append(port)
@@ -572,28 +652,61 @@ def test_notes_of_our_part_of_servers_are_gathered(tmp_path):
     """As SGLang's log has them; what differs between servers is in brackets and stays there."""
     made = fleet.Fleet(Deployment("x", {"target": Runtime(model="m")}))
     for role, more in (("target", "bfloat16 9.3 ms"), ("draft", "bfloat16 9.9 ms"), ("judge", "")):
-        server = made.servers[role] = Server(role, [], "http://127.0.0.1:1", tmp_path / f"{role}.log")
-        line = f"[2026-11-24 12:00:00 TP0] lr-sglang: weights are kept as float32 ({more})\n" if more else ""
-        server.log.write_text(f"[now] server_args=ServerArgs(x)\n{line}{line}/home/lr-sglang: no note")
+        server = made.servers[role] = Server(
+            role, [], "http://127.0.0.1:1", tmp_path / f"{role}.log"
+        )
+        line = (
+            f"[2026-11-24 12:00:00 TP0] lr-sglang: weights are kept as float32 ({more})\n"
+            if more
+            else ""
+        )
+        server.log.write_text(
+            f"[now] server_args=ServerArgs(x)\n{line}{line}/home/lr-sglang: no note"
+        )
     assert made.notes() == ["target and draft: weights are kept as float32"]
 
 
 @pytest.mark.parametrize(
     ("line", "hint"),
     [
-        ("[Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address already in use", "'port'"),
-        ("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB", "memory_fraction"),
-        ("RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "memory_fraction"),
-        ("OSError: x/y is not a local folder and is not a valid model identifier listed on the hub", "no such model"),
+        (
+            "[Errno 98] error while attempting to bind on address ('127.0.0.1', 1): address "
+            "already in use",
+            "'port'",
+        ),
+        (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB",
+            "memory_fraction",
+        ),
+        (
+            "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+            "memory_fraction",
+        ),
+        (
+            "OSError: x/y is not a local folder and is not a valid model identifier listed on "
+            "the hub",
+            "no such model",
+        ),
         ("OSError: You are trying to access a gated repo.", "HF_TOKEN"),
         ("OSError: We couldn't connect to the hub. LocalEntryNotFoundError", "out of reach"),
         ("ngram.cpp:3:10: fatal error: cstddef: No such file or directory", "compiler"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "compiler"),
-        ("ValueError: Model architectures ['FooForCausalLM'] are not supported for now.", "architecture"),
+        (
+            "ValueError: Model architectures ['FooForCausalLM'] are not supported for now.",
+            "architecture",
+        ),
         ("OSError: /m does not appear to have a file named config.json.", "config.json"),
-        ("usage: [--mem-fraction-static F]\nsglang serve: error: argument --dtype: invalid choice: 'x'", "'extra'"),
+        (
+            "usage: [--mem-fraction-static F]\nsglang serve: error: argument --dtype: invalid "
+            "choice: 'x'",
+            "'extra'",
+        ),
         ("[Errno] x\nninja: build stopped: subcommand failed.", "compiler"),
-        ("RuntimeError: Could not find CUDA installation. Please set CUDA_HOME environment variable.", "CUDA toolkit"),
+        (
+            "RuntimeError: Could not find CUDA installation. Please set CUDA_HOME environment "
+            "variable.",
+            "CUDA toolkit",
+        ),
         ("RuntimeError: No CUDA GPUs are available", "device = 'cpu'"),
         ("ValueError: 30 must be divisible by 4", "tensor_parallel"),
         ("ImportError: libfoo.so", "constraints.txt"),
@@ -602,18 +715,26 @@ def test_notes_of_our_part_of_servers_are_gathered(tmp_path):
     ],
 )
 def test_what_a_log_says(line, hint):
-    assert (hint in diagnosis.hint(f"before\n{line}\nafter", 1)) and bool(hint) == bool(diagnosis.hint(line, 1))
+    assert (hint in diagnosis.hint(f"before\n{line}\nafter", 1)) and bool(hint) == bool(
+        diagnosis.hint(line, 1)
+    )
 
 
 def test_the_cause_is_the_last_error():
     log = (
-        "ValueError: first\nTraceback\n  File x\ntorch.OutOfMemoryError: second\nRuntimeError: Rank 0 scheduler died\nx"
+        "ValueError: first\nTraceback\n  File x\ntorch.OutOfMemoryError: "
+        "second\nRuntimeError: Rank 0 scheduler died\nx"
     )
     assert diagnosis.cause(log) == "torch.OutOfMemoryError: second"
-    assert diagnosis.hint("", 137) and not diagnosis.hint("", 1) and not diagnosis.hint("KeyError: x", 137)
+    assert (
+        diagnosis.hint("", 137)
+        and not diagnosis.hint("", 1)
+        and not diagnosis.hint("KeyError: x", 137)
+    )
 
 
-# --- attaching and fleets --------------------------------------------------------------------------------------------
+# --- attaching and fleets
+# --------------------------------------------------------------------------------------------
 
 
 def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
@@ -642,7 +763,9 @@ def test_attaching_behind_a_router_needs_a_tokenizer(start, tmp_path):
     with pytest.raises(ConfigError, match="router") as caught:
         attach("target", Runtime(url=server.url))
     assert "'tokenizer'" in caught.value.hint
-    assert attach("target", Runtime(url=server.url, tokenizer=str(tmp_path))).tokenizer == str(tmp_path)
+    assert attach("target", Runtime(url=server.url, tokenizer=str(tmp_path))).tokenizer == str(
+        tmp_path
+    )
 
 
 @pytest.mark.parametrize(
@@ -674,7 +797,16 @@ def faked(monkeypatch, fake):
 
     def command(runtime, port, platform, *, model=None, **_):
         words = [word for key, value in runtime.extra.items() for word in (f"--{key}", str(value))]
-        argv = (sys.executable, "-S", str(fake), "--port", str(port), "--model-path", str(model), *words)
+        argv = (
+            sys.executable,
+            "-S",
+            str(fake),
+            "--port",
+            str(port),
+            "--model-path",
+            str(model),
+            *words,
+        )
         return flags.Command(argv)
 
     monkeypatch.setattr(fleet.flags, "command", command)
@@ -691,10 +823,19 @@ def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deploy
 def test_servers_are_warmed_greedily_and_as_the_deployment_draws(temperature, faked, tmp_path):
     """A greedy deployment is warmed for the sampled requests that its clients may send."""
     drawn = Sampling(temperature=temperature, top_p=0.8, top_k=7, min_p=0.1)
-    with launch(deployment(tmp_path).replace(sampling=drawn), tmp_path / "logs", timeout=20) as running:
+    with launch(
+        deployment(tmp_path).replace(sampling=drawn), tmp_path / "logs", timeout=20
+    ) as running:
         for server in running.servers.values():
-            sent = [json.loads(line)["sampling_params"] for line in server.tail().splitlines() if "{" in line]
-            assert [each["temperature"] for each in sent] == [0, temperature or probe.SAMPLED["temperature"]]
+            sent = [
+                json.loads(line)["sampling_params"]
+                for line in server.tail().splitlines()
+                if "{" in line
+            ]
+            assert [each["temperature"] for each in sent] == [
+                0,
+                temperature or probe.SAMPLED["temperature"],
+            ]
             assert (drawn.drawn() if temperature else probe.SAMPLED).items() <= sent[1].items()
 
 
@@ -705,7 +846,11 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
         assert set(running.tokenizers.values()) == {str(tmp_path)} and not running.keys
         assert running.dead() == [] and running.server("judge") is running.servers["target"]
         assert [e.stage for e in events if e.role == "draft"] == ["starting", "warming", "ready"]
-        pids = [pid for role in ("target", "draft") for pid in pids_in(tmp_path / "logs" / f"{role}.log")]
+        pids = [
+            pid
+            for role in ("target", "draft")
+            for pid in pids_in(tmp_path / "logs" / f"{role}.log")
+        ]
         os.kill(pids_in(tmp_path / "logs" / "target.log")[0], signal.SIGKILL)
         wait_for(lambda: running.dead() == ["judge", "target"])
     assert not any(map(runs, pids))
@@ -720,7 +865,10 @@ def test_one_that_fails_takes_the_others_with_it(faked, tmp_path):
 
 
 def test_an_interrupted_launch_leaves_nothing(faked, tmp_path):
-    logs, over = [tmp_path / "logs" / f"{role}.log" for role in ("target", "draft")], threading.Event()
+    logs, over = (
+        [tmp_path / "logs" / f"{role}.log" for role in ("target", "draft")],
+        threading.Event(),
+    )
 
     def interrupt() -> None:
         while not all("pids" in diagnosis.tail(log) for log in logs):
@@ -743,7 +891,10 @@ def test_an_interrupted_launch_leaves_nothing(faked, tmp_path):
 def test_an_attached_role_has_no_server(faked, start, tmp_path):
     there, events = start(), []
     there.wait_ready(10)
-    mixed = Deployment("mixed", {"target": Runtime(url=there.url), "draft": Runtime(model=str(tmp_path), device="cpu")})
+    mixed = Deployment(
+        "mixed",
+        {"target": Runtime(url=there.url), "draft": Runtime(model=str(tmp_path), device="cpu")},
+    )
     with launch(mixed, tmp_path / "logs", events.append, timeout=20) as running:
         assert list(running.servers) == ["draft"] and running.urls["target"] == there.url
         assert ("target", "attached") in [(e.role, e.stage) for e in events]
@@ -777,13 +928,25 @@ def test_a_port_in_use_is_named(faked, tmp_path):
 def test_servers_on_one_gpu_start_one_after_the_other(faked, tmp_path, monkeypatch):
     monkeypatch.setattr(platforms, "device", lambda runtime, role=None: "cuda")
     events: list[tuple[str, str]] = []
-    with launch(deployment(tmp_path), tmp_path / "logs", lambda e: events.append((e.role, e.stage)), timeout=20):
+    with launch(
+        deployment(tmp_path),
+        tmp_path / "logs",
+        lambda e: events.append((e.role, e.stage)),
+        timeout=20,
+    ):
         assert events.index(("target", "ready")) < events.index(("draft", "starting"))
 
 
 def test_a_model_in_fp8_is_not_compiled_for_every_size_at_start():
     runtime = Runtime(model="Qwen/Qwen3-32B-FP8", device="cuda")
     assert flags.command(runtime, 1, GPU).env["SGLANG_JIT_DEEPGEMM_PRECOMPILE"] == "0"
-    assert flags.PRECOMPILE not in flags.command(runtime, 1, GPU, environ={flags.PRECOMPILE: "1"}).env
-    assert flags.PRECOMPILE not in flags.command(runtime.replace(model="Qwen/Qwen3-32B"), 1, GPU).env
-    assert flags.PRECOMPILE in flags.command(runtime.replace(model="x", quantization="fp8"), 1, GPU).env
+    assert (
+        flags.PRECOMPILE not in flags.command(runtime, 1, GPU, environ={flags.PRECOMPILE: "1"}).env
+    )
+    assert (
+        flags.PRECOMPILE not in flags.command(runtime.replace(model="Qwen/Qwen3-32B"), 1, GPU).env
+    )
+    assert (
+        flags.PRECOMPILE
+        in flags.command(runtime.replace(model="x", quantization="fp8"), 1, GPU).env
+    )

@@ -1,6 +1,6 @@
-"""How answers and the endpoint itself end: who waits behind a client that hangs up, signals, and what is left at the
-runtimes. Real processes; the runtimes are simulated. That nothing runs on after a client that has hung up is seen on
-real servers, in test_serve_real_faults.py.
+"""How answers and the endpoint itself end: who waits behind a client that hangs up, signals, and
+what is left at the runtimes. Real processes; the runtimes are simulated. That nothing runs on after
+a client that has hung up is seen on real servers, in test_serve_real_faults.py.
 """
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Stand:
 
     def serving(self, *options: object):
         urls = {role: runtime.url for role, runtime in self.runtimes.items()}
-        return serving(self.folder, urls, "--model-name", MODEL, "--mode", "lookahead", "--depth", 3, *options)
+        return serving(
+            self.folder, urls, "--model-name", MODEL, "--mode", "lookahead", "--depth", 3, *options
+        )
 
     def running(self) -> int:
         """Requests that all runtimes work on."""
@@ -83,22 +85,30 @@ def under_way(stand: Stand, process: Process, stream: bool) -> Client:
 
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
-def test_whoever_waits_comes_next_within_a_second(stand, one_at_a_time, stream, record_property) -> None:
-    """Of several tries the quickest counts: the machine may be busy with other tests, and never makes it quicker."""
+def test_whoever_waits_comes_next_within_a_second(
+    stand, one_at_a_time, stream, record_property
+) -> None:
+    """Of several tries the quickest counts: the machine may be busy with other tests, and never
+    makes it quicker.
+    """
     times = []
     while not times or (min(times) > 1 and len(times) < 5):
         client = under_way(stand, one_at_a_time, stream)
         waiting = ask(one_at_a_time)
         until(lambda: metric(one_at_a_time.url, "requests_waiting") == 1, SLACK, 0.01)
         client.close_connection()
-        times.append(until(lambda: metric(one_at_a_time.url, "requests_waiting") == 0, SLACK, 0.005))
+        times.append(
+            until(lambda: metric(one_at_a_time.url, "requests_waiting") == 0, SLACK, 0.005)
+        )
         waiting.end(ANSWER + SLACK)
         assert not TRUTH.wrong(waiting.question, waiting.text) and waiting.finish == "stop"
     record_property("next", round(min(times), 3))
     assert min(times) < 1
 
 
-def test_a_hung_runtime_does_not_hold_up_whoever_comes_after(stand, one_at_a_time, record_property) -> None:
+def test_a_hung_runtime_does_not_hold_up_whoever_comes_after(
+    stand, one_at_a_time, record_property
+) -> None:
     """A runtime that takes no abort is hung up on, long before it is known that it takes none."""
     client = under_way(stand, one_at_a_time, True)
     with stopped(stand.runtimes["judge"]):
@@ -124,11 +134,17 @@ def test_sigterm_lets_answers_end_and_admits_nobody(stand, one_at_a_time, record
     one_at_a_time.popen.send_signal(signal.SIGTERM)
     waiting.end(SLACK)
     assert (waiting.status, waiting.error["code"]) == (503, "shutting_down")
-    assert ready(one_at_a_time.url)[0] == 503 and ready(one_at_a_time.url)[1]["status"] == "draining"
+    assert (
+        ready(one_at_a_time.url)[0] == 503 and ready(one_at_a_time.url)[1]["status"] == "draining"
+    )
     late = ask(one_at_a_time).end(SLACK)
     assert (late.status, late.error["code"]) == (503, "shutting_down")
     running.end(ANSWER + SLACK)
-    assert running.finish == "stop" and running.closed and not TRUTH.wrong(running.question, running.text)
+    assert (
+        running.finish == "stop"
+        and running.closed
+        and not TRUTH.wrong(running.question, running.text)
+    )
     assert one_at_a_time.popen.wait(SLACK) == 0, one_at_a_time.said[-2000:]
     record_property("ended", round(time.monotonic() - began, 2))
     assert not stand.running()
@@ -137,7 +153,9 @@ def test_sigterm_lets_answers_end_and_admits_nobody(stand, one_at_a_time, record
 
 
 @pytest.mark.parametrize(
-    ("drain", "signals"), [(0.5, [signal.SIGTERM]), (60, [signal.SIGINT, signal.SIGINT])], ids=["late", "twice"]
+    ("drain", "signals"),
+    [(0.5, [signal.SIGTERM]), (60, [signal.SIGINT, signal.SIGINT])],
+    ids=["late", "twice"],
 )
 def test_answers_that_take_too_long_are_ended(stand, drain, signals, record_property) -> None:
     """When the time to drain is up, or at a second Ctrl-C, at once."""

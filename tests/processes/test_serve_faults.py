@@ -1,5 +1,6 @@
-"""Runtimes that die, hang, are slow or write rubbish behind the endpoint: nothing wrong is ever delivered, nobody waits
-for long, and all is well again when they are. Real processes; the runtimes are simulated, so every right text is known.
+"""Runtimes that die, hang, are slow or write rubbish behind the endpoint: nothing wrong is ever
+delivered, nobody waits for long, and all is well again when they are. Real processes; the runtimes
+are simulated, so every right text is known.
 """
 
 from __future__ import annotations
@@ -49,10 +50,11 @@ SERVICE = (
 SLACK = 10.0  # for a machine that is busy with other tests; every bound has it
 # An answer by the target alone, with a verdict for every step.
 ALONE = STEPS * (STEP_SECONDS + VERDICT_SECONDS)
-# A request to draft or judge is given up after the stall time, which is looked at once a second; one that is then asked
-# again can cost another one.
+# A request to draft or judge is given up after the stall time, which is looked at once a second;
+# one that is then asked again can cost another one.
 DEGRADED = ALONE + 2 * (STALL + 1) + SLACK
-# A target that hangs is known by two probes of 2 s, a second apart; what waits for it is given up after the stall time.
+# A target that hangs is known by two probes of 2 s, a second apart; what waits for it is given up
+# after the stall time.
 NOTICED = 2 * (2.0 + 1.0) + STALL + 1 + SLACK
 # A runtime that keeps failing is tried out 15 s after it failed last, and has 5 s for it.
 BACK = 15.0 + 1.0 + 5.0 + SLACK
@@ -62,12 +64,16 @@ BOUNDS = {
     ("target", False): NOTICED,
     ("target", True): SLOWED,
 }
-SLOW = {"target": 1.0, "draft": STALL + 1, "judge": STALL + 1}  # seconds that each request takes more
+SLOW = {
+    "target": 1.0,
+    "draft": STALL + 1,
+    "judge": STALL + 1,
+}  # seconds that each request takes more
 
 VICTIMS, TIMES = ("draft", "judge", "target"), ("start", "step", "verdict")
 FAULTS = ("killed", "stopped", "slowed", "garbage")
-# Garbage is in tests/integration too (test_properties.py, on the virtual clock, and test_serve.py), and
-# tests/e2e/test_serve_real_faults.py kills a draft.
+# Garbage is in tests/integration too (test_properties.py, on the virtual clock, and test_serve.py),
+# and tests/e2e/test_serve_real_faults.py kills a draft.
 CHOSEN = {(victim, fault, "verdict") for victim, fault in (
     ("draft", "stopped"), ("judge", "slowed"), ("judge", "killed"), ("target", "killed"),
 )}  # fmt: skip
@@ -118,7 +124,11 @@ def strike(runtime: Mortal, fault: str) -> Callable[[], None]:
     if fault == "stopped":
         runtime.send(signal.SIGSTOP)
         return lambda: runtime.send(signal.SIGCONT)
-    order = {"kind": "late", "seconds": SLOW[runtime.role]} if fault == "slowed" else {"kind": "garbage"}
+    order = (
+        {"kind": "late", "seconds": SLOW[runtime.role]}
+        if fault == "slowed"
+        else {"kind": "garbage"}
+    )
     runtime.fault(**order)
     return runtime.well
 
@@ -140,9 +150,15 @@ def assert_right(heard: Client) -> None:
 
 
 def assert_refused(heard: Client) -> None:
-    """An answer that could not be ended: what came of it is right, and it says that there is no more."""
+    """An answer that could not be ended: what came of it is right, and it says that there is no
+    more.
+    """
     assert not TRUTH.wrong(heard.question, heard.text, whole=False), heard
-    assert heard.error["type"] in ("server_error", "timeout_error") and not heard.finish and not heard.broken, heard
+    assert (
+        heard.error["type"] in ("server_error", "timeout_error")
+        and not heard.finish
+        and not heard.broken
+    ), heard
     assert heard.error["code"] in ("target_down", "target_failed", "target_timeout"), heard
     if heard.stream and heard.status == 200:
         assert heard.closed
@@ -152,7 +168,9 @@ def assert_refused(heard: Client) -> None:
 
 def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
     runtime = stand.runtimes["target"]
-    backend = RuntimeBackend("target", RuntimeClient(runtime.url, "target"), pocket_words().tokenizer)
+    backend = RuntimeBackend(
+        "target", RuntimeClient(runtime.url, "target"), pocket_words().tokenizer
+    )
 
     @sgl.function
     def program(s):
@@ -170,8 +188,12 @@ def test_rubbish_of_every_kind_is_told_from_an_answer(stand: Stand) -> None:
 
 
 @pytest.mark.timeout(400)
-@pytest.mark.parametrize(("victim", "fault", "when"), MATRIX, ids=["-".join(case) for case in MATRIX])
-def test_a_fault_is_survived(stand: Stand, victim: str, fault: str, when: str, record_property) -> None:
+@pytest.mark.parametrize(
+    ("victim", "fault", "when"), MATRIX, ids=["-".join(case) for case in MATRIX]
+)
+def test_a_fault_is_survived(
+    stand: Stand, victim: str, fault: str, when: str, record_property
+) -> None:
     until(lambda: stand.state() == "ready", BACK)
     under_way = [] if when == "start" else stand.some()
     the_moment(stand, victim, when, under_way)
@@ -215,7 +237,9 @@ def test_a_pause_costs_nobody_an_answer(stand: Stand) -> None:
 def assert_target_down(stand: Stand, asked: list[Client]) -> None:
     """Without a target everybody is sent away at once, and told so by ``/ready``."""
     for heard in asked:
-        assert_right(heard) if heard.finish else assert_refused(heard)  # the last step may have been there
+        assert_right(heard) if heard.finish else assert_refused(
+            heard
+        )  # the last step may have been there
     assert any(heard.error for heard in asked)
 
     def away() -> bool:
@@ -226,7 +250,11 @@ def assert_target_down(stand: Stand, asked: list[Client]) -> None:
 
     until(away, NOTICED)
     status, told = ready(stand.url)
-    assert status == 503 and told["roles"]["target"]["status"] == "down" and told["roles"]["target"]["reason"]
+    assert (
+        status == 503
+        and told["roles"]["target"]["status"] == "down"
+        and told["roles"]["target"]["reason"]
+    )
     assert metric(stand.url, "runtime_up", role="target") == 0
     for heard in stand.some():
         heard.end(SLACK)
@@ -235,7 +263,9 @@ def assert_target_down(stand: Stand, asked: list[Client]) -> None:
 
 
 def assert_degraded(stand: Stand, victim: str, fault: str, asked: list[Client]) -> None:
-    """Without draft or judge the target goes on alone, and ``/ready`` says so; what is slow is tried now and then."""
+    """Without draft or judge the target goes on alone, and ``/ready`` says so; what is slow is
+    tried now and then.
+    """
     for heard in asked:
         assert_right(heard)
     before = metric(stand.url, "degraded_requests_total")
@@ -252,16 +282,22 @@ def assert_degraded(stand: Stand, victim: str, fault: str, asked: list[Client]) 
     for heard in stand.some():
         assert_right(heard.end(DEGRADED))
         if fault != "slowed":
-            assert heard.about["degraded"] and heard.text == TRUTH.plain(heard.question), "the target alone"
+            assert heard.about["degraded"] and heard.text == TRUTH.plain(heard.question), (
+                "the target alone"
+            )
     if fault != "slowed":
-        assert report["roles"][victim]["status"] == "down" and report["roles"][victim]["reason"], report
+        assert report["roles"][victim]["status"] == "down" and report["roles"][victim]["reason"], (
+            report
+        )
         assert metric(stand.url, "runtime_up", role=victim) == 0
     assert metric(stand.url, "degraded_requests_total") > before
     assert metric(stand.url, "degraded_seconds", role=victim) > 0
 
 
 def assert_only_slower(stand: Stand, victim: str, asked: list[Client]) -> None:
-    """A target that is slow is waited for. Drafts that come late are not, and no good: the target writes all itself."""
+    """A target that is slow is waited for. Drafts that come late are not, and no good: the target
+    writes all itself.
+    """
     for heard in asked:
         assert_right(heard)
     if victim == "draft":
@@ -271,7 +307,9 @@ def assert_only_slower(stand: Stand, victim: str, asked: list[Client]) -> None:
 
 
 def whole_again(stand: Stand) -> float:
-    """Answers look ahead again, nothing runs on, and nothing was lost of the endpoint; seconds until that was so."""
+    """Answers look ahead again, nothing runs on, and nothing was lost of the endpoint; seconds
+    until that was so.
+    """
 
     def looks_ahead() -> bool:
         heard = [one.end(ALONE + SLACK) for one in stand.some()]
@@ -284,7 +322,12 @@ def whole_again(stand: Stand) -> float:
     until(looks_ahead, BACK, 0.2)
     seconds = time.monotonic() - began
     until(lambda: not any(stand.busy(role) for role in stand.runtimes), SLACK)
-    until(lambda: not any(metric(stand.url, "branches_running", role=role) for role in stand.runtimes), SLACK)
+    until(
+        lambda: (
+            not any(metric(stand.url, "branches_running", role=role) for role in stand.runtimes)
+        ),
+        SLACK,
+    )
     assert metric(stand.url, "answers_running") == 0
     assert stand.process.popen.poll() is None
     return seconds

@@ -1,7 +1,9 @@
-"""Many clients at once over simulated runtimes: every answer right, everybody served alike, and nothing left behind.
+"""Many clients at once over simulated runtimes: every answer right, everybody served alike, and
+nothing left behind.
 
-Three processes beside this one: ``lr-sglang simulate`` (all three roles), ``lr-sglang serve``, and the clients. They
-share the machine's cores, so the times are those of the endpoint with its load generator and its runtimes' HTTP.
+Three processes beside this one: ``lr-sglang simulate`` (all three roles), ``lr-sglang serve``, and
+the clients. They share the machine's cores, so the times are those of the endpoint with its load
+generator and its runtimes' HTTP.
 """
 
 from __future__ import annotations
@@ -31,9 +33,12 @@ STEPS, TOKENS, STEP_SECONDS = 4, 24, 2.0
 QUARTER = SECONDS / 4
 LIBUV_THREADS = 4  # uvloop's, all made when the first address is looked up
 
-# What the last part may have more than the second quarter, by the median. In a short run pools are not full yet.
+# What the last part may have more than the second quarter, by the median. In a short run pools are
+# not full yet.
 GROWN = 1.05 if FULL else 1.25
-MORE_MEMORY = (16 if FULL else 64) * 2**20  # records of requests, bounded by their number (reuse.py)
+MORE_MEMORY = (
+    16 if FULL else 64
+) * 2**20  # records of requests, bounded by their number (reuse.py)
 
 
 @dataclass
@@ -68,23 +73,44 @@ def clients() -> list[dict]:
     wishes = (None, None, {"depth": 2}, {"mode": "autoregressive"}, {"schedule": "sync"}, None)
     # They do not all come in one moment, nor do their answers end in one.
     steady = [{"name": f"steady {i}", "after": i * 0.02} for i in range(CLIENTS)]
-    others = [{"name": f"other {i}", "after": 2 * QUARTER, "until": 3 * QUARTER} for i in range(MORE)]
+    others = [
+        {"name": f"other {i}", "after": 2 * QUARTER, "until": 3 * QUARTER} for i in range(MORE)
+    ]
     return [{**who, "lookahead": wishes[i % len(wishes)]} for i, who in enumerate(steady + others)]
 
 
 @pytest.fixture(scope="module")
 def load(tmp_path_factory) -> Load:
     folder = tmp_path_factory.mktemp("load")
-    look = ("--steps", STEPS, "--step-tokens", TOKENS, "--step-seconds", STEP_SECONDS, "--judge-seconds", 0.4)
+    look = (
+        "--steps",
+        STEPS,
+        "--step-tokens",
+        TOKENS,
+        "--step-seconds",
+        STEP_SECONDS,
+        "--judge-seconds",
+        0.4,
+    )
     modes = ("--mode", "lookahead", "--mode", "autoregressive")
     places = ("--concurrency", PLACES, "--queue", QUEUE, "--depth", 3, *modes)
     with simulating(folder, *look) as runtimes, serving(folder, runtimes.urls, *places) as endpoint:
-        plan = {"url": endpoint.url, "model": endpoint.told["model"], "seconds": SECONDS, "clients": clients()}
-        with (folder / "plan.json").open("w+") as given, (folder / "answers.jsonl").open("w+") as answers:
+        plan = {
+            "url": endpoint.url,
+            "model": endpoint.told["model"],
+            "seconds": SECONDS,
+            "clients": clients(),
+        }
+        with (
+            (folder / "plan.json").open("w+") as given,
+            (folder / "answers.jsonl").open("w+") as answers,
+        ):
             json.dump(plan, given)
             given.seek(0)
             before = endpoint.usage()
-            crowd = subprocess.Popen([sys.executable, "-m", "tests.clients"], cwd=ROOT, stdin=given, stdout=answers)
+            crowd = subprocess.Popen(
+                [sys.executable, "-m", "tests.clients"], cwd=ROOT, stdin=given, stdout=answers
+            )
             try:
                 samples = watch(crowd, endpoint, runtimes)
                 crowd.wait(120)
@@ -95,7 +121,16 @@ def load(tmp_path_factory) -> Load:
         assert crowd.returncode == 0
         took = until(lambda: not any(in_flight(runtimes.urls).values()), 5)
         metrics = get(f"{endpoint.url}/metrics").text
-        return Load(told, before, samples, endpoint.usage(), in_flight(runtimes.urls), took, metrics, endpoint.log)
+        return Load(
+            told,
+            before,
+            samples,
+            endpoint.usage(),
+            in_flight(runtimes.urls),
+            took,
+            metrics,
+            endpoint.log,
+        )
 
 
 def watch(crowd: subprocess.Popen, endpoint: Process, runtimes: Process) -> list[Sample]:
@@ -109,7 +144,9 @@ def watch(crowd: subprocess.Popen, endpoint: Process, runtimes: Process) -> list
 
 
 def test_nothing_goes_wrong_but_what_is_promised(load):
-    wrong = [a for a in load.answers if a["error"] and (a["status"], a["error"]) != (429, "queue_full")]
+    wrong = [
+        a for a in load.answers if a["error"] and (a["status"], a["error"]) != (429, "queue_full")
+    ]
     assert not wrong, [(a["client"], a["status"], a["error"]) for a in wrong[:5]]
     assert len(load.good) > CLIENTS
     assert not [line for line in load.log if line["level"] == "error" or "where" in line]
@@ -139,9 +176,11 @@ def test_every_answer_is_right(load):
 
 
 def test_nothing_leaks(load):
-    """The first quarter fills pools; the one with more clients, and the last, must not need more for good.
+    """The first quarter fills pools; the one with more clients, and the last, must not need more
+    for good.
 
-    A pool makes a thread when all that it has are at work: how many it has at a time, up to its size, is chance.
+    A pool makes a thread when all that it has are at work: how many it has at a time, up to its
+    size, is chance.
     """
     early = [s for s in load.samples if QUARTER <= s.at < 2 * QUARTER]
     late = [s for s in load.samples if s.at >= 3.2 * QUARTER]
@@ -165,14 +204,22 @@ def test_nothing_leaks(load):
 
 def test_nothing_is_left_at_the_end(load):
     assert not any(load.left.values()) and load.seconds_to_nothing < 5
-    gauges = dict(line.rsplit(" ", 1) for line in load.metrics.splitlines() if not line.startswith("#"))
-    assert float(gauges["lr_sglang_answers_running"]) == float(gauges["lr_sglang_requests_waiting"]) == 0
+    gauges = dict(
+        line.rsplit(" ", 1) for line in load.metrics.splitlines() if not line.startswith("#")
+    )
+    assert (
+        float(gauges["lr_sglang_answers_running"])
+        == float(gauges["lr_sglang_requests_waiting"])
+        == 0
+    )
     assert all(float(gauges[f'lr_sglang_branches_running{{role="{role}"}}']) == 0 for role in ROLES)
     assert load.after.sockets <= max(sample.usage.sockets for sample in load.samples)
 
 
 def test_everybody_is_served_alike(load):
-    """First come, first served: no steady client waits much longer than the others, or gets much less."""
+    """First come, first served: no steady client waits much longer than the others, or gets much
+    less.
+    """
     firsts = defaultdict(list)
     for answer in load.good:
         if answer["client"].startswith("steady"):
@@ -185,15 +232,20 @@ def test_everybody_is_served_alike(load):
 
 
 def test_how_long_the_first_step_takes(load, record_property, capsys):
-    """A figure, and what no machine that is alive exceeds: the queue, and two answers before this one."""
+    """A figure, and what no machine that is alive exceeds: the queue, and two answers before this
+    one.
+    """
     first = sorted(answer["times"][0] for answer in load.good)
     middle, worst = statistics.median(first), first[int(0.99 * len(first))]
     record_property("time_to_first_step_p99", worst)
     summary = (
-        f"{len(load.good)} answers in {SECONDS} s, {sum(a['status'] == 429 for a in load.answers)} x 429; "
+        f"{len(load.good)} answers in {SECONDS} s, "
+        f"{sum(a['status'] == 429 for a in load.answers)} x 429; "
         f"time to first step, the queue included: median {middle:.2f} s, p99 {worst:.2f} s; "
-        f"memory {load.samples[0].usage.memory / 2**20:.0f} to {load.after.memory / 2**20:.0f} MiB, at most "
-        f"{max(s.usage.threads for s in load.samples)} threads and {max(s.usage.files for s in load.samples)} files; "
+        f"memory {load.samples[0].usage.memory / 2**20:.0f} to {load.after.memory / 2**20:.0f} "
+        "MiB, at most "
+        f"{max(s.usage.threads for s in load.samples)} threads and "
+        f"{max(s.usage.files for s in load.samples)} files; "
         f"load of the machine {os.getloadavg()[0]:.0f}"
     )
     with capsys.disabled():

@@ -1,4 +1,6 @@
-"""What the endpoint adds to a step, over simulated runtimes: the benchmark's two ways, side by side."""
+"""What the endpoint adds to a step, over simulated runtimes: the benchmark's two ways, side by
+side.
+"""
 
 from __future__ import annotations
 

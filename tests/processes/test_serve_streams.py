@@ -1,4 +1,6 @@
-"""Very many streams open at once over simulated runtimes: a thousand with LR_SGLANG_FULL=1, a tenth of them without."""
+"""Very many streams open at once over simulated runtimes: a thousand with LR_SGLANG_FULL=1, a tenth
+of them without.
+"""
 
 from __future__ import annotations
 
@@ -16,34 +18,80 @@ from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Truth, get, serving, simulating
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
-STREAMS, STEP_SECONDS, OPENED = (1000, 20.0, 10.0) if FULL else (100, 3.0, 1.5)  # the latter: seconds to open them in
+STREAMS, STEP_SECONDS, OPENED = (
+    (1000, 20.0, 10.0) if FULL else (100, 3.0, 1.5)
+)  # the latter: seconds to open them in
 STEPS, TOKENS = 2, 24
-LATEST = 1.2  # first pieces, in step times; a machine that is busy with other tests takes its own time for short steps
+# first pieces, in step times; a machine that is busy with other tests takes its own time for short
+# steps
+LATEST = 1.2
 
 
 @pytest.mark.parametrize("processes", [1, 2] if FULL else [1])
 def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     files()  # as many for the runtimes and the clients, too
-    look = ("--steps", STEPS, "--step-tokens", TOKENS, "--step-seconds", STEP_SECONDS, "--judge-seconds", 0.2)
-    places = ("--concurrency", STREAMS, "--queue", 0, "--depth", 3, "--mode", "lookahead", "--processes", processes)
+    look = (
+        "--steps",
+        STEPS,
+        "--step-tokens",
+        TOKENS,
+        "--step-seconds",
+        STEP_SECONDS,
+        "--judge-seconds",
+        0.2,
+    )
+    places = (
+        "--concurrency",
+        STREAMS,
+        "--queue",
+        0,
+        "--depth",
+        3,
+        "--mode",
+        "lookahead",
+        "--processes",
+        processes,
+    )
     who = [{"name": f"stream {i}", "after": i * OPENED / STREAMS} for i in range(STREAMS)]
     threads = memory = 0
     most = 0.0
     used = {"clients": 0.0, "runtimes": 0.0, "endpoint": 0.0}  # seconds of CPU
-    with simulating(tmp_path, *look) as runtimes, serving(tmp_path, runtimes.urls, *places) as endpoint:
-        plan = {"url": endpoint.url, "model": endpoint.told["model"], "seconds": 600, "questions": 1, "clients": who}
+    with (
+        simulating(tmp_path, *look) as runtimes,
+        serving(tmp_path, runtimes.urls, *places) as endpoint,
+    ):
+        plan = {
+            "url": endpoint.url,
+            "model": endpoint.told["model"],
+            "seconds": 600,
+            "questions": 1,
+            "clients": who,
+        }
         (tmp_path / "plan.json").write_text(json.dumps(plan))
-        with (tmp_path / "plan.json").open() as given, (tmp_path / "answers.jsonl").open("w+") as told:
-            crowd = subprocess.Popen([sys.executable, "-m", "tests.clients"], cwd=ROOT, stdin=given, stdout=told)
+        with (
+            (tmp_path / "plan.json").open() as given,
+            (tmp_path / "answers.jsonl").open("w+") as told,
+        ):
+            crowd = subprocess.Popen(
+                [sys.executable, "-m", "tests.clients"], cwd=ROOT, stdin=given, stdout=told
+            )
             try:
                 while crowd.poll() is None:
                     metrics = get(f"{endpoint.url}/metrics").text.splitlines()
-                    gauges = dict(line.rsplit(" ", 1) for line in metrics if not line.startswith("#"))
+                    gauges = dict(
+                        line.rsplit(" ", 1) for line in metrics if not line.startswith("#")
+                    )
                     most = max(most, float(gauges["lr_sglang_answers_running"]))
-                    parts = [psutil.Process(endpoint.pid), *psutil.Process(endpoint.pid).children(recursive=True)]
+                    parts = [
+                        psutil.Process(endpoint.pid),
+                        *psutil.Process(endpoint.pid).children(recursive=True),
+                    ]
                     threads = max(threads, *(part.num_threads() for part in parts))
                     memory = max(memory, sum(part.memory_full_info().pss for part in parts))
-                    used |= {"clients": _seconds([psutil.Process(crowd.pid)]), "endpoint": _seconds(parts)}
+                    used |= {
+                        "clients": _seconds([psutil.Process(crowd.pid)]),
+                        "endpoint": _seconds(parts),
+                    }
                     used["runtimes"] = _seconds([psutil.Process(runtimes.pid)])
                     time.sleep(STEP_SECONDS / 20)
             finally:
@@ -62,9 +110,12 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     record_property("first_piece", first)
     calls = [(line["cpu_ms_per_call"], line["calls"]) for line in cost]
     summary = (
-        f"{STREAMS} streams at once, {processes} process(es): first piece after {first:.3f} step times at most, "
-        f"{threads} threads in one, {memory / 2**20:.0f} MiB in all; ms of CPU a call, and calls: {calls}; "
-        f"seconds of CPU: { {who: round(seconds, 1) for who, seconds in used.items()} }; load {os.getloadavg()[0]:.0f}"
+        f"{STREAMS} streams at once, {processes} process(es): first piece after {first:.3f} "
+        "step times at most, "
+        f"{threads} threads in one, {memory / 2**20:.0f} MiB in all; ms of CPU a call, and "
+        f"calls: {calls}; "
+        f"seconds of CPU: { {who: round(seconds, 1) for who, seconds in used.items()} }; load "
+        f"{os.getloadavg()[0]:.0f}"
     )
     with capsys.disabled():
         sys.stdout.write(f"\n{summary}\n")

@@ -17,16 +17,28 @@ from tests.unit.test_report import reference, write
 
 SCRIPT = "</script><script>window.hit=1</script>"
 NASTY = f"{SCRIPT}<img src=x onerror='window.hit=1'>\u2028%SCRIPT% <!-- &amp; \ud83d \x1b[1m"
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 
 
 def nasty(records):
     """A model, and a file of questions, that mean harm."""
     for record in records:
-        record |= {"question": NASTY, "gold": NASTY, "answer": NASTY, "text": NASTY, "question_id": "id " + NASTY}
+        record |= {
+            "question": NASTY,
+            "gold": NASTY,
+            "answer": NASTY,
+            "text": NASTY,
+            "question_id": "id " + NASTY,
+        }
         record["config"]["runtimes"]["target"]["model"] = NASTY
         for step in record["steps"]:
-            step |= {"text": NASTY, "target_text": NASTY, "draft_texts": [NASTY] * len(step["draft_texts"])}
+            step |= {
+                "text": NASTY,
+                "target_text": NASTY,
+                "draft_texts": [NASTY] * len(step["draft_texts"]),
+            }
             for verdict in step["verdicts"]:
                 verdict["reason"] = NASTY
     return records
@@ -50,7 +62,9 @@ def test_the_page_of_several_folders_is_beside_them(tmp_path):
 
 
 def scripts(text):
-    return dict(re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S))
+    return dict(
+        re.findall(r'<script type="application/json" id="(\w+)">(.*?)</script>', text, re.S)
+    )
 
 
 # -- the file
@@ -64,9 +78,13 @@ def test_the_page_holds_every_answer(tmp_path):
     index = json.loads(found.pop("index"))
     assert len(found) == len(index["records"]) == 16
     assert [g["mode"] for g in index["groups"]] == ["autoregressive", "lookahead"]
-    first = json.loads(found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"])
+    first = json.loads(
+        found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"]
+    )
     assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]["text"]
-    assert [one["ended"] for one in first["branches"] if one["role"] == "path"][-1] == first["seconds"]
+    assert [one["ended"] for one in first["branches"] if one["role"] == "path"][-1] == first[
+        "seconds"
+    ]
     fact = index["groups"][0]["facts"][0]
     assert fact[0] == "accuracy" and fact[1].endswith(" %") and fact[2].startswith("(")
 
@@ -75,11 +93,15 @@ def test_the_page_names_no_other_host(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
     view(folder)
     text = (folder / "view.html").read_text()
-    assert set(re.findall(r"\w+://[^\s\"']+", text)) == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert set(re.findall(r"\w+://[^\s\"']+", text)) == {
+        "http://www.w3.org/2000/svg"
+    }  # a name, never fetched
     assert "default-src 'none'" in text
 
 
-@pytest.mark.parametrize("text", ["</script>", "<!--<script>", "]]>", "\u2028", "\ud800", "&lt;", "%INDEX%"])
+@pytest.mark.parametrize(
+    "text", ["</script>", "<!--<script>", "]]>", "\u2028", "\ud800", "&lt;", "%INDEX%"]
+)
 def test_no_text_gets_out_of_its_element(text):
     made = inert({"a": text})
     assert not set("<>&\u2028\u2029") & set(made)
@@ -103,7 +125,12 @@ def test_a_failed_write_leaves_nothing(tmp_path):
 def test_a_folder_whose_name_is_no_text(tmp_path):
     folder = reference(tmp_path / "caf\udce9", 1)
     assert view(folder, "--output", tmp_path / "view.html").exit_code == 0
-    assert CliRunner().invoke(cli, ["report", str(folder), "--output", str(tmp_path / "report.txt")]).exit_code == 0
+    assert (
+        CliRunner()
+        .invoke(cli, ["report", str(folder), "--output", str(tmp_path / "report.txt")])
+        .exit_code
+        == 0
+    )
 
 
 def test_answers_without_steps_are_shown_whole(tmp_path):
@@ -144,7 +171,9 @@ class Seen:
         self.asked, self.wrong = [], []
         self.page.on("request", lambda request: self.asked.append(request.url))
         self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on("console", lambda said: self.wrong.append(said.text) if said.type == "error" else None)
+        self.page.on(
+            "console", lambda said: self.wrong.append(said.text) if said.type == "error" else None
+        )
         self.page.goto(f"file://{path}")
         self.page.wait_for_selector("#detail h2", state="attached")
 
@@ -204,7 +233,8 @@ def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
     assert step.locator(".version[data-state=accepted], .version[data-state=kept]").count() == 1
     assert re.search(
-        r"^The judge: the two versions (do not )?mean the same, after 40 ms\.", step.locator(".words").inner_text()
+        r"^The judge: the two versions (do not )?mean the same, after 40 ms\.",
+        step.locator(".words").inner_text(),
     )
 
 
@@ -216,14 +246,19 @@ def test_a_branch_in_the_timeline_leads_to_its_step(seen):
     assert box["height"] == 16 + 18 * found.locator(".timeline li").evaluate_all(
         "all => all.reduce((sum, one) => sum + Number(one.style.flexGrow), 0)"
     )
-    canvas.click(position={"x": box["width"] - 4, "y": box["height"] - 9})  # the end of the critical path
+    canvas.click(
+        position={"x": box["width"] - 4, "y": box["height"] - 9}
+    )  # the end of the critical path
     assert found.locator(".step[aria-selected=true]").count() == 1
     assert canvas.get_attribute("title")
 
 
 def test_figures_stay_in_their_cards_on_a_phone(seen):
     found = seen(synthetic.run(Truth(), 4, 2), width=390, height=844).page
-    out = "all => all.filter(e => e.getBoundingClientRect().right > e.closest('.card').getBoundingClientRect().right)"
+    out = (
+        "all => all.filter(e => e.getBoundingClientRect().right > "
+        "e.closest('.card').getBoundingClientRect().right)"
+    )
     assert found.locator(".card dd").count() > 4
     for part in (".card dd", ".card small"):
         assert not found.locator(part).evaluate_all(f"{out}.length")
@@ -233,7 +268,10 @@ def test_a_final_answer_is_a_box(seen):
     records = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
     for step in records[0]["steps"]:
         step["text"] = "So it is \\boxed{\\frac{1}{2}}."
-        step |= {"target_text": step["text"], "draft_texts": [step["text"]] * len(step["draft_texts"])}
+        step |= {
+            "target_text": step["text"],
+            "draft_texts": [step["text"]] * len(step["draft_texts"]),
+        }
     found = seen(records).page
     assert set(found.locator(".step .text .boxed").all_text_contents()) == {"\\frac{1}{2}"}
     assert "boxed" not in found.locator("#steps").text_content()

@@ -1,6 +1,8 @@
-"""Python imports this when it starts, in every process of the tests, for ``.ci/run`` has this folder in PYTHONPATH.
+"""Python imports this when it starts, in every process of the tests, for ``.ci/run`` has this
+folder in PYTHONPATH.
 
-If Python crashes there, in a server or one of its children too, the trace of its threads is in LR_SGLANG_CRASH_FILE.
+If Python crashes there, in a server or one of its children too, the trace of its threads is in
+LR_SGLANG_CRASH_FILE.
 """
 
 import faulthandler
@@ -12,9 +14,11 @@ plain = faulthandler.enable
 
 
 class Watch:
-    """A finder that finds nothing. tvm_ffi, which SGLang imports, puts a handler of its own in the place of Python's.
+    """A finder that finds nothing. tvm_ffi, which SGLang imports, puts a handler of its own in the
+    place of Python's.
 
-    What that says goes to standard error, which pytest captures and a log keeps to itself. There is no switch.
+    What that says goes to standard error, which pytest captures and a log keeps to itself. There is
+    no switch.
     """
 
     done = False
@@ -29,7 +33,9 @@ class Watch:
 def leave_traces(path):
     """From now on, wherever others would have them."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    crashes = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 100)  # out of the way of what a process opens
+    crashes = fcntl.fcntl(
+        opened, fcntl.F_DUPFD_CLOEXEC, 100
+    )  # out of the way of what a process opens
     os.close(opened)
 
     def enable(file=None, all_threads=True, **more):

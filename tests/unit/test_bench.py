@@ -1,4 +1,6 @@
-"""The benchmark: what it varies, in which order it measures, and which servers that takes. Nothing is started."""
+"""The benchmark: what it varies, in which order it measures, and which servers that takes. Nothing
+is started.
+"""
 
 import dataclasses
 import itertools
@@ -108,7 +110,10 @@ def test_a_mode_has_only_what_it_has_a_use_for():
     assert sweeps.of_mode(point, "lookahead+sd") == ("lookahead+sd", point)
     assert sweeps.of_mode(point, "lossless") == ("lossless", {"depth": 2, "concurrency": 2})
     assert sweeps.of_mode({"sd-tokens": 0}, "sd") == ("autoregressive", {})
-    assert sweeps.of_mode({"sd-tokens": 0, "depth": 3}, "lookahead+sd") == ("lookahead", {"depth": 3})
+    assert sweeps.of_mode({"sd-tokens": 0, "depth": 3}, "lookahead+sd") == (
+        "lookahead",
+        {"depth": 3},
+    )
 
 
 # -- order
@@ -124,13 +129,25 @@ kinds = st.tuples(st.sampled_from((1, 2, 8)), st.sampled_from("xy"))
 sizes = st.fixed_dictionaries({"x": st.integers(0, 40), "y": st.integers(0, 9)})
 
 
-@given(st.lists(st.lists(kinds, max_size=4), min_size=3, max_size=3), sizes, st.integers(0, 5), st.booleans())
+@given(
+    st.lists(st.lists(kinds, max_size=4), min_size=3, max_size=3),
+    sizes,
+    st.integers(0, 5),
+    st.booleans(),
+)
 def test_every_variant_makes_every_sample_once(shapes, sizes, seed, blocks):
     sets = [[Named(f"{n}{v}", *kind) for v, kind in enumerate(of)] for n, of in enumerate(shapes)]
     items = {task: tuple(f"{task}{n}" for n in range(size)) for task, size in sizes.items()}
     stretches = (order.in_blocks if blocks else order.together)(sets, items, seed)
-    made = Counter((turn.variant, item) for stretch in stretches for turn in stretch.turns for item in turn.items)
-    assert made == Counter((variant, item) for of in sets for variant in of for item in items[variant.task])
+    made = Counter(
+        (turn.variant, item)
+        for stretch in stretches
+        for turn in stretch.turns
+        for item in turn.items
+    )
+    assert made == Counter(
+        (variant, item) for of in sets for variant in of for item in items[variant.task]
+    )
     for stretch in stretches:
         assert {int(turn.variant.name[0]) for turn in stretch.turns} <= set(stretch.servers)
     assert (order.in_blocks if blocks else order.together)(sets, items, seed) == stretches
@@ -159,7 +176,11 @@ def test_several_at_a_time_have_blocks_that_are_reversed():
 
 def test_servers_that_cannot_be_up_together_take_turns():
     found = order.in_blocks([[Named("a"), Named("b")], [Named("c")]], {"x": tuple(range(6))}, 0)
-    assert [stretch.servers for stretch in found] == [(0,), (1,), (0,)]  # the second stays up: A B B A
+    assert [stretch.servers for stretch in found] == [
+        (0,),
+        (1,),
+        (0,),
+    ]  # the second stays up: A B B A
     assert [len(stretch.turns) for stretch in found] == [6, 6, 6]
     items = [{turn.items[0] for turn in stretch.turns} for stretch in found]
     assert items == [{0, 1, 2}, set(range(6)), {3, 4, 5}]
@@ -177,7 +198,10 @@ def setting(modes=ALL, sweep=(), **more):
 def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
     found = variants(setting())
     assert {v.key for v in found} == {
-        *(("sampled", mode) for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd", "auto")),
+        *(
+            ("sampled", mode)
+            for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd", "auto")
+        ),
         ("greedy", "autoregressive"),
         ("greedy", "lossless"),
     }
@@ -229,15 +253,21 @@ def test_drafted_tokens_with_and_without_lookahead():
 def test_drafts_of_a_deployment_without_a_token_layer():
     made = setting(("autoregressive", "lookahead"))
     bare = made.plan.deployment.replace(
-        runtimes={role: Runtime(model=one.model) for role, one in made.plan.deployment.runtimes.items()}
+        runtimes={
+            role: Runtime(model=one.model) for role, one in made.plan.deployment.runtimes.items()
+        }
     )
-    made = dataclasses.replace(made, plan=dataclasses.replace(made.plan, deployment=bare, modes=("sd",)))
+    made = dataclasses.replace(
+        made, plan=dataclasses.replace(made.plan, deployment=bare, modes=("sd",))
+    )
     with pytest.raises(ConfigError, match="no runtime has a token layer"):
         variants(dataclasses.replace(made, points=({"sd-tokens": 3},)))
 
 
 def test_servers_that_two_sets_would_start_alike_have_room_for_both():
-    sets = servers.server_sets(variants(setting(concurrency=(1, 8), points=({}, {"sd-tokens": 4, "width": 3}))))
+    sets = servers.server_sets(
+        variants(setting(concurrency=(1, 8), points=({}, {"sd-tokens": 4, "width": 3})))
+    )
     plain, layered = (servers.needed(of, [one for of in sets for one in of]) for of in sets[:2])
     assert plain.runtimes["draft"].max_running_requests > 8 * 3
     assert plain.runtimes["draft"] == layered.runtimes["draft"]
@@ -248,7 +278,8 @@ def test_servers_that_two_sets_would_start_alike_have_room_for_both():
 def test_names_of_folders_are_names_of_folders():
     found = variants(
         dataclasses.replace(
-            setting(("lookahead",), ["verifier=judge,random:0.5"]), tasks={"reasoning-gym:x": "", "../a.py:T": ""}
+            setting(("lookahead",), ["verifier=judge,random:0.5"]),
+            tasks={"reasoning-gym:x": "", "../a.py:T": ""},
         )
     )
     assert len({v.folder for v in found}) == 4
@@ -267,7 +298,10 @@ def on_gpus(**roles):
     heads = {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b", "judge": "dummy:qwen2.5-7b"}
     return Deployment(
         "gpus",
-        {role: Runtime(model=heads[role], gpus=of, tensor_parallel=len(of)) for role, of in roles.items()},
+        {
+            role: Runtime(model=heads[role], gpus=of, tensor_parallel=len(of))
+            for role, of in roles.items()
+        },
     )
 
 
@@ -312,13 +346,20 @@ def test_tables_say_who_had_more_gpus(tmp_path):
             one["config"] |= {"fair": "2 replicas on 2 GPUs"} if mode == "autoregressive" else {}
         write(tmp_path / mode, found)
     made = reports.make(collection.read([tmp_path]))
-    assert any("2 replicas on 2 GPUs" in cell for table in made.tables for row in table.rows for cell in row)
+    assert any(
+        "2 replicas on 2 GPUs" in cell
+        for table in made.tables
+        for row in table.rows
+        for cell in row
+    )
     assert all(m.speed for m in made.measures if m.group.mode == "lookahead")
 
 
 def write(folder, records):
     folder.mkdir()
-    (folder / "records.jsonl").write_text("".join(json.dumps(one) + "\n" for one in records), "utf-8")
+    (folder / "records.jsonl").write_text(
+        "".join(json.dumps(one) + "\n" for one in records), "utf-8"
+    )
 
 
 # -- servers
@@ -362,7 +403,11 @@ def call(tmp_path, monkeypatch):
 
 
 def made(folder):
-    lines = [line for path in folder.glob("*/records.jsonl") for line in path.read_text("utf-8").splitlines()]
+    lines = [
+        line
+        for path in folder.glob("*/records.jsonl")
+        for line in path.read_text("utf-8").splitlines()
+    ]
     return [json.loads(line) for line in lines]
 
 
@@ -372,7 +417,12 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     records = made(tmp_path / "out")
     assert (
         len(records)
-        == len({(r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"]) for r in records})
+        == len(
+            {
+                (r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"])
+                for r in records
+            }
+        )
         == 28
     )
     assert {r["question_id"] for r in records} == {"pocket-0001", "pocket-0002"}
@@ -386,7 +436,18 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
 
 
 def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
-    asked = ("--limit", 1, "--modes", "autoregressive", "--temperature", 0, "--seed", 0, "--output", tmp_path / "out")
+    asked = (
+        "--limit",
+        1,
+        "--modes",
+        "autoregressive",
+        "--temperature",
+        0,
+        "--seed",
+        0,
+        "--output",
+        tmp_path / "out",
+    )
     assert call(*asked).exit_code == 0
     command = json.loads((tmp_path / "out" / "run.json").read_text())["command"]
     assert (command["temperature"], command["seed"], command["limit"]) == (0, 0, 1)
@@ -396,17 +457,24 @@ def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
 def test_the_lossless_mode_brings_its_baseline_along(call, tmp_path):
     result = call("--limit", 1, "--modes", "lossless", "--output", tmp_path / "out")
     assert result.exit_code == 0, result.output
-    assert sorted(record["mode"] for record in made(tmp_path / "out")) == ["autoregressive", "lossless"]
+    assert sorted(record["mode"] for record in made(tmp_path / "out")) == [
+        "autoregressive",
+        "lossless",
+    ]
 
 
 def test_a_plan_that_cannot_be_written_is_named(call, tmp_path):
     (tmp_path / "out" / "run.json").mkdir(parents=True)
     result = call("--limit", 1, "--modes", "autoregressive", "--output", tmp_path / "out")
-    assert result.exit_code == 1 and "run.json: cannot be written" in " ".join(result.output.split())
+    assert result.exit_code == 1 and "run.json: cannot be written" in " ".join(
+        result.output.split()
+    )
 
 
 def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
-    """A policy that adapts would begin with times of servers that were cold, and in one of its settings only."""
+    """A policy that adapts would begin with times of servers that were cold, and in one of its
+    settings only.
+    """
     seen = defaultdict(list)
     run = Runner.run
 
@@ -426,15 +494,33 @@ def test_caches_are_emptied_between_modes_and_only_then(call, tmp_path, monkeypa
     monkeypatch.setattr(transport, "get", lambda path: (seen.append(path), get(path))[1])
     done = call("--limit", 3, "--modes", "autoregressive,lookahead", "--output", tmp_path / "a")
     assert done.exit_code == 0, done.output
-    assert seen.count("/flush_cache") == 5  # A B|B A|A B: of six turns one follows its like, or none does
+    assert (
+        seen.count("/flush_cache") == 5
+    )  # A B|B A|A B: of six turns one follows its like, or none does
     seen.clear()
-    done = call("--limit", 4, "--modes", "autoregressive,lookahead", "--concurrency", 2, "--output", tmp_path / "b")
+    done = call(
+        "--limit",
+        4,
+        "--modes",
+        "autoregressive,lookahead",
+        "--concurrency",
+        2,
+        "--output",
+        tmp_path / "b",
+    )
     assert done.exit_code == 0, done.output
     assert seen.count("/flush_cache") == 2
 
 
 def test_going_on(call, tmp_path):
-    out = ("--output", tmp_path / "out", "--modes", "autoregressive,lookahead", "--sweep", "depth=1,2")
+    out = (
+        "--output",
+        tmp_path / "out",
+        "--modes",
+        "autoregressive,lookahead",
+        "--sweep",
+        "depth=1,2",
+    )
     assert call("--limit", 1, *out).exit_code == 0
     refused = call("--limit", 2, *out)
     assert refused.exit_code and "--resume" in refused.output
@@ -450,7 +536,9 @@ def test_going_on(call, tmp_path):
     }
     assert call("--limit", 1, "--modes", "autoregressive").exit_code == 0
     newest = call("--limit", 2, "--modes", "autoregressive", "--resume")
-    assert newest.exit_code == 0 and "1 of 2 samples are done already" in newest.output, newest.output
+    assert newest.exit_code == 0 and "1 of 2 samples are done already" in newest.output, (
+        newest.output
+    )
     other = call("--limit", 2, *out, "--resume", "--temperature", "0.7")
     assert other.exit_code and "another configuration" in other.output
 
@@ -464,7 +552,15 @@ def test_another_question_of_the_same_name_is_refused(call, tmp_path):
 
 
 def test_several_at_a_time_and_several_settings(call, tmp_path):
-    options = ("--modes", "autoregressive,lookahead", "--concurrency", "1,2", "--sweep", "depth=2,4", "--json")
+    options = (
+        "--modes",
+        "autoregressive,lookahead",
+        "--concurrency",
+        "1,2",
+        "--sweep",
+        "depth=2,4",
+        "--json",
+    )
     done = call("--limit", 3, *options, "--output", tmp_path / "out")
     assert done.exit_code == 0, done.output
     groups = json.loads(done.stdout)["groups"]
@@ -498,22 +594,47 @@ def test_a_clear_stop(call, tmp_path, monkeypatch):
 
 def test_the_papers_table(call):
     result = call(
-        "--paper", "table1", "--deployment", "qwen3-4gpu", "--task", "gsm8k", "--task", "humaneval", "--print", "--json"
+        "--paper",
+        "table1",
+        "--deployment",
+        "qwen3-4gpu",
+        "--task",
+        "gsm8k",
+        "--task",
+        "humaneval",
+        "--print",
+        "--json",
     )
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
     assert plan["samples"] == (100 + 164) * 16 * 4
-    assert {name.split("/")[1] for name in plan["variants"]} == {"autoregressive", "sd", "lookahead", "lookahead+sd"}
+    assert {name.split("/")[1] for name in plan["variants"]} == {
+        "autoregressive",
+        "sd",
+        "lookahead",
+        "lookahead+sd",
+    }
     for one in plan["variants"].values():
         assert one["config"]["limits"]["max_tokens"] == 37 * 1024
         assert one["config"]["sampling"] | {"seed": 0} == {
             **{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "seed": 0}
         }
     deepseek = call(
-        "--paper", "table1", "--deployment", "deepseek-4gpu", "--task", "gsm8k", "--limit", 1, "--print", "--json"
+        "--paper",
+        "table1",
+        "--deployment",
+        "deepseek-4gpu",
+        "--task",
+        "gsm8k",
+        "--limit",
+        1,
+        "--print",
+        "--json",
     )
     plan = json.loads(deepseek.stdout)
-    assert {one["config"]["limits"]["max_tokens"] for one in plan["variants"].values()} == {32 * 1024}
+    assert {one["config"]["limits"]["max_tokens"] for one in plan["variants"].values()} == {
+        32 * 1024
+    }
     assert not call.servers.started
 
 
@@ -521,7 +642,14 @@ def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
     """Nobody can give a server that runs a token layer."""
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
     plan = call(
-        "--target", "http://localhost:1", "--draft", "http://localhost:2", "--judge", "target", "--print", "--json"
+        "--target",
+        "http://localhost:1",
+        "--draft",
+        "http://localhost:2",
+        "--judge",
+        "target",
+        "--print",
+        "--json",
     )
     assert plan.exit_code == 0, plan.output
     found = {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]}
@@ -541,7 +669,9 @@ def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
-    up = Deployment("x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}).to_dict()
+    up = Deployment(
+        "x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}
+    ).to_dict()
     about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
     launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
     plan = call("--attach", "x", "--print", "--json")
@@ -582,7 +712,9 @@ def test_what_cannot_be(call, arguments, said):
 
 
 def test_random_weights_are_given_their_acceptance(call):
-    result = call("--dummy-weights", "--alpha", "0.4,0.8", "--sweep", "depth=1,3", "--print", "--json")
+    result = call(
+        "--dummy-weights", "--alpha", "0.4,0.8", "--sweep", "depth=1,3", "--print", "--json"
+    )
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
     ahead = [one["config"] for one in plan["variants"].values() if one["config"]["lookahead"]]
@@ -590,12 +722,16 @@ def test_random_weights_are_given_their_acceptance(call):
         (d, f"oracle:{a}") for d in (1, 3) for a in ("0.4", "0.8")
     }
     assert all(c["lookahead"]["half_sentence_guard"] is False for c in ahead)
-    assert all((c["sampling"]["top_p"], c["sampling"]["top_k"]) == (1.0, -1) for c in ahead), "no vocabulary is sorted"
+    assert all((c["sampling"]["top_p"], c["sampling"]["top_k"]) == (1.0, -1) for c in ahead), (
+        "no vocabulary is sorted"
+    )
     assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
 
 
 def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
-    result = call("--dummy-weights", "--modes", "all", "--token-layer", "ngram", "--print", "--json")
+    result = call(
+        "--dummy-weights", "--modes", "all", "--token-layer", "ngram", "--print", "--json"
+    )
     assert result.exit_code == 0, result.output
     modes = {one["config"]["mode"] for one in json.loads(result.stdout)["variants"].values()}
     assert modes == {"autoregressive", "sd", "lookahead", "lookahead+sd", "auto"}
@@ -604,18 +740,24 @@ def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
 @pytest.mark.parametrize(
     ("layered", "modes"), [(False, {"autoregressive", "lookahead"}), (True, {"sd", "lookahead+sd"})]
 )
-def test_random_weights_that_are_up_are_asked_where_they_are(call, monkeypatch, tmp_path, layered, modes):
+def test_random_weights_that_are_up_are_asked_where_they_are(
+    call, monkeypatch, tmp_path, layered, modes
+):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"dummy:pocket-{role}")
     roles = ("target", "draft", "judge")
-    up = Deployment("x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}).to_dict()
+    up = Deployment(
+        "x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}
+    ).to_dict()
     about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
     launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
     asked = call("--dummy-weights", "--attach", "x", "--print", "--json")
     assert asked.exit_code == 0, asked.output
     configs = [one["config"] for one in json.loads(asked.stdout)["variants"].values()]
     assert {config["mode"] for config in configs} == modes
-    assert {config["lookahead"]["verifier"] for config in configs if config["lookahead"]} == {"oracle:0.63"}
+    assert {config["lookahead"]["verifier"] for config in configs if config["lookahead"]} == {
+        "oracle:0.63"
+    }
     assert call("--dummy-weights", "--attach", "x", "--flag", "x=1", "--print").exit_code
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: "Qwen/Qwen3-8B")
     refused = call("--dummy-weights", "--attach", "x", "--print")
@@ -623,7 +765,16 @@ def test_random_weights_that_are_up_are_asked_where_they_are(call, monkeypatch, 
 
 
 def test_a_simulated_acceptance_is_said_with_the_figures(call):
-    asked = ("--dummy-weights", "--modes", "sd", "--token-layer", "ngram", "--sd-accept-length", "2.5", "--print")
+    asked = (
+        "--dummy-weights",
+        "--modes",
+        "sd",
+        "--token-layer",
+        "ngram",
+        "--sd-accept-length",
+        "2.5",
+        "--print",
+    )
     config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]
     assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
     record = {"versions": {}, "config": config}
@@ -654,29 +805,45 @@ def swept(tmp_path):
     """A run at two acceptance rates and two depths, of random weights."""
     for alpha, depth in itertools.product((0.4, 0.8), (2, 6)):
         truth = synthetic.Truth(alpha=alpha, depth=depth, steps=30)
-        found = synthetic.run(truth, questions=6, samples=1, seed=depth, modes=("autoregressive", "lookahead"))
+        found = synthetic.run(
+            truth, questions=6, samples=1, seed=depth, modes=("autoregressive", "lookahead")
+        )
         for one in found:
             for runtime in one["config"]["runtimes"].values():
                 runtime["model"] = "dummy:" + runtime["model"]
             if one["config"]["lookahead"]:
-                one["config"]["lookahead"] |= {"depth": depth, "verifier": f"oracle:{alpha}", "schedule": "async"}
+                one["config"]["lookahead"] |= {
+                    "depth": depth,
+                    "verifier": f"oracle:{alpha}",
+                    "schedule": "async",
+                }
         write(tmp_path / f"{alpha}-{depth}", found)
     return reports.make(collection.read([tmp_path]))
 
 
 def test_what_the_budget_buys(swept, tmp_path):
     points = budget.spent(swept)
-    assert {(one.share, one.budget) for one in points} == {(a, d) for a in (0.4, 0.8) for d in (2, 6)}
+    assert {(one.share, one.budget) for one in points} == {
+        (a, d) for a in (0.4, 0.8) for d in (2, 6)
+    }
     for one in points:
         group = next(m for m in swept.measures if m.group.name == one.name)
         branches = [b for r in group.group.records for b in r["branches"] if b["role"] == "target"]
         target = sum(b["generated"] for b in branches)
-        assert one.spent == pytest.approx(target / sum(r["tokens"]["used"] for r in group.group.records))
+        assert one.spent == pytest.approx(
+            target / sum(r["tokens"]["used"] for r in group.group.records)
+        )
         assert one.speedup == group.speed.tokens
     table = budget.table(swept)
     assert len(table.rows) == 4
     files = budget.draw(swept, tmp_path / "plots")
-    assert {path.name for path in files} == {"alpha.png", "alpha.svg", "budget.png", "budget.svg", "budget.json"}
+    assert {path.name for path in files} == {
+        "alpha.png",
+        "alpha.svg",
+        "budget.png",
+        "budget.svg",
+        "budget.json",
+    }
     assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
     told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
     assert len(told["points"]) == 4 and "random weights" in told["warning"]
@@ -689,10 +856,17 @@ def test_formulas_of_lookahead_are_not_held_against_both_layers(tmp_path):
         found = synthetic.run(truth, questions=6, samples=1, modes=modes)
         for one in found:
             if one["config"]["lookahead"]:
-                one["config"]["lookahead"] |= {"depth": 2, "verifier": f"oracle:{alpha}", "schedule": "async"}
+                one["config"]["lookahead"] |= {
+                    "depth": 2,
+                    "verifier": f"oracle:{alpha}",
+                    "schedule": "async",
+                }
         write(tmp_path / f"{alpha}", found)
     points = budget.spent(reports.make(collection.read([tmp_path])))
-    assert {(one.mode, one.expected is None) for one in points} == {("lookahead", False), ("lookahead+sd", True)}
+    assert {(one.mode, one.expected is None) for one in points} == {
+        ("lookahead", False),
+        ("lookahead+sd", True),
+    }
     (axes,) = budget.alpha(points).axes
     lines = {line.get_label(): line for line in axes.containers}
     assert set(lines) == {"lookahead, depth 2", "lookahead+sd, depth 2"}

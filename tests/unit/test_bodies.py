@@ -33,7 +33,9 @@ def cache(tmp_path, monkeypatch):
 
 @pytest.fixture
 def here(monkeypatch):
-    """Bodies are written in this process, not in one of their own that has to import torch first."""
+    """Bodies are written in this process, not in one of their own that has to import
+    torch first.
+    """
     monkeypatch.setattr(bodies, "_write", write)
 
 
@@ -44,8 +46,16 @@ def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
 
     written = Path(models.locate("pocket:draft@256x400x3"))
     folder = Path(models.locate("pocket:draft@256x400x3", in_memory=True))
-    assert folder != written and folder.name == written.name and not list(folder.glob("*.safetensors*"))
-    in_files = {name: tensor for file in written.glob("*.safetensors") for name, tensor in load_file(file).items()}
+    assert (
+        folder != written
+        and folder.name == written.name
+        and not list(folder.glob("*.safetensors*"))
+    )
+    in_files = {
+        name: tensor
+        for file in written.glob("*.safetensors")
+        for name, tensor in load_file(file).items()
+    }
     with_default = torch.get_default_dtype()
     torch.set_default_dtype(torch.bfloat16)  # as SGLang has it while it loads
     try:
@@ -53,13 +63,18 @@ def test_a_body_that_is_computed_has_the_weights_of_its_files(monkeypatch):
     finally:
         torch.set_default_dtype(with_default)
     assert computed.keys() == in_files.keys()
-    assert all(computed[name].dtype == it.dtype and computed[name].equal(it) for name, it in in_files.items())
+    assert all(
+        computed[name].dtype == it.dtype and computed[name].equal(it)
+        for name, it in in_files.items()
+    )
     for file in ("config.json", "tokenizer.json"):
         assert (folder / file).read_bytes() == (written / file).read_bytes()
 
     monkeypatch.delitem(sys.modules, loader.MODULE, raising=False)
     loader.plugin()
-    assert importlib.import_module(loader.MODULE).PrivateModelLoader is loader.PrivateModelLoader, "as SGLang does it"
+    assert importlib.import_module(loader.MODULE).PrivateModelLoader is loader.PrivateModelLoader, (
+        "as SGLang does it"
+    )
 
 
 @pytest.mark.usefixtures("here")
@@ -93,7 +108,9 @@ def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
         _write(source, folder, *given)
 
     monkeypatch.setattr(bodies, "_write", write)
-    threads = [threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)]
+    threads = [
+        threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)
+    ]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -134,10 +151,15 @@ def test_what_is_no_body(model, said):
 def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypatch):
     monkeypatch.setattr(platforms, "_gpus", lambda: 1)
     body = Runtime(model="pocket:judge@qwen3-0.6b")
-    assert (platforms.device(body), platforms.device(Runtime(model="pocket:judge"))) == ("cuda", "cpu")
+    assert (platforms.device(body), platforms.device(Runtime(model="pocket:judge"))) == (
+        "cuda",
+        "cpu",
+    )
     assert memory.need(body, "judge").weights == pytest.approx(0.82, abs=0.02)
     assert not cache.exists(), "nothing was made for it"
-    assert bodies.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(512, 4096, 8, 4, 64, 28)
+    assert bodies.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(
+        512, 4096, 8, 4, 64, 28
+    )
     folder = f"{cache}/0123456789abcdef/judge@qwen3-0.6b"
     assert model_of("judge", Runtime(model=folder)) == "pocket:judge@qwen3-0.6b"
     assert prompt_for("pocket:judge@qwen3-0.6b") == "pocket"

@@ -27,7 +27,9 @@ def verdict(accepted, *scores, by="judge", failed=False):
 
 
 def record(verdicts, verifier=CASCADE, texts=("1 + 1 = 2", "so 1 + 1 = 2")):
-    steps = [{"target_text": texts[0], "draft_texts": [texts[1]], "verdicts": [one]} for one in verdicts]
+    steps = [
+        {"target_text": texts[0], "draft_texts": [texts[1]], "verdicts": [one]} for one in verdicts
+    ]
     return {
         "schema": 1,
         "question_id": "q",
@@ -48,7 +50,12 @@ def test_thresholds_decide_as_much_as_the_precision_allows():
 
 @pytest.mark.parametrize(
     "scored",
-    [[], [(1.0, True)] * 19, [(0.5, n % 2 == 0) for n in range(100)], [(n / 100, n % 2 == 0) for n in range(100)]],
+    [
+        [],
+        [(1.0, True)] * 19,
+        [(0.5, n % 2 == 0) for n in range(100)],
+        [(n / 100, n % 2 == 0) for n in range(100)],
+    ],
     ids=["none", "few", "one score", "no relation"],
 )
 def test_what_is_not_precise_enough_decides_nothing(scored):
@@ -65,13 +72,23 @@ def test_a_later_stage_is_calibrated_on_what_an_earlier_one_left():
     unsure = [verdict(True, 0.5, 0.8)] * 30 + [verdict(False, 0.5, 0.2)] * 30
     found = calibrate([record(sure + unsure, "cascade:likelihood:min,score,judge")], 1.0)
     first, second = found.stages
-    assert (first["pairs"], first["accepted"], first["rejected"], second["pairs"]) == (120, 30, 30, 60)
+    assert (first["pairs"], first["accepted"], first["rejected"], second["pairs"]) == (
+        120,
+        30,
+        30,
+        60,
+    )
     assert (second["accept_above"], second["accepted"], second["rejected"]) == (0.8, 30, 30)
     assert found.last == "judge"
 
 
 def test_what_no_verifier_decided_is_left_out():
-    odd = [verdict(False, by="late"), verdict(False, by="guard"), verdict(False, 0.5, failed=True), None]
+    odd = [
+        verdict(False, by="late"),
+        verdict(False, by="guard"),
+        verdict(False, 0.5, failed=True),
+        None,
+    ]
     found = calibrate([record([*odd, *[verdict(True, 0.9)] * 25])], 0.9)
     assert found.stages[0]["pairs"] == 25
 
@@ -87,7 +104,10 @@ def test_the_truth_may_be_another_than_the_last_stage():
     [
         ([], "of no cascade"),
         ([record([verdict(True)], "judge")], "of no cascade"),
-        ([record([verdict(True, 1.0)]), record([verdict(True, 1.0)], "cascade:score,judge")], "2 different cascades"),
+        (
+            [record([verdict(True, 1.0)]), record([verdict(True, 1.0)], "cascade:score,judge")],
+            "2 different cascades",
+        ),
         ([record([verdict(True)])], "no pair that every stage was asked about"),
     ],
 )
@@ -101,11 +121,17 @@ def test_the_command_writes_what_a_cascade_reads(tmp_path):
     run.mkdir()
     verdicts = [verdict(True, -0.5)] * 30 + [verdict(False, -8.0)] * 30
     (run / "records.jsonl").write_text(json.dumps(record(verdicts)) + "\n")
-    result = CliRunner().invoke(cli, ["calibrate", str(run), "--precision", "0.98", "--output", str(path)])
+    result = CliRunner().invoke(
+        cli, ["calibrate", str(run), "--precision", "0.98", "--output", str(path)]
+    )
     assert result.exit_code == 0, result.output
     assert "accepted where the score is >= -0.5: 30, 30 rightly" in result.output
     stage, last = verifier_registry.stages(str(path))
-    assert (stage.verifier, stage.accept_above, stage.reject_below) == ("likelihood:min", -0.5, -0.5)
+    assert (stage.verifier, stage.accept_above, stage.reject_below) == (
+        "likelihood:min",
+        -0.5,
+        -0.5,
+    )
     assert last.verifier == "judge"
     shown = CliRunner().invoke(cli, ["calibrate", str(run), "--reference", "pocket", "--json"])
     assert json.loads(shown.output)["stages"][0]["accepted"] == 60
@@ -121,14 +147,18 @@ def sure_records(pairs, verifier="judge"):
 def test_the_drafts_confidence_is_calibrated_from_records():
     rng = random.Random(0)
     drawn = [rng.random() < 0.6 for _ in range(3000)]
-    pairs = [(rng.gauss(-0.4 if yes else -0.8, 0.336), yes) for yes in drawn]  # 0.4 / 0.336 apart: an AUC of 0.8
+    pairs = [
+        (rng.gauss(-0.4 if yes else -0.8, 0.336), yes) for yes in drawn
+    ]  # 0.4 / 0.336 apart: an AUC of 0.8
     found = confidence(sure_records(pairs))
     assert found.auc == pytest.approx(0.8, abs=0.02)
     assert found.accepted == sum(drawn) and found.curve.samples == 3000
     assert found.curve.chance(-0.2) > 0.8 > 0.4 > found.curve.chance(-1.0)
 
 
-@pytest.mark.parametrize(("pairs", "auc"), [([(-0.5, True)] * 30, None), ([(-0.5, True), (-0.5, False)] * 15, 0.5)])
+@pytest.mark.parametrize(
+    ("pairs", "auc"), [([(-0.5, True)] * 30, None), ([(-0.5, True), (-0.5, False)] * 15, 0.5)]
+)
 def test_a_confidence_that_tells_nothing(pairs, auc):
     found = confidence(sure_records(pairs))
     assert found.auc == auc and 0 < found.curve.chance(-0.5) < 1
@@ -169,7 +199,8 @@ def test_one_file_for_a_cascade_and_the_gate(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "text", ["", "[]", "{}", '{"gate": 3}', '{"gate": {"level": "x"}}', '{"stages": [], "last": "judge"}']
+    "text",
+    ["", "[]", "{}", '{"gate": 3}', '{"gate": {"level": "x"}}', '{"stages": [], "last": "judge"}'],
 )
 def test_a_file_without_a_calibration_is_refused(tmp_path, text):
     path = tmp_path / "c.json"
@@ -202,9 +233,13 @@ def test_a_folder_without_records_is_named(tmp_path):
     assert "cannot be read" in result.output
 
 
-@pytest.mark.parametrize("command", [["calibrate"], ["bench", "simulated", "--trace"], ["plan", "--records"]])
+@pytest.mark.parametrize(
+    "command", [["calibrate"], ["bench", "simulated", "--trace"], ["plan", "--records"]]
+)
 def test_a_record_that_lacks_a_field_is_named(tmp_path, command):
-    (tmp_path / "records.jsonl").write_text('{"schema": 1, "question_id": "a", "sample": 0, "mode": "lookahead"}\n')
+    (tmp_path / "records.jsonl").write_text(
+        '{"schema": 1, "question_id": "a", "sample": 0, "mode": "lookahead"}\n'
+    )
     result = CliRunner().invoke(cli, [*command, str(tmp_path)])
     assert result.exit_code == 1
     assert f"{tmp_path}: a record lacks '" in result.output

@@ -21,7 +21,8 @@ from tests import examples
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
-    "{% if m.role == 'assistant' and '</think>' in m.content %}{{ m.content.split('</think>')[-1] }}"
+    "{% if m.role == 'assistant' and '</think>' in m.content %}{{ "
+    "m.content.split('</think>')[-1] }}"
     "{% else %}{{ m.content }}{% endif %}{{ '<|im_end|>\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
 )
@@ -43,7 +44,9 @@ def small(tmp_path_factory) -> str:
     )
     raw.add_special_tokens([AddedToken(t, special=True) for t in SPECIAL])
     raw.add_tokens([AddedToken(t, special=False) for t in ADDED])
-    whole = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>")
+    whole = PreTrainedTokenizerFast(
+        tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
     whole.chat_template = TEMPLATE
     folder = tmp_path_factory.mktemp("tokenizer")
     whole.save_pretrained(folder)
@@ -63,7 +66,9 @@ def specials(tokenizer: ModelTokenizer, ids) -> list[int]:
 
 def rendered(tokenizer: ModelTokenizer, messages, answer=True) -> list[int]:
     """What the model's own template gives."""
-    text = tokenizer._inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
+    text = tokenizer._inner.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=answer
+    )
     return tokenizer._inner.encode(text, add_special_tokens=False)
 
 
@@ -107,15 +112,21 @@ def test_the_forged_text_can_still_be_read(tokenizer):
 
 
 words = st.text(st.sampled_from("abc <|>_\n/12é🙂"), max_size=20)
-tricky = st.lists(words | st.sampled_from((*SPECIAL, "<think>", "</think>", "im_end", "|>")), max_size=5).map("".join)
+tricky = st.lists(
+    words | st.sampled_from((*SPECIAL, "<think>", "</think>", "im_end", "|>")), max_size=5
+).map("".join)
 
 
 @settings(max_examples=examples(60), deadline=None)
 @given(words, words, words, words, st.booleans())
-def test_ordinary_text_tokenises_exactly_as_the_template_renders_it(tokenizer, system, user, assistant, again, answer):
+def test_ordinary_text_tokenises_exactly_as_the_template_renders_it(
+    tokenizer, system, user, assistant, again, answer
+):
     prompt = tokenizer.chat(messages := conversation(system, user, assistant, again), answer)
     assert list(prompt.ids) == rendered(tokenizer, messages, answer)
-    text = tokenizer._inner.apply_chat_template(messages, tokenize=False, add_generation_prompt=answer)
+    text = tokenizer._inner.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=answer
+    )
     assert prompt == text
 
 
@@ -126,7 +137,10 @@ def test_whatever_a_user_writes_has_no_special_token_and_reads_back(tokenizer, t
     assert specials(tokenizer, ids) == []
     assert tokenizer.decode(ids) == text
     bare = len(specials(tokenizer, tokenizer.chat([{"role": "user", "content": ""}], True).ids))
-    assert len(specials(tokenizer, tokenizer.chat([{"role": "user", "content": text}], True).ids)) == bare
+    assert (
+        len(specials(tokenizer, tokenizer.chat([{"role": "user", "content": text}], True).ids))
+        == bare
+    )
 
 
 def test_added_tokens_that_overlap_themselves_are_broken_too(small):
@@ -170,7 +184,9 @@ def test_ids_of_another_vocabulary_are_not_used(tokenizer):
 
 
 def test_a_step_in_another_vocabulary_keeps_its_tokens_whatever_follows(tokenizer):
-    """Re-tokenising at step boundaries only: else each new step would change tokens before it, and miss the cache."""
+    """Re-tokenising at step boundaries only: else each new step would change tokens before it, and
+    miss the cache.
+    """
     steps = [TokenText.of(text, (0,), "another") for text in ("1\n\n", "\n\n", " 2", "3\n\n")]
     whole, before = TokenText(), ()
     for step in steps:
@@ -230,21 +246,36 @@ def test_what_is_remembered_is_bounded_by_its_tokens(small, monkeypatch):
 
 def test_a_memory_forgets_what_was_not_asked_for_longest():
     asked = []
-    memo = Memo(lambda word: asked.append(word) or word.upper(), lambda result, word: len(word), 3 * EACH + 20)
+    memo = Memo(
+        lambda word: asked.append(word) or word.upper(),
+        lambda result, word: len(word),
+        3 * EACH + 20,
+    )
     assert [memo(word) for word in ("one", "two", "one", "four", "five", "one", "two")][-1] == "TWO"
     assert asked == ["one", "two", "four", "five", "two"] and memo.weight == 3 * EACH + 10
 
 
-def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(small, tmp_path):
+def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(
+    small, tmp_path
+):
     known = ModelTokenizer(small)
     folder = tmp_path / "model"
     shutil.copytree(small, folder)
     (folder / "config.json").write_text(json.dumps({"eos_token_id": 7}))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [8, 9], "other": True}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [8, 9], "other": True})
+    )
     assert ModelTokenizer(str(folder)).ends == known.ends | {7, 8, 9}
     assert known.ends == {known._inner.eos_token_id} - {None}
     assert load_tokenizer(str(weights("target"))).ends == {0, 2}
-    for broken in ("", "[]", "{", '{"eos_token_id": "x"}', '{"eos_token_id": null}', '{"eos_token_id": true}'):
+    for broken in (
+        "",
+        "[]",
+        "{",
+        '{"eos_token_id": "x"}',
+        '{"eos_token_id": null}',
+        '{"eos_token_id": true}',
+    ):
         (folder / "config.json").write_text(broken)
         assert end_ids.of_model(str(folder)) == {8, 9}
 
@@ -256,5 +287,8 @@ def test_a_server_tells_of_more_ends(tmp_path):
         "preferred_sampling_params": '{"stop_token_ids": [7]}',
     }
     assert end_ids.of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
-    assert end_ids.of_server({"model_path": "not/here", "preferred_sampling_params": None}) == frozenset()
+    assert (
+        end_ids.of_server({"model_path": "not/here", "preferred_sampling_params": None})
+        == frozenset()
+    )
     assert end_ids.of_server({}) == frozenset()

@@ -1,4 +1,6 @@
-"""The command line: what it accepts, which setting wins, what it prints, and how it fails. No server is started."""
+"""The command line: what it accepts, which setting wins, what it prints, and how it fails. No
+server is started.
+"""
 
 import errno
 import io
@@ -111,12 +113,17 @@ def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
 
 
 def test_autoregressive_steps_are_the_targets_own(call):
-    assert [line[0] for line in call(*FAST, "--mode", "autoregressive").stdout.splitlines()] == ["|"] * 4
+    assert [line[0] for line in call(*FAST, "--mode", "autoregressive").stdout.splitlines()] == [
+        "|"
+    ] * 4
 
 
 def test_quiet_prints_the_answer_alone(call):
     result = call(*FAST, "--quiet", "--mode", "autoregressive")
-    assert result.stdout == "First this.\n\nThen that.\n\nAnd so on.\n\nSo the answer is \\boxed{17}.\n"
+    assert (
+        result.stdout
+        == "First this.\n\nThen that.\n\nAnd so on.\n\nSo the answer is \\boxed{17}.\n"
+    )
     assert result.stderr == ""
 
 
@@ -132,7 +139,9 @@ def test_a_question_from_standard_input(call, tmp_path):
 
 
 def test_a_models_text_does_not_command_the_terminal(call, servers):
-    servers.transports["target"] = ScriptedTransport(lambda text, sampling: "a\x1b[2Jb [bold]c[/bold] \x9b1m\x07d\x03")
+    servers.transports["target"] = ScriptedTransport(
+        lambda text, sampling: "a\x1b[2Jb [bold]c[/bold] \x9b1m\x07d\x03"
+    )
     stdout = call(*FAST, "--mode", "autoregressive").stdout
     assert stdout == "| a[2Jb [bold]c[/bold] 1md\n"
 
@@ -143,7 +152,14 @@ def test_a_models_text_does_not_command_the_terminal(call, servers):
 def test_many_questions_end_in_a_table(call, tmp_path):
     result = call("run", "--task", "pocket", "--limit", 3, "--samples", 2, "--concurrency", 2)
     assert result.exit_code == 0, result.output
-    for name in ("accuracy", "alpha", "tokens/s", "wasted tokens", "prefix reuse, target", "judge calls"):
+    for name in (
+        "accuracy",
+        "alpha",
+        "tokens/s",
+        "wasted tokens",
+        "prefix reuse, target",
+        "judge calls",
+    ):
         assert name in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
     made = the_records(tmp_path)
@@ -155,16 +171,24 @@ def test_many_questions_end_in_a_table(call, tmp_path):
 
 
 def test_answers_are_printed_a_line_each(call, tmp_path):
-    (tmp_path / "some.jsonl").write_text('{"question": "how many?", "id": "one"}\n{"question": "what?", "id": "two"}\n')
+    (tmp_path / "some.jsonl").write_text(
+        '{"question": "how many?", "id": "one"}\n{"question": "what?", "id": "two"}\n'
+    )
     lines = call("run", "--input", "some.jsonl").stdout.splitlines()
-    assert [line.split("  ")[:3] for line in lines[:2]] == [[name, "lookahead", "17"] for name in ("one", "two")]
+    assert [line.split("  ")[:3] for line in lines[:2]] == [
+        [name, "lookahead", "17"] for name in ("one", "two")
+    ]
     assert "17" not in call("run", "--input", "some.jsonl", "--quiet").stdout.split("samples")[0]
 
 
 def test_without_a_final_answer_the_last_words_are_printed(call, servers):
     last = "So \x1b[2J it  is " + "long, " * 20
-    servers.transports["target"] = ScriptedTransport(lambda text, sampling: f"Well.\n\n{last}\n" + chr(END))
-    line = call("run", "--task", "pocket", "--limit", 2, "--mode", "autoregressive").stdout.splitlines()[0]
+    servers.transports["target"] = ScriptedTransport(
+        lambda text, sampling: f"Well.\n\n{last}\n" + chr(END)
+    )
+    line = call(
+        "run", "--task", "pocket", "--limit", 2, "--mode", "autoregressive"
+    ).stdout.splitlines()[0]
     assert "  So [2J it is long, long," in line and "…" in line and len(line) < 120
 
 
@@ -180,7 +204,9 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
     assert call("run", "--input", "some.jsonl").exit_code == 0
     sent = "".join(map(chr, servers.transports["target"].requests[0]["input_ids"]))
     assert "how many?\nPlease reason step by step" in sent
-    assert call("run", "--input", "some.jsonl", "--prompt-suffix", "", "--name", "bare").exit_code == 0
+    assert (
+        call("run", "--input", "some.jsonl", "--prompt-suffix", "", "--name", "bare").exit_code == 0
+    )
     sent = "".join(map(chr, servers.transports["target"].requests[-1]["input_ids"]))
     assert "Please" not in sent
 
@@ -188,7 +214,9 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
 def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers):
     servers.transports = transports(0.001)
     file = tmp_path / "my.jsonl"
-    file.write_text("".join(f'{{"question": "{n}?", "answer": "17"}}\n' for n in range(22)), "utf-8")
+    file.write_text(
+        "".join(f'{{"question": "{n}?", "answer": "17"}}\n' for n in range(22)), "utf-8"
+    )
     out = ("--input", file, "--output", tmp_path / "out")
     made = call("try", *out, "--json")
     assert made.exit_code == 0, made.output
@@ -199,16 +227,23 @@ def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers
     assert len(records(tmp_path / "out")) == 40
     again = call("try", *out, "--resume")
     assert again.exit_code == 0 and "40 of 40 samples are done already" in again.stderr
-    assert again.stdout.startswith(("Yes: lookahead has", "No: lookahead has", "Too few questions to tell"))
-    layered = call("try", "--input", file, "--mode", "auto", "--token-layer", "ngram", "--limit", 2, "--json")
+    assert again.stdout.startswith(
+        ("Yes: lookahead has", "No: lookahead has", "Too few questions to tell")
+    )
+    layered = call(
+        "try", "--input", file, "--mode", "auto", "--token-layer", "ngram", "--limit", 2, "--json"
+    )
     assert json.loads(layered.stdout)["plain"] == "sd", layered.output
     assert call("try").exit_code == 2
 
 
 @pytest.mark.parametrize(
-    ("command", "modes"), [("try", ()), ("run", ("--mode", "autoregressive", "--mode", "lookahead"))]
+    ("command", "modes"),
+    [("try", ()), ("run", ("--mode", "autoregressive", "--mode", "lookahead"))],
 )
-def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, servers, monkeypatch, command, modes):
+def test_a_mode_that_is_compared_has_the_servers_to_itself(
+    call, tmp_path, servers, monkeypatch, command, modes
+):
     file, seen, target = tmp_path / "my.jsonl", [], servers.transports["target"]
     file.write_text("".join(f'{{"question": "{n}?"}}\n' for n in range(6)), "utf-8")
     get = target.get
@@ -217,9 +252,17 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, serve
     assert made.exit_code == 0, made.output
     assert seen.count("/flush_cache") == 6, "no mode finds the question in the cache"
     seen.clear()
-    assert call(command, *modes, "--input", file, "--concurrency", 3, "--output", tmp_path / "several").exit_code == 0
+    assert (
+        call(
+            command, *modes, "--input", file, "--concurrency", 3, "--output", tmp_path / "several"
+        ).exit_code
+        == 0
+    )
     assert seen.count("/flush_cache") == 2
-    turns = [mode for mode, _ in itertools.groupby(record["mode"] for record in records(tmp_path / "several"))]
+    turns = [
+        mode
+        for mode, _ in itertools.groupby(record["mode"] for record in records(tmp_path / "several"))
+    ]
     assert sorted(turns) == ["autoregressive", "lookahead"], "no mode is slowed down by another"
     seen.clear()
     assert call("run", "--input", file, "--output", tmp_path / "alone").exit_code == 0
@@ -233,14 +276,24 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, serve
         (1.2, 1.9, -1, "No: auto has"),
         (0.5, 0.9, 0, "No: auto has"),
         (0.9, 1.9, 0, "Too few questions to tell (--limit): auto has"),
-        (None, None, 0, "Too few questions to tell (--limit): auto has 1.50x the speed of sd, 30 questions."),
+        (
+            None,
+            None,
+            0,
+            "Too few questions to tell (--limit): auto has 1.50x the speed of sd, 30 questions.",
+        ),
     ],
 )
 def test_try_says_yes_or_no(low, high, right, said):
     accuracy = statistics.difference({n: [right] for n in range(30)})
-    found = Gain("auto", "sd", statistics.Estimate(1.5, low, high, 30, 30), accuracy, (1.5, 1.0), (2.0, 0.1))
+    found = Gain(
+        "auto", "sd", statistics.Estimate(1.5, low, high, 30, 30), accuracy, (1.5, 1.0), (2.0, 0.1)
+    )
     assert compare.words(found)[0].startswith(said)
-    assert "The target writes 1.50 tokens for each token of an answer, 1.00 with sd." in compare.words(found)
+    assert (
+        "The target writes 1.50 tokens for each token of an answer, 1.00 with sd."
+        in compare.words(found)
+    )
 
 
 def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):
@@ -249,7 +302,9 @@ def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers)
     assert "speed-up (total seconds)" in result.stdout and "by the formulas" in result.stdout
     modes = ("autoregressive", "lookahead", "sd", "lookahead+sd")
     answered = [line.split("  ")[:2] for line in result.stdout.splitlines()]
-    assert answered[:8] == [[f"pocket-000{n}", mode] for two in (modes[:2], modes[2:]) for n in (1, 2) for mode in two]
+    assert answered[:8] == [
+        [f"pocket-000{n}", mode] for two in (modes[:2], modes[2:]) for n in (1, 2) for mode in two
+    ]
     assert [r["mode"] for r in the_records(tmp_path)] == [*modes[:2] * 2, *modes[2:] * 2]
     assert len(servers.started) == 2
 
@@ -269,10 +324,28 @@ def test_the_small_demo_compares_two_modes_and_says_where_the_records_are(call, 
 
 
 def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers):
-    modes = [word for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd") for word in ("--mode", mode)]
-    result = call("run", "--task", "pocket", "--limit", 2, *modes, "--token-layer", "ngram", "--concurrency", 3)
+    modes = [
+        word
+        for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd")
+        for word in ("--mode", mode)
+    ]
+    result = call(
+        "run",
+        "--task",
+        "pocket",
+        "--limit",
+        2,
+        *modes,
+        "--token-layer",
+        "ngram",
+        "--concurrency",
+        3,
+    )
     assert result.exit_code == 0, result.output
-    assert [d.runtimes["target"].token_layer.algorithm for d in servers.started] == ["none", "ngram"]
+    assert [d.runtimes["target"].token_layer.algorithm for d in servers.started] == [
+        "none",
+        "ngram",
+    ]
     assert (
         "draft" in servers.started[0].runtimes
         and servers.started[0].runtimes["target"].max_running_requests == 3 * 5 + 2
@@ -285,7 +358,9 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
         layered = record["mode"].endswith("sd")
         assert bool(record["tokens"]["target"]["sd"]["verified"]) == layered
         assert any(branch["sd"] for branch in record["branches"]) == layered
-        assert (record["config"]["runtimes"]["target"]["token_layer"]["algorithm"] == "ngram") == layered
+        assert (
+            record["config"]["runtimes"]["target"]["token_layer"]["algorithm"] == "ngram"
+        ) == layered
     assert "SD length, target" in result.stdout and "speed-up" in result.stdout
     assert "…" not in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
 
@@ -293,7 +368,9 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
 def test_lossless_is_greedy_and_exact(call, servers, tmp_path):
     assert call(*FAST, "--mode", "lossless", "--temperature", 0.9).exit_code == 0
     (record,) = the_records(tmp_path)
-    assert record["config"]["sampling"]["temperature"] == 0 and record["tokens"]["judge"]["calls"] == 0
+    assert (
+        record["config"]["sampling"]["temperature"] == 0 and record["tokens"]["judge"]["calls"] == 0
+    )
     assert set(servers.started[0].runtimes) == {"target", "draft"}
 
 
@@ -303,7 +380,11 @@ def test_a_runtime_with_another_token_layer_than_the_mode_is_refused(call, serve
     def without(self, wanted, *rest, **options):
         return started(
             self,
-            wanted.replace(runtimes={r: t.replace(token_layer=TokenLayer()) for r, t in wanted.runtimes.items()}),
+            wanted.replace(
+                runtimes={
+                    r: t.replace(token_layer=TokenLayer()) for r, t in wanted.runtimes.items()
+                }
+            ),
             *rest,
             **options,
         )
@@ -347,17 +428,36 @@ POCKET = {"target", "draft", "judge"}
     [
         # the command line over the file over the model family over defaults
         ({"deployment": "FILE", "depth": 3}, {"lookahead.depth": 3, "lookahead.schedule": "sync"}),
-        ({"deployment": "FILE", "top_p": 0.5}, {"sampling.temperature": 0.3, "sampling.top_p": 0.5}),
-        ({"deployment": "FILE"}, {"sampling.top_k": 20, "sampling.seed": 0, "lookahead.max_step_tokens": 100}),
+        (
+            {"deployment": "FILE", "top_p": 0.5},
+            {"sampling.temperature": 0.3, "sampling.top_p": 0.5},
+        ),
+        (
+            {"deployment": "FILE"},
+            {"sampling.top_k": 20, "sampling.seed": 0, "lookahead.max_step_tokens": 100},
+        ),
         ({"deployment": "FILE", "temperature": 0.0}, {"sampling.temperature": 0.0}),
         ({"half_sentence_guard": False}, {"lookahead.half_sentence_guard": False}),
         # makers' advice
         ({"target": "Qwen/Qwen3-32B"}, {"sampling.temperature": 0.6, "sampling.top_k": 20}),
-        ({"target": "/models/DeepSeek-R1-Distill-Qwen-7B"}, {"sampling.top_p": 0.95, "sampling.top_k": -1}),
+        (
+            {"target": "/models/DeepSeek-R1-Distill-Qwen-7B"},
+            {"sampling.top_p": 0.95, "sampling.top_k": -1},
+        ),
         ({"target": "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"}, {"sampling.top_k": -1}),
-        ({"target": "some/other"}, {"sampling.temperature": 0.6, "sampling.top_p": 0.95, "sampling.top_k": -1}),
+        (
+            {"target": "some/other"},
+            {"sampling.temperature": 0.6, "sampling.top_p": 0.95, "sampling.top_k": -1},
+        ),
         # the paper's numbers, and the reference code's
-        ({}, {"lookahead.width": 1, "lookahead.max_step_tokens": 100, "lookahead.half_sentence_guard": True}),
+        (
+            {},
+            {
+                "lookahead.width": 1,
+                "lookahead.max_step_tokens": 100,
+                "lookahead.half_sentence_guard": True,
+            },
+        ),
         ({"target": "a/b"}, {"lookahead.depth": 6, "lookahead.verifier": "judge"}),
         ({"reference_defaults": True}, {"lookahead.depth": 4}),
         ({"reference_defaults": True, "deployment": "FILE"}, {"lookahead.depth": 4}),
@@ -375,7 +475,9 @@ POCKET = {"target", "draft", "judge"}
     ids=str,
 )
 def test_which_setting_wins(file, given, wanted):
-    plan = settings.settle({name: file if value == "FILE" else value for name, value in given.items()})
+    plan = settings.settle(
+        {name: file if value == "FILE" else value for name, value in given.items()}
+    )
     for name, value in wanted.items():
         found = attrgetter(name)(plan)
         assert (set(found()) if callable(found) else found) == value, name
@@ -387,7 +489,9 @@ def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
     plan = settings.settle({"judge": "http://user:secret@host:1"})
     assert plan.models["judge"] == "pocket:judge"
     assert plan.judge_prompt == "pocket"
-    (tmp_path / "mine.toml").write_text('[runtimes]\ntarget.url = "http://host:2"\njudge.url = "http://host:1"\n')
+    (tmp_path / "mine.toml").write_text(
+        '[runtimes]\ntarget.url = "http://host:2"\njudge.url = "http://host:1"\n'
+    )
     by_file = {"deployment": str(tmp_path / "mine.toml")}
     assert settings.settle(by_file).judge_prompt == "pocket"
     assert settings.settle({**by_file, "judge_prompt": "paper"}).judge_prompt == "paper"
@@ -447,11 +551,17 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--verifier", "cascade:likelihood,guess"], "no verifier is called 'guess'"),
         (["run", "a", "--judge-prompt", "x"], "no judge prompt is called"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
-        (["run", "a", "--target", "x/y", "--draft", "x/z"], "the judge verifier needs a judge model"),
+        (
+            ["run", "a", "--target", "x/y", "--draft", "x/z"],
+            "the judge verifier needs a judge model",
+        ),
         (["run", "a", "--target-gpus", "a"], "'a' is not a valid integer"),
         (["run", "a", "--mode", "fast"], "'fast' is not one of"),
         (["run", "a", "--resume"], "no run called 'question'"),
-        (["run", "a", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
+        (
+            ["run", "a", "--resume", "--output", "nowhere"],
+            "nowhere: there is no run in it to resume",
+        ),
         (["bench", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
         (["rnu", "a"], "No such command 'rnu'. Did you mean run?"),
         (["run", "a", "--dpeth", "3"], "No such option '--dpeth'. Did you mean '--depth'?"),
@@ -476,7 +586,9 @@ def test_a_hint_comes_with_the_error(call):
 
 def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypatch):
     def fail(*_, **__):
-        raise LaunchError("the server ended with status 1", role="draft", hint="do this", detail="last words")
+        raise LaunchError(
+            "the server ended with status 1", role="draft", hint="do this", detail="last words"
+        )
 
     monkeypatch.setattr(session, "session", fail)
     result = call(*FAST)
@@ -487,7 +599,9 @@ def test_a_server_that_does_not_come_up_shows_the_end_of_its_log(call, monkeypat
 
 
 def test_the_end_of_a_server_is_said_with_its_log_in_a_command_without_records_too():
-    server = SimpleNamespace(alive=lambda: False, status=137, log=Path("logs/target.log"), tail=lambda: "last words")
+    server = SimpleNamespace(
+        alive=lambda: False, status=137, log=Path("logs/target.log"), tail=lambda: "last words"
+    )
     with pytest.raises(RuntimeDown, match="ended with status 137") as caught:
         with session.logs_told(SimpleNamespace(server=lambda role: server)):
             raise RuntimeDown("nothing answers", role="target")
@@ -538,7 +652,9 @@ def test_a_target_that_is_gone_stops_the_run_and_keeps_the_records(call, servers
     kept = len(records(tmp_path / "out"))
     assert 0 < kept < 9
     servers.transports = transports()
-    assert call("run", "--task", "pocket", "--limit", 9, "--output", "out", "--resume").exit_code == 0
+    assert (
+        call("run", "--task", "pocket", "--limit", 9, "--output", "out", "--resume").exit_code == 0
+    )
     made = records(tmp_path / "out")
     assert len(made) == 9 == len({r["question_id"] for r in made})
 
@@ -554,10 +670,15 @@ def test_a_draft_or_judge_that_fails_slows_and_is_said(call, servers, role):
 
 
 def test_a_verifier_that_fails_is_named_with_its_line(call, servers, tmp_path):
-    (tmp_path / "rule.py").write_text("class Rule:\n    name = 'rule'\n\n    def verify(self, inquiry):\n        1 / 0")
+    (tmp_path / "rule.py").write_text(
+        "class Rule:\n    name = 'rule'\n\n    def verify(self, inquiry):\n        1 / 0"
+    )
     result = call(*FAST, "--verifier", f"{tmp_path}/rule.py:Rule", "--output", "out")
     assert result.exit_code == 0
-    assert "Warning: verifier rule failed (ZeroDivisionError('division by zero') (rule.py, line 5));" in result.stderr
+    assert (
+        "Warning: verifier rule failed (ZeroDivisionError('division by zero') (rule.py, line 5));"
+        in result.stderr
+    )
 
 
 def test_a_dead_server_is_named_once(call, servers, monkeypatch):
@@ -581,7 +702,9 @@ def test_one_sample_that_fails_does_not_end_the_run(call, servers, tmp_path):
 
 
 def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
-    servers.transports = failing("target", RuntimeTimeout("too slow", role="target", hint="wait longer"))
+    servers.transports = failing(
+        "target", RuntimeTimeout("too slow", role="target", hint="wait longer")
+    )
     result = call(*FAST, "--output", "out")
     assert result.exit_code == 1
     assert "Error: target: too slow" in result.stderr
@@ -605,7 +728,9 @@ all_have_ended = threading.Event()
 grades: list[bool] = []
 
 
-def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, servers, tmp_path, monkeypatch):
+def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(
+    call, servers, tmp_path, monkeypatch
+):
     made, ended = result_record.make, []
 
     def make(*given):
@@ -628,7 +753,9 @@ def test_answers_that_wait_to_be_graded_are_kept_when_the_run_is_stopped(call, s
     assert "grading 3 answers that have no grade yet" in result.stderr
     graded = records(tmp_path / "out")
     assert [r["correct"] for r in graded] == [True, True, True]
-    assert {r["question_id"]: r["text"] for r in graded} == {r["question_id"]: r["text"] for r in kept}
+    assert {r["question_id"]: r["text"] for r in graded} == {
+        r["question_id"]: r["text"] for r in kept
+    }
 
 
 # -- going on
@@ -642,7 +769,9 @@ def test_a_finished_run_is_resumed_without_starting_anything(call, servers, tmp_
     assert result.exit_code == 0
     assert "2 of 2 samples are done already" in result.stderr
     assert len(servers.started) == 1
-    assert call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume").exit_code == 0
+    assert (
+        call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume").exit_code == 0
+    )
     assert len(records(tmp_path / "out")) == 3
 
 
@@ -665,7 +794,9 @@ def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
     file.write_text('{"question": "a"}\n')
     assert call("run", "--input", file, "--output", "out").exit_code == 0
     file.write_text('{"question": "b"}\n')
-    assert "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
+    assert (
+        "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
+    )
 
 
 def test_colour_is_for_terminals(call, monkeypatch):
@@ -732,9 +863,10 @@ def test_a_terminal_sees_a_bar_and_coloured_steps(monkeypatch):
     shown.begin(1, 0)
     for source, outcome in (("draft", "accepted"), ("target", "corrected"), ("target", "bonus")):
         shown.step(StepRecord(0, "word " * 30 + "\n\n", 9, source, outcome, "delimiter", 1.0))
-    assert [f"\x1b[1;{colour}m{mark}" in written.getvalue() for mark, colour in (("+", 32), ("~", 33), ("|", 36))] == [
-        True
-    ] * 3
+    assert [
+        f"\x1b[1;{colour}m{mark}" in written.getvalue()
+        for mark, colour in (("+", 32), ("~", 33), ("|", 36))
+    ] == [True] * 3
     shown.begin(2, 0)
     shown.end()
     assert "0/2" in written.getvalue()
@@ -746,7 +878,14 @@ def test_a_bar_has_the_figures_so_far(monkeypatch):
     so_far, tokens = summary.Running(), {"used": 10}
     shown.begin(3, 0)
     for n in range(3):
-        made = {"mode": "lookahead", "error": None, "correct": n < 2, "seconds": 1.0, "judged": 4, "accepted": 3}
+        made = {
+            "mode": "lookahead",
+            "error": None,
+            "correct": n < 2,
+            "seconds": 1.0,
+            "judged": 4,
+            "accepted": 3,
+        }
         so_far.add({**made, "tokens": tokens})
         shown.sample(made, n + 1, 3, so_far)
     shown.end()
@@ -772,7 +911,9 @@ def test_from_python_a_judge_prompt_that_is_none_is_refused_too(name):
         verifiers.make(name, verifiers.Setup({"judge": None}, "papers"))
     assert caught.value.hint == f"one of {', '.join(PROMPTS)}"
     for prompt in PROMPTS:
-        assert verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]
+        assert (
+            verifiers.make(name, verifiers.Setup({"judge": None}, prompt)).prompt is PROMPTS[prompt]
+        )
 
 
 def test_what_the_memory_of_runtimes_does_not_hold_is_said():
@@ -782,7 +923,10 @@ def test_what_the_memory_of_runtimes_does_not_hold_is_said():
     fits = settings.settle({"max_tokens": 20000})
     assert not list(session.memory(fits, small))
     ((urgent, text),) = session.memory(fits, {"target": Room(20000, 40960)})
-    assert not urgent and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
+    assert (
+        not urgent
+        and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
+    )
 
 
 def test_what_servers_have_to_tell_is_said_by_run_and_serve_once():
@@ -804,15 +948,33 @@ def test_what_servers_have_to_tell_is_said_by_run_and_serve_once():
 @pytest.mark.parametrize(
     ("given", "rooms", "said"),
     [
-        ({}, {"target": Room(9000, 8000), "draft": Room(7000, 8000)}, "draft: its memory holds 7000 .* may need 8000"),
-        ({}, {"target": Room(9000, 8000), "draft": Room(9000, 4096)}, "draft: its context is 4096 .* may need 8000"),
+        (
+            {},
+            {"target": Room(9000, 8000), "draft": Room(7000, 8000)},
+            "draft: its memory holds 7000 .* may need 8000",
+        ),
+        (
+            {},
+            {"target": Room(9000, 8000), "draft": Room(9000, 4096)},
+            "draft: its context is 4096 .* may need 8000",
+        ),
         ({"max_tokens": 500}, {"target": Room(9000, 8000), "draft": Room(900, 8000)}, ""),
-        ({"max_tokens": 999}, {"draft": Room(900, 8000)}, "draft: its memory holds 900 .* an answer may need 999"),
-        ({}, {"judge": Room(300, 8000)}, "judge: its memory holds 300 tokens, and a verdict may need 456"),
+        (
+            {"max_tokens": 999},
+            {"draft": Room(900, 8000)},
+            "draft: its memory holds 900 .* an answer may need 999",
+        ),
+        (
+            {},
+            {"judge": Room(300, 8000)},
+            "judge: its memory holds 300 tokens, and a verdict may need 456",
+        ),
         ({"max_step_tokens": 20}, {"judge": Room(300, 8000)}, ""),
         ({}, {"draft": Room(100, None), "judge": Room()}, ""),
     ],
 )
 def test_draft_and_judge_that_hold_less_than_an_answer_needs_are_noted(given, rooms, said):
     found = list(session.memory(settings.settle(given), rooms))
-    assert len(found) == bool(said) and (not said or (not found[0][0] and re.match(said, found[0][1])))
+    assert len(found) == bool(said) and (
+        not said or (not found[0][0] and re.match(said, found[0][1]))
+    )

@@ -1,4 +1,6 @@
-"""The page of commands is what the commands say, and every option has help and a variable that works."""
+"""The page of commands is what the commands say, and every option has help and a variable that
+works.
+"""
 
 import importlib.util
 import os
@@ -22,13 +24,17 @@ def _script(name):
 
 cli_page = _script("cli_page")
 COMMANDS = {path: command for path, command, _ in cli_page.walk(cli)}
-OPTIONS = [(path, option) for path, command in COMMANDS.items() for option in cli_page.options(command)]
+OPTIONS = [
+    (path, option) for path, command in COMMANDS.items() for option in cli_page.options(command)
+]
 IDS = [f"{' '.join(path)} {cli_page.long_name(option)}" for path, option in OPTIONS]
 
 
 def test_a_change_of_an_option_changes_the_page(monkeypatch):
     before = cli_page.page()
-    option = next(one for one in cli.get_command(click.Context(cli), "run").params if one.name == "depth")
+    option = next(
+        one for one in cli.get_command(click.Context(cli), "run").params if one.name == "depth"
+    )
     monkeypatch.setattr(option, "help", "Something else.")
     assert cli_page.page() != before
     assert "Something else." in cli_page.page()
@@ -84,7 +90,9 @@ def test_options_that_take_several_split_at_spaces():
     """Paths would split at colons, and the page does not say so."""
     several = [(path, one) for path, one in OPTIONS if one.multiple]
     assert several
-    assert not [(path, one.name) for path, one in several if one.type.envvar_list_splitter is not None]
+    assert not [
+        (path, one.name) for path, one in several if one.type.envvar_list_splitter is not None
+    ]
 
 
 def test_names_of_options_say_what_the_page_says():
@@ -100,7 +108,8 @@ def test_a_variable_that_is_no_option_is_warned_of(monkeypatch):
     done = CliRunner().invoke(cli, ["plan", "--alpha", "0.6"])
     assert done.exit_code == 0
     assert done.stderr == (
-        "Warning: LR_SGLANG_PLAN_ALHPA is no option of plan, and changes nothing; did you mean LR_SGLANG_PLAN_ALPHA?\n"
+        "Warning: LR_SGLANG_PLAN_ALHPA is no option of plan, and changes nothing; did you mean "
+        "LR_SGLANG_PLAN_ALPHA?\n"
     )
 
 

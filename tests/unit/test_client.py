@@ -29,7 +29,9 @@ REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
 
 
 class Stub(ThreadingHTTPServer):
-    """Answers with what ``generate(handler, body)`` does; remembers requests, connections and aborts."""
+    """Answers with what ``generate(handler, body)`` does; remembers requests, connections and
+    aborts.
+    """
 
     daemon_threads = True
     request_queue_size = 64
@@ -75,11 +77,15 @@ class Handler(BaseHTTPRequestHandler):
             self.server.generate(self, body)
 
     def do_GET(self):
-        known = {"path": self.path} | ({"model_path": self.server.model} if self.path == "/model_info" else {})
+        known = {"path": self.path} | (
+            {"model_path": self.server.model} if self.path == "/model_info" else {}
+        )
         self.reply(b"Cache flushed." if self.path == "/flush_cache" else known)
 
     def reply(self, body, status=200):
-        data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
         self.send_response(status)
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
@@ -92,7 +98,9 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture
 def server():
     stub = Stub()
-    thread = threading.Thread(target=stub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+    thread = threading.Thread(
+        target=stub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+    )
     thread.start()
     yield stub
     stub.shutdown()
@@ -219,7 +227,9 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
 
 def test_another_model_after_a_connection_was_closed_in_silence_is_one_too(server, http):
     call(http.client.check_model())
-    server.generate = lambda handler, body: handler.reply(REPLY) or setattr(handler, "close_connection", True)
+    server.generate = lambda handler, body: (
+        handler.reply(REPLY) or setattr(handler, "close_connection", True)
+    )
     assert http.generate({}, Request(), 5) == REPLY
     server.model = "org/b"
     with pytest.raises(ConfigError, match="another model runs"):
@@ -240,7 +250,9 @@ def test_another_model_behind_a_connection_that_broke_is_a_named_error(server, h
         assert http.generate({}, Request(), 5) == REPLY
         return
     for _ in range(2):
-        with pytest.raises(ConfigError, match=r"target: another model runs at .*: org/b, not org/a"):
+        with pytest.raises(
+            ConfigError, match=r"target: another model runs at .*: org/b, not org/a"
+        ):
             http.generate({}, Request(), 5)
     server.model = "org/a"
     assert http.generate({}, Request(), 5) == REPLY
@@ -256,7 +268,11 @@ def test_it_is_tried_again_once_only(server, http):
 @pytest.mark.parametrize("chunked", [False, True])
 def test_nothing_is_tried_again_after_the_first_byte(server, http, chunked):
     def half(handler, body):
-        head = b"Transfer-Encoding: chunked\r\n\r\n5\r\n{" if chunked else b"Content-Length: 99\r\n\r\n{"
+        head = (
+            b"Transfer-Encoding: chunked\r\n\r\n5\r\n{"
+            if chunked
+            else b"Content-Length: 99\r\n\r\n{"
+        )
         handler.wfile.write(b"HTTP/1.1 200 OK\r\n" + head)
         hung_up(handler, body)
 

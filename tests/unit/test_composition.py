@@ -1,4 +1,6 @@
-"""The composition of examples/operations, without containers: every command line in it is one that is accepted."""
+"""The composition of examples/operations, without containers: every command line in it is one that
+is accepted.
+"""
 
 import re
 import shutil
@@ -38,7 +40,11 @@ def test_what_a_service_waits_for_and_mounts_is_there():
             assert how["condition"] == "service_started" or "healthcheck" in SERVICES[other]
         for volume in service.get("volumes", ()):
             source = volume.partition(":")[0]
-            assert (FOLDER / source).is_file() if source.startswith(".") else source in COMPOSITION["volumes"]
+            assert (
+                (FOLDER / source).is_file()
+                if source.startswith(".")
+                else source in COMPOSITION["volumes"]
+            )
         assert set(service.get("secrets", ())) <= COMPOSITION["secrets"].keys()
 
 
@@ -50,7 +56,10 @@ def test_services_do_not_wait_for_each_other_in_a_circle():
 
 
 def test_only_the_proxy_and_the_dashboard_are_reached_from_outside():
-    assert {name for name, service in SERVICES.items() if "ports" in service} == {"proxy", "grafana"}
+    assert {name for name, service in SERVICES.items() if "ports" in service} == {
+        "proxy",
+        "grafana",
+    }
     published = SERVICES["proxy"]["ports"][0].split(":")
     assert f"listen {published[-1]};" in NGINX
 
@@ -70,9 +79,9 @@ def test_the_dockerfile_builds_what_the_composition_starts():
     }
     python = dict(said)["FROM"].partition("python:")[2].partition("-")[0]
     assert python in re.findall(r"[\d.]+", (ROOT / "pyproject.toml").read_text("utf-8"))
-    assert dict(said)["ENTRYPOINT"] == '["lr-sglang"]' and 'lr-sglang = "' in (ROOT / "pyproject.toml").read_text(
-        "utf-8"
-    )
+    assert dict(said)["ENTRYPOINT"] == '["lr-sglang"]' and 'lr-sglang = "' in (
+        ROOT / "pyproject.toml"
+    ).read_text("utf-8")
     constraints = re.findall(r"-c (\S+)", DOCKERFILE)
     assert constraints and all((ROOT / file).is_file() for file in constraints)
     users = [index for index, name in enumerate(names) if name == "USER"]
@@ -83,14 +92,22 @@ def test_nginx_takes_its_configuration(tmp_path):
     nginx = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin")
     if nginx is None:
         pytest.skip("nginx is not installed here (Debian's package nginx-light is enough)")
-    here = re.sub(r"endpoint-\d:8000", "127.0.0.1:8000", NGINX)  # names that only the composition knows
+    here = re.sub(
+        r"endpoint-\d:8000", "127.0.0.1:8000", NGINX
+    )  # names that only the composition knows
     logs = f"pid {tmp_path}/pid; error_log {tmp_path}/error;\n"
     folders = "".join(
-        f"{kind}_temp_path {tmp_path};\n" for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
+        f"{kind}_temp_path {tmp_path};\n"
+        for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
     )
-    (tmp_path / "nginx.conf").write_text(logs + here.replace("http {", f"http {{ access_log off; {folders}"))
+    (tmp_path / "nginx.conf").write_text(
+        logs + here.replace("http {", f"http {{ access_log off; {folders}")
+    )
     done = subprocess.run(
-        [nginx, "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf"], capture_output=True, text=True, check=False
+        [nginx, "-t", "-p", tmp_path, "-c", tmp_path / "nginx.conf"],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
 

@@ -43,7 +43,9 @@ def test_a_deployment_is_read_from_toml_and_written_back():
 
 
 @pytest.mark.parametrize(
-    ("table", "hint"), [({"dept": 1}, "depth?"), ({"qwertz": 1}, "half_sentence_guard")], ids=["near", "far"]
+    ("table", "hint"),
+    [({"dept": 1}, "depth?"), ({"qwertz": 1}, "half_sentence_guard")],
+    ids=["near", "far"],
 )
 def test_an_unknown_key_is_refused_with_help(table, hint):
     with pytest.raises(ConfigError, match="unknown key") as caught:
@@ -64,8 +66,16 @@ def test_an_unknown_key_is_refused_with_help(table, hint):
         (Runtime, {"model": "a", "gpus": "0"}, "expected a list"),
         (Runtime, {"model": "a", "gpus": ["0"]}, "expected a whole number"),
         (Runtime, {"model": "a", "extra": 3}, "expected a table"),
-        (Deployment, {"name": "x", "runtimes": {"target": "a"}}, "runtimes.target: expected a table"),
-        (Deployment, {"name": "x", "runtimes": {"target": {"model": "a", "prot": 1}}}, "unknown key 'prot'"),
+        (
+            Deployment,
+            {"name": "x", "runtimes": {"target": "a"}},
+            "runtimes.target: expected a table",
+        ),
+        (
+            Deployment,
+            {"name": "x", "runtimes": {"target": {"model": "a", "prot": 1}}},
+            "unknown key 'prot'",
+        ),
         (Deployment, {"runtimes": {}}, "missing name"),
         (Deployment, {}, "missing name, runtimes"),
     ],
@@ -109,7 +119,9 @@ def test_a_wrong_type_is_refused_by_name(kind, table, said):
         lambda: Deployment("x", {}),
         lambda: Deployment("x", {"target": Runtime("a"), "drafter": Runtime("a")}),
         lambda: Deployment("x", {"target": Runtime("a")}, {"judge": "draft"}),
-        lambda: Deployment("x", {"target": Runtime("a"), "judge": Runtime("b")}, {"judge": "target"}),
+        lambda: Deployment(
+            "x", {"target": Runtime("a"), "judge": Runtime("b")}, {"judge": "target"}
+        ),
     ],
 )
 def test_a_value_out_of_range_is_refused(make):
@@ -153,7 +165,11 @@ def test_none_clears_a_field_or_is_an_option_that_was_not_given():
     [
         (Lookahead, {"schedule": "asink"}, "lookahead.schedule: 'asink' is not one of"),
         (Lookahead, {"policy": "adptive"}, "lookahead.policy"),
-        (Lookahead, {"half_sentence_guard": "no"}, "lookahead.half_sentence_guard: expected true or false"),
+        (
+            Lookahead,
+            {"half_sentence_guard": "no"},
+            "lookahead.half_sentence_guard: expected true or false",
+        ),
         (Lookahead, {"depth": 2.5}, "lookahead.depth: expected a whole number"),
         (Lookahead, {"depth": "3"}, "lookahead.depth"),
         (Limits, {"max_tokens": 10.5}, "limits.max_tokens"),

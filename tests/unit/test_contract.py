@@ -36,8 +36,14 @@ def test_the_contracts_hold(package):
 
 WRONG = {
     "steps/step.py": ("from lr_sglang import cli", "lr_sglang.steps.step -> lr_sglang.cli"),
-    "programs/judge.py": ("import lr_sglang.api.runner", "lr_sglang.programs.judge -> lr_sglang.api.runner"),
-    "errors.py": ("def late():\n    from lr_sglang import config", "no import runs in a circle BROKEN"),
+    "programs/judge.py": (
+        "import lr_sglang.api.runner",
+        "lr_sglang.programs.judge -> lr_sglang.api.runner",
+    ),
+    "errors.py": (
+        "def late():\n    from lr_sglang import config",
+        "no import runs in a circle BROKEN",
+    ),
     "cpu/seeds.py": ("import lr_sglang.modes", "cpu stands alone BROKEN"),
 }
 

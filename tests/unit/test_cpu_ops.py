@@ -51,7 +51,9 @@ def decode(cache, query, key, value, *, window=0, cap=0.0, sinks=None, function=
     return output
 
 
-def extend(cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tree=None, function=None):
+def extend(
+    cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tree=None, function=None
+):
     output, lens = torch.empty_like(query), torch.tensor(lens, dtype=torch.int32)
     (function or torch.ops.sgl_kernel.extend_attention_cpu)(
         query, key, value, output, cache.k, cache.v, cache.table, cache.requests, cache.seq_lens, lens,
@@ -65,7 +67,11 @@ def extend(cache, query, key, value, lens, *, window=0, cap=0.0, sinks=None, tre
 def test_decode_is_attention(heads, kv_heads, dim, option):
     lens = [1, 37, 5, 16, 33]
     cache = Cache(lens, kv_heads, dim, seed=heads)
-    query, key, value = torch.randn(5, heads, dim), torch.randn(5, kv_heads, dim), torch.randn(5, kv_heads, dim)
+    query, key, value = (
+        torch.randn(5, heads, dim),
+        torch.randn(5, kv_heads, dim),
+        torch.randn(5, kv_heads, dim),
+    )
     window, cap = (7 if option == "window" else 0), (2.0 if option == "cap" else 0.0)
     sinks = torch.randn(heads) if option == "sinks" else None
     output = decode(cache, query, key, value, window=window, cap=cap, sinks=sinks)
@@ -73,11 +79,15 @@ def test_decode_is_attention(heads, kv_heads, dim, option):
         rows = cache.rows(i)
         assert torch.equal(cache.k[rows[-1]], key[i]) and torch.equal(cache.v[rows[-1]], value[i])
         visible = torch.arange(length) >= (length - window if window else 0)
-        expected = reference(query[i : i + 1], cache.k[rows], cache.v[rows], visible.view(1, -1), 0.3, cap, sinks)
+        expected = reference(
+            query[i : i + 1], cache.k[rows], cache.v[rows], visible.view(1, -1), 0.3, cap, sinks
+        )
         torch.testing.assert_close(output[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("where", ["side by side", "shared prefix", "shared but scattered", "apart"])
+@pytest.mark.parametrize(
+    "where", ["side by side", "shared prefix", "shared but scattered", "apart"]
+)
 def test_decode_reads_rows_in_the_cheapest_way(where):
     """Whichever way the rows are read, the result is attention over them."""
     lens = [60, 64, 70, 61]
@@ -93,7 +103,9 @@ def test_decode_reads_rows_in_the_cheapest_way(where):
         cache.table[request, :length] = own.int()
     plan = plan_decode(cache.table, cache.requests, cache.seq_lens, 2)
     kind = type(plan.rows) if isinstance(plan, Together) else type(plan)
-    assert kind is {"side by side": slice, "shared prefix": slice, "apart": kind}.get(where, torch.Tensor)
+    assert kind is {"side by side": slice, "shared prefix": slice, "apart": kind}.get(
+        where, torch.Tensor
+    )
     query, key, value = torch.randn(4, 4, 16), torch.randn(4, 2, 16), torch.randn(4, 2, 16)
     if where == "apart":  # sequences that overlap by chance cannot all write their newest row
         key = value = None
@@ -105,11 +117,15 @@ def test_decode_reads_rows_in_the_cheapest_way(where):
         torch.testing.assert_close(output[[i]].double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])])
+@pytest.mark.parametrize(
+    "lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])]
+)
 @pytest.mark.parametrize("option", ["plain", "window", "sinks", "tree"])
 @pytest.mark.parametrize("heads,kv_heads,free", [(4, 2, 1 << 18), (3, 3, 1 << 18), (4, 2, 0)])
 def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monkeypatch):
-    monkeypatch.setattr("lr_sglang.cpu.extend.FREE_CELLS", free)  # 0: unlike sequences apart, however small
+    monkeypatch.setattr(
+        "lr_sglang.cpu.extend.FREE_CELLS", free
+    )  # 0: unlike sequences apart, however small
     dim, totals = 16, [a + b for a, b in zip(lens, prefixes, strict=True)]
     cache = Cache(totals, kv_heads, dim, seed=len(lens))
     tokens = sum(lens)
@@ -132,7 +148,9 @@ def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monk
         own = trees[i] if option == "tree" else torch.ones(new, new, dtype=torch.bool).tril()
         visible = torch.cat([torch.ones(new, prefix, dtype=torch.bool), own], 1)
         if window:
-            visible &= torch.arange(prefix + new) > torch.arange(prefix, prefix + new).view(-1, 1) - window
+            visible &= (
+                torch.arange(prefix + new) > torch.arange(prefix, prefix + new).view(-1, 1) - window
+            )
         expected = reference(query[mine], k, v, visible, 0.3, sinks=sinks)
         torch.testing.assert_close(output[mine].double(), expected, rtol=1e-5, atol=1e-5)
         start += new
@@ -186,7 +204,8 @@ class Server:
         self.batched = BatchedAttention()
         self.backend = SimpleNamespace(
             token_to_kv_pool=SimpleNamespace(
-                get_key_buffer=lambda layer: self.layers[layer][0], get_value_buffer=lambda layer: self.layers[layer][1]
+                get_key_buffer=lambda layer: self.layers[layer][0],
+                get_value_buffer=lambda layer: self.layers[layer][1],
             ),
             req_to_token_pool=SimpleNamespace(req_to_token=self.cache.table),
             draft_decode_metadata=None,
@@ -201,13 +220,20 @@ class Server:
         loc = torch.tensor([self.free.pop() for _ in cache.seq_lens])
         cache.table[cache.requests, cache.seq_lens - 1] = loc.int()
         forward = SimpleNamespace(
-            out_cache_loc=loc, seq_lens=cache.seq_lens, req_pool_indices=cache.requests, spec_info=None
+            out_cache_loc=loc,
+            seq_lens=cache.seq_lens,
+            req_pool_indices=cache.requests,
+            spec_info=None,
         )
         self.batched.new_forward()
         step = self.batched.decode_step(self.backend, forward, 2)
         for layer, (k, v) in enumerate(self.layers):
             count = len(cache.seq_lens)
-            query, key, value = torch.randn(count, 4, 16), torch.randn(count, 2, 16), torch.randn(count, 2, 16)
+            query, key, value = (
+                torch.randn(count, 4, 16),
+                torch.randn(count, 2, 16),
+                torch.randn(count, 2, 16),
+            )
             output = step(layer, 0.3, query, key, value)
             cache.k, cache.v = k, v
             torch.testing.assert_close(output, decode(cache, query, key, value))
@@ -218,13 +244,19 @@ def test_rows_are_kept_between_steps_and_never_stale():
     for _ in range(150):  # past the room that the first step made
         server.step()
     assert len(server.batched._kept._layers) == 2
-    # A new prompt takes rows that are in use again, with the batch looking as if nothing had happened.
+    # A new prompt takes rows that are in use again, with the batch looking as if nothing had
+    # happened.
     for k, v in server.layers:
         k.normal_(), v.normal_()
-    extend(Cache([2], 2, 16), torch.randn(2, 4, 16), None, None, [2], function=server.batched.extend)
+    extend(
+        Cache([2], 2, 16), torch.randn(2, 4, 16), None, None, [2], function=server.batched.extend
+    )
     server.step()
     # A sequence leaves; the others stay.
-    server.cache.requests, server.cache.seq_lens = server.cache.requests[[0, 2]], server.cache.seq_lens[[0, 2]]
+    server.cache.requests, server.cache.seq_lens = (
+        server.cache.requests[[0, 2]],
+        server.cache.seq_lens[[0, 2]],
+    )
     server.step()
     server.step()
     # A sequence moves to other rows.
@@ -249,9 +281,13 @@ def test_what_cannot_be_served_says_so():
 
 
 def test_a_missing_operator_is_named():
-    with pytest.raises(operators.MissingOperatorError, match=r"moe_align_block_size.*no CPU version"):
+    with pytest.raises(
+        operators.MissingOperatorError, match=r"moe_align_block_size.*no CPU version"
+    ):
         _ = torch.ops.sgl_kernel.moe_align_block_size
-    assert not hasattr(torch.ops.sgl_kernel, "convert_weight_packed")  # its presence would turn AMX paths on
+    assert not hasattr(
+        torch.ops.sgl_kernel, "convert_weight_packed"
+    )  # its presence would turn AMX paths on
     operators.register()  # again: harmless
 
 
@@ -280,18 +316,25 @@ def test_draws_follow_the_filtered_distribution(name, vary):
     filters = {key: torch.full((n,), value, dtype=kinds[key]) for key, value in given.items()}
     many, one = torch.arange(n), torch.full((n,), 7)
     seed, position = (many, one) if vary == "seed" else (one, many)
-    counts = torch.bincount(seeds.draw(p.expand(n, -1), seed, position, **filters), minlength=8).double()
+    counts = torch.bincount(
+        seeds.draw(p.expand(n, -1), seed, position, **filters), minlength=8
+    ).double()
     expected = torch.where(kept(p), p, 0.0).double()
     expected = expected / expected.sum() * n
     assert bool((counts[expected == 0] == 0).all())
     inside = expected > 0
     chi_square = ((counts - expected)[inside] ** 2 / expected[inside]).sum()
-    assert chi_square < 24.3  # p = 0.001 at 7 degrees of freedom; the numbers are the same in every run
+    assert (
+        chi_square < 24.3
+    )  # p = 0.001 at 7 degrees of freedom; the numbers are the same in every run
 
 
 def test_a_draw_depends_on_its_own_row_only():
     probs = torch.softmax(torch.randn(8, 500), -1)
-    filters = {"top_ps": torch.linspace(0.5, 1, 8), "top_ks": torch.tensor([5, 500, 50, 1, 500, 9, 99, 2])}
+    filters = {
+        "top_ps": torch.linspace(0.5, 1, 8),
+        "top_ks": torch.tensor([5, 500, 50, 1, 500, 9, 99, 2]),
+    }
     together = sample(probs, list(range(8)), list(range(100, 108)), **filters)
     for i in range(8):
         mine = {key: value[[i]] for key, value in filters.items()}
@@ -303,7 +346,9 @@ def test_a_draw_depends_on_its_own_row_only():
 def test_a_uniform_number_is_never_0_nor_1(bits, monkeypatch):
     """Its logarithm is divided by."""
     monkeypatch.setattr(seeds, "_mix", lambda x: torch.full_like(x, bits))
-    (drawn,) = seeds.uniform(torch.tensor([1]), torch.tensor([1]), torch.tensor([[1]])).view(-1).tolist()
+    (drawn,) = (
+        seeds.uniform(torch.tensor([1]), torch.tensor([1]), torch.tensor([[1]])).view(-1).tolist()
+    )
     assert 0 < drawn < 1
 
 

@@ -1,4 +1,6 @@
-"""Sampling under speculation: the target's distribution whatever is drafted, and a seed's tokens with or without."""
+"""Sampling under speculation: the target's distribution whatever is drafted, and a seed's tokens
+with or without.
+"""
 
 from collections.abc import Callable
 from functools import partial
@@ -17,8 +19,8 @@ VOCABULARY, START = 8, 5  # tokens; how many stand before the first drafted tree
 MANY = 2000  # sequences in one batch
 HALF = [*range(MANY // 2), *[seeds.NO_SEED] * (MANY // 2)]  # their seeds
 
-# Every node's parent: a chain as of STANDALONE and EAGLE with top-k 1, a tree as of top-k 2, two of an n-gram corpus
-# (one with nodes that nothing leads to), and no draft at all.
+# Every node's parent: a chain as of STANDALONE and EAGLE with top-k 1, a tree as of top-k 2, two of
+# an n-gram corpus (one with nodes that nothing leads to), and no draft at all.
 SHAPES = {
     "chain": [-1, 0, 1, 2],
     "top-k 2": [-1, 0, 0, 1, 1, 2, 2],
@@ -54,8 +56,12 @@ DRAFTS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
 }
 
 
-def settings(count: int, *, temperature=0.6, top_p=1.0, top_k=1 << 30, min_p=0.0, seed=None) -> SimpleNamespace:
-    """What SGLang calls sampling info, of `count` requests; each argument is one for all or a list."""
+def settings(
+    count: int, *, temperature=0.6, top_p=1.0, top_k=1 << 30, min_p=0.0, seed=None
+) -> SimpleNamespace:
+    """What SGLang calls sampling info, of `count` requests; each argument is one for all
+    or a list.
+    """
 
     def each(value, dtype):
         return torch.tensor(value if isinstance(value, list) else [value] * count, dtype=dtype)
@@ -68,13 +74,21 @@ def settings(count: int, *, temperature=0.6, top_p=1.0, top_k=1 << 30, min_p=0.0
 
 
 def params(**given) -> SimpleNamespace:
-    none = {"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0, "min_new_tokens": 0}
+    none = {
+        "frequency_penalty": 0.0,
+        "presence_penalty": 0.0,
+        "repetition_penalty": 1.0,
+        "min_new_tokens": 0,
+    }
     return SimpleNamespace(**none | {"stop_token_ids": None} | given)
 
 
 def requests(count: int, **given) -> list[SimpleNamespace]:
     tokenizer = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=7)
-    return [SimpleNamespace(sampling_params=params(**given), output_ids=[2], tokenizer=tokenizer) for _ in range(count)]
+    return [
+        SimpleNamespace(sampling_params=params(**given), output_ids=[2], tokenizer=tokenizer)
+        for _ in range(count)
+    ]
 
 
 def plain(sampler, probs, info, positions, no_filter):
@@ -100,10 +114,11 @@ class Grammar:
 def grow(
     info, shape="chain", draft="good", length=3, *, reqs=None, error=None, mask=None, texts=None
 ) -> list[list[int]]:
-    """Texts of at least `length` tokens for all requests of `info`, each from the tokens 1, 2, verified in steps.
+    """Texts of at least `length` tokens for all requests of `info`, each from the tokens 1, 2,
+    verified in steps.
 
-    error: makes a function that replaces `sampling.draw`, given the tree that is verified. mask: what a grammar allows
-    after two tokens.
+    error: makes a function that replaces `sampling.draw`, given the tree that is verified. mask:
+    what a grammar allows after two tokens.
     """
     count, parents = len(info.top_ks), SHAPES[shape]
     texts = [[1, 2] for _ in range(count)]
@@ -124,9 +139,14 @@ def grow(
 
 
 def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch.Tensor]:
-    """The trees that continue the texts, and the two tokens up to every node: [batch, nodes] each."""
+    """The trees that continue the texts, and the two tokens up to every node: [batch,
+    nodes] each.
+    """
     count, n = len(texts), len(parents)
-    before, last = torch.zeros(count, n, dtype=torch.int64), torch.zeros(count, n, dtype=torch.int64)
+    before, last = (
+        torch.zeros(count, n, dtype=torch.int64),
+        torch.zeros(count, n, dtype=torch.int64),
+    )
     before[:, 0], last[:, 0] = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
     rank = [0] * n
     for node in range(1, n):
@@ -135,7 +155,9 @@ def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch
         last[:, node] = draft(before[:, parent], last[:, parent])[:, rank[parent]]
         if parents[node] >= 0:
             rank[parent] += 1
-    lens = torch.tensor([START + len(text) - 3 for text in texts])  # without the root, as SGLang counts
+    lens = torch.tensor(
+        [START + len(text) - 3 for text in texts]
+    )  # without the root, as SGLang counts
     positions, links = torch.zeros(count * n, dtype=torch.int64), torch.full((3, count, n), -1)
     torch.ops.sgl_kernel.reconstruct_indices_from_tree_mask_cpu(
         visible(parents).expand(count, n, n).reshape(-1), lens, positions, *links, count, n
@@ -155,14 +177,18 @@ def filtered(logits, temperature=0.6, top_p=1.0, top_k=VOCABULARY, min_p=0.0) ->
     probs = torch.softmax(logits.double() / temperature, -1)
     values, ids = probs.sort(-1, descending=True)
     kept = (
-        (torch.arange(VOCABULARY) < top_k) & (values.cumsum(-1) - values <= top_p) & (values >= values[:, :1] * min_p)
+        (torch.arange(VOCABULARY) < top_k)
+        & (values.cumsum(-1) - values <= top_p)
+        & (values >= values[:, :1] * min_p)
     )
     probs = torch.zeros_like(probs).scatter(-1, ids, values * kept)
     return probs / probs.sum(-1, keepdim=True)
 
 
 def exact(length: int, **filters) -> torch.Tensor:
-    """The probability of every sequence of that length after the tokens 1, 2: [VOCABULARY ** length]."""
+    """The probability of every sequence of that length after the tokens 1, 2: [VOCABULARY **
+    length].
+    """
     probs = torch.ones(1, dtype=torch.float64)
     before, last = torch.tensor([1]), torch.tensor([2])
     for _ in range(length):
@@ -173,9 +199,14 @@ def exact(length: int, **filters) -> torch.Tensor:
 
 
 def p_value(texts: list[list[int]], length: int, **filters) -> float:
-    """Of the chi-square test that the texts' first `length` tokens have exactly the distribution they should have."""
+    """Of the chi-square test that the texts' first `length` tokens have exactly the distribution
+    they should have.
+    """
     expected = exact(length, **filters) * len(texts)
-    numbers = sum(torch.tensor([text[i] for text in texts]) * VOCABULARY ** (length - 1 - i) for i in range(length))
+    numbers = sum(
+        torch.tensor([text[i] for text in texts]) * VOCABULARY ** (length - 1 - i)
+        for i in range(length)
+    )
     counts = torch.bincount(numbers, minlength=len(expected)).double()
     if bool(counts[expected == 0].any()):
         return 0.0
@@ -187,7 +218,9 @@ def p_value(texts: list[list[int]], length: int, **filters) -> float:
     if len(expected) == 1:
         return 1.0
     statistic = ((counts - expected) ** 2 / expected).sum()
-    return float(torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2).double(), statistic / 2))
+    return float(
+        torch.special.gammaincc(torch.tensor((len(expected) - 1) / 2).double(), statistic / 2)
+    )
 
 
 @pytest.mark.parametrize(("shape", "draft"), grid(["chain", "top-k 2", "n-gram", "padded"], DRAFTS))
@@ -234,7 +267,11 @@ def one_number_for_all_depths(tree):
         n = tree.draft_token_num
         probs = torch.softmax(logits / info.temperatures.repeat_interleave(n, dim=0), -1)
         uniform = torch.rand(len(info.top_ks)).repeat_interleave(n)
-        return torch.searchsorted(probs.cumsum(-1), uniform.view(-1, 1)).view(-1).clamp(max=VOCABULARY - 1)
+        return (
+            torch.searchsorted(probs.cumsum(-1), uniform.view(-1, 1))
+            .view(-1)
+            .clamp(max=VOCABULARY - 1)
+        )
 
     return draw
 
@@ -251,7 +288,9 @@ def test_a_wrong_verification_is_seen(error, shape):
 # ------------------------------------------------------- seeds
 
 
-def undrafted(seed, length, request=None, bias=None, mask=None, temperature=0.6, **filters) -> list[int]:
+def undrafted(
+    seed, length, request=None, bias=None, mask=None, temperature=0.6, **filters
+) -> list[int]:
     """A text without speculation: SGLang's steps, one token at a time, for one request."""
     text, info = [1, 2], settings(1, seed=seed, **filters)
     info.need_top_k_sampling = info.need_top_p_sampling = info.need_min_p_sampling = True
@@ -269,7 +308,9 @@ def undrafted(seed, length, request=None, bias=None, mask=None, temperature=0.6,
         logits = logits if bias is None else logits + bias
         logits = logits if mask is None else logits.masked_fill(~mask(before, last), float("-inf"))
         position = torch.tensor([START - 1 + step])
-        text.append(int(sample(None, torch.softmax(logits / temperature, -1), info, position, False)))
+        text.append(
+            int(sample(None, torch.softmax(logits / temperature, -1), info, position, False))
+        )
     return text[2:]
 
 
@@ -289,7 +330,12 @@ def test_a_seed_gives_the_same_tokens_with_and_without_drafts(shape, filters):
         {"presence_penalty": 1.5},
         {"repetition_penalty": 1.8},
         {"min_new_tokens": 9, "stop_token_ids": {3, 4}},
-        {"frequency_penalty": -0.4, "presence_penalty": 0.3, "repetition_penalty": 0.8, "min_new_tokens": 4},
+        {
+            "frequency_penalty": -0.4,
+            "presence_penalty": 0.3,
+            "repetition_penalty": 0.8,
+            "min_new_tokens": 4,
+        },
     ],
     ids=" ".join,
 )
@@ -322,11 +368,17 @@ def test_bias_and_grammar_are_kept():
 @pytest.mark.parametrize("scale", [0, 1, 5])
 @pytest.mark.parametrize("ties", [False, True])
 def test_few_tokens_are_enough_for_a_draw(scale, ties):
-    """Filters are tried on the most probable tokens first. That changes nothing, in a tie neither."""
+    """Filters are tried on the most probable tokens first. That changes nothing, in a
+    tie neither.
+    """
     torch.manual_seed(5)
     logits = torch.randn(60, 300) * scale
     probs = torch.softmax(logits.round() if ties else logits, -1)
-    filters = {"top_ks": torch.randint(1, 90, (60,)), "top_ps": torch.rand(60), "min_ps": torch.rand(60) * 0.2}
+    filters = {
+        "top_ks": torch.randint(1, 90, (60,)),
+        "top_ps": torch.rand(60),
+        "min_ps": torch.rand(60) * 0.2,
+    }
     for names in (["top_ks"], ["top_ps"], ["min_ps"], ["top_ks", "top_ps"], list(filters)):
         given = {name: filters[name] for name in names}
         few = seeds.draw(probs, torch.arange(60), torch.arange(60), **given)
@@ -345,10 +397,14 @@ def test_greedy_seeded_and_unseeded_requests_share_a_batch():
     seed = [seeds.NO_SEED, 5, 6, 7] + [seeds.NO_SEED] * unseeded
     info = settings(unseeded + 4, top_k=top_k, temperature=temperature, seed=seed)
     texts = grow(info, "top-k 2", length=6)
-    assert texts[0] == texts[3] == grow(settings(1, temperature=1e-4), length=6)[0]  # 1e-4: as good as greedy
+    assert (
+        texts[0] == texts[3] == grow(settings(1, temperature=1e-4), length=6)[0]
+    )  # 1e-4: as good as greedy
     assert texts[1:3] == [undrafted(5, 6), undrafted(6, 6, temperature=0.9)]
     assert p_value(texts[4:], 3) > 1e-3
-    assert info.sampling_seed.tolist() == seed and info.top_ks.tolist() == top_k  # as they were, for the next step
+    assert (
+        info.sampling_seed.tolist() == seed and info.top_ks.tolist() == top_k
+    )  # as they were, for the next step
 
 
 def test_a_batch_of_greedy_requests_that_was_merged_with_others():
@@ -358,12 +414,16 @@ def test_a_batch_of_greedy_requests_that_was_merged_with_others():
 
 
 def test_log_probabilities_are_left_to_sglang():
-    """It divides by the temperature itself: only penalties, biases and masks may be in the logits."""
+    """It divides by the temperature itself: only penalties, biases and masks may be in
+    the logits.
+    """
     info = settings(2)
     tree, before, last = drafted([[1, 2]] * 2, SHAPES["chain"], DRAFTS["good"])
     logits = target(before, last).view(-1, VOCABULARY)
     given = logits.clone()
-    sampling.verify(tree, SimpleNamespace(sampling_info=info, reqs=requests(2)), logits, None, sample)
+    sampling.verify(
+        tree, SimpleNamespace(sampling_info=info, reqs=requests(2)), logits, None, sample
+    )
     assert torch.equal(logits, given)
 
 
@@ -383,7 +443,9 @@ def test_greedy_batches_stay_with_sglang(idle, all_greedy):
 
 def test_custom_logit_processors_are_refused():
     def check(algorithm, enabled):
-        given = SimpleNamespace(speculative_algorithm=algorithm, enable_custom_logit_processor=enabled)
+        given = SimpleNamespace(
+            speculative_algorithm=algorithm, enable_custom_logit_processor=enabled
+        )
         sampling.refuse_processors(None, given)
 
     check(None, True)
@@ -407,7 +469,8 @@ def test_xgrammar_masks_logits_without_a_gpu():
 def test_other_grammars_are_left_alone(name, backend):
     """Registering hooks would need SGLang, which this test does not load."""
     with patch.dict(
-        "sys.modules", {"sglang.srt.plugins.hook_registry": SimpleNamespace(HookRegistry=None, HookType=None)}
+        "sys.modules",
+        {"sglang.srt.plugins.hook_registry": SimpleNamespace(HookRegistry=None, HookType=None)},
     ):
         hooks.mask_on_cpu(backend, SimpleNamespace(grammar_backend=name), "tokenizer", 40)
 
@@ -415,7 +478,8 @@ def test_other_grammars_are_left_alone(name, backend):
 def test_a_simulated_acceptance_is_left_to_sglang_for_sampled_requests_too(monkeypatch):
     monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.0")
     batch = SimpleNamespace(
-        forward_mode=SimpleNamespace(is_idle=bool), sampling_info=SimpleNamespace(is_all_greedy=False)
+        forward_mode=SimpleNamespace(is_idle=bool),
+        sampling_info=SimpleNamespace(is_all_greedy=False),
     )
     assert sampling.sample_and_verify(lambda *given: given, "input", batch, "logits") == (
         "input",

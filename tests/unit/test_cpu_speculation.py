@@ -42,7 +42,9 @@ class Pool:
         self.ids = torch.tensor(self.random.sample(range(self.requests), self.batch))
         cells = self.requests * self.length
         self.table = (torch.randperm(cells) + 1).view(self.requests, self.length).to(torch.int32)
-        self.seq_lens = torch.tensor([self.random.randint(1, self.length - spare) for _ in range(self.batch)])
+        self.seq_lens = torch.tensor(
+            [self.random.randint(1, self.length - spare) for _ in range(self.batch)]
+        )
 
     def stretches(self) -> tuple[torch.Tensor, torch.Tensor]:
         """A start and an end for each request of the batch; some have nothing between them."""
@@ -75,11 +77,17 @@ def test_rows_for_drafting_and_the_table_of_branches(seed):
     pool = Pool(seed)
     topk, steps = pool.random.randint(1, 4), pool.random.randint(1, 6)
     free = torch.zeros(pool.batch * topk * steps, dtype=torch.int64)
-    ops().assign_draft_cache_locs_contiguous_cpu(pool.ids, pool.table, pool.seq_lens, free, pool.length, topk, steps)
+    ops().assign_draft_cache_locs_contiguous_cpu(
+        pool.ids, pool.table, pool.seq_lens, free, pool.length, topk, steps
+    )
     before = pool.table.clone()
-    table = ops().build_draft_decode_metadata_cpu(pool.table, pool.ids, pool.seq_lens, topk, steps, pool.length)
+    table = ops().build_draft_decode_metadata_cpu(
+        pool.table, pool.ids, pool.seq_lens, topk, steps, pool.length
+    )
     assert torch.equal(pool.table, before) and table.shape[0] == pool.batch * topk
-    for i, (request, length) in enumerate(zip(pool.ids.tolist(), pool.seq_lens.tolist(), strict=True)):
+    for i, (request, length) in enumerate(
+        zip(pool.ids.tolist(), pool.seq_lens.tolist(), strict=True)
+    ):
         row = pool.table[request].tolist()
         assert free.view(pool.batch, -1)[i].tolist() == row[length : length + topk * steps]
         for branch in range(topk):
@@ -94,10 +102,15 @@ def test_rows_of_all_layers_move_as_if_all_were_read_first(seed):
     rows, moved = chance.randint(4, 60), chance.randint(0, 30)
     shapes = [(chance.randint(1, 3), chance.randint(1, 9)) for _ in range(chance.randint(1, 5))]
     kinds = [chance.choice([torch.float32, torch.bfloat16, torch.uint8]) for _ in shapes]
-    caches = [torch.randint(0, 250, (rows, *shape)).to(kind) for shape, kind in zip(shapes, kinds, strict=True)]
+    caches = [
+        torch.randint(0, 250, (rows, *shape)).to(kind)
+        for shape, kind in zip(shapes, kinds, strict=True)
+    ]
     places = min(rows - 1, moved)
     target = torch.tensor([*chance.sample(range(1, rows), places), 0, 0], dtype=torch.int64)
-    source = torch.tensor([*(chance.randrange(rows) for _ in range(places)), 0, 0])  # rows 0 pad the list
+    source = torch.tensor(
+        [*(chance.randrange(rows) for _ in range(places)), 0, 0]
+    )  # rows 0 pad the list
     expected = [one.clone() for one in caches]
     for new, old in zip(expected, caches, strict=True):
         for to, of in zip(target.tolist(), source.tolist(), strict=True):
@@ -144,10 +157,15 @@ class Drafts:
         return owners[: len(owners) - topk] if self.steps > 1 else [], sorted(order[: self.n - 1])
 
     def build(self, mode: int) -> dict[str, torch.Tensor]:
-        shape, widths = (self.batch, self.n), self.lens + self.n if mode == 0 else torch.full((self.batch,), self.n)
+        shape, widths = (
+            (self.batch, self.n),
+            self.lens + self.n if mode == 0 else torch.full((self.batch,), self.n),
+        )
         out = {name: torch.full(shape, -1) for name in ("index", "child", "sibling")}
         out["positions"] = torch.zeros(self.batch * self.n, dtype=torch.int64)
-        out["mask"] = torch.ones(int((widths * self.n).sum()) + 4, dtype=torch.bool)  # SGLang's may be too long
+        out["mask"] = torch.ones(
+            int((widths * self.n).sum()) + 4, dtype=torch.bool
+        )  # SGLang's may be too long
         ops().build_tree_kernel_efficient_cpu(
             self.parent_list, self.selected, self.lens, out["mask"], out["positions"], out["index"], out["child"],
             out["sibling"], self.topk, self.steps, self.n, mode,
@@ -155,7 +173,9 @@ class Drafts:
         return out
 
     def parents(self, sequence: int) -> list[int]:
-        """By the definition: the parent is the node of the token that was continued, -1 if that is no node."""
+        """By the definition: the parent is the node of the token that was continued, -1 if that is
+        no node.
+        """
         selected, owners = self.selected[sequence].tolist(), self.parent_list[sequence].tolist()
         found = [-1]
         for number in selected:
@@ -170,7 +190,9 @@ class Drafts:
 def check_links(child, sibling, parents):
     for node in range(len(parents)):
         below = [other for other, parent in enumerate(parents) if parent == node]
-        beside = [other for other in range(node + 1, len(parents)) if parents[other] == parents[node] >= 0]
+        beside = [
+            other for other in range(node + 1, len(parents)) if parents[other] == parents[node] >= 0
+        ]
         assert child[node] == (below[0] if below else -1)
         assert sibling[node] == (beside[0] if beside else -1)
 
@@ -189,7 +211,9 @@ def test_trees_of_drafted_tokens(seed, chain, mode):
         mask = out["mask"][start : start + n * width].view(n, width)
         start += n * width
         assert bool(mask[:, : width - n].all())
-        seen = visible([-1, *(max(parent, 0) for parent in parents[1:])])  # the root belongs to every way
+        seen = visible(
+            [-1, *(max(parent, 0) for parent in parents[1:])]
+        )  # the root belongs to every way
         assert torch.equal(mask[:, width - n :], seen)
         assert torch.equal(out["positions"][i * n : (i + 1) * n], length + seen.sum(-1) - 1)
     assert bool(out["mask"][start:].all())
@@ -215,7 +239,9 @@ def test_links_from_a_mask(seed):
     """Of random trees, with some nodes that see nothing but themselves."""
     chance = random.Random(seed)
     batch, n = chance.randint(1, 6), chance.randint(1, 12)
-    forest = [[-1, *(chance.choice([-1, *range(node)]) for node in range(1, n))] for _ in range(batch)]
+    forest = [
+        [-1, *(chance.choice([-1, *range(node)]) for node in range(1, n))] for _ in range(batch)
+    ]
     mask = torch.stack([visible(parents) for parents in forest])
     lens = torch.randint(1, 50, (batch,))
     positions, links = torch.zeros(batch * n, dtype=torch.int64), torch.full((3, batch, n), 99)
@@ -232,11 +258,18 @@ def test_both_ways_to_a_tree_agree(seed):
     if -1 in [parent for i in range(drafts.batch) for parent in drafts.parents(i)[1:]]:
         pytest.fail("the random trees should be whole")
     built, n = drafts.build(trees.QLEN_ONLY), drafts.n
-    positions, links = torch.zeros_like(built["positions"]), torch.zeros(3, drafts.batch, n, dtype=torch.int64)
+    positions, links = (
+        torch.zeros_like(built["positions"]),
+        torch.zeros(3, drafts.batch, n, dtype=torch.int64),
+    )
     mask = built["mask"][: drafts.batch * n * n]
-    ops().reconstruct_indices_from_tree_mask_cpu(mask, drafts.lens, positions, *links, drafts.batch, n)
+    ops().reconstruct_indices_from_tree_mask_cpu(
+        mask, drafts.lens, positions, *links, drafts.batch, n
+    )
     assert torch.equal(positions, built["positions"])
-    assert all(torch.equal(a, built[b]) for a, b in zip(links, ("index", "child", "sibling"), strict=True))
+    assert all(
+        torch.equal(a, built[b]) for a, b in zip(links, ("index", "child", "sibling"), strict=True)
+    )
 
 
 @pytest.mark.parametrize("seed", range(60))
@@ -245,14 +278,23 @@ def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
     chance, n, batch = drafts.random, drafts.n, drafts.batch
     built = drafts.build(trees.QLEN_ONLY)
     vocabulary = chance.choice([2, 3, 50])  # few tokens: brothers that are the same, and long ways
-    candidates = torch.tensor([[chance.randrange(vocabulary) for _ in range(n)] for _ in range(batch)])
+    candidates = torch.tensor(
+        [[chance.randrange(vocabulary) for _ in range(n)] for _ in range(batch)]
+    )
     wanted = torch.tensor([[chance.randrange(vocabulary) for _ in range(n)] for _ in range(batch)])
     longest = chance.randint(1, drafts.steps + 1)
     predicts = torch.full((batch * n,), -5, dtype=torch.int32)
     accepted = torch.full((batch, longest), -1, dtype=torch.int32)
     count = torch.full((batch,), -9, dtype=torch.int32)
     ops().verify_tree_greedy_cpu(
-        predicts, accepted, count, candidates, built["index"], built["child"], built["sibling"], wanted
+        predicts,
+        accepted,
+        count,
+        candidates,
+        built["index"],
+        built["child"],
+        built["sibling"],
+        wanted,
     )
     expected = torch.full_like(predicts, -5)
     for i in range(batch):
@@ -278,14 +320,18 @@ def test_accepted_rows_and_bonus_tokens(seed):
     batch, n, width = chance.randint(1, 6), chance.randint(2, 9), chance.randint(1, 5)
     lens = [chance.randint(1, width) for _ in range(batch)]
     accepted = [
-        [i * n + chance.randrange(n) for _ in range(length)] + [-1] * (width - length) for i, length in enumerate(lens)
+        [i * n + chance.randrange(n) for _ in range(length)] + [-1] * (width - length)
+        for i, length in enumerate(lens)
     ]
     loc, out = torch.randperm(batch * n) + 100, torch.zeros(batch * width, dtype=torch.int64)
     ops().fill_accept_out_cache_loc_cpu(torch.tensor(accepted, dtype=torch.int32), loc, out)
     rows = [int(loc[index]) for way in accepted for index in way if index >= 0]
     assert out.tolist() == rows + [0] * (batch * width - len(rows))
 
-    tokens, bonus = torch.randint(0, 999, (batch, width), dtype=torch.int32), torch.zeros(batch, dtype=torch.int32)
+    tokens, bonus = (
+        torch.randint(0, 999, (batch, width), dtype=torch.int32),
+        torch.zeros(batch, dtype=torch.int32),
+    )
     ops().fill_bonus_tokens_cpu(tokens, torch.tensor(lens, dtype=torch.int32), bonus, width)
     assert bonus.tolist() == [int(tokens[i, length - 1]) for i, length in enumerate(lens)]
 
@@ -297,7 +343,9 @@ def test_sequences_are_shifted_and_get_a_new_token(seed, selects):
     lens = [chance.randint(0, 5) for _ in range(chance.randint(1, 6))]
     starts = [sum(lens[:i]) for i in range(len(lens))]
     ids, new = list(range(100, 103 + sum(lens))), [chance.randrange(50) for _ in lens]
-    select = [start + chance.randrange(max(length, 1)) for start, length in zip(starts, lens, strict=True)]
+    select = [
+        start + chance.randrange(max(length, 1)) for start, length in zip(starts, lens, strict=True)
+    ]
     expected = ids.copy()
     for i, (start, length) in enumerate(zip(starts, lens, strict=True)):
         if length:
@@ -315,7 +363,9 @@ def test_sequences_are_shifted_and_get_a_new_token(seed, selects):
 
 
 class Backend:
-    """What a pass sees of SGLang's backend: one layer's caches and the rows of a batch, new ones included."""
+    """What a pass sees of SGLang's backend: one layer's caches and the rows of a batch, new ones
+    included.
+    """
 
     def __init__(self, seed: int, new: list[int], scattered: bool) -> None:
         torch.manual_seed(seed)
@@ -324,13 +374,19 @@ class Backend:
         self.seq_lens = torch.tensor([chance.randint(0, 70) + n for n in new])
         self.requests = torch.randperm(len(new) + 1)[: len(new)]
         total = int(self.seq_lens.sum())
-        free = iter((torch.randperm(3000 - 1) + 1 if scattered else torch.arange(7, 7 + total)).tolist())
-        self.req_to_token_pool = SimpleNamespace(req_to_token=torch.zeros(len(new) + 1, 130, dtype=torch.int32))
+        free = iter(
+            (torch.randperm(3000 - 1) + 1 if scattered else torch.arange(7, 7 + total)).tolist()
+        )
+        self.req_to_token_pool = SimpleNamespace(
+            req_to_token=torch.zeros(len(new) + 1, 130, dtype=torch.int32)
+        )
         for request, length in zip(self.requests.tolist(), self.seq_lens.tolist(), strict=True):
             for column in range(length):
                 self.req_to_token_pool.req_to_token[request, column] = next(free)
         self.k, self.v = torch.randn(3000, 2, 16), torch.randn(3000, 2, 16)
-        self.token_to_kv_pool = SimpleNamespace(get_key_buffer=lambda _: self.k, get_value_buffer=lambda _: self.v)
+        self.token_to_kv_pool = SimpleNamespace(
+            get_key_buffer=lambda _: self.k, get_value_buffer=lambda _: self.v
+        )
         self.draft_decode_metadata, self.verifies = None, True
         self.extend_metadata = (self.seq_lens, self.new, None, None)
 
@@ -355,17 +411,23 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
     backend = Backend(len(new), new, scattered)
     chance = random.Random(len(new))
     trees_of = [
-        visible([-1, *(chance.randrange(node) if with_trees else node - 1 for node in range(1, n))]) for n in new
+        visible([-1, *(chance.randrange(node) if with_trees else node - 1 for node in range(1, n))])
+        for n in new
     ]
     if with_trees:
-        backend.extend_metadata = (*backend.extend_metadata[:3], torch.cat([tree.view(-1) for tree in trees_of]))
+        backend.extend_metadata = (
+            *backend.extend_metadata[:3],
+            torch.cat([tree.view(-1) for tree in trees_of]),
+        )
     query, key, value = (torch.randn(sum(new), heads, 16) for heads in (4, 2, 2))
     step = BatchedAttention().extend_step(backend, backend.batch(), 2)
     got, first = step(0, 0.3, query, key, value), 0
     for i, (n, tree) in enumerate(zip(new, trees_of, strict=True)):
         rows, mine = backend.rows(i), slice(first, first + n)
         first += n
-        assert torch.equal(backend.k[rows[-n:]], key[mine]) and torch.equal(backend.v[rows[-n:]], value[mine])
+        assert torch.equal(backend.k[rows[-n:]], key[mine]) and torch.equal(
+            backend.v[rows[-n:]], value[mine]
+        )
         seen = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
         expected = reference(query[mine], backend.k[rows], backend.v[rows], seen, 0.3)
         torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
@@ -373,7 +435,9 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new(seed):
-    """A branch that begins joins the pass of those that decode; with one product, none of their rows is copied."""
+    """A branch that begins joins the pass of those that decode; with one product, none of their
+    rows is copied.
+    """
     new, shared, chance = [1, 1, 30, 1, 14, 1], 300, random.Random(seed)
     lens = [shared + chance.randint(0, 20) + n for n in new]
     table = torch.zeros(len(new), 400, dtype=torch.int32)
@@ -383,7 +447,9 @@ def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new
         table[i, shared:length] = torch.arange(first, first + length - shared)
         first += length - shared
     k, v, query = torch.randn(first, 2, 16), torch.randn(first, 2, 16), torch.randn(sum(new), 4, 16)
-    plan = plan_drafted(table, torch.arange(len(new)), torch.tensor(lens), torch.tensor(new), 2, None)
+    plan = plan_drafted(
+        table, torch.arange(len(new)), torch.tensor(lens), torch.tensor(new), 2, None
+    )
     assert plan is not None and isinstance(plan.rows, slice) and plan.mask.shape[-1] == first - 1
     got, begin = attend_decode(plan, query, k, v, 0.3), 0
     for i, (n, length) in enumerate(zip(new, lens, strict=True)):
@@ -391,13 +457,18 @@ def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new
         begin += n
         seen = torch.arange(length) <= torch.arange(length - n, length).view(-1, 1)
         torch.testing.assert_close(
-            got[mine].double(), reference(query[mine], k[rows], v[rows], seen, 0.3), rtol=1e-5, atol=1e-5
+            got[mine].double(),
+            reference(query[mine], k[rows], v[rows], seen, 0.3),
+            rtol=1e-5,
+            atol=1e-5,
         )
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_rows_that_are_kept_between_verifications_are_never_stale(seed):
-    """Chains that are accepted in part, sequences that leave or change, and passes that write in between."""
+    """Chains that are accepted in part, sequences that leave or change, and passes that write in
+    between.
+    """
     chance = random.Random(seed)
     backend, batched = Backend(seed, [4] * 3, scattered=True), BatchedAttention()
     backend.seq_lens += 20
@@ -408,21 +479,30 @@ def test_rows_that_are_kept_between_verifications_are_never_stale(seed):
         batch = backend.batch()
         backend.extend_metadata = (backend.seq_lens, backend.new, None, None)
         follows += bool(batched._kept._layers)
-        query, key, value = (torch.randn(len(batch.out_cache_loc), heads, 16) for heads in (4, 2, 2))
+        query, key, value = (
+            torch.randn(len(batch.out_cache_loc), heads, 16) for heads in (4, 2, 2)
+        )
         batched.new_forward()
         got = batched.extend_step(backend, batch, 2)(0, 0.3, query, key, value)
         expected = BatchedAttention().extend_step(backend, batch, 2)(0, 0.3, query, key, value)
         torch.testing.assert_close(got, expected)
-        backend.seq_lens = backend.seq_lens + torch.tensor([chance.randint(1, 4) for _ in backend.new])
+        backend.seq_lens = backend.seq_lens + torch.tensor(
+            [chance.randint(1, 4) for _ in backend.new]
+        )
         event, backend.verifies = chance.random(), True
-        if event < 0.1 or int(backend.seq_lens.max()) > 120:  # another prompt is computed, over rows in use
+        if (
+            event < 0.1 or int(backend.seq_lens.max()) > 120
+        ):  # another prompt is computed, over rows in use
             backend.k.normal_(), backend.v.normal_()
             backend.verifies, backend.seq_lens = False, backend.seq_lens.clamp(max=30)
         elif event < 0.2:  # a sequence takes other rows, with what it had
             request = backend.requests[0]
             old, moved = table[request].long(), torch.randperm(2999)[: table.shape[1]] + 1
             moved = moved[~torch.isin(moved, table.long())]
-            backend.k[moved], backend.v[moved] = torch.randn_like(backend.k[moved]), torch.randn_like(backend.v[moved])
+            backend.k[moved], backend.v[moved] = (
+                torch.randn_like(backend.k[moved]),
+                torch.randn_like(backend.v[moved]),
+            )
             table[request, : len(moved)] = moved[: len(old)].int()
         elif event < 0.3:  # they change places
             backend.requests, backend.seq_lens = backend.requests.flip(0), backend.seq_lens.flip(0)
@@ -452,7 +532,9 @@ def test_a_draft_step_follows_the_table_of_branches():
 def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
     """SGLang hands over the batch's own lengths (sgl-project/sglang#36430)."""
     backend, seen = Backend(1, [4], scattered=False), []
-    backend.batched_attention = SimpleNamespace(decode=lambda *a: seen.append(a), extend=lambda *a: seen.append(a))
+    backend.batched_attention = SimpleNamespace(
+        decode=lambda *a: seen.append(a), extend=lambda *a: seen.append(a)
+    )
     hooks._extend(backend, *range(19))
     hooks._decode(backend, *range(17))
     backend.draft_decode_metadata = (None, backend.seq_lens, None)
@@ -473,7 +555,9 @@ def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
 
 
 def a_model(layers: int, hidden: int = 24) -> SimpleNamespace:
-    """A Qwen3 of random weights, as far as the lean forward looks at one: two heads, one KV head, eight wide."""
+    """A Qwen3 of random weights, as far as the lean forward looks at one: two heads, one KV head,
+    eight wide.
+    """
     torch.manual_seed(0)
 
     def weight(*shape: int) -> SimpleNamespace:
@@ -499,7 +583,7 @@ def a_model(layers: int, hidden: int = 24) -> SimpleNamespace:
 @torch.no_grad()
 def test_what_an_eagle3_head_drafts_from(monkeypatch):
     """What goes into layer i is what a model of i layers gives out, before its last norm."""
-    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
+    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)
     monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
     model, ids, positions = a_model(4), torch.tensor([5, 98, 7]), torch.tensor([3, 4, 5])
     plain = Qwen3Forward(model)(ids, positions, None)
@@ -517,10 +601,14 @@ def test_a_norm_knows_no_batch(hidden):
     norm, x = Qwen3Forward(a_model(1, hidden))._rms_norm, 3 * torch.randn(64, hidden)
     together = norm(x, torch.ones(hidden))
     torch.testing.assert_close(together, torch.nn.functional.rms_norm(x, (hidden,), eps=1e-6))
-    assert all(torch.equal(norm(x[:rows], torch.ones(hidden)), together[:rows]) for rows in range(1, 64))
+    assert all(
+        torch.equal(norm(x[:rows], torch.ones(hidden)), together[:rows]) for rows in range(1, 64)
+    )
 
 
-@pytest.fixture(params=[products.BFloat16, products.Widened, products.Int8], ids=lambda kind: kind.__name__)
+@pytest.fixture(
+    params=[products.BFloat16, products.Widened, products.Int8], ids=lambda kind: kind.__name__
+)
 def kind(request):
     """How weights in bfloat16 are kept."""
     if request.param is products.BFloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
@@ -530,7 +618,9 @@ def kind(request):
 
 @pytest.mark.parametrize(("rows", "inputs"), [(48, 64), (40, 24)])
 def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, inputs, monkeypatch):
-    """Also of half a tensor, as the MLP has it, and where PyTorch's 8-bit product would end the process."""
+    """Also of half a tensor, as the MLP has it, and where PyTorch's 8-bit product would end the
+    process.
+    """
     monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
     layer = SimpleNamespace(weight=torch.randn(rows, inputs).bfloat16())
     x, residual = torch.randn(24, 2 * inputs).bfloat16().chunk(2, -1)[0], torch.randn(24, rows)
@@ -539,19 +629,24 @@ def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, in
     made = product(x)
     assert made.dtype == torch.bfloat16 and (made - exact).norm() < 0.02 * exact.norm()
     assert (product.added(residual, x) - residual - exact).norm() < 0.02 * exact.norm()
-    assert all(torch.equal(product(x[some]), made[some]) for some in (slice(0, 1), slice(3, 8), slice(8, 24)))
+    assert all(
+        torch.equal(product(x[some]), made[some])
+        for some in (slice(0, 1), slice(3, 8), slice(8, 24))
+    )
 
 
 @torch.no_grad()
 def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, monkeypatch):
     monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
-    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)  # noqa: E731
+    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)
     monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
     ids, positions = torch.arange(24) * 4, torch.arange(24)
     exact = Qwen3Forward(a_model(4))(ids, positions, None)
     model = a_model(4)
     linears = [one for layer in model.layers for one in vars(layer.mlp).values()]
-    linears += [one for layer in model.layers for one in (layer.self_attn.qkv_proj, layer.self_attn.o_proj)]
+    linears += [
+        one for layer in model.layers for one in (layer.self_attn.qkv_proj, layer.self_attn.o_proj)
+    ]
     for linear in linears:
         linear.weight = linear.weight.bfloat16()
     shapes = [linear.weight.shape for linear in linears]
@@ -559,7 +654,11 @@ def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, m
     together = forward(ids, positions, None)
     assert together.dtype == torch.bfloat16
     torch.testing.assert_close(together.float(), exact, atol=0.05, rtol=0.05)
-    for rows in (slice(0, 1), slice(3, 8), slice(8, 24)):  # what a row is does not depend on the others
+    for rows in (
+        slice(0, 1),
+        slice(3, 8),
+        slice(8, 24),
+    ):  # what a row is does not depend on the others
         assert torch.equal(forward(ids[rows], positions[rows], None), together[rows])
     assert [linear.weight.shape for linear in linears] == shapes
     assert {linear.weight.untyped_storage().nbytes() for linear in linears} == {2}
@@ -569,7 +668,12 @@ def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, m
     ("bfloat16", "float32", "int8", "kind"),
     [
         (6.2, 18.5, 12.4, products.BFloat16),
-        (6.2, 18.5, 5.0, products.BFloat16),  # what is asked for, where it is no slower than float32
+        (
+            6.2,
+            18.5,
+            5.0,
+            products.BFloat16,
+        ),  # what is asked for, where it is no slower than float32
         (48.6, 18.5, 12.4, products.Int8),
         (48.6, 18.5, 17.0, products.Widened),  # not clearly faster, and coarser
         (None, 18.5, 12.4, products.Int8),
@@ -580,24 +684,35 @@ def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kin
     records = []
     monkeypatch.setattr(logging.getLogger(products.__name__), "handle", records.append)
     times = {products.BFloat16: bfloat16, products.Widened: float32, products.Int8: int8}
-    monkeypatch.setattr(products, "measured", lambda: {one: time for one, time in times.items() if time})
+    monkeypatch.setattr(
+        products, "measured", lambda: {one: time for one, time in times.items() if time}
+    )
     products.for_bfloat16.cache_clear()
     layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
     assert type(products.of(layer)) is kind
     found = [diagnosis.notes(f"[2026-11-24 12:00:00] {one.getMessage()}") for one in records]
-    said = f"this processor is slow in bfloat16; the layers' weights are kept as {products.NAMES[kind]}"
-    assert found == ([[said]] if kind is not products.BFloat16 else []), "what was not asked for is said at start"
+    said = (
+        "this processor is slow in bfloat16; the layers' weights are kept as "
+        f"{products.NAMES[kind]}"
+    )
+    assert found == ([[said]] if kind is not products.BFloat16 else []), (
+        "what was not asked for is said at start"
+    )
     products.for_bfloat16.cache_clear()
 
 
 def test_every_kind_of_product_is_measured(monkeypatch):
     monkeypatch.setattr(products, "SHAPE", (64, 128))
     found = products.measured()
-    assert {products.Widened, products.Int8} <= found.keys() and all(0 < seconds < 1 for seconds in found.values())
+    assert {products.Widened, products.Int8} <= found.keys() and all(
+        0 < seconds < 1 for seconds in found.values()
+    )
 
 
 def test_every_operator_of_the_package_is_registered():
-    own = {name for module in (cache, trees, verify) for name in vars(module) if name.endswith("_cpu")}
+    own = {
+        name for module in (cache, trees, verify) for name in vars(module) if name.endswith("_cpu")
+    }
     assert own < set(operators.OPERATORS) and len(own) == 11
 
 
@@ -612,7 +727,9 @@ def test_a_missing_compiler_is_named(tmp_path):
         need_compiler(environ={"CXX": "nope -include cstddef", "PATH": str(tmp_path)})
 
 
-@pytest.mark.parametrize(("given", "why"), [("", "empty"), (" ", "empty"), ("c++ -I'a", "No closing quotation")])
+@pytest.mark.parametrize(
+    ("given", "why"), [("", "empty"), (" ", "empty"), ("c++ -I'a", "No closing quotation")]
+)
 def test_a_variable_that_names_no_compiler_is_told(given, why):
     """The server would take it as it is, and end."""
     with pytest.raises(SetupError, match=f"names no compiler: .*{why}") as caught:

@@ -30,7 +30,9 @@ def written(tmp_path):
 def test_the_default_launches_the_three_pocket_models():
     deployment = load_deployment()
     assert deployment.name == "pocket" and "pocket" in built_in()
-    assert {role: runtime.model for role, runtime in deployment.runtimes.items()} == {r: f"pocket:{r}" for r in ROLES}
+    assert {role: runtime.model for role, runtime in deployment.runtimes.items()} == {
+        r: f"pocket:{r}" for r in ROLES
+    }
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -82,19 +84,26 @@ def test_a_role_may_share_the_runtime_of_another(written):
         ('[runtimes.judge]\nmodel = "pocket:judge"\n', "pocket"),
         ('[runtimes.judge]\nmodel = "pocket:judge@qwen3-0.6b"\n', "pocket"),
         ('[runtimes.judge]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\n', "paper"),
-        ('[runtimes.judge]\nurl = "http://here:1"\n', ""),  # it is asked for its model when it is needed
+        (
+            '[runtimes.judge]\nurl = "http://here:1"\n',
+            "",
+        ),  # it is asked for its model when it is needed
         ('[shared]\njudge = "target"\n', "paper"),
         ("", "paper"),
     ],
 )
 def test_a_file_without_a_judge_prompt_has_that_of_its_judge(written, judge, prompt):
     assert load_deployment(written(TARGET + judge)).judge_prompt == prompt
-    assert load_deployment(written(f'judge_prompt = "other"\n{TARGET}{judge}')).judge_prompt == "other"
+    assert (
+        load_deployment(written(f'judge_prompt = "other"\n{TARGET}{judge}')).judge_prompt == "other"
+    )
 
 
 def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path):
     layer = 'token_layer = {algorithm = "eagle", draft_model = "../small"}'
-    path = written(f'[runtimes.target]\nmodel = "./big"\n{layer}\nextra = {{lora-paths = "../more", n = 1}}\n')
+    path = written(
+        f'[runtimes.target]\nmodel = "./big"\n{layer}\nextra = {{lora-paths = "../more", n = 1}}\n'
+    )
     runtime = load_deployment(path).runtimes["target"]
     assert runtime.model == str(tmp_path / "big")
     assert runtime.token_layer.draft_model == str(tmp_path / "../small")
@@ -111,8 +120,16 @@ def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path)
         ("[runtimes.target\n", "this is not TOML", ""),
         (b"name = '\xff'\n", "this is not TOML", ""),
         ('[runtimes.target]\nmodle = "a"\n', "[runtimes.target]: unknown key 'modle'", "model?"),
-        ("[runtimes.target]\nport = 1\n", "[runtimes.target]: a runtime needs either 'model' or 'url'", ""),
-        ('[runtimes.target]\nmodel = "a"\nport = "x"\n', "[runtimes.target].port: expected a whole number", ""),
+        (
+            "[runtimes.target]\nport = 1\n",
+            "[runtimes.target]: a runtime needs either 'model' or 'url'",
+            "",
+        ),
+        (
+            '[runtimes.target]\nmodel = "a"\nport = "x"\n',
+            "[runtimes.target].port: expected a whole number",
+            "",
+        ),
         ('[runtimes.target]\nmodel = "a"\nport = 99999\n', "[runtimes.target]: port", ""),
         ("[runtimes]\ntarget = 3\n", "[runtimes.target]: must be a table", ""),
         ("runtimes = 3\n", "[runtimes] must be a table", ""),
@@ -146,13 +163,23 @@ def test_a_name_that_is_no_deployment(tmp_path):
 def test_a_model_replaces_a_model_and_keeps_the_rest(written):
     path = written(f'{TARGET}port = 1234\ntokenizer = "t"\ngpus = [3]\n')
     runtime = override_all(load_deployment(path), {"target": "other/name"}).runtimes["target"]
-    assert (runtime.model, runtime.port, runtime.gpus, runtime.tokenizer) == ("other/name", 1234, (3,), "")
+    assert (runtime.model, runtime.port, runtime.gpus, runtime.tokenizer) == (
+        "other/name",
+        1234,
+        (3,),
+        "",
+    )
 
 
 def test_a_url_replaces_a_model_and_a_model_a_url():
     attached = override_all(load_deployment(), {"draft": "http://there:30000"})
-    assert attached.runtimes["draft"].url == "http://there:30000" and not attached.runtimes["draft"].model
-    assert override_all(attached, {"draft": "pocket:draft"}).runtimes["draft"].model == "pocket:draft"
+    assert (
+        attached.runtimes["draft"].url == "http://there:30000"
+        and not attached.runtimes["draft"].model
+    )
+    assert (
+        override_all(attached, {"draft": "pocket:draft"}).runtimes["draft"].model == "pocket:draft"
+    )
 
 
 def test_a_role_name_means_to_share_its_runtime():
@@ -168,12 +195,20 @@ def test_roles_may_change_together_in_any_order():
     assert override_all(alone, {"judge": None, "target": None}) == alone
     assert (alone.shared, alone.runtimes["judge"].model) == ({"draft": "judge"}, "owner/name")
     shared = override_all(alone, {"judge": "target", "draft": "target"})
-    assert set(shared.runtimes) == {"target"} and shared.shared == {"draft": "target", "judge": "target"}
-    assert set(override_all(shared, {"draft": "a/b", "judge": "draft"}).runtimes) == {"target", "draft"}
+    assert set(shared.runtimes) == {"target"} and shared.shared == {
+        "draft": "target",
+        "judge": "target",
+    }
+    assert set(override_all(shared, {"draft": "a/b", "judge": "draft"}).runtimes) == {
+        "target",
+        "draft",
+    }
 
 
 def test_several_gpus_mean_tensor_parallelism():
-    runtime = override_all(load_deployment(), {"target": "owner/name"}, {"target": (0, 1)}).runtimes["target"]
+    runtime = override_all(
+        load_deployment(), {"target": "owner/name"}, {"target": (0, 1)}
+    ).runtimes["target"]
     assert (runtime.gpus, runtime.tensor_parallel) == ((0, 1), 2)
 
 

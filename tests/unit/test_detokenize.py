@@ -1,9 +1,19 @@
-"""The text of tokens that come in parts, with tokenizers of every kind: what a step adds, what is shown and kept."""
+"""The text of tokens that come in parts, with tokenizers of every kind: what a step adds, what is
+shown and kept.
+"""
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
@@ -25,21 +35,37 @@ TEXTS = (
 
 def byte_level():
     raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer, raw.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    raw.pre_tokenizer, raw.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(["five toys end"], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet))
+    raw.train_from_iterator(
+        ["five toys end"], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet)
+    )
     return raw
 
 
 def sentencepiece():
-    """As Llama 2's: a space before the first word, bytes for what is unknown; its decoder takes that space off."""
+    """As Llama 2's: a space before the first word, bytes for what is unknown; its decoder takes
+    that space off.
+    """
     words = ["▁", "▁five", "▁toys", "▁end", "▁It", "▁is", "e", "n", "d", "s", "o", "i", "t", "."]
     vocabulary = {"<unk>": 0, **{f"<0x{byte:02X}>": byte + 1 for byte in range(256)}}
     vocabulary |= {word: 257 + number for number, word in enumerate(words)}
-    raw = Tokenizer(models.BPE(vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True))
+    raw = Tokenizer(
+        models.BPE(
+            vocab=vocabulary, merges=[], unk_token="<unk>", byte_fallback=True, fuse_unk=True
+        )
+    )
     raw.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     raw.decoder = decoders.Sequence(
-        [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
     )
     return raw
 
@@ -69,7 +95,9 @@ def steps_of(ids, cuts, known):
     steps, at = [], 0
     for end in (*cuts, len(ids)):
         while at < end:  # what is after a delimiter is another step
-            steps.append(make_step(ids[at:end], "length", steps[-1] if steps else None, known, known.ends))
+            steps.append(
+                make_step(ids[at:end], "length", steps[-1] if steps else None, known, known.ends)
+            )
             at += len(steps[-1].ids)
     return [*steps[:-1], completed(steps[-1], known)]
 
@@ -91,14 +119,21 @@ def test_whatever_the_cap_splits_is_whole_in_the_text(known, text):
 
 
 def test_the_text_of_a_program_is_that_of_all_its_tokens(known):
-    """Which were generated apart, and decoded apart; what the program adds itself stays as it is."""
+    """Which were generated apart, and decoded apart; what the program adds itself stays
+    as it is.
+    """
     ids = known.encode(TEXTS[0])
     for cut in range(1, len(ids)):
-        parts = [TokenText.of(known.decode(part), part, known.vocabulary) for part in (ids[:cut], ids[cut:])]
+        parts = [
+            TokenText.of(known.decode(part), part, known.vocabulary)
+            for part in (ids[:cut], ids[cut:])
+        ]
         assert joined(parts[0] + parts[1], known.vocabulary, known.decode) == known.decode(ids)
         said = joined("So: " + parts[0] + " (" + parts[1] + ")", known.vocabulary, known.decode)
         assert HALF in said or said == f"So: {parts[0]} ({parts[1]})"
-        assert joined(parts[0] + parts[1], "another", known.decode) == str.__str__(parts[0]) + parts[1]
+        assert (
+            joined(parts[0] + parts[1], "another", known.decode) == str.__str__(parts[0]) + parts[1]
+        )
 
 
 def test_what_stands_after_other_tokens_gets_no_space_of_its_own(known):
@@ -110,7 +145,10 @@ def test_what_stands_after_other_tokens_gets_no_space_of_its_own(known):
     assert resolve("five toys", known, begins=True) == ids
 
 
-words = st.lists(st.sampled_from(("five", " toys", " ", "\n", "\n\n", "🎉", "中", "é", "end", "  ", ".")), max_size=12)
+words = st.lists(
+    st.sampled_from(("five", " toys", " ", "\n", "\n\n", "🎉", "中", "é", "end", "  ", ".")),
+    max_size=12,
+)
 
 
 @settings(max_examples=examples(60))
@@ -148,8 +186,12 @@ def text_in_parts(ids, sizes, known):
 @settings(max_examples=examples(60))
 @example("🎉🎉", 7, [5])
 @given(words.map("".join), st.integers(1, 60), st.lists(st.integers(1, 9), max_size=30))
-def test_an_answer_that_is_cut_in_a_character_has_one_text_however_it_comes(known, text, most, sizes):
-    """SentencePiece gives up the characters before it, where it is asked for the text of all of them at once."""
+def test_an_answer_that_is_cut_in_a_character_has_one_text_however_it_comes(
+    known, text, most, sizes
+):
+    """SentencePiece gives up the characters before it, where it is asked for the text of all of
+    them at once.
+    """
     ids = known.encode(text)[:most]
     shown = text_in_parts(ids, sizes, known)
     steps = split_ids(ids, "length", known, frozenset())
@@ -159,7 +201,10 @@ def test_an_answer_that_is_cut_in_a_character_has_one_text_however_it_comes(know
 
 @settings(max_examples=examples(100))
 @example([0xCC, 0xD5, 0xCC, 0xD5, 0xBD], [1, 1, 1, 1])
-@given(st.lists(st.sampled_from(b"a\n\xf0\x9f\x8e\x89\xe4\xff\xbd\xd5"), max_size=20), st.lists(st.integers(1, 5)))
+@given(
+    st.lists(st.sampled_from(b"a\n\xf0\x9f\x8e\x89\xe4\xff\xbd\xd5"), max_size=20),
+    st.lists(st.integers(1, 5)),
+)
 def test_bytes_that_are_no_text_lose_none_that_are(run, sizes):
     class Bytes:
         def decode(self, ids):
@@ -172,7 +217,9 @@ def test_bytes_that_are_no_text_lose_none_that_are(run, sizes):
 def test_many_tokens_without_a_text_do_not_take_the_space_after_them(known, size):
     ids, (x,) = known.encode("five toys end"), known._inner.convert_tokens_to_ids(["<x>"])
     for at in range(1, len(ids)):
-        assert text_in_parts((*ids[:at], *[x] * size, *ids[at:]), (at + size,), known) == known.decode(ids)
+        assert text_in_parts(
+            (*ids[:at], *[x] * size, *ids[at:]), (at + size,), known
+        ) == known.decode(ids)
 
 
 def test_an_answer_that_ends_in_the_middle_of_a_character_says_so(known):
@@ -197,7 +244,9 @@ def special_cases(known):
 
 
 def test_special_tokens_are_no_part_of_a_text_and_make_it_another_step(known):
-    plain, *others = (make_step(ids, "stop", None, known, known.ends) for ids in special_cases(known))
+    plain, *others = (
+        make_step(ids, "stop", None, known, known.ends) for ids in special_cases(known)
+    )
     assert without_a_judge(Pair(plain, plain)) is None
     for other in others:
         assert other.special and not plain.special
@@ -212,7 +261,9 @@ def test_two_different_ends_of_one_vocabulary_are_not_the_same(known):
     plain = known.encode("five")
     one, other = (make_step((*plain, end), "stop", None, known, {e, x}) for end in (e, x))
     assert one.final and other.final and one.text == other.text
-    assert not without_a_judge(Pair(one, other)).accepted and without_a_judge(Pair(one, one)) is None
+    assert (
+        not without_a_judge(Pair(one, other)).accepted and without_a_judge(Pair(one, one)) is None
+    )
 
 
 def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):

@@ -1,4 +1,6 @@
-"""What the pages say is so: commands exist, metrics and fields are listed, every module has its line."""
+"""What the pages say is so: commands exist, metrics and fields are listed, every module has its
+line.
+"""
 
 import io
 import json
@@ -65,7 +67,10 @@ def parsed(arguments: list[str]) -> None:
     Raises:
         click.UsageError: there is no such command or option, or a value of another kind is wanted.
     """
-    command, context = cli, click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG")
+    command, context = (
+        cli,
+        click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG"),
+    )
     while isinstance(command, click.Group) and arguments:
         found = command.get_command(context, arguments[0])
         if found is None:
@@ -97,7 +102,14 @@ def test_a_command_is_one_that_there_is(one: Command, any_path):
 
 
 @pytest.mark.parametrize(
-    "line", ["run --no-such-option x", "run --depth deep x", "bench --nothing", "fly", "bench simulated --alphas 1"]
+    "line",
+    [
+        "run --no-such-option x",
+        "run --depth deep x",
+        "bench --nothing",
+        "fly",
+        "bench simulated --alphas 1",
+    ],
 )
 def test_a_wrong_command_is_seen(line, any_path):
     with pytest.raises(click.UsageError):
@@ -105,7 +117,9 @@ def test_a_wrong_command_is_seen(line, any_path):
 
 
 def test_every_command_is_run_somewhere_or_says_why_not():
-    unknown = [one for one in OURS if one.arguments and one.arguments[0] not in {*ALONE, *ELSEWHERE}]
+    unknown = [
+        one for one in OURS if one.arguments and one.arguments[0] not in {*ALONE, *ELSEWHERE}
+    ]
     assert not [one for one in unknown if not one.arguments[0].startswith("-")]
     assert {one.words[0] for one in COMMANDS} <= {"lr-sglang", *OTHERS}
     assert {one.title for one in COMMANDS} - {""} <= TITLES
@@ -127,7 +141,9 @@ def test_it_runs(one: Command, tmp_path, monkeypatch):
     assert result.output
 
 
-@pytest.mark.parametrize("one", [one for one in COMMANDS if one.words[0] in ("make", "python")], ids=str)
+@pytest.mark.parametrize(
+    "one", [one for one in COMMANDS if one.words[0] in ("make", "python")], ids=str
+)
 def test_what_else_is_called_is_there(one: Command):
     target = one.arguments[0]
     if one.words[0] == "make":
@@ -136,7 +152,9 @@ def test_what_else_is_called_is_there(one: Command):
         assert (ROOT / target).is_file()
 
 
-@pytest.mark.parametrize("block", [b for b in blocks() if b.info.startswith("python")], ids=lambda b: b.page)
+@pytest.mark.parametrize(
+    "block", [b for b in blocks() if b.info.startswith("python")], ids=lambda b: b.page
+)
 def test_python_compiles(block: Block):
     compile(block.body, block.page, "exec", flags=0x2000)  # top-level await, as in a notebook
 
@@ -167,7 +185,8 @@ def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkey
     record = json.loads(Path("out/records.jsonl").read_text("utf-8"))
     assert record["error"] is None and record["text"]
     seen = {
-        "verifier": {v["by"] for step in record["steps"] for v in step["verdicts"] or () if v} & {"length"},
+        "verifier": {v["by"] for step in record["steps"] for v in step["verdicts"] or () if v}
+        & {"length"},
         "program": record.get("program", {}).get("generations"),
         "task": record["correct"] is False,
     }
@@ -180,10 +199,14 @@ def test_the_token_layer_of_contributing_becomes_flags(tmp_path, monkeypatch):
     package = tomllib.loads(EXAMPLES["package"])
     ((name, value),) = package["project"]["entry-points"][token_layer.GROUP].items()
     assert package["tool"]["setuptools"]["py-modules"] == ["my_layer"]
-    monkeypatch.setattr(plugin_files, "entry_points", lambda group: [EntryPoint(name, value, group)])
+    monkeypatch.setattr(
+        plugin_files, "entry_points", lambda group: [EntryPoint(name, value, group)]
+    )
     made = token_layer.flags(TokenLayer("suffix", tokens=5))
     assert made == {"speculative-algorithm": "SUFFIX", "speculative-num-draft-tokens": 6}
-    token_layer.check(Runtime(model="pocket:target", token_layer=TokenLayer("suffix")), "cpu", "target")
+    token_layer.check(
+        Runtime(model="pocket:target", token_layer=TokenLayer("suffix")), "cpu", "target"
+    )
 
 
 # -- words
@@ -204,13 +227,23 @@ BANNED = (
 
 
 def test_no_word_stands_that_must_be_read_twice():
-    files = [path for folder in ("docs", "programs", "examples") for path in (ROOT / folder).rglob("*.*")]
-    files = [path for path in files if path.suffix in {".md", ".py", ".toml"} and path.name not in GENERATED]
+    files = [
+        path for folder in ("docs", "programs", "examples") for path in (ROOT / folder).rglob("*.*")
+    ]
+    files = [
+        path
+        for path in files
+        if path.suffix in {".md", ".py", ".toml"} and path.name not in GENERATED
+    ]
     files += [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
     words = re.compile(rf"\b({'|'.join(BANNED)})\b", re.IGNORECASE)
     texts = {path: " ".join(path.read_text("utf-8").split()) for path in files}
     assert len(texts) > 40
-    assert not [f"{path.relative_to(ROOT)}: {hit[0]}" for path, text in texts.items() for hit in words.finditer(text)]
+    assert not [
+        f"{path.relative_to(ROOT)}: {hit[0]}"
+        for path, text in texts.items()
+        for hit in words.finditer(text)
+    ]
 
 
 def tokens_of(source: str) -> list[tokenize.TokenInfo]:
@@ -220,14 +253,22 @@ def tokens_of(source: str) -> list[tokenize.TokenInfo]:
 @pytest.fixture(scope="module")
 def tokens() -> dict[Path, list[tokenize.TokenInfo]]:
     """Those of every Python file that is installed or shown, read once."""
-    files = [path for folder in ("lr_sglang", "programs", "examples") for path in (ROOT / folder).rglob("*.py")]
+    files = [
+        path
+        for folder in ("lr_sglang", "programs", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+    ]
     return {path: tokens_of(path.read_text("utf-8")) for path in files}
 
 
 def prose(tokens: list[tokenize.TokenInfo]) -> str:
-    """The comments and string literals of a Python source, which docstrings and messages are among."""
+    """The comments and string literals of a Python source, which docstrings and messages
+    are among.
+    """
     kinds = {tokenize.COMMENT, tokenize.STRING}
-    return " ".join(" ".join(token.string.lstrip("#").split()) for token in tokens if token.type in kinds)
+    return " ".join(
+        " ".join(token.string.lstrip("#").split()) for token in tokens if token.type in kinds
+    )
 
 
 def test_no_word_stands_in_the_code_that_must_be_read_twice(tokens):
@@ -247,7 +288,12 @@ GONE = re.compile(
 def test_former_names_stay_gone(tokens):
     assert len(tokens) > 200 and GONE.search("def why_not(): ...")
     names = {path: {token.string for token in some} for path, some in tokens.items()}
-    assert not [f"{path.relative_to(ROOT)}: {name}" for path in names for name in names[path] if GONE.fullmatch(name)]
+    assert not [
+        f"{path.relative_to(ROOT)}: {name}"
+        for path in names
+        for name in names[path]
+        if GONE.fullmatch(name)
+    ]
 
 
 # -- links
@@ -293,7 +339,15 @@ def record(tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(session, "session", Servers())
-        arguments = ["run", "how many?", "--verifier", "exact", "--output", str(folder / "out"), "--json"]
+        arguments = [
+            "run",
+            "how many?",
+            "--verifier",
+            "exact",
+            "--output",
+            str(folder / "out"),
+            "--json",
+        ]
         result = CliRunner().invoke(cli, arguments)
     assert result.exit_code == 0, result.output
     return json.loads(result.stdout)
@@ -308,7 +362,9 @@ def test_every_field_of_a_record_is_on_its_page(record):
 @pytest.mark.parametrize("part", ["steps", "branches"])
 def test_every_field_of_its_parts_is_too(record, part):
     seen = {key for row in record[part] for key in row}
-    verdicts = {f"verdicts.{key}" for row in record[part] for v in row.get("verdicts", ()) if v for key in v}
+    verdicts = {
+        f"verdicts.{key}" for row in record[part] for v in row.get("verdicts", ()) if v for key in v
+    }
     waits = {"queued", "prefill"}  # where the runtime reports them
     assert named(f"`{part}`") - waits == (seen | verdicts) - waits
 
@@ -325,7 +381,9 @@ def test_fields_of_errors_are_too():
     from lr_sglang.results import record as records
     from lr_sglang.tasks import Question
 
-    made = records.make(Question("1", "?"), "lookahead", AnswerRequest(), {}, {}, RuntimeDown("gone"))
+    made = records.make(
+        Question("1", "?"), "lookahead", AnswerRequest(), {}, {}, RuntimeDown("gone")
+    )
     assert {f"error.{key}" for key in made["error"]} <= named("Records")
 
 
@@ -335,16 +393,27 @@ def test_fields_of_errors_are_too():
 def modules() -> set[str]:
     """Modules and packages directly under lr_sglang, programs among them."""
     found = {path.stem for path in (ROOT / "lr_sglang").glob("*.py")} - {"__init__"}
-    return found | {path.parent.name for path in (ROOT / "lr_sglang").glob("*/__init__.py")} | {"programs"}
+    return (
+        found
+        | {path.parent.name for path in (ROOT / "lr_sglang").glob("*/__init__.py")}
+        | {"programs"}
+    )
 
 
 def test_every_module_has_its_line():
-    text = (DOCS / "structure.md").read_text("utf-8").split("## The modules", 1)[1].split("\n## ", 1)[0]
+    text = (
+        (DOCS / "structure.md")
+        .read_text("utf-8")
+        .split("## The modules", 1)[1]
+        .split("\n## ", 1)[0]
+    )
     # Names in front of the colon of each bullet, and others that the bullet tells of.
     named = {name.removesuffix("/").split("/")[0] for name in re.findall(r"`([\w/]+)`", text)}
     assert modules() <= named
     heads = [
-        name for head in re.findall(r"^- ((?:`[\w/]+`(?:, )?)+)", text, re.M) for name in re.findall(r"`(\w+)", head)
+        name
+        for head in re.findall(r"^- ((?:`[\w/]+`(?:, )?)+)", text, re.M)
+        for name in re.findall(r"`(\w+)", head)
     ]
     assert set(heads) <= modules(), "and no other has one"
 
@@ -357,16 +426,25 @@ def test_hints_that_are_quoted_are_given():
     page = (DOCS / "troubleshooting.md").read_text("utf-8")
     cells = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
     quotes = {quote for cell in cells for quote in re.findall(r"`([^`]+)`", cell) if " " in quote}
-    files = [*(ROOT / "lr_sglang").rglob("*.py"), ROOT / "scripts/setup.sh", *(ROOT / "programs").glob("*.py")]
+    files = [
+        *(ROOT / "lr_sglang").rglob("*.py"),
+        ROOT / "scripts/setup.sh",
+        *(ROOT / "programs").glob("*.py"),
+    ]
     code = " ".join(" ".join(path.read_text("utf-8").split()) for path in files)
-    pieces = {piece.strip() for quote in quotes for piece in quote.split("...") if len(piece.strip()) > 3}
+    pieces = {
+        piece.strip() for quote in quotes for piece in quote.split("...") if len(piece.strip()) > 3
+    }
     assert pieces
     assert not [piece for piece in pieces if piece not in code]
 
 
 def symptoms():
     """What stands in the first column of the tables, as it is seen."""
-    rows = [line.split(" | ")[0] for line in (DOCS / "troubleshooting.md").read_text("utf-8").splitlines()]
+    rows = [
+        line.split(" | ")[0]
+        for line in (DOCS / "troubleshooting.md").read_text("utf-8").splitlines()
+    ]
     return [seen for row in rows if row.startswith("| ") for seen in re.findall("`([^`]+)`", row)]
 
 
@@ -374,4 +452,6 @@ def test_what_one_may_see_is_what_is_said():
     sources = [*(ROOT / "lr_sglang").rglob("*.py"), ROOT / "scripts" / "setup.sh"]
     said = "\n".join(path.read_text("utf-8") for path in sources)
     assert len(symptoms()) > 30
-    assert not [seen for seen in symptoms() if not all(part.strip() in said for part in seen.split("..."))]
+    assert not [
+        seen for seen in symptoms() if not all(part.strip() in said for part in seen.split("..."))
+    ]

@@ -40,10 +40,22 @@ def test_json_has_every_check():
     table = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
     assert table["ok"] is True and table["cpu"] is True
     names = {check["name"] for check in table["checks"]}
-    assert {"Python", "system", "CPU", "memory", "disk", "sglang", "torch", "flashinfer-python", "ports"} <= names
+    assert {
+        "Python",
+        "system",
+        "CPU",
+        "memory",
+        "disk",
+        "sglang",
+        "torch",
+        "flashinfer-python",
+        "ports",
+    } <= names
     assert {"CPU pack", "pocket models", "C++ compiler", "model hub", "transformers"} <= names
     for check in table["checks"]:
-        assert check["status"] in ("ok", "missing", "note") and (check["get"] or check["status"] == "ok")
+        assert check["status"] in ("ok", "missing", "note") and (
+            check["get"] or check["status"] == "ok"
+        )
 
 
 def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
@@ -69,7 +81,9 @@ def test_a_driver_that_is_too_old(monkeypatch):
     monkeypatch.setattr(doctor.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
     findings = doctor.examine()
     assert not findings.gpu and findings.cpu
-    assert next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
+    assert (
+        next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
+    )
 
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
@@ -98,13 +112,20 @@ def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
     [
         ("0.5.23", False, "ok", "0.5.23 (tested)"),
         ("0.5.24rc1", False, "note", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
-        ("0.5.24rc1", True, "missing", "this SGLang (0.5.24rc1) has no sglang.srt.gone; tested with 0.5.16 and 0.5.23"),
+        (
+            "0.5.24rc1",
+            True,
+            "missing",
+            "this SGLang (0.5.24rc1) has no sglang.srt.gone; tested with 0.5.16 and 0.5.23",
+        ),
         ("", False, "missing", "not installed"),
     ],
 )
 def test_the_release_of_sglang(monkeypatch, installed, lacks, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
-    monkeypatch.setattr(server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ())
+    monkeypatch.setattr(
+        server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ()
+    )
     (check,) = doctor_checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
@@ -121,14 +142,20 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.setattr(compilers, "packaged", lambda: None)
     monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
     check = doctor_checks.cuda_toolkit()
-    assert check.status == "missing" and "lacks lib64/libcudart.so" in check.found and "CUDA_HOME" in check.get
+    assert (
+        check.status == "missing"
+        and "lacks lib64/libcudart.so" in check.found
+        and "CUDA_HOME" in check.get
+    )
     library.parent.mkdir()
     library.touch()
     assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
     assert doctor_checks.cuda_toolkit().status == "missing"
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path)  # an nvcc on the path may be a script that calls that one
+    monkeypatch.setattr(
+        compilers, "DEFAULT", tmp_path
+    )  # an nvcc on the path may be a script that calls that one
     assert doctor_checks.cuda_toolkit().status == "ok"
     assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
@@ -137,7 +164,12 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
 def packages(tmp_path, monkeypatch):
     """pip's packages in a folder of the test, and a machine without a toolkit."""
     made = tmp_path / "nvidia" / "cu13"
-    for name in (*compilers.PACKAGED[:-1], "include/cccl/x", "lib/libcudart.so.13", "lib/libcudadevrt.a"):
+    for name in (
+        *compilers.PACKAGED[:-1],
+        "include/cccl/x",
+        "lib/libcudart.so.13",
+        "lib/libcudadevrt.a",
+    ):
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).touch(mode=0o755)
     spec = SimpleNamespace(submodule_search_locations=[str(made.parent)])

@@ -1,4 +1,6 @@
-"""Programs on the event loop behave as on SGLang's own executor: the same programs on both, compared."""
+"""Programs on the event loop behave as on SGLang's own executor: the same programs on both,
+compared.
+"""
 
 import asyncio
 import gc
@@ -38,11 +40,19 @@ class _Written(BaseBackend):
     def say(self, s: Any, params: SglSamplingParams) -> tuple[Any, dict[str, Any]]:
         if "fail" in (params.regex or ""):
             raise RuntimeDown("it is gone", role="target")
-        shown = (str(s.text_), params.max_new_tokens, params.temperature, str(params.stop), params.regex)
+        shown = (
+            str(s.text_),
+            params.max_new_tokens,
+            params.temperature,
+            str(params.stop),
+            params.regex,
+        )
         text = hashlib.sha256(repr(shown).encode()).hexdigest()[:8]
         if params.regex == "think":
             text = f"<think>\nhm {text}\n</think>\n\nso {text}"
-        return ([text + str(i) for i in range(params.n)] if params.n > 1 else text), {"tokens": len(text)}
+        return ([text + str(i) for i in range(params.n)] if params.n > 1 else text), {
+            "tokens": len(text)
+        }
 
     def choose(self, s: Any, choices: list[str]) -> ChoicesDecision:
         picked = choices[len(str(s.text_)) % len(choices)]
@@ -56,12 +66,16 @@ class Threads(_Written):
         time.sleep(0.002)
         return self.say(s, sampling_params)
 
-    def generate_stream(self, s: Any, sampling_params: SglSamplingParams) -> Iterator[tuple[str, dict[str, Any]]]:
+    def generate_stream(
+        self, s: Any, sampling_params: SglSamplingParams
+    ) -> Iterator[tuple[str, dict[str, Any]]]:
         text, meta = self.generate(s, sampling_params)
         yield text[:3], meta
         yield text[3:], meta
 
-    def select(self, s: Any, choices: list[str], temperature: float, choices_method: Any) -> ChoicesDecision:
+    def select(
+        self, s: Any, choices: list[str], temperature: float, choices_method: Any
+    ) -> ChoicesDecision:
         return self.choose(s, choices)
 
 
@@ -89,7 +103,9 @@ class Loop(_Written):
         await asyncio.sleep(0)
         yield text[3:], meta
 
-    async def aselect(self, s: Any, choices: list[str], temperature: float, method: Any) -> ChoicesDecision:
+    async def aselect(
+        self, s: Any, choices: list[str], temperature: float, method: Any
+    ) -> ChoicesDecision:
         await asyncio.sleep(0)
         return self.choose(s, choices)
 
@@ -108,7 +124,9 @@ def loop() -> Iterator[asyncio.AbstractEventLoop]:
 @sgl.function
 def turns(s, question):
     s += sgl.system("Be brief.") + sgl.user(question)
-    s += sgl.assistant(sgl.gen("first", max_tokens=8) + " and " + sgl.gen("second", temperature=0.5))
+    s += sgl.assistant(
+        sgl.gen("first", max_tokens=8) + " and " + sgl.gen("second", temperature=0.5)
+    )
     with s.user():
         s += "more of "
         s += s["first"]
@@ -195,7 +213,9 @@ def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEve
     state = program.run(question="why", backend=ours, max_new_tokens=77)
     assert type(state.stream_executor) is Executor
     assert seen(state) == expected
-    assert ours.committed == theirs.committed or program is forked  # theirs looks for text before it is there
+    assert (
+        ours.committed == theirs.committed or program is forked
+    )  # theirs looks for text before it is there
 
 
 def test_programs_of_others_keep_their_executor() -> None:
@@ -303,7 +323,11 @@ def test_a_state_that_generates_can_be_forked_on_the_loop() -> None:
         return s.text(), right.text(), deeper.text()
 
     parent, right, deeper = asyncio.run(main())
-    assert parent == right + " after the fork" and deeper.startswith(right + " left ") and deeper.endswith("!")
+    assert (
+        parent == right + " after the fork"
+        and deeper.startswith(right + " left ")
+        and deeper.endswith("!")
+    )
 
 
 def test_a_fork_of_a_state_that_generates_has_its_latest_variables() -> None:
@@ -387,7 +411,9 @@ def test_forks_have_no_threads_and_leave_no_objects() -> None:
     assert asyncio.run(main()) == 1
 
 
-def test_ending_twice_and_adding_after_the_end_are_harmless(loop: asyncio.AbstractEventLoop) -> None:
+def test_ending_twice_and_adding_after_the_end_are_harmless(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
     state = turns.run(question="a", backend=Loop(loop))
     state.stream_executor.end()
     state.stream_executor.end()

@@ -35,7 +35,11 @@ def test_what_a_file_has_is_found(tmp_path, source):
     file = tmp_path / "mine.py"
     file.write_text(source)
     plugin_files.check(file, "mine")
-    assert program_registry.parse(f"{file}:mine").file == verifier_registry.parse(f"{file}:mine").file == str(file)
+    assert (
+        program_registry.parse(f"{file}:mine").file
+        == verifier_registry.parse(f"{file}:mine").file
+        == str(file)
+    )
 
 
 @pytest.mark.parametrize(
@@ -148,4 +152,8 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest(monkeypatch, parse,
     assert caught.value.hint == f"did you mean {near}?"
     with pytest.raises(ConfigError) as caught:
         parse("qqqq:1")
-    assert caught.value.hint.startswith("one of ") and near in caught.value.hint and far in caught.value.hint
+    assert (
+        caught.value.hint.startswith("one of ")
+        and near in caught.value.hint
+        and far in caught.value.hint
+    )

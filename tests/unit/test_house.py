@@ -46,7 +46,9 @@ def sources() -> Iterator[Path]:
 
 
 def package_of(path: Path) -> str:
-    """The package that relative imports in this file start from (programs/ is lr_sglang.programs)."""
+    """The package that relative imports in this file start from (programs/ is
+    lr_sglang.programs).
+    """
     folder = path.relative_to(ROOT).parent.as_posix().replace("/", ".")
     return f"lr_sglang.{folder}" if folder.startswith("programs") else folder
 
@@ -88,13 +90,23 @@ def wrongs(part: str, imported: set[str]) -> list[str]:
     """What is wrong with these imports in a module of that part."""
     allowed = SELF_CONTAINED.get(part)
     if allowed is not None:
-        return [f"{part} must stand alone but imports {name}" for name in sorted(imported - allowed - {part})]
+        return [
+            f"{part} must stand alone but imports {name}"
+            for name in sorted(imported - allowed - {part})
+        ]
     if part == "":
         return []
     unknown = sorted(({part} | imported) - HEIGHT.keys())
     if unknown:
-        return [f"{name} has no place yet: put it into LAYERS in {Path(__file__).name}" for name in unknown]
-    return [f"{part} imports {name}, which is above it" for name in sorted(imported) if HEIGHT[name] > HEIGHT[part]]
+        return [
+            f"{name} has no place yet: put it into LAYERS in {Path(__file__).name}"
+            for name in unknown
+        ]
+    return [
+        f"{part} imports {name}, which is above it"
+        for name in sorted(imported)
+        if HEIGHT[name] > HEIGHT[part]
+    ]
 
 
 def installed_modules() -> Iterator[Path]:
@@ -118,9 +130,14 @@ def imports_of(nodes: list[ast.AST], modules: set[str]) -> Iterator[str]:
 
 
 def test_no_modules_import_each_other(nodes):
-    paths = {f"{package_of(path)}.{path.stem}".removesuffix(".__init__"): path for path in installed_modules()}
+    paths = {
+        f"{package_of(path)}.{path.stem}".removesuffix(".__init__"): path
+        for path in installed_modules()
+    }
     found = {name: imports_of(nodes[path], set(paths)) for name, path in paths.items()}
-    graphlib.TopologicalSorter({name: set(imported) - {name} for name, imported in found.items()}).prepare()
+    graphlib.TopologicalSorter(
+        {name: set(imported) - {name} for name, imported in found.items()}
+    ).prepare()
 
 
 @pytest.mark.parametrize(
@@ -153,7 +170,9 @@ def test_a_right_import_is_let_through(part, source):
 
 
 def is_print(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    return (
+        isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "print"
+    )
 
 
 def is_bare_except(node: ast.AST) -> bool:
@@ -167,12 +186,15 @@ def test_the_package_has_none(is_wrong, nodes):
 
 
 def test_files_are_short():
-    long = {str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()}
+    long = {
+        str(path.relative_to(ROOT)): len(path.read_text("utf-8").splitlines()) for path in sources()
+    }
     assert not {name: lines for name, lines in long.items() if lines > MAX_LINES}
 
 
-# Where the modules went that stood flat in the package when every fork was a thread, without config, errors, tables and
-# files: by their names then, the modules that do their work now. A module stands once.
+# Where the modules went that stood flat in the package when every fork was a thread, without
+# config, errors, tables and files: by their names then, the modules that do their work now. A
+# module stands once.
 CORE = {
     "aborter": "engine/client engine/refusal",
     "ahead": "frontend/gen_options",
@@ -239,7 +261,8 @@ THREADS = {
     "engine/encoded_texts.py": "likewise",
     "runtimes/launching/fleet.py": "launching: servers start side by side",
     "runtimes/launching/server.py": "launching: what a server prints is read as it comes",
-    "runtimes/launching/keeper.py": "launching: a server that has died is started again beside the others",
+    "runtimes/launching/keeper.py": "launching: a server that has died is started again beside "
+    "the others",
     "grading/pool.py": "grading: its processes are shared by those who wait for them",
     "grading/sandbox.py": "grading: likewise",
     "grading/regrade.py": "grading: answers side by side, of which one may never end",
@@ -258,18 +281,29 @@ THREADS = {
 def test_who_knows_of_threads():
     known = re.compile(r"^\s*(import|from) (threading|queue)\b", re.MULTILINE)
     package = ROOT / "lr_sglang"
-    found = {str(path.relative_to(package)) for path in package.rglob("*.py") if known.search(path.read_text("utf-8"))}
-    found.add("grading/cell/test_process.py")  # it runs beside code that must not see what it imports
+    found = {
+        str(path.relative_to(package))
+        for path in package.rglob("*.py")
+        if known.search(path.read_text("utf-8"))
+    }
+    found.add(
+        "grading/cell/test_process.py"
+    )  # it runs beside code that must not see what it imports
     assert found == set(THREADS)
 
 
 def test_every_module_says_what_it_is(nodes):
     """An empty __init__.py has nothing to say."""
-    silent = [path for path, some in nodes.items() if path.stat().st_size and not ast.get_docstring(some[0])]
+    silent = [
+        path
+        for path, some in nodes.items()
+        if path.stat().st_size and not ast.get_docstring(some[0])
+    ]
     assert not [str(path.relative_to(ROOT)) for path in silent]
 
 
-# Not for arXiv or a licence's page: for what belongs to one machine, or to one way of reaching a registry.
+# Not for arXiv or a licence's page: for what belongs to one machine, or to one way of reaching a
+# registry.
 MACHINE = re.compile(
     r"(?<![\w.~*-])/(?:root|work|home/\w+|Users/\w+)/"
     r"|\b(?:pypi|pythonhosted|npmjs|debian)\.(?:org|com)\b"
@@ -278,7 +312,9 @@ MACHINE = re.compile(
 
 
 def tracked_texts() -> Iterator[tuple[str, str]]:
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode == 0:
         paths = [ROOT / name for name in listed.stdout.split("\0") if name]
     else:  # an unpacked archive: what is installed, and the pages beside it
@@ -292,11 +328,15 @@ def tracked_texts() -> Iterator[tuple[str, str]]:
 
 
 def test_no_file_knows_the_machine_it_was_written_on():
-    found = [f"{name}: {hit[0]}" for name, text in tracked_texts() for hit in MACHINE.finditer(text)]
+    found = [
+        f"{name}: {hit[0]}" for name, text in tracked_texts() for hit in MACHINE.finditer(text)
+    ]
     assert not found
 
 
-@pytest.mark.parametrize("text", ["see /ro~ot/x", "(/ho~me/me/a)", "in py~pi.org", 'regis~try = "https://a"'])
+@pytest.mark.parametrize(
+    "text", ["see /ro~ot/x", "(/ho~me/me/a)", "in py~pi.org", 'regis~try = "https://a"']
+)
 def test_a_machine_is_recognised(text):
     """The mark ~ keeps this very file from being found."""
     assert MACHINE.search(text.replace("~", ""))
@@ -311,12 +351,16 @@ CLIENTS = {
 
 @pytest.mark.parametrize("file", sorted(path.name for path in ROOT.glob("constraints*.txt")))
 def test_every_dependency_is_pinned(file):
-    """Each file of pins holds names and exact versions only, among them what pyproject.toml, or its tests, ask for."""
+    """Each file of pins holds names and exact versions only, among them what pyproject.toml, or its
+    tests, ask for.
+    """
     lines = (ROOT / file).read_text("utf-8").splitlines()
     pins = [line for line in lines if not line.startswith("#")]
     assert not [pin for pin in pins if not re.fullmatch(r"[a-z0-9-]+==[\w.+!]+", pin)]
 
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    asked = CLIENTS.get(file) or sum(project["optional-dependencies"].values(), project["dependencies"])
+    asked = CLIENTS.get(file) or sum(
+        project["optional-dependencies"].values(), project["dependencies"]
+    )
     names = {re.match(r"[\w.-]+", one)[0].lower().replace("_", "-") for one in asked}
     assert names - {"lr-sglang"} <= {pin.split("==")[0] for pin in pins}

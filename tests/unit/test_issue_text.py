@@ -7,7 +7,13 @@ from lr_sglang.cli import cli, doctor
 from lr_sglang.cli.doctor_checks import Check, Findings
 from lr_sglang.sglang_api import release
 
-FOUND = Findings([Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")], True, False, [], ["It runs."])
+FOUND = Findings(
+    [Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")],
+    True,
+    False,
+    [],
+    ["It runs."],
+)
 SECRETS = {
     "HF_TOKEN": "abc123",
     "LR_SGLANG_API_KEYS": "k1,k2",
@@ -34,7 +40,11 @@ def test_secrets_are_taken_out():
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("LR_SGLANG_RUN_MAX_TOKENS", "400"), ("LR_SGLANG_RUN_TOKEN_LAYER", "ngram"), ("CUDA_VISIBLE_DEVICES", "0,1")],
+    [
+        ("LR_SGLANG_RUN_MAX_TOKENS", "400"),
+        ("LR_SGLANG_RUN_TOKEN_LAYER", "ngram"),
+        ("CUDA_VISIBLE_DEVICES", "0,1"),
+    ],
 )
 def test_settings_are_not_secrets(name, value):
     assert f"`{name}={value}`" in doctor.issue_text(FOUND, {name: value})
@@ -46,7 +56,11 @@ def test_a_secret_that_is_empty_is_said_to_be():
 
 def test_nobodys_home_is_named(monkeypatch):
     monkeypatch.setenv("HOME", "/home/" + "somebody")
-    values = dict(doctor.settings({"HF_HOME": "/home/" + "somebody/models", "HF_X": "/home/" + "somebodyelse"}))
+    values = dict(
+        doctor.settings(
+            {"HF_HOME": "/home/" + "somebody/models", "HF_X": "/home/" + "somebodyelse"}
+        )
+    )
     assert values == {"HF_HOME": "~/models", "HF_X": "/home/" + "somebodyelse"}
 
 

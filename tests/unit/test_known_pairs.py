@@ -27,13 +27,17 @@ from lr_sglang.verifiers.requests import RequestMaker
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 from tests.scripted_cli import Servers
 
-pytestmark = pytest.mark.filterwarnings("ignore:judge.*pairs of steps that (differ|say the same):RuntimeWarning")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore:judge.*pairs of steps that (differ|say the same):RuntimeWarning"
+)
 
 STEPS = ["One.", "Two.", "Three.", "Four."]
 
 
 def judged(accepts, fail=lambda text: None):
-    """A deployment whose judge says what ``accepts`` does, by its prompt; its label is one character here."""
+    """A deployment whose judge says what ``accepts`` does, by its prompt; its label is one
+    character here.
+    """
     writers = [ScriptedTransport(chapters(STEPS)) for _ in range(2)]
     judge = ScriptedTransport(lambda text, sampling: "y" if accepts(text) else "n", fail=fail)
     return deployment(target=writers[0], draft=writers[1], judge=judge).roles
@@ -70,7 +74,10 @@ def test_the_steps_that_are_shown_begin_no_prompt():
     roles, seen = judged(lambda text: True), []
     for backend in roles.values():
         backend.tokenizer = Begins()
-    call(known_pairs.show(Sees(), roles, roles["judge"].checks.of("sees"), [("One.", "Two.")]), roles["judge"].loop)
+    call(
+        known_pairs.show(Sees(), roles, roles["judge"].checks.of("sees"), [("One.", "Two.")]),
+        roles["judge"].loop,
+    )
     (pair,) = seen
     assert [bytes(step.ids) for step in (pair.target, pair.draft)] == [b"One.\n\n", b"Two.\n\n"]
 
@@ -84,30 +91,44 @@ def test_every_prompt_has_twenty_pairs_of_which_none_reads_like_the_other(prompt
 def test_each_pair_is_asked_once_by_the_judges_prompt():
     roles = judged(lambda text: False)
     assert check(roles) == FalseAccepts(0, 20, pytest.approx(0, abs=1e-9)) == check(roles)
-    asked = ["".join(chr(one) for one in r["input_ids"] if one > END) for r in roles["judge"].transport.requests]
+    asked = [
+        "".join(chr(one) for one in r["input_ids"] if one > END)
+        for r in roles["judge"].transport.requests
+    ]
     assert len(asked) == 20 + ALIKE
     for target, draft in (*pairs("paper"), *alike(pairs("paper"))):
         assert sum(PROMPTS["paper"].ask(target, draft) in text for text in asked) == 1
-    assert {r["sampling_params"]["max_new_tokens"] for r in roles["judge"].transport.requests} == {1}
+    assert {r["sampling_params"]["max_new_tokens"] for r in roles["judge"].transport.requests} == {
+        1
+    }
 
 
 def test_a_deployments_own_pairs_are_asked_in_place_of_the_built_in_ones(tmp_path):
     roles, own = judged(lambda text: False), tmp_path / "own.jsonl"
-    own.write_text("".join(f'{{"target": "It is {n}.", "draft": "Tom had {n} pears."}}\n' for n in range(7)))
+    own.write_text(
+        "".join(f'{{"target": "It is {n}.", "draft": "Tom had {n} pears."}}\n' for n in range(7))
+    )
     roles["judge"].checks.pairs = str(own)
     assert check(roles).asked == 7 == len(roles["judge"].transport.requests) - ALIKE
-    asked = ["".join(map(chr, request["input_ids"])) for request in roles["judge"].transport.requests]
+    asked = [
+        "".join(map(chr, request["input_ids"])) for request in roles["judge"].transport.requests
+    ]
     assert all(f"Tom had {n} pears." in text for n, text in enumerate(asked[:7]))
 
 
 def test_pairs_that_say_the_same_are_made_of_the_others():
-    assert alike([("So it is 4.", "No."), ("Half", "All.")]) == [("So it is 4.", "So it is 4"), ("Half", "Half.")]
+    assert alike([("So it is 4.", "No."), ("Half", "All.")]) == [
+        ("So it is 4.", "So it is 4"),
+        ("Half", "Half."),
+    ]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
 def test_a_judge_that_accepts_nothing_is_told_of(prompt):
     """As one that is asked in words that it does not know."""
-    with pytest.warns(RuntimeWarning, match=f"none of 6 pairs of steps that say the same.* the prompt '{prompt}'"):
+    with pytest.warns(
+        RuntimeWarning, match=f"none of 6 pairs of steps that say the same.* the prompt '{prompt}'"
+    ):
         check(judged(lambda text: False), prompt=prompt)
 
 
@@ -159,7 +180,8 @@ def shares(verdicts):
 
 
 @pytest.mark.parametrize(
-    ("verifier", "most", "drafts"), [("judge", 0.35, False), ("judge", 1, True), ("exact", 0.35, True)]
+    ("verifier", "most", "drafts"),
+    [("judge", 0.35, False), ("judge", 1, True), ("exact", 0.35, True)],
 )
 def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, most, drafts):
     roles = judged(lambda text: True)
@@ -188,26 +210,48 @@ def command(monkeypatch, tmp_path):
 def test_a_run_says_that_it_does_not_trust_its_judge_and_goes_on_without(command):
     servers, call = command
     result = call("run", "how many?")
-    assert result.exit_code == 0 and "it accepted 20 of 20 pairs of steps that differ" in result.stderr
+    assert (
+        result.exit_code == 0 and "it accepted 20 of 20 pairs of steps that differ" in result.stderr
+    )
     assert not servers.transports["draft"].requests and "\\boxed{17}" in result.stdout
     result = call("run", "how many?", "--max-false-accepts", "1")
-    assert result.exit_code == 0 and "pairs of steps" not in result.stderr and servers.transports["draft"].requests
+    assert (
+        result.exit_code == 0
+        and "pairs of steps" not in result.stderr
+        and servers.transports["draft"].requests
+    )
     assert call("run", "how many?", "--max-false-accepts", "2").exit_code == 2
 
 
 @pytest.mark.parametrize(
-    "arguments", [("--mode", "autoregressive"), ("--mode", "lossless"), ("--verifier", "random:0.5")]
+    "arguments",
+    [("--mode", "autoregressive"), ("--mode", "lossless"), ("--verifier", "random:0.5")],
 )
 def test_a_judge_that_nothing_depends_on_is_not_asked(command, arguments):
     servers, call = command
-    assert call("run", "how many?", *arguments).exit_code == 0 and not servers.transports["judge"].requests
+    assert (
+        call("run", "how many?", *arguments).exit_code == 0
+        and not servers.transports["judge"].requests
+    )
 
 
 def test_a_benchmark_asks_each_judge_once(command):
     servers, call = command
-    result = call("bench", "--task", "pocket", "--limit", "2", "--modes", "autoregressive,lookahead", "--output", "out")
+    result = call(
+        "bench",
+        "--task",
+        "pocket",
+        "--limit",
+        "2",
+        "--modes",
+        "autoregressive,lookahead",
+        "--output",
+        "out",
+    )
     assert result.exit_code == 0 and result.output.count("it accepted 20 of 20") == 1
-    assert '"false_accepts"' in "".join(path.read_text() for path in Path("out").rglob("records.jsonl"))
+    assert '"false_accepts"' in "".join(
+        path.read_text() for path in Path("out").rglob("records.jsonl")
+    )
     assert len(servers.transports["judge"].requests) == 20 + ALIKE
 
 

@@ -1,4 +1,6 @@
-"""Which role goes on which GPUs, on machines that are made up, and how much memory models are thought to need."""
+"""Which role goes on which GPUs, on machines that are made up, and how much memory models are
+thought to need.
+"""
 
 from __future__ import annotations
 
@@ -49,18 +51,34 @@ def test_weights_follow_from_the_shape_or_the_name(model, gib):
 
 
 def test_weights_follow_from_a_configuration_here(tmp_path):
-    config = {"num_hidden_layers": 2, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096}
+    config = {
+        "num_hidden_layers": 2,
+        "hidden_size": 1024,
+        "num_attention_heads": 8,
+        "intermediate_size": 4096,
+    }
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
     found = need(Runtime(model=str(tmp_path)))
     assert found.heads == 8 and found.token == pytest.approx(2 * 2 * 8 * 128 * 2 / 2**20)
-    assert found.weights == pytest.approx((2 * (4 * 1024**2 + 3 * 1024 * 4096) + 2 * 1000 * 1024) * 2 / 2**30)
-    assert need(Runtime(model=str(tmp_path), dtype="float32")).weights == pytest.approx(2 * found.weights)
-    assert need(Runtime(model=str(tmp_path), quantization="fp8")).weights == pytest.approx(found.weights / 2)
+    assert found.weights == pytest.approx(
+        (2 * (4 * 1024**2 + 3 * 1024 * 4096) + 2 * 1000 * 1024) * 2 / 2**30
+    )
+    assert need(Runtime(model=str(tmp_path), dtype="float32")).weights == pytest.approx(
+        2 * found.weights
+    )
+    assert need(Runtime(model=str(tmp_path), quantization="fp8")).weights == pytest.approx(
+        found.weights / 2
+    )
 
 
 def test_a_token_layers_model_is_in_memory_too():
-    alone, layer = Runtime(model="Qwen/Qwen3-32B"), TokenLayer("standalone", draft_model="Qwen/Qwen3-0.6B")
-    assert need(alone.replace(token_layer=layer)).weights == pytest.approx(need(alone).weights + 1.1, abs=0.1)
+    alone, layer = (
+        Runtime(model="Qwen/Qwen3-32B"),
+        TokenLayer("standalone", draft_model="Qwen/Qwen3-0.6B"),
+    )
+    assert need(alone.replace(token_layer=layer)).weights == pytest.approx(
+        need(alone).weights + 1.1, abs=0.1
+    )
 
 
 def test_a_model_of_unknown_size_is_said_so():
@@ -91,9 +109,13 @@ def test_where_roles_go(models, machine, expected):
     assert gpus_of(models, machine) == expected
 
 
-@pytest.mark.parametrize(("models", "machine"), [(QWEN, [H200]), (QWEN, [H100] * 2), (SMALL, [L40]), (QWEN, [90, 120])])
+@pytest.mark.parametrize(
+    ("models", "machine"), [(QWEN, [H200]), (QWEN, [H100] * 2), (SMALL, [L40]), (QWEN, [90, 120])]
+)
 def test_servers_that_share_a_gpu_leave_each_other_room(models, machine):
-    """Each takes its fraction of what those before it left; weights fit, with room for a forward pass."""
+    """Each takes its fraction of what those before it left; weights fit, with room for a forward
+    pass.
+    """
     found, wanted = place(needs(models), machine), needs(models)
     free = dict(enumerate(machine))
     for role, where in found.items():
@@ -155,7 +177,9 @@ def test_a_deployment_gets_places_and_keeps_what_it_says():
 
 
 def test_gpus_that_are_named_are_left_to_whoever_names_them():
-    given = deployment(target=Runtime(model=QWEN["target"]), draft=Runtime(model=QWEN["draft"], gpus=(0,)))
+    given = deployment(
+        target=Runtime(model=QWEN["target"]), draft=Runtime(model=QWEN["draft"], gpus=(0,))
+    )
     found = placed(given, [H100] * 2, {"target": True, "draft": True}).runtimes
     assert (found["target"].gpus, found["draft"]) == ((1,), given.runtimes["draft"])
     with pytest.raises(ConfigError, match="no GPU is left for target"):
@@ -175,7 +199,11 @@ def test_every_preset_fits_the_machine_that_it_names(name):
 
 
 def test_one_that_starts_again_gets_what_it_had():
-    fractions = {"target": 0.6, "draft": 0.25, "judge": 0.8}  # 0.6, 0.1 and 0.24 of the GPU; 0.06 stay free
+    fractions = {
+        "target": 0.6,
+        "draft": 0.25,
+        "judge": 0.8,
+    }  # 0.6, 0.1 and 0.24 of the GPU; 0.06 stay free
     assert again(fractions, "target", ["draft", "judge"]) == pytest.approx(0.6 / 0.66, abs=1e-3)
     assert again(fractions, "draft", ["target", "judge"]) == pytest.approx(0.1 / 0.16, abs=1e-3)
     assert again(fractions, "judge", ["target", "draft"]) == 0.8

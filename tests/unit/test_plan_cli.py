@@ -1,4 +1,6 @@
-"""``lr-sglang plan``: what it finds, what it measures in a run's records, what it draws, and how it fails."""
+"""``lr-sglang plan``: what it finds, what it measures in a run's records, what it draws, and how it
+fails.
+"""
 
 import builtins
 import json
@@ -36,7 +38,13 @@ def found(call):
 
 
 def branch(role, outcome, seconds, generated=20, **more):
-    return {"role": role, "outcome": outcome, "started": 1.0, "ended": 1.0 + seconds, "generated": generated} | {
+    return {
+        "role": role,
+        "outcome": outcome,
+        "started": 1.0,
+        "ended": 1.0 + seconds,
+        "generated": generated,
+    } | {
         "error": "",
         **more,
     }
@@ -47,7 +55,9 @@ def verdict(accepted, by="judge", seconds=0.3, failed=False):
 
 
 def lookahead(name="a", mode="lookahead", **more):
-    """Three steps, of which two are drafted: a target step takes 1.5 s, a draft step 0.3 s, a verdict 0.2 s."""
+    """Three steps, of which two are drafted: a target step takes 1.5 s, a draft step 0.3 s, a
+    verdict 0.2 s.
+    """
     steps = [
         {"verdicts": [verdict(True)]},
         {"verdicts": [verdict(True, "identical", 0.0)]},
@@ -83,7 +93,9 @@ def lookahead(name="a", mode="lookahead", **more):
 
 
 def autoregressive(name="a", **more):
-    return lookahead(name, "autoregressive", seconds=4.0, steps=[{"verdicts": []}] * 3, branches=[], **more)
+    return lookahead(
+        name, "autoregressive", seconds=4.0, steps=[{"verdicts": []}] * 3, branches=[], **more
+    )
 
 
 @pytest.fixture
@@ -98,11 +110,18 @@ def folder(tmp_path):
 
 
 def test_a_run_is_measured(found, folder):
-    failed = lookahead("c", error={"kind": "RuntimeDown", "message": "", "retryable": True}, judged=90)
+    failed = lookahead(
+        "c", error={"kind": "RuntimeDown", "message": "", "retryable": True}, judged=90
+    )
     said = found("--records", folder(autoregressive(), lookahead(), lookahead("b"), failed))
     measured, case = said["measured"], said["case"]
     assert measured["step_seconds"] == pytest.approx(1.5)
-    assert (measured["samples"], measured["judged"], measured["depth"], measured["steps"]) == (2, 6, 4, 3)
+    assert (measured["samples"], measured["judged"], measured["depth"], measured["steps"]) == (
+        2,
+        6,
+        4,
+        3,
+    )
     assert case["alpha"] == pytest.approx(2 / 3)
     assert case["c1"] == pytest.approx(0.3 / 1.5)
     assert case["judge"] == pytest.approx(0.2 / 1.5)
@@ -121,14 +140,23 @@ def test_what_is_given_goes_before_what_was_measured(found, folder):
 
 def test_a_run_without_a_baseline_has_no_slow_down(call, found, folder):
     said = found("--records", folder(lookahead()))
-    assert (said["measured"]["slowdown"], said["measured"]["speedup"], said["case"]["slowdown"]) == (None, None, 1.0)
+    assert (
+        said["measured"]["slowdown"],
+        said["measured"]["speedup"],
+        said["case"]["slowdown"],
+    ) == (None, None, 1.0)
     assert "no autoregressive sample" in call("--records", "run").output
 
 
 def test_late_and_failed_drafts_have_no_verdict_that_took_time(found, folder):
-    steps = [{"verdicts": [verdict(False, "late", 0.0)]}, {"verdicts": [verdict(False, failed=True), None]}]
+    steps = [
+        {"verdicts": [verdict(False, "late", 0.0)]},
+        {"verdicts": [verdict(False, failed=True), None]},
+    ]
     steps += [{"verdicts": [verdict(True, seconds=0.6)]}]
-    assert found("--records", folder(lookahead(steps=steps)))["case"]["judge"] == pytest.approx(0.6 / 1.5)
+    assert found("--records", folder(lookahead(steps=steps)))["case"]["judge"] == pytest.approx(
+        0.6 / 1.5
+    )
 
 
 def test_of_several_modes_one_is_measured(found, folder):
@@ -146,14 +174,23 @@ def test_of_several_modes_one_is_measured(found, folder):
     ("target", "counts", "base"),
     [
         ({"model": "m", "token_layer": {"algorithm": "ngram", "tokens": None}}, {}, "sd"),
-        ({"model": "m", "token_layer": {"algorithm": "none", "tokens": None}}, {}, "autoregressive"),
+        (
+            {"model": "m", "token_layer": {"algorithm": "none", "tokens": None}},
+            {},
+            "autoregressive",
+        ),
         ({"model": "a running server's"}, {"target": {"sd": {"verified": 9}}}, "sd"),
         ({"model": "a running server's"}, {"target": {"sd": {"verified": 0}}}, "autoregressive"),
         ({"model": "a running server's"}, {}, "autoregressive"),
     ],
 )
-def test_the_lossless_mode_is_compared_with_what_has_the_same_token_layer(found, folder, target, counts, base):
-    config = {"lookahead": {"schedule": "async", "depth": 4, "width": 1}, "runtimes": {"target": target}}
+def test_the_lossless_mode_is_compared_with_what_has_the_same_token_layer(
+    found, folder, target, counts, base
+):
+    config = {
+        "lookahead": {"schedule": "async", "depth": 4, "width": 1},
+        "runtimes": {"target": target},
+    }
     made = lookahead("a", "lossless", config=config, tokens={"used": 60, **counts})
     fast = {**autoregressive(), "mode": "sd", "seconds": 2.0}
     measured = found("--records", folder(made, autoregressive(), fast))["measured"]
@@ -167,7 +204,9 @@ def test_alternatives_are_taken_apart(found, folder):
     said = found("--records", folder(wide))
     assert (said["case"]["width"], said["alpha_of_a_step"]) == (2, pytest.approx(2 / 3))
     assert said["case"]["alpha"] == pytest.approx(1 - (1 / 3) ** 0.5)
-    assert found("--records", "run", "--width", 1)["alpha_of_a_step"] == pytest.approx(1 - (1 / 3) ** 0.5)
+    assert found("--records", "run", "--width", 1)["alpha_of_a_step"] == pytest.approx(
+        1 - (1 / 3) ** 0.5
+    )
 
 
 SYNC = {"lookahead": {"schedule": "sync", "depth": 4, "width": 1}}
@@ -211,12 +250,24 @@ def test_the_papers_numbers(found):
     assert said["best"]["async"]["depth"] == 10
     assert said["best"]["sync"]["speedup"] == max(row["speedup"]["sync"] for row in said["rows"])
     assert said["suggested"]["async"]["depth"] < 10
-    assert said["run"] == f"--mode lookahead --schedule async --depth {said['suggested']['async']['depth']}"
+    assert (
+        said["run"]
+        == f"--mode lookahead --schedule async --depth {said['suggested']['async']['depth']}"
+    )
 
 
 def test_people_read_the_same(call):
     text = call(*PAPER, "--judge", "5%").output
-    for part in ("depth", "k1", "2.16x", "S2", "S1", "best sync: depth 3", "best async: depth 11", "2.70x"):
+    for part in (
+        "depth",
+        "k1",
+        "2.16x",
+        "S2",
+        "S1",
+        "best sync: depth 3",
+        "best async: depth 11",
+        "2.70x",
+    ):
         assert part in text
     assert "lr-sglang run --mode lookahead --schedule async --depth 7" in text
 
@@ -225,7 +276,9 @@ def test_both_layers(call, found):
     layered = (*PAPER, "--alpha2", "0.6", "--c2", "0.05", "--budget", "16")
     said = found(*layered)
     for schedule in ("sync", "async"):
-        best = planner.best_split(planner.Case(0.63, 0.1), planner.Tokens(0.6, 0.05), schedule, 16, 16)
+        best = planner.best_split(
+            planner.Case(0.63, 0.1), planner.Tokens(0.6, 0.05), schedule, 16, 16
+        )
         assert said["splits"][schedule]["speedup"] == best.speedup
     assert said["theorems"]["3"]["best"] == said["theorems"]["4"]["best"] == "both"
     assert said["run"] == "--mode lookahead+sd --schedule async --depth 4 --sd-tokens 3"
@@ -235,7 +288,11 @@ def test_both_layers(call, found):
 
 
 def test_a_theorem_that_does_not_apply_says_why(call):
-    text = " ".join(call("--alpha", 0.4, "--c1", 0.1, "--judge", 1, "--alpha2", 0.6, "--budget", 8).output.split())
+    text = " ".join(
+        call(
+            "--alpha", 0.4, "--c1", 0.1, "--judge", 1, "--alpha2", 0.6, "--budget", 8
+        ).output.split()
+    )
     assert "theorem 4 (async): does not apply: alpha1 = 0.4 is not in (0.52, 0.8); M = 8" in text
     assert "(the theorems are for a judge that costs nothing" in text
 
@@ -244,7 +301,10 @@ def test_a_theorem_that_does_not_apply_says_why(call):
     ("arguments", "plan"),
     [
         (("--alpha", 0.1, "--c1", 0.9, "--judge", 1), "--mode autoregressive"),
-        (("--alpha", 0.1, "--c1", 0.9, "--judge", 1, "--alpha2", 0.7, "--budget", 4), "--mode sd --sd-tokens 3"),
+        (
+            ("--alpha", 0.1, "--c1", 0.9, "--judge", 1, "--alpha2", 0.7, "--budget", 4),
+            "--mode sd --sd-tokens 3",
+        ),
         (
             ("--alpha", 0.9, "--c1", 0.05, "--alpha2", 0, "--c2", 0.9, "--budget", 4),
             "--mode lookahead --schedule async",
@@ -275,7 +335,9 @@ def test_a_judge_is_a_part_of_a_step_or_a_time(found, given, part):
 def test_a_judge_in_seconds_takes_the_step_from_the_records(found, folder):
     folder(lookahead())
     assert found("--records", "run", "--judge", "150ms")["case"]["judge"] == pytest.approx(0.1)
-    assert found("--records", "run", "--judge", "150ms", "--step-time", 3)["case"]["judge"] == pytest.approx(0.05)
+    assert found("--records", "run", "--judge", "150ms", "--step-time", 3)["case"][
+        "judge"
+    ] == pytest.approx(0.05)
 
 
 def test_wide_trees_end_where_lookahead_refuses_them(found):

@@ -44,7 +44,9 @@ def masked(question: str) -> str:
     """The question with every name and noun replaced by its order of appearance."""
     seen: dict[str, str] = {}
     words = "|".join((*NAMES, *THINGS, *GOODS, *(g.capitalize() for g in GOODS), *BOXES))
-    return re.sub(rf"\b({words})\b", lambda m: seen.setdefault(m[0].lower(), f"w{len(seen)}"), question)
+    return re.sub(
+        rf"\b({words})\b", lambda m: seen.setdefault(m[0].lower(), f"w{len(seen)}"), question
+    )
 
 
 @pytest.fixture(scope="module")
@@ -97,7 +99,11 @@ def test_meaning_of_answers_and_of_nothing():
     assert meaning("") is meaning("Then Ava has 12.") is meaning("12 + = 4") is None
     assert meaning("3 + 2 = 5") == meaning("2 + 3 = 5")
     assert meaning("3 - 2 = 1") != meaning("2 - 3 = 1")
-    assert meaning("2 + 3 = 5 and 5 + 1 = 6") not in (meaning("2 + 3 = 5"), meaning("5 + 1 = 6"), None)
+    assert meaning("2 + 3 = 5 and 5 + 1 = 6") not in (
+        meaning("2 + 3 = 5"),
+        meaning("5 + 1 = 6"),
+        None,
+    )
 
 
 def test_names_and_wordings_do_not_move_a_problem_across_the_split():
@@ -114,7 +120,12 @@ def test_task_file_is_what_the_generator_writes_and_is_held_out():
     rows = [json.loads(line) for line in TASK_FILE.read_text().splitlines()]
     assert len(rows) == len({p.structure for p in chosen}) == 200
     assert all(p.held_out for p in chosen)
-    assert rows[0]["id"] == "pocket-0001" and set(rows[0]) == {"id", "question", "answer", "operations"}
+    assert rows[0]["id"] == "pocket-0001" and set(rows[0]) == {
+        "id",
+        "question",
+        "answer",
+        "operations",
+    }
 
 
 def test_pairs_are_labelled_by_meaning_and_balanced():
@@ -157,8 +168,12 @@ def test_special_tokens_in_a_users_text_can_be_kept_plain(tokenizer):
 
 def test_chat_template_is_the_prompt_of_training(tokenizer):
     messages = [{"role": "system", "content": "S"}, {"role": "user", "content": "Q"}]
-    assert tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True) == chat("Q", "S")
-    assert tokenizer.apply_chat_template(messages[1:], tokenize=False, add_generation_prompt=True) == chat("Q")
+    assert tokenizer.apply_chat_template(
+        messages, tokenize=False, add_generation_prompt=True
+    ) == chat("Q", "S")
+    assert tokenizer.apply_chat_template(
+        messages[1:], tokenize=False, add_generation_prompt=True
+    ) == chat("Q")
     assert judge_prompt(" a ", "b\n\n") == chat("Step 1: a\nStep 2: b") + "["
 
 
@@ -178,7 +193,9 @@ def test_packed_documents_do_not_see_each_other():
 
 def test_packing_keeps_every_document_and_batches_have_one_shape():
     rng = Random(6)
-    documents = [Document(list(range(n)), [1.0] * n) for n in (rng.randint(5, 60) for _ in range(200))]
+    documents = [
+        Document(list(range(n)), [1.0] * n) for n in (rng.randint(5, 60) for _ in range(200))
+    ]
     rows = pack(documents, 64)
     assert sorted(len(d.ids) for row in rows for d in row) == sorted(len(d.ids) for d in documents)
     assert all(sum(len(d.ids) - 1 for d in row) <= 64 for row in rows)
@@ -193,10 +210,14 @@ def test_a_grown_model_shares_every_layers_work_among_its_copies():
     for name in ("o", "down"):
         before, after = getattr(model, name), getattr(deep, name)
         assert torch.equal(after[0], before[0])
-        assert torch.allclose(after[1:4].sum(0), before[1]) and torch.allclose(after[4:].sum(0), before[2])
+        assert torch.allclose(after[1:4].sum(0), before[1]) and torch.allclose(
+            after[4:].sum(0), before[2]
+        )
     assert torch.equal(deep.gate[3], model.gate[1])
     batch = collate([[Document(list(range(20)), [1.0] * 20)]], 24)
-    a, b = (m(batch.ids, batch.positions, batch.mask, compiled=False)[0, :19] for m in (model, deep))
+    a, b = (
+        m(batch.ids, batch.positions, batch.mask, compiled=False)[0, :19] for m in (model, deep)
+    )
     assert torch.cosine_similarity(a, b, dim=-1).mean() > 0.9
 
 
@@ -232,7 +253,9 @@ def test_the_card_is_what_the_figures_say():
 def test_the_weak_drafts_are_as_weak_as_they_are_called():
     figures = json.loads((WEIGHTS / "figures.json").read_text())
     for name in WEAK_DRAFTS:
-        assert figures[f"steps_by_{name}"]["accepted"] == pytest.approx(int(name[-2:]) / 100, abs=0.06)
+        assert figures[f"steps_by_{name}"]["accepted"] == pytest.approx(
+            int(name[-2:]) / 100, abs=0.06
+        )
 
 
 def test_unknown_role_is_refused():

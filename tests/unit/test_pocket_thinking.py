@@ -12,7 +12,17 @@ from lr_sglang.pocket import THINKING, weights
 from tools.pocket.heldout import held_out_problems
 from tools.pocket.model import PocketModel
 from tools.pocket.problems import boxed_answer, compute
-from tools.pocket.thinking import AS_JSON, FORMS, THINKING_TEMPLATE, TOOL, TOOLS, call, expression, parts, thoughts
+from tools.pocket.thinking import (
+    AS_JSON,
+    FORMS,
+    THINKING_TEMPLATE,
+    TOOL,
+    TOOLS,
+    call,
+    expression,
+    parts,
+    thoughts,
+)
 from tools.pocket.tokenizer import END
 
 PROBLEMS = held_out_problems(40)
@@ -25,11 +35,17 @@ def tokenizer():
 
 def messages(problem, form):
     """The conversation of a document, as a client sends it."""
-    asked = [{"role": "user", "content": problem.question + (f"\n{AS_JSON}" if form == "json" else "")}]
+    asked = [
+        {"role": "user", "content": problem.question + (f"\n{AS_JSON}" if form == "json" else "")}
+    ]
     if form != "result":
         return asked
     function = {"name": TOOL, "arguments": {"expression": expression(problem)}}
-    called = {"role": "assistant", "content": None, "tool_calls": [{"type": "function", "function": function}]}
+    called = {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"type": "function", "function": function}],
+    }
     return [*asked, called, {"role": "tool", "content": str(problem.answer)}]
 
 
@@ -51,7 +67,9 @@ def test_what_follows_the_thinking_has_the_form_and_the_answer(form):
         _, thought, follows = parts(problem, form, Random(1))
         assert thought.endswith("\n</think>") == (form != "plain")
         if form == "call":
-            asked = json.loads(follows.strip().removeprefix("<tool_call>\n").removesuffix("\n</tool_call>"))
+            asked = json.loads(
+                follows.strip().removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
+            )
             a, operator, b = asked["arguments"]["expression"].split()
             assert asked["name"] == TOOL and compute(operator, int(a), int(b)) == problem.answer
         elif form == "json":
@@ -62,7 +80,9 @@ def test_what_follows_the_thinking_has_the_form_and_the_answer(form):
 
 def test_only_what_the_model_writes_is_learned(tokenizer):
     documents = thoughts(tokenizer, Random(3), {"call": 1})
-    assert [one.ids for one in documents] == [one.ids for one in thoughts(tokenizer, Random(3), {"call": 1})]
+    assert [one.ids for one in documents] == [
+        one.ids for one in thoughts(tokenizer, Random(3), {"call": 1})
+    ]
     for one in documents[:20]:
         learned = [token for token, weight in zip(one.ids, one.weights, strict=True) if weight]
         prompt = tokenizer.decode(one.ids[: -len(learned)])
@@ -81,7 +101,9 @@ def test_sglang_finds_its_parsers_by_the_template_and_the_call_by_them():
     ]
     assert found == ["qwen", "qwen3"] and not always
     (one,) = detector.detect_and_parse(call(PROBLEMS[0]), [tool(**TOOLS[0])]).calls
-    assert one.name == TOOL and json.loads(one.parameters) == {"expression": expression(PROBLEMS[0])}
+    assert one.name == TOOL and json.loads(one.parameters) == {
+        "expression": expression(PROBLEMS[0])
+    }
 
 
 @pytest.mark.parametrize("name", THINKING)

@@ -193,7 +193,9 @@ def test_more_slots_let_more_in_and_fewer_are_waited_for():
 
 
 def test_answers_that_ask_alike_take_turns():
-    """Equally urgent: one that asks for much holds nobody up for longer than what it had asked for before."""
+    """Equally urgent: one that asks for much holds nobody up for longer than what it had asked for
+    before.
+    """
 
     async def scene():
         asks = await full()

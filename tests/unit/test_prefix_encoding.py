@@ -1,4 +1,6 @@
-"""Texts that begin alike have the tokens that each of them has by itself, with every kind of tokenizer."""
+"""Texts that begin alike have the tokens that each of them has by itself, with every kind of
+tokenizer.
+"""
 
 import pytest
 from hypothesis import given, settings
@@ -16,17 +18,41 @@ ADDED = ("</think>", "<tool_response>", "\n\n\n")
 CUT = {
     "gpt-2": pre_tokenizers.ByteLevel(add_prefix_space=False),
     "gpt-4": pre_tokenizers.Sequence(
-        [pre_tokenizers.Split(Regex(GPT4), "isolated"), pre_tokenizers.ByteLevel(False, use_regex=False)]
+        [
+            pre_tokenizers.Split(Regex(GPT4), "isolated"),
+            pre_tokenizers.ByteLevel(False, use_regex=False),
+        ]
     ),
     "deepseek": pre_tokenizers.Sequence(
-        [pre_tokenizers.Digits(True), pre_tokenizers.Split(Regex(r"\n"), "isolated"), pre_tokenizers.ByteLevel(False)]
+        [
+            pre_tokenizers.Digits(True),
+            pre_tokenizers.Split(Regex(r"\n"), "isolated"),
+            pre_tokenizers.ByteLevel(False),
+        ]
     ),
     "bert": pre_tokenizers.BertPreTokenizer(),
     "whole": None,
 }
-INSTRUCTIONS = "You are given two versions of one step of a solution. Decide whether they mean the same.\n" * 6
+INSTRUCTIONS = (
+    "You are given two versions of one step of a solution. Decide whether they mean the same.\n" * 6
+)
 PIECES = (
-    *("So the cost", " has", " ", "  ", 90 * " ", "\n", "\n\n", "12", "3.5", "'s", "e\u0301", "\u0301", "🎉", "中文"),
+    *(
+        "So the cost",
+        " has",
+        " ",
+        "  ",
+        90 * " ",
+        "\n",
+        "\n\n",
+        "12",
+        "3.5",
+        "'s",
+        "e\u0301",
+        "\u0301",
+        "🎉",
+        "中文",
+    ),
     *("<tool", "_response>", *ADDED),
 )
 TEXTS = st.lists(st.sampled_from(PIECES), max_size=60).map("".join)
@@ -40,12 +66,16 @@ def tokenizer(cut, normalizer):
         raw.normalizer = normalizer
     alphabet = [*pre_tokenizers.ByteLevel.alphabet(), *"".join(PIECES)]
     said = [INSTRUCTIONS, "So the cost has", *(9 * ("x\n" + n * " " + "\nx") for n in range(9))]
-    raw.train_from_iterator(said, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False))
+    raw.train_from_iterator(
+        said, trainers.BpeTrainer(vocab_size=700, initial_alphabet=alphabet, show_progress=False)
+    )
     raw.add_tokens([AddedToken(token, normalized=False) for token in ADDED])
     return raw
 
 
-@pytest.fixture(scope="module", params=[(name, nfc) for name in CUT for nfc in (False, True)], ids=str)
+@pytest.fixture(
+    scope="module", params=[(name, nfc) for name in CUT for nfc in (False, True)], ids=str
+)
 def raw(request):
     name, nfc = request.param
     return tokenizer(CUT[name], normalizers.NFC() if nfc else None)
@@ -103,7 +133,10 @@ def test_a_few_beginnings_are_remembered():
 @pytest.mark.parametrize(
     ("same", "ends"),
     [
-        ("So\n" + 200 * " ", ("x", "\n", "")),  # with a line's end the blanks are one word with the one before
+        (
+            "So\n" + 200 * " ",
+            ("x", "\n", ""),
+        ),  # with a line's end the blanks are one word with the one before
         ("So </thi", ("nk>", "s", "")),
         ("So the co", ("st", "at", "")),
         ("12", ("3", "34", "")),

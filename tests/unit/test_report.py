@@ -83,7 +83,9 @@ def invoke(*words):
 
 
 def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
-    records = [r for depth in (2, 4) for r in synthetic.run(Truth(depth=depth), 3, modes=("lookahead",))]
+    records = [
+        r for depth in (2, 4) for r in synthetic.run(Truth(depth=depth), 3, modes=("lookahead",))
+    ]
     found = collection.read([write(tmp_path / "a", records)])
     assert [(g.mode, g.label, len(g.records)) for g in found.groups] == [
         ("lookahead", "depth 2", 6),
@@ -93,7 +95,9 @@ def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
 
 
 def test_folders_are_merged_and_paired(tmp_path):
-    """A baseline in one folder and lookahead in another are compared; the same samples of two folders both count."""
+    """A baseline in one folder and lookahead in another are compared; the same samples of two
+    folders both count.
+    """
     base = write(tmp_path / "a", synthetic.run(Truth(), 5, 1, modes=("autoregressive",)))
     first = write(tmp_path / "b", synthetic.run(Truth(), 5, 1, modes=("lookahead",)))
     second = write(tmp_path / "c", synthetic.run(Truth(), 5, 1, seed=1, modes=("lookahead",)))
@@ -119,7 +123,9 @@ def test_seeds_are_pooled_and_other_sampling_is_not_compared(tmp_path):
 
 def test_concurrency_comes_from_the_record_or_the_run(tmp_path):
     records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
-    assert collection.read([write(tmp_path / "a", records, concurrency=4)]).groups[0].concurrency == 4
+    assert (
+        collection.read([write(tmp_path / "a", records, concurrency=4)]).groups[0].concurrency == 4
+    )
     both = [{**record, "concurrency": n} for record in records for n in (1, 8)]
     found = collection.read([write(tmp_path / "b", both)])
     assert [(g.concurrency, g.label) for g in found.groups] == [(1, "1 at once"), (8, "8 at once")]
@@ -134,7 +140,9 @@ def test_a_record_that_was_made_again_counts_once(tmp_path):
 
 def test_tasks_are_told_apart_by_all_of_their_names(tmp_path):
     """Questions that were asked by themselves, and tasks of one file, may have a slash in them."""
-    for number, task in enumerate(("What is 3/4 of 8?", "What is 1/4 of 8?", "my/tasks.py:a", "my/tasks.py:b")):
+    for number, task in enumerate(
+        ("What is 3/4 of 8?", "What is 1/4 of 8?", "my/tasks.py:a", "my/tasks.py:b")
+    ):
         write(tmp_path / str(number), synthetic.run(Truth(), 1, 1, modes=("lookahead",), task=task))
     assert [len(group.records) for group in collection.read([tmp_path]).groups] == [1] * 4
 
@@ -170,8 +178,14 @@ def test_a_file_that_is_replaced_or_written_while_it_is_read_is_not_cut_off(tmp_
     [
         ("", "no record yet"),
         ("[]\n", "no record"),
-        (json.dumps({**synthetic.run(Truth(), 1, 1)[0], "seconds": None}) + "\n", "line 1: this is no record"),
-        ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "has no seconds.* text, "),
+        (
+            json.dumps({**synthetic.run(Truth(), 1, 1)[0], "seconds": None}) + "\n",
+            "line 1: this is no record",
+        ),
+        (
+            '{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n',
+            "has no seconds.* text, ",
+        ),
     ],
 )
 def test_what_is_no_record_is_named(tmp_path, content, message):
@@ -202,7 +216,9 @@ def test_the_references_folders_are_read(tmp_path):
     assert (base.rate_mean, base.tokens, base.thinks) == (pytest.approx(10), 20, 1)
     assert ahead.speed.tokens.value == pytest.approx(1.5)
     assert "records no steps" in found.warning
-    assert table(found, "Table 1").rows[0][0] == "target accuracy %"  # though both are of one family
+    assert (
+        table(found, "Table 1").rows[0][0] == "target accuracy %"
+    )  # though both are of one family
     row = table(found, "Per answer").rows[1]
     assert row[1:] == ["lookahead", "3", "15.00", "20.0", "1.00", "66.67"]
 
@@ -210,9 +226,9 @@ def test_the_references_folders_are_read(tmp_path):
 def test_the_references_mode_and_task_can_be_said(tmp_path):
     folder = reference(tmp_path / "some run", 1)
     assert [(g.task, g.mode) for g in collection.read([folder]).groups] == [("some run", "unknown")]
-    assert [(g.task, g.mode) for g in collection.read([f"lookahead+sd@aime24={folder}"]).groups] == [
-        ("aime24", "lookahead+sd")
-    ]
+    assert [
+        (g.task, g.mode) for g in collection.read([f"lookahead+sd@aime24={folder}"]).groups
+    ] == [("aime24", "lookahead+sd")]
     with pytest.raises(RecordError, match="no mode 'fast'"):
         collection.read([f"fast={folder}"])
 
@@ -234,7 +250,9 @@ def test_a_damaged_file_of_the_reference_is_named(tmp_path, text, message):
 
 
 def test_a_reference_file_may_lack_what_is_not_needed(tmp_path):
-    folder = reference(tmp_path / "a", 1, generation_tokens=None, gold=None, target_config=None, draft_config=7)
+    folder = reference(
+        tmp_path / "a", 1, generation_tokens=None, gold=None, target_config=None, draft_config=7
+    )
     (measures,) = made(folder).measures
     assert measures.tokens == 20  # by its speed
     assert measures.accuracy is None
@@ -264,15 +282,22 @@ def test_table_1_has_the_papers_shape(whole):
 
 @pytest.mark.parametrize(("layer", "slower"), [("ngram", True), ("none", False)])
 def test_a_lossless_group_is_held_against_the_same_token_layer(tmp_path, layer, slower):
-    records = synthetic.run(Truth(token_layer=2.0), 6, 1, modes=("autoregressive", "sd", "lookahead"))
+    records = synthetic.run(
+        Truth(token_layer=2.0), 6, 1, modes=("autoregressive", "sd", "lookahead")
+    )
     for record in records:
         if record["mode"] == "lookahead":
             record["mode"] = record["config"]["mode"] = "lossless"
-            record["config"]["runtimes"]["target"]["token_layer"] = {"algorithm": layer, "tokens": None}
+            record["config"]["runtimes"]["target"]["token_layer"] = {
+                "algorithm": layer,
+                "tokens": None,
+            }
     report = made(write(tmp_path, records))
     (measured,) = [m.expected for m in report.measures if m.expected]
     (against,) = [m.speed for m in report.measures if m.group.mode == "lossless"]
-    assert (measured.measured < 0.7 * against.tokens.value) == slower, "the token layer alone is twice as fast"
+    assert (measured.measured < 0.7 * against.tokens.value) == slower, (
+        "the token layer alone is twice as fast"
+    )
 
 
 def test_the_program_of_all_runs_is_named(tmp_path):
@@ -287,7 +312,10 @@ def test_the_program_of_all_runs_is_named(tmp_path):
     ahead = [record for record in records if record["mode"] == "lookahead"]
     found = table(made(write(tmp_path / "b", [*ahead, *plain])), "Table 1")
     assert "program" not in found.title
-    assert [row[0].split(":")[0] for row in found.rows] == ["target accuracy %", "lookahead (program twice)"]
+    assert [row[0].split(":")[0] for row in found.rows] == [
+        "target accuracy %",
+        "lookahead (program twice)",
+    ]
 
 
 def test_a_draft_that_answers_alone_is_called_so(tmp_path):
@@ -297,7 +325,9 @@ def test_a_draft_that_answers_alone_is_called_so(tmp_path):
         record["config"]["runtimes"]["target"]["model"] = "made-up:draft"
     found = table(made(write(tmp_path / "a", [*records, *alone])), "Table 1")
     names = [row[0] for row in found.rows]
-    assert any(name.startswith("draft") for name in names) and any(name.startswith("target") for name in names)
+    assert any(name.startswith("draft") for name in names) and any(
+        name.startswith("target") for name in names
+    )
 
 
 def sized(tmp_path, target, **run):
@@ -310,8 +340,16 @@ def sized(tmp_path, target, **run):
 @pytest.mark.parametrize(
     ("target", "task", "papers"),
     [
-        ("dummy:qwen3-32b", "pocket", "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x"),
-        ("pocket:target@qwen3-32b", "pocket", "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x"),
+        (
+            "dummy:qwen3-32b",
+            "pocket",
+            "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x",
+        ),
+        (
+            "pocket:target@qwen3-32b",
+            "pocket",
+            "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x",
+        ),
         ("Qwen/Qwen3-32B", "gsm8k", "Qwen3, 1.7B for 32B, gsm8k 0.50 1.32x 1.32x 1.68x"),
     ],
 )
@@ -323,7 +361,11 @@ def test_the_papers_row_stands_beside_a_target_of_its_size(tmp_path, target, tas
     ours, theirs = found.rows
     speeds = {m.group.mode: f"{m.speed.tokens.value:.2f}x" for m in report.measures if m.speed}
     alpha = next(m.alpha.value for m in report.measures if m.group.mode == "lookahead")
-    assert ours == [f"measured: {task}", f"{alpha:.2f}", *(speeds[mode] for mode in found.columns[2:])]
+    assert ours == [
+        f"measured: {task}",
+        f"{alpha:.2f}",
+        *(speeds[mode] for mode in found.columns[2:]),
+    ]
     assert " ".join(theirs) == f"the paper: {papers}"
 
 
@@ -367,7 +409,11 @@ def test_failed_answers_count_as_wrong_and_not_in_speed(tmp_path):
     records = synthetic.run(Truth(accuracy=1.0), 10, 1)
     for record in records:
         record["correct"] = True
-    records[1] |= {"error": {"message": "late", "hint": "", "retryable": False}, "correct": False, "seconds": 1e9}
+    records[1] |= {
+        "error": {"message": "late", "hint": "", "retryable": False},
+        "correct": False,
+        "seconds": 1e9,
+    }
     _, ahead = made(write(tmp_path / "a", records)).measures
     assert (ahead.errors, ahead.accuracy.value) == (1, 0.9)
     assert ahead.speed.seconds.samples == 9 and ahead.seconds.value < 100
@@ -397,7 +443,10 @@ def test_csv_has_a_row_for_each_group(run):
 def test_a_flag_of_a_server_may_have_several_values(tmp_path):
     records = synthetic.run(Truth(), 2, 1, modes=("autoregressive",))
     for record in records:
-        record["config"]["runtimes"]["target"]["extra"] = {"cuda-graph-bs": [1, 2], "lora-paths": []}
+        record["config"]["runtimes"]["target"]["extra"] = {
+            "cuda-graph-bs": [1, 2],
+            "lora-paths": [],
+        }
     (row,) = csv.DictReader(io.StringIO(report.as_csv(made(write(tmp_path / "a", records)))))
     assert row["settings.runtimes.target.extra.cuda-graph-bs"] == "1; 2"
 
@@ -452,7 +501,9 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
 
 def test_of_several_ways_to_draft_as_many_tokens_the_fastest_is_drawn(tmp_path):
     """A layer that was left its own number of tokens has no place on the axis."""
-    for number, (tokens, depth, faster) in enumerate([(None, 6, 1.1), (2, 3, 2.0), (2, 6, 1.2), (4, 6, 1.8)]):
+    for number, (tokens, depth, faster) in enumerate(
+        [(None, 6, 1.1), (2, 3, 2.0), (2, 6, 1.2), (4, 6, 1.8)]
+    ):
         found = synthetic.run(Truth(depth=depth, token_layer=faster), 3, 1, modes=MODES)
         for record in found:
             for runtime in record["config"]["runtimes"].values():
@@ -463,7 +514,11 @@ def test_of_several_ways_to_draft_as_many_tokens_the_fastest_is_drawn(tmp_path):
     sd, ahead = (container.lines[0] for container in charts.sd_tokens(found).axes[0].containers)
     assert list(sd.get_xdata()) == list(ahead.get_xdata()) == [0, 2, 4]
     assert sd.get_ydata()[0] == 1
-    groups = [m for m in found.measures if (m.group.mode, m.group.value("sd tokens")) == ("lookahead+sd", 2)]
+    groups = [
+        m
+        for m in found.measures
+        if (m.group.mode, m.group.value("sd tokens")) == ("lookahead+sd", 2)
+    ]
     assert len(groups) == 2 and ahead.get_ydata()[1] == max(m.speed.tokens.value for m in groups)
 
 
@@ -476,7 +531,9 @@ def test_branches_of_a_lane_do_not_overlap():
 
 
 def test_the_picture_is_of_an_answer_like_the_others(tmp_path):
-    """Not of one in which every draft was refused, nor of the lossless mode, which accepts little."""
+    """Not of one in which every draft was refused, nor of the lossless mode, which
+    accepts little.
+    """
     records = synthetic.run(Truth(alpha=0.6, steps=6), 8, 1, modes=("lookahead",))
     records.sort(key=lambda record: record["seconds"])
     records[4] |= {"accepted": 0, "alpha": 0.0}  # of middle time
@@ -485,9 +542,13 @@ def test_the_picture_is_of_an_answer_like_the_others(tmp_path):
         record["mode"] = record["config"]["mode"] = "lossless"
     write(tmp_path / "a", [*records, *others, *others])
     shown = timeline.typical(made(tmp_path))
-    alpha = sum(record["accepted"] for record in records) / sum(record["judged"] for record in records)
+    alpha = sum(record["accepted"] for record in records) / sum(
+        record["judged"] for record in records
+    )
     nearest = min(records[2:6], key=lambda record: abs(record["alpha"] - alpha))
-    assert (shown["mode"], shown["question_id"]) == ("lookahead", nearest["question_id"]) and shown["alpha"] > 0
+    assert (shown["mode"], shown["question_id"]) == ("lookahead", nearest["question_id"]) and shown[
+        "alpha"
+    ] > 0
 
 
 def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):

@@ -28,9 +28,29 @@ def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
     trace.text, trace.ids, trace.finish, trace.seconds = text, (5, 6, 7, 8), "stop", seconds
     trace.steps = [
         StepRecord(
-            0, "One.\n\n", 2, "draft", "accepted", "delimiter", 1.0, "One!", ("One.",), (Verdict(True, "judge"),)
+            0,
+            "One.\n\n",
+            2,
+            "draft",
+            "accepted",
+            "delimiter",
+            1.0,
+            "One!",
+            ("One.",),
+            (Verdict(True, "judge"),),
         ),
-        StepRecord(1, "x", 2, "target", "corrected", "end of sequence", 2.0, "x", ("y",), (Verdict(False, "judge"),)),
+        StepRecord(
+            1,
+            "x",
+            2,
+            "target",
+            "corrected",
+            "end of sequence",
+            2.0,
+            "x",
+            ("y",),
+            (Verdict(False, "judge"),),
+        ),
     ]
     for role, outcome, generated, cached, shared in (
         ("target", Outcome.ACCEPTED, 3, 8, 10),
@@ -40,7 +60,12 @@ def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
         ("judge", Outcome.ACCEPTED, 1, 20, 40),
     ):
         branch = Branch(
-            role, 0, prompt_tokens=20, cached_tokens=cached, shared_tokens=shared, generated_tokens=generated
+            role,
+            0,
+            prompt_tokens=20,
+            cached_tokens=cached,
+            shared_tokens=shared,
+            generated_tokens=generated,
         )
         branch.close(outcome)
         trace.branches.append(branch)
@@ -48,7 +73,13 @@ def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
 
 
 def record(name="q", sample=0, mode="lookahead", gold="17", seconds=2.0, **changes):
-    made = make(Question(name, "how many?", gold), mode, job(sample=sample, seconds=seconds), CONFIG, {"sglang": "1"})
+    made = make(
+        Question(name, "how many?", gold),
+        mode,
+        job(sample=sample, seconds=seconds),
+        CONFIG,
+        {"sglang": "1"},
+    )
     return {**made, **changes}
 
 
@@ -61,13 +92,19 @@ def opened(folder, config=CONFIG, **more):
 
 def test_a_record_has_what_the_release_promises():
     made = json.loads(json.dumps(record()))
-    promised = "question_id sample mode question gold text answer correct steps seconds seed config versions"
+    promised = (
+        "question_id sample mode question gold text answer correct steps seconds seed "
+        "config versions"
+    )
     assert set(promised.split()) <= made.keys()
     assert (made["answer"], made["correct"], made["alpha"]) == ("17", True, 0.5)
     assert made["tokens"]["generated"] == 10
     assert made["tokens"]["used"] + made["tokens"]["wasted"] == made["tokens"]["generated"]
     assert made["tokens"]["target"]["reuse"] == 17 / 20
-    assert made["tokens"]["judge"] | {"reuse": 0.5, "hit_rate": 1.0, "calls": 1} == made["tokens"]["judge"]
+    assert (
+        made["tokens"]["judge"] | {"reuse": 0.5, "hit_rate": 1.0, "calls": 1}
+        == made["tokens"]["judge"]
+    )
     assert made["steps"][0]["verdicts"][0]["by"] == "judge"
     assert made["outcomes"]["draft"] == {"accepted": 1, "rejected": 1}
     assert len(made["branches"]) == 5
@@ -75,7 +112,10 @@ def test_a_record_has_what_the_release_promises():
 
 def test_a_packed_record_is_the_same_and_takes_little_room():
     made = json.loads(json.dumps(record(text="\ud800 \u2028 the rest")))
-    many = {**made, "branches": [{**branch, "seed": n} for n in range(200) for branch in made["branches"]]}
+    many = {
+        **made,
+        "branches": [{**branch, "seed": n} for n in range(200) for branch in made["branches"]],
+    }
     line = store.line_of(many)
     tracemalloc.start()
     packed = Packed(json.loads(line))
@@ -97,8 +137,13 @@ def test_an_unknown_gold_answer_is_not_graded():
 
 def test_a_failed_sample_says_why():
     error = PromptTooLong("too long", role="target", hint="shorten it")
-    made = make(Question("q", "?", "1"), "lookahead", AnswerRequest(question="q"), CONFIG, {}, error)
-    assert made["error"] | {"kind": "PromptTooLong", "role": "target", "retryable": False} == made["error"]
+    made = make(
+        Question("q", "?", "1"), "lookahead", AnswerRequest(question="q"), CONFIG, {}, error
+    )
+    assert (
+        made["error"] | {"kind": "PromptTooLong", "role": "target", "retryable": False}
+        == made["error"]
+    )
     assert made["correct"] is False
     assert made.keys() == record().keys()
 
@@ -140,7 +185,12 @@ def test_a_run_to_which_nothing_happened_leaves_no_folder(tmp_path):
     with opened(tmp_path / "b"):
         (tmp_path / "b" / "logs").mkdir()
     opened(tmp_path).close()  # it was there before
-    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [".lock", "logs", "records.jsonl", "run.json"]
+    assert sorted(path.name for path in (tmp_path / "b").iterdir()) == [
+        ".lock",
+        "logs",
+        "records.jsonl",
+        "run.json",
+    ]
 
 
 def test_a_folder_that_somebody_removed_is_no_error(tmp_path):
@@ -173,8 +223,14 @@ def test_another_configuration_is_refused_by_name(tmp_path):
 
 
 def test_a_run_of_a_version_with_more_switches_goes_on_if_they_were_off(tmp_path):
-    for switched, others in ((False, nullcontext()), (True, pytest.raises(RecordError, match="hedge: True then, off"))):
-        older = {**CONFIG, "lookahead": {**CONFIG["lookahead"], "hedge": switched, "fast_accept": None}}
+    for switched, others in (
+        (False, nullcontext()),
+        (True, pytest.raises(RecordError, match="hedge: True then, off")),
+    ):
+        older = {
+            **CONFIG,
+            "lookahead": {**CONFIG["lookahead"], "hedge": switched, "fast_accept": None},
+        }
         with opened(tmp_path / str(switched), older) as run:
             run.append(record())
         with others, opened(tmp_path / str(switched), resume=True) as run:
@@ -200,7 +256,13 @@ def test_two_runs_do_not_share_a_folder(tmp_path):
     opened(tmp_path).close()
 
 
-DAMAGED = [b"{}", b"nonsense", b'{"schema":1}', b"[]", b'{"schema":1,"question_id":[],"sample":0,"mode":"sd"}']
+DAMAGED = [
+    b"{}",
+    b"nonsense",
+    b'{"schema":1}',
+    b"[]",
+    b'{"schema":1,"question_id":[],"sample":0,"mode":"sd"}',
+]
 
 
 @pytest.mark.parametrize("line", [*DAMAGED, b"[" * 100_000])
@@ -256,7 +318,16 @@ def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
     lasting = PromptTooLong("long", role="target")
     with opened(tmp_path) as first:
         for name, error in (("a", passing), ("b", lasting)):
-            first.append(make(Question(name, "?"), "lookahead", AnswerRequest(question=name), CONFIG, {}, error))
+            first.append(
+                make(
+                    Question(name, "?"),
+                    "lookahead",
+                    AnswerRequest(question=name),
+                    CONFIG,
+                    {},
+                    error,
+                )
+            )
         assert not first.done(("a", 0, "lookahead"))
         assert first.done(("b", 0, "lookahead"))
         first.append(record("a"))
@@ -273,7 +344,12 @@ def test_half_a_surrogate_can_be_kept(tmp_path):
 
 
 def test_the_newest_folder_of_a_name(tmp_path):
-    for name in ("pocket_20260101_000000", "pocket_20260102_000000", "pocket_hard_20270101_000000", "other_1"):
+    for name in (
+        "pocket_20260101_000000",
+        "pocket_20260102_000000",
+        "pocket_hard_20270101_000000",
+        "other_1",
+    ):
         (tmp_path / name).mkdir()
         (tmp_path / name / store.RUN).write_text("{}")
     (tmp_path / "pocket_20280101_000000").mkdir()  # with no run in it
@@ -297,7 +373,9 @@ def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
     events = []
     with opened(tmp_path) as first:
         write, sync = store.os.write, store.os.fsync
-        monkeypatch.setattr(store.os, "write", lambda f, data: (events.append("write"), write(f, data))[1])
+        monkeypatch.setattr(
+            store.os, "write", lambda f, data: (events.append("write"), write(f, data))[1]
+        )
         monkeypatch.setattr(store.os, "fsync", lambda f: (events.append("sync"), sync(f))[1])
         first.append(record())
     assert events == ["write", "sync"]
@@ -329,19 +407,34 @@ def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch):
 
 
 def test_figures_pool_what_they_sum():
-    figures = summary.summarise([record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None)])["lookahead"]
-    assert (figures["samples"], figures["graded"], figures["correct"], figures["accuracy"]) == (3, 2, 1, 0.5)
+    figures = summary.summarise(
+        [record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None)]
+    )["lookahead"]
+    assert (figures["samples"], figures["graded"], figures["correct"], figures["accuracy"]) == (
+        3,
+        2,
+        1,
+        0.5,
+    )
     assert (figures["alpha"], figures["judged"]) == (0.5, 6)
     assert figures["tokens_per_s"] == 12 / 10
     assert figures["wasted"] == 18 / 30
     assert figures["judge_calls"] == 3
-    assert [figures["roles"][role]["reuse"] for role in ("target", "draft", "judge")] == [17 / 20, 1.0, 0.5]
+    assert [figures["roles"][role]["reuse"] for role in ("target", "draft", "judge")] == [
+        17 / 20,
+        1.0,
+        0.5,
+    ]
 
 
 def test_an_interval_is_over_questions():
-    """Samples of one question are much alike: eight of each of four questions are not 32 answers."""
+    """Samples of one question are much alike: eight of each of four questions are not 32
+    answers.
+    """
     alike = [
-        record(name, n, gold=gold) for name, gold in zip("abcd", ("17", "17", "17", "3"), strict=True) for n in range(8)
+        record(name, n, gold=gold)
+        for name, gold in zip("abcd", ("17", "17", "17", "3"), strict=True)
+        for n in range(8)
     ]
     low, high = summary.of_mode(alike)["interval"]
     one, other = summary.wilson(24, 32)
@@ -350,28 +443,51 @@ def test_an_interval_is_over_questions():
 
 
 def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
-    failed = make(Question("b", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
+    failed = make(
+        Question("b", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
+    )
     figures = summary.of_mode([record("a"), failed])
     assert (figures["accuracy"], figures["errors"], figures["seconds_mean"]) == (0.5, 1, 2.0)
 
 
 def test_nothing_measured_is_nothing_and_no_error():
-    failed = make(Question("b", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
+    failed = make(
+        Question("b", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
+    )
     figures = summary.of_mode([failed])
-    assert figures["accuracy"] is figures["alpha"] is figures["tokens_per_s"] is figures["interval"] is None
+    assert (
+        figures["accuracy"]
+        is figures["alpha"]
+        is figures["tokens_per_s"]
+        is figures["interval"]
+        is None
+    )
 
 
 def test_a_bars_figures_are_those_of_the_table():
-    failed = make(Question("d", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
-    plain = make(Question("e", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no"))
-    records = [record("a"), record("b", seconds=6.0, gold="3"), record("c", gold=None), failed, plain]
+    failed = make(
+        Question("d", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
+    )
+    plain = make(
+        Question("e", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
+    )
+    records = [
+        record("a"),
+        record("b", seconds=6.0, gold="3"),
+        record("c", gold=None),
+        failed,
+        plain,
+    ]
     running = summary.Running(records[:2])
     for one in records[2:]:
         running.add(one)
     table = summary.summarise(records)
     assert list(running.figures()) == list(table)
     for mode, figures in running.figures().items():
-        assert figures == pytest.approx({name: table[mode][name] for name in figures}) and len(figures) == 3
+        assert (
+            figures == pytest.approx({name: table[mode][name] for name in figures})
+            and len(figures) == 3
+        )
 
 
 def test_nothing_is_unpacked_for_figures(monkeypatch):
@@ -396,12 +512,17 @@ def test_speed_up_compares_the_same_samples():
 def test_wilson_agrees_with_the_book():
     low, high = summary.wilson(8, 10)
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
-    assert all(summary.wilson(0, n)[0] == 0.0 and summary.wilson(n, n)[1] == 1.0 for n in range(1, 200))
+    assert all(
+        summary.wilson(0, n)[0] == 0.0 and summary.wilson(n, n)[1] == 1.0 for n in range(1, 200)
+    )
     assert summary.wilson(0, 0) is None
 
 
 def test_modes_are_not_mixed():
-    assert list(summary.summarise([record(mode="b"), record(mode="a"), record(mode="b")])) == ["b", "a"]
+    assert list(summary.summarise([record(mode="b"), record(mode="a"), record(mode="b")])) == [
+        "b",
+        "a",
+    ]
 
 
 def test_versions_name_the_engine():

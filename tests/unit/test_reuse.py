@@ -10,7 +10,14 @@ from lr_sglang.engine.prefix_reuse import LoggedRequest, PendingReuse, RequestLo
 from lr_sglang.steps.tree import Branch
 
 
-def noted(log: RequestLog, ids: str, entered: float, prefilled: float = 0.0, finished: float = 0.0, output: str = ""):
+def noted(
+    log: RequestLog,
+    ids: str,
+    entered: float,
+    prefilled: float = 0.0,
+    finished: float = 0.0,
+    output: str = "",
+):
     """A request that has ended, at the given times."""
     entry = log.add(tuple(map(ord, ids)), entered)
     entry.prefilled, entry.finished = prefilled or entered, finished or entered
@@ -123,14 +130,21 @@ times = st.integers(0, 4)
 @pytest.mark.parametrize(("head", "block"), [(1, 2), (2, 1), (2, 3), (32, 256)])
 @given(st.lists(st.tuples(ids, times, times, times, ids), min_size=1, max_size=9), st.randoms())
 def test_it_equals_the_definition(head, block, requests, order):
-    """Every request of the runtime compared in full, token by token, whoever is asked about first."""
-    with patch("lr_sglang.engine.prefix_reuse.HEAD", head), patch("lr_sglang.engine.prefix_reuse.BLOCK", block):
+    """Every request of the runtime compared in full, token by token, whoever is asked
+    about first.
+    """
+    with (
+        patch("lr_sglang.engine.prefix_reuse.HEAD", head),
+        patch("lr_sglang.engine.prefix_reuse.BLOCK", block),
+    ):
         log = RequestLog()
         entries = []
         for text, entered, prefilled, finished, output in requests:
             entries.append(noted(log, text, entered, prefilled or 0.5, finished or 0.5, output))
         for one in order.sample(entries, len(entries)):
-            assert log.shareable(one) == defined(one, [other for other in entries if other is not one])
+            assert log.shareable(one) == defined(
+                one, [other for other in entries if other is not one]
+            )
 
 
 def defined(entry, others):
@@ -138,14 +152,18 @@ def defined(entry, others):
     for other in others:
         if other.prefilled <= entry.entered:
             known = other.prompt + (other.output[:-1] if other.finished <= entry.entered else ())
-            parted = (i for i, (a, b) in enumerate(zip(known, entry.prompt, strict=False)) if a != b)
+            parted = (
+                i for i, (a, b) in enumerate(zip(known, entry.prompt, strict=False)) if a != b
+            )
             most = max(most, next(parted, min(len(known), len(entry.prompt))))
     return min(most, len(entry.prompt) - 1)
 
 
 @pytest.mark.timeout(20)
 def test_a_long_answer_is_looked_up_quickly():
-    """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the longest."""
+    """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the
+    longest.
+    """
     log, prompt = RequestLog(), tuple(range(100))
     entries = []
     for n in range(1024):

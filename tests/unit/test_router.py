@@ -1,4 +1,6 @@
-"""Many workers behind SGLang's router. The router and its workers are small stand-ins here; tests/e2e has real ones."""
+"""Many workers behind SGLang's router. The router and its workers are small stand-ins here;
+tests/e2e has real ones.
+"""
 
 import json
 import threading
@@ -79,11 +81,18 @@ class Passing(Answers):
         worker = server.urls[len(server.keys) % len(server.urls)]
         if key is not None:
             worker = server.kept.setdefault(key, server.urls[len(server.kept) % len(server.urls)])
-        headers = {"Content-Type": "application/json", "Authorization": self.headers["Authorization"] or ""}
+        headers = {
+            "Content-Type": "application/json",
+            "Authorization": self.headers["Authorization"] or "",
+        }
         try:
-            reply = server.pool.request("POST", worker + self.path, body=data, headers=headers, timeout=20)
+            reply = server.pool.request(
+                "POST", worker + self.path, body=data, headers=headers, timeout=20
+            )
         except urllib3.exceptions.HTTPError as error:
-            text = json.dumps({"error": {"code": "call_upstream_request_error", "message": str(error)}}).encode()
+            text = json.dumps(
+                {"error": {"code": "call_upstream_request_error", "message": str(error)}}
+            ).encode()
             self.send_response(500)
             self.send_header("X-SMG-Error-Code", "call_upstream_request_error")
             self.send_header("Content-Length", str(len(text)))
@@ -94,7 +103,8 @@ class Passing(Answers):
 
 
 class Router(Stub):
-    """Stands in for SGLang's router with the policy ``manual``: a key stays on its worker, even on a dead one.
+    """Stands in for SGLang's router with the policy ``manual``: a key stays on its worker, even on
+    a dead one.
 
     Requests without a key take turns.
     """
@@ -115,7 +125,9 @@ def serving():
     threads = []
 
     def serve(server):
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        thread = threading.Thread(
+            target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
+        )
         thread.start()
         threads.append((server, thread))
         return server
@@ -172,7 +184,10 @@ def nobody():
     [
         ({"workers": []}, {}),
         ({"workers": [{"url": "http://a:1/", "is_healthy": False}]}, {"http://a:1": False}),
-        ({"workers": [{"url": "http://a:1@0", "is_healthy": True}, {"url": "http://a:1@1"}]}, {"http://a:1": True}),
+        (
+            {"workers": [{"url": "http://a:1@0", "is_healthy": True}, {"url": "http://a:1@1"}]},
+            {"http://a:1": True},
+        ),
         ({"workers": [{"url": "grpc://a:1"}, {"id": 3}, None, "http://b:2"]}, {}),
         ({"model_path": "x"}, None),
         ({"workers": 3}, None),
@@ -189,7 +204,8 @@ def test_one_model_may_lie_in_several_places():
     assert "Qwen3-1.7B, Qwen3-32B" in str(mixed(["/a/Qwen3-32B", "/a/Qwen3-1.7B"], "u", "target"))
 
 
-# --- generating ------------------------------------------------------------------------------------------------------
+# --- generating
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_requests_of_one_key_reach_one_worker(front, workers, http):
@@ -219,14 +235,18 @@ def test_workers_that_are_all_lost_are_an_error_that_another_try_may_mend(front,
     with pytest.raises(RuntimeBusy, match=r"target: .*lost a worker") as caught:
         http.generate({}, Request(key="q"), 5)
     assert caught.value.retryable
-    assert not isinstance(caught.value, RuntimeDown), "the router is there: other questions may go on"
+    assert not isinstance(caught.value, RuntimeDown), (
+        "the router is there: other questions may go on"
+    )
     assert len(front.keys) == router.TRIES
 
 
 def test_what_is_cancelled_is_not_tried_elsewhere(front, http, monkeypatch):
     front.urls[:] = [nobody(), nobody()]
     request = Request(key="q")
-    monkeypatch.setattr(Request, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid")
+    monkeypatch.setattr(
+        Request, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid"
+    )
     with pytest.raises(Cancelled):
         http.generate({}, request, 5)
     assert len(front.keys) == 1
@@ -235,7 +255,11 @@ def test_what_is_cancelled_is_not_tried_elsewhere(front, http, monkeypatch):
 @pytest.mark.parametrize(
     ("status", "text", "error"),
     [
-        (503, {"error": {"message": "No available workers", "code": "no_available_workers"}}, RuntimeBusy),
+        (
+            503,
+            {"error": {"message": "No available workers", "code": "no_available_workers"}},
+            RuntimeBusy,
+        ),
         (502, {}, RuntimeBusy),
         (504, {}, RuntimeBusy),
         (429, {}, RuntimeBusy),
@@ -269,7 +293,8 @@ def test_a_router_that_is_gone_is_down():
     gone.close()
 
 
-# --- cancelling ------------------------------------------------------------------------------------------------------
+# --- cancelling
+# ------------------------------------------------------------------------------------------------------
 
 
 def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
@@ -365,7 +390,8 @@ def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch
     gate.set()
 
 
-# --- what the workers are --------------------------------------------------------------------------------------------
+# --- what the workers are
+# --------------------------------------------------------------------------------------------
 
 
 def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, monkeypatch):
@@ -431,7 +457,9 @@ def test_closing_while_the_list_is_read_opens_nothing(front):
 def test_a_role_that_cannot_be_reached_leaves_no_connection(front, monkeypatch):
     made = []
     init = Client.__init__
-    monkeypatch.setattr(Client, "__init__", lambda self, *args: init(self, *args) or made.append(self))
+    monkeypatch.setattr(
+        Client, "__init__", lambda self, *args: init(self, *args) or made.append(self)
+    )
     front.listed = []
     with pytest.raises(RuntimeDown, match="no workers"), connected(front.url):
         pass
@@ -491,7 +519,9 @@ def test_what_is_no_router_is_said_so(serving):
 
 @contextmanager
 def connected(url, **keys):
-    fleet = Fleet(Deployment("routed", {"target": Runtime(url=url)}), {"target": url}, {"target": MODEL})
+    fleet = Fleet(
+        Deployment("routed", {"target": Runtime(url=url)}), {"target": url}, {"target": MODEL}
+    )
     fleet.keys.update({name: key for name, key in keys.items() if name == "target"})
     fleet.worker_keys.update({"target": keys["workers"]} if "workers" in keys else {})
     with connect.connected(fleet) as roles:
@@ -501,7 +531,11 @@ def connected(url, **keys):
 def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
     with connected(front.url) as backend:
         assert isinstance(backend.transport, RouterClient)
-        assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (12, 12_000, 2048)
+        assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (
+            12,
+            12_000,
+            2048,
+        )
         assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
         assert backend.get_model_name() == MODEL
 
@@ -514,10 +548,19 @@ def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, worke
 
 
 def test_workers_need_not_be_alike(front, workers):
-    workers[0].documents["/server_info"] |= {"context_length": 1024, "speculative_algorithm": "NGRAM", "device": "cuda"}
+    workers[0].documents["/server_info"] |= {
+        "context_length": 1024,
+        "speculative_algorithm": "NGRAM",
+        "device": "cuda",
+    }
     del workers[1].documents["/server_info"]["internal_states"]
     with connected(front.url) as backend:
-        assert (backend.context, backend.token_layer, backend.seeded, backend.max_running_requests) == (
+        assert (
+            backend.context,
+            backend.token_layer,
+            backend.seeded,
+            backend.max_running_requests,
+        ) == (
             1024,
             None,
             False,
@@ -559,7 +602,8 @@ def test_connections_are_closed_where_a_check_fails(front, workers, monkeypatch)
     assert closed == [front.url]
 
 
-# --- attaching -------------------------------------------------------------------------------------------------------
+# --- attaching
+# -------------------------------------------------------------------------------------------------------
 
 
 def test_attaching_to_a_router_asks_its_workers(front, workers, monkeypatch):
@@ -601,8 +645,12 @@ def test_attaching_to_something_else_that_passes_requests_on(serving):
 def test_serve_says_of_such_a_target_what_attaching_says(serving):
     """Such as the address that OpenAI's clients are given, with /v1."""
     url = serving(Worker()).url + "/v1"
-    result = CliRunner().invoke(cli, ["serve", "--target", url, "--mode", "autoregressive", "--port", "0"])
-    assert result.exit_code == 2 and f"{url} does not say what it runs" in result.stderr, result.stderr
+    result = CliRunner().invoke(
+        cli, ["serve", "--target", url, "--mode", "autoregressive", "--port", "0"]
+    )
+    assert result.exit_code == 2 and f"{url} does not say what it runs" in result.stderr, (
+        result.stderr
+    )
 
 
 def test_attaching_takes_the_tokenizer_that_is_here(front, workers):

@@ -1,4 +1,6 @@
-"""The endpoint's parts, each by itself: what is shown of a text, keys, requests, the queue, errors, the watch."""
+"""The endpoint's parts, each by itself: what is shown of a text, keys, requests, the queue, errors,
+the watch.
+"""
 
 import asyncio
 import json
@@ -73,7 +75,10 @@ def test_a_text_is_cut_before_the_first_stop_string_however_it_comes():
     for seed in range(300):
         rng = random.Random(seed)
         text = "".join(rng.choice("ab\n") for _ in range(rng.randrange(30)))
-        strings = ["".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5))) for _ in range(rng.randrange(1, 5))]
+        strings = [
+            "".join(rng.choice("ab\n") for _ in range(rng.randrange(1, 5)))
+            for _ in range(rng.randrange(1, 5))
+        ]
         stops = Stops(strings)
         shown = ""
         for piece in cut(text, rng):
@@ -88,14 +93,24 @@ def test_a_text_is_cut_before_the_first_stop_string_however_it_comes():
 
 def test_no_more_is_held_back_than_must_be():
     stops = Stops(["\n\nEND"])
-    assert [stops.add(text) for text in ("one", "\n\n", "two\n\nEN", "x")] == ["one", "", "\n\ntwo", "\n\nENx"]
+    assert [stops.add(text) for text in ("one", "\n\n", "two\n\nEN", "x")] == [
+        "one",
+        "",
+        "\n\ntwo",
+        "\n\nENx",
+    ]
     assert beginning("abcab", ["abd", "b"]) == 2
 
 
 # -- reasoning
 
 SPLITS = {
-    "the model opens it": (False, "<think>\nWell.\n\nSo.\n</think>\n\nIt is 5.", "Well.\n\nSo.\n", "It is 5."),
+    "the model opens it": (
+        False,
+        "<think>\nWell.\n\nSo.\n</think>\n\nIt is 5.",
+        "Well.\n\nSo.\n",
+        "It is 5.",
+    ),
     "the prompt opened it": (True, "Well.\n\n</think>\n\nIt is 5.", "Well.\n\n", "It is 5."),
     "both did": (True, "\n<think>\nWell.</think>5", "Well.", "5"),
     "it is never closed": (True, "Well, <b> and </thin", "Well, <b> and </thin", ""),
@@ -114,7 +129,9 @@ def test_reasoning_is_told_from_content_however_it_comes(name):
     for seed in range(20):
         inside, text, thought, said = SPLITS[name]
         split = Reasoning(inside)
-        found = [piece for part in cut(text, random.Random(seed)) for piece in split.add(part)] + list(split.rest())
+        found = [
+            piece for part in cut(text, random.Random(seed)) for piece in split.add(part)
+        ] + list(split.rest())
         for kind, whole in (("reasoning", thought), ("content", said)):
             assert "".join(piece.text for piece in found if piece.kind == kind) == whole
         assert all(piece.text for piece in found)
@@ -151,7 +168,9 @@ def test_characters_are_shown_whole_and_tokens_counted():
         assert shown == expected
         assert delivery.stopped == (stop if stop in text else "")
         counted = expected + delivery.stopped
-        assert delivery.tokens == len(counted.encode()), "usage counts what was delivered, and the stop string"
+        assert delivery.tokens == len(counted.encode()), (
+            "usage counts what was delivered, and the stop string"
+        )
 
 
 def test_half_a_character_at_the_end_is_shown_as_it_is():
@@ -183,9 +202,16 @@ def test_reasoning_is_the_same_wherever_steps_are_cut(inside):
     for chosen in range(2 ** len(free)):
         places = [0, *(at for number, at in enumerate(free) if chosen >> number & 1), len(ids)]
         delivery = StreamText(by_bytes, reasoning=Reasoning(inside))
-        pieces = [piece for a, b in pairwise(places) for piece in delivery.add(ids[a:b])] + delivery.rest()
-        assert "".join(piece.text for piece in pieces if piece.kind == "reasoning") == thought, places
-        assert "".join(piece.text for piece in pieces if piece.kind == "content") == ids[until:].decode(), places
+        pieces = [
+            piece for a, b in pairwise(places) for piece in delivery.add(ids[a:b])
+        ] + delivery.rest()
+        assert "".join(piece.text for piece in pieces if piece.kind == "reasoning") == thought, (
+            places
+        )
+        assert (
+            "".join(piece.text for piece in pieces if piece.kind == "content")
+            == ids[until:].decode()
+        ), places
         assert (delivery.reasoning_tokens, delivery.tokens) == (until, len(ids)), places
 
 
@@ -199,7 +225,16 @@ def test_keys_come_from_a_file_and_from_the_environment(tmp_path):
     found, warnings = keys.load(file, {keys.VARIABLE: "sk-three,sk-four"})
     assert len(found) == 4 and not warnings
     assert all(found.open_to(f"Bearer sk-{n}") for n in ("one", "two", "three", "four"))
-    for wrong in ("", "Bearer", "Bearer ", "Bearer sk-on", "Bearer sk-one2", "sk-one", "Basic sk-one", "Bearer # ours"):
+    for wrong in (
+        "",
+        "Bearer",
+        "Bearer ",
+        "Bearer sk-on",
+        "Bearer sk-one2",
+        "sk-one",
+        "Basic sk-one",
+        "Bearer # ours",
+    ):
         assert not found.open_to(wrong), wrong
     assert found.open_to("bearer sk-one"), "the scheme's case is of no account"
     assert not found.open_to("Bearer sk-öne")
@@ -215,7 +250,12 @@ def test_a_key_file_that_others_can_read_is_warned_of(tmp_path):
 
 @pytest.mark.parametrize(
     ("text", "said"),
-    [("", "no key"), ("# nothing\n", "no key"), ("\nsk-one # ours\n", "line 2: "), ("schlüssel\n", "line 1: ")],
+    [
+        ("", "no key"),
+        ("# nothing\n", "no key"),
+        ("\nsk-one # ours\n", "line 2: "),
+        ("schlüssel\n", "line 1: "),
+    ],
 )
 def test_a_key_file_that_cannot_be_is_refused(tmp_path, text, said):
     file = tmp_path / "keys"
@@ -273,19 +313,67 @@ def test_one_for_others_does_unless_it_is_said(host):
         *(
             (host, True)
             for host in (
-                *("localhost:80", "127.0.0.1", "10.0.0.7:8000", "[::1]:8000", "gpubox", "a.localhost:1", "LOCALHOST"),
-                *("A.LocalHost", "[::FFFF:10.0.0.7]", "[fe80::1%eth0]:80", "gpubox:", "Our.Name:8000", "our.name"),
+                *(
+                    "localhost:80",
+                    "127.0.0.1",
+                    "10.0.0.7:8000",
+                    "[::1]:8000",
+                    "gpubox",
+                    "a.localhost:1",
+                    "LOCALHOST",
+                ),
+                *(
+                    "A.LocalHost",
+                    "[::FFFF:10.0.0.7]",
+                    "[fe80::1%eth0]:80",
+                    "gpubox:",
+                    "Our.Name:8000",
+                    "our.name",
+                ),
                 "",  # HTTP/1.0 without any; no browser sends that
             )
         ),
         *(
             (host, False)
             for host in (
-                *("evil.example:8000", "evil.example", "127.0.0.1.evil.example", "1.2.3.4x.org", "[::1].evil.com"),
-                *("[::1]evil.com", "[::1]:80.evil.com", "[::1]@evil.com", "evil.com[::1]", "[evil.com]", "[::1", "::1"),
-                *("localhost@evil.com", "localhost:80@evil.com", "localhost:evil.com", "localhost:80:80", "localhost."),
-                *("evil.com.", "127.0.0.1.", "1.2.3", "localhost evil.com", "localhost,evil.com", "localhost/evil"),
-                *("localhost\n", "our.name.evil.com", "evil.our.name", "evillocalhost.com", "x.localhost.evil.com"),
+                *(
+                    "evil.example:8000",
+                    "evil.example",
+                    "127.0.0.1.evil.example",
+                    "1.2.3.4x.org",
+                    "[::1].evil.com",
+                ),
+                *(
+                    "[::1]evil.com",
+                    "[::1]:80.evil.com",
+                    "[::1]@evil.com",
+                    "evil.com[::1]",
+                    "[evil.com]",
+                    "[::1",
+                    "::1",
+                ),
+                *(
+                    "localhost@evil.com",
+                    "localhost:80@evil.com",
+                    "localhost:evil.com",
+                    "localhost:80:80",
+                    "localhost.",
+                ),
+                *(
+                    "evil.com.",
+                    "127.0.0.1.",
+                    "1.2.3",
+                    "localhost evil.com",
+                    "localhost,evil.com",
+                    "localhost/evil",
+                ),
+                *(
+                    "localhost\n",
+                    "our.name.evil.com",
+                    "evil.our.name",
+                    "evillocalhost.com",
+                    "x.localhost.evil.com",
+                ),
             )
         ),
     ],
@@ -329,23 +417,54 @@ ASKED = {"model": "lookahead", "messages": [{"role": "user", "content": "How man
 
 
 def order(more=None, *, service=SERVICE, **fields):
-    return options_of(ChatRequest.read({**ASKED, **fields, **(more or {})}, refuse=True)[0], service)
+    return options_of(
+        ChatRequest.read({**ASKED, **fields, **(more or {})}, refuse=True)[0], service
+    )
 
 
 def test_what_is_not_asked_for_is_the_operators():
     made = order()
     assert made.asked == [{"role": "user", "content": "How many?"}]
-    assert (made.mode.name, made.lookahead.depth, made.lookahead.verifier) == ("lookahead", 4, "judge")
-    assert (made.sampling.temperature, made.sampling.top_k, made.limits.max_tokens) == (0.5, 20, 100)
+    assert (made.mode.name, made.lookahead.depth, made.lookahead.verifier) == (
+        "lookahead",
+        4,
+        "judge",
+    )
+    assert (made.sampling.temperature, made.sampling.top_k, made.limits.max_tokens) == (
+        0.5,
+        20,
+        100,
+    )
     assert not (made.stream or made.usage or made.trace or made.stops)
 
 
 def test_what_is_asked_for_is_done_within_what_is_allowed():
     ask = {"mode": "lookahead", "depth": 8, "verifier": "exact", "schedule": "sync", "trace": True}
-    made = order(lookahead=ask, temperature=0, top_p=0.5, top_k=0, min_p=0.1, seed=-7, max_tokens=7, stop=["a", "b"])
+    made = order(
+        lookahead=ask,
+        temperature=0,
+        top_p=0.5,
+        top_k=0,
+        min_p=0.1,
+        seed=-7,
+        max_tokens=7,
+        stop=["a", "b"],
+    )
     look, drawn = made.lookahead, made.sampling
-    assert (look.depth, look.verifier, look.schedule, made.trace, made.usage) == (8, "exact", "sync", True, True)
-    assert (drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p, drawn.seed) == (0, 0.5, -1, 0.1, -7)
+    assert (look.depth, look.verifier, look.schedule, made.trace, made.usage) == (
+        8,
+        "exact",
+        "sync",
+        True,
+        True,
+    )
+    assert (drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p, drawn.seed) == (
+        0,
+        0.5,
+        -1,
+        0.1,
+        -7,
+    )
     assert (made.limits.max_tokens, made.stops) == (7, ("a", "b"))
 
 
@@ -366,7 +485,8 @@ def test_an_answer_that_has_begun_is_no_message():
 
 
 @pytest.mark.parametrize(
-    ("prefix", "thinks"), [("", True), ("so", True), ("so</think>It", False), ("a</think><think>b", True)]
+    ("prefix", "thinks"),
+    [("", True), ("so", True), ("so</think>It", False), ("a</think><think>b", True)],
 )
 def test_an_answer_that_has_begun_may_have_ended_its_reasoning(prefix, thinks):
     opened = TokenText.of("How many?<think>\n", (1, 2), "v")
@@ -376,13 +496,18 @@ def test_an_answer_that_has_begun_may_have_ended_its_reasoning(prefix, thinks):
         vocabulary="v",
         decode=str,
     )
-    made = prepare(replace(order(), prefix=prefix), SimpleNamespace(tokenizer=known, context=1000), SERVICE)
+    made = prepare(
+        replace(order(), prefix=prefix), SimpleNamespace(tokenizer=known, context=1000), SERVICE
+    )
     assert made.thinks is thinks
-    assert made.asked == (opened + prefix if prefix else order().asked) and made.tokens == 2 + len(prefix)
+    assert made.asked == (opened + prefix if prefix else order().asked) and made.tokens == 2 + len(
+        prefix
+    )
 
 
 @pytest.mark.parametrize(
-    ("more", "param"), [({"n": 9}, "n"), ({"n": 2, "lookahead": {"trace": True}}, "lookahead.trace")]
+    ("more", "param"),
+    [({"n": 9}, "n"), ({"n": 2, "lookahead": {"trace": True}}, "lookahead.trace")],
 )
 def test_more_answers_than_can_be_made_are_refused(more, param):
     with pytest.raises(Refusal) as caught:
@@ -437,13 +562,21 @@ def test_messages_as_clients_send_them():
             },
         ]
     )
-    assert made.asked == [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "How ?"}]
+    assert made.asked == [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "How ?"},
+    ]
 
 
 @pytest.mark.parametrize(
     "fine",
     [
-        {"tools": [], "tool_choice": "none", "response_format": {"type": "text"}, "modalities": ["text"]},
+        {
+            "tools": [],
+            "tool_choice": "none",
+            "response_format": {"type": "text"},
+            "modalities": ["text"],
+        },
         {
             "tools": None,
             "logprobs": False,
@@ -455,7 +588,14 @@ def test_messages_as_clients_send_them():
         },
         {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
         {"temperature": 1, "stream": True, "stream_options": {"include_usage": True, "else": 1}},
-        {"temperature": None, "top_p": None, "stop": None, "stream": None, "lookahead": None, "max_tokens": None},
+        {
+            "temperature": None,
+            "top_p": None,
+            "stop": None,
+            "stream": None,
+            "lookahead": None,
+            "max_tokens": None,
+        },
     ],
 )
 def test_what_means_nothing_is_taken(fine):
@@ -469,7 +609,10 @@ WRONG = [
     ({"messages": [{"role": "user"}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": []}]}, "messages.0.content"),
     ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content"),
-    ({"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]}, "messages.0.content"),
+    (
+        {"messages": [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}]},
+        "messages.0.content",
+    ),
     ({"messages": [*ASKED["messages"], {"role": "assistant", "content": "It is"}]}, "messages"),
     ({"temperature": "0.5"}, "temperature"),
     ({"temperature": True}, "temperature"),
@@ -519,9 +662,18 @@ def test_what_is_wrong_is_named(wrong, param):
     [
         ({"stop": ["a"] * 5}, "stop: List should have at most 4 items"),
         ({"stop": 5}, "stop: Input should be text or a list"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content.0.type: "),
-        ({"messages": [{"role": "user", "content": 5}]}, "messages.0.content: Input should be text or a list"),
-        ({"messages": [{"role": "user", "content": " \n"}]}, "messages: the last one must be a question"),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "image_url"}]}]},
+            "messages.0.content.0.type: ",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages.0.content: Input should be text or a list",
+        ),
+        (
+            {"messages": [{"role": "user", "content": " \n"}]},
+            "messages: the last one must be a question",
+        ),
         ({"messages": [{"role": "user"}]}, "messages.0.content: Field required"),
         ({"lookahead": 5}, "lookahead: Input should be an object"),
         ({"lookahead": {"str": 1}}, "lookahead.str: Extra inputs"),
@@ -555,9 +707,17 @@ def test_of_many_errors_few_are_made(wrong):
 
 @pytest.mark.parametrize(
     "wrong",
-    [{"prompt": ""}, {"prompt": []}, {"prompt": [""]}, {"prompt": ["a", "b"]}, {"prompt": [1, 2]}, {"prompt": [[1]]}]
+    [
+        {"prompt": ""},
+        {"prompt": []},
+        {"prompt": [""]},
+        {"prompt": ["a", "b"]},
+        {"prompt": [1, 2]},
+        {"prompt": [[1]]},
+    ]
     + [
-        {"prompt": "a", key: value} for key, value in (("echo", True), ("suffix", "x"), ("best_of", 2), ("logprobs", 0))
+        {"prompt": "a", key: value}
+        for key, value in (("echo", True), ("suffix", "x"), ("best_of", 2), ("logprobs", 0))
     ],
 )
 def test_completions_that_are_not_supported(wrong):
@@ -587,8 +747,12 @@ def sent(*messages, kind=b"application/json", service=SERVICE, every=0.0):
 
     headers = [(b"host", b"localhost"), *([(b"content-type", kind)] if kind else [])]
     scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
-    asyncio.run(app({**scope, "http_version": "1.1", "query_string": b"", "root_path": ""}, receive, send))
-    text = b"".join(message.get("body", b"") for message in told if message["type"] == "http.response.body")
+    asyncio.run(
+        app({**scope, "http_version": "1.1", "query_string": b"", "root_path": ""}, receive, send)
+    )
+    text = b"".join(
+        message.get("body", b"") for message in told if message["type"] == "http.response.body"
+    )
     status = told[0]["status"] if told else 0
     return status, text.decode(), app.state.metrics.exposed().decode()
 
@@ -604,7 +768,9 @@ def test_a_client_that_hangs_up_in_its_body_is_no_bad_request():
 
 def test_a_body_that_does_not_come_is_not_waited_for():
     status, text, _ = sent(HALF, HALF, service=SERVICE.replace(body_timeout=0.05))
-    assert status == 408 and "did not come within 0.05 seconds" in json.loads(text)["error"]["message"]
+    assert (
+        status == 408 and "did not come within 0.05 seconds" in json.loads(text)["error"]["message"]
+    )
 
 
 def test_a_body_that_comes_byte_by_byte_is_not_waited_for_either():
@@ -616,7 +782,9 @@ def test_a_body_that_comes_byte_by_byte_is_not_waited_for_either():
 @pytest.mark.parametrize("kind", [b"text/plain", b""])
 def test_json_that_is_not_sent_as_such_is_told_so(kind):
     status, text, _ = sent({"type": "http.request", "body": json.dumps(ASKED).encode()}, kind=kind)
-    assert status == 400 and "'Content-Type: application/json'" in json.loads(text)["error"]["message"]
+    assert (
+        status == 400 and "'Content-Type: application/json'" in json.loads(text)["error"]["message"]
+    )
 
 
 # -- errors
@@ -643,7 +811,11 @@ def test_every_error_has_its_status_and_openais_form(error, status, code):
     body = json.loads(json.dumps(refusal.body()))["error"]
     assert (refusal.status, body["code"]) == (status, code)
     assert body.keys() == {"message", "type", "param", "code"} and body["message"] and body["type"]
-    assert "10.1.2.3" not in body["message"] and "secret" not in body["message"] and "Traceback" not in body["message"]
+    assert (
+        "10.1.2.3" not in body["message"]
+        and "secret" not in body["message"]
+        and "Traceback" not in body["message"]
+    )
     assert ("Retry-After" in refusal.headers()) == (status in (429, 503))
 
 
@@ -725,21 +897,40 @@ def test_who_waits_when_it_closes_is_told():
 
 
 @pytest.mark.parametrize(("options", "code"), [((), 2), (("--processes", "4"), 1)])
-def test_more_answers_at_a_time_than_there_may_be_files_are_refused_at_once(monkeypatch, options, code):
+def test_more_answers_at_a_time_than_there_may_be_files_are_refused_at_once(
+    monkeypatch, options, code
+):
     """In several processes they fit, and the next thing goes wrong: there is no such host."""
     monkeypatch.setattr(connections, "files", lambda: 1500)
-    command = ["serve", "--mode", "autoregressive", "--host", "0..0", "--allow-no-key", "--concurrency", "1000"]
+    command = [
+        "serve",
+        "--mode",
+        "autoregressive",
+        "--host",
+        "0..0",
+        "--allow-no-key",
+        "--concurrency",
+        "1000",
+    ]
     result = CliRunner().invoke(cli, [*command, *options])
     assert result.exit_code == code, result.output
-    refused = "--concurrency 1000 takes up to 2000 open files, and 1500 are allowed" in result.output
+    refused = (
+        "--concurrency 1000 takes up to 2000 open files, and 1500 are allowed" in result.output
+    )
     assert refused == ("ulimit -Hn" in result.output) == (not options)
 
 
 # -- the watch
 
 
-GOOD = {"text": "a", "output_ids": [1, 2], "meta_info": {"finish_reason": {"type": "stop", "matched": 2}}}
-RUBBISH = [json.loads(answer.body) for kind in MALFORMED if isinstance(answer := kind(GOOD), JSONResponse)]
+GOOD = {
+    "text": "a",
+    "output_ids": [1, 2],
+    "meta_info": {"finish_reason": {"type": "stop", "matched": 2}},
+}
+RUBBISH = [
+    json.loads(answer.body) for kind in MALFORMED if isinstance(answer := kind(GOOD), JSONResponse)
+]
 
 
 class Runtime:
@@ -843,13 +1034,17 @@ def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
     runtime.fails, runtime.tokens = None, list(range(40, 90))
     for _ in range(3):
         look(watch)
-    assert heard == ["nobody there", watch.down] and watch.down.startswith("it has another tokenizer")
+    assert heard == ["nobody there", watch.down] and watch.down.startswith(
+        "it has another tokenizer"
+    )
     runtime.tokens = list(known.encode(TEXT))
     look(watch)
     assert not watch.down
 
 
-@pytest.mark.parametrize("fault", [RuntimeDown("http://10.1.2.3:4 is away"), RuntimeRefused("/health: 500 /opt/x.py")])
+@pytest.mark.parametrize(
+    "fault", [RuntimeDown("http://10.1.2.3:4 is away"), RuntimeRefused("/health: 500 /opt/x.py")]
+)
 def test_what_is_told_of_a_runtime_is_told_to_anybody(fault):
     health = Health({"target": SimpleNamespace(transport=Runtime())}, Service())
     watch = health.watches["target"]
@@ -870,7 +1065,11 @@ def test_two_that_change_at_once_are_both_heard():
             for role in ("draft", "judge"):
                 health.gates[role].inner.fails = fault
             await asyncio.gather(*(looking(health.watches[role]) for role in ("judge", "draft")))
-            assert [health.gates[role].shut for role in ("target", "draft", "judge")] == ["", shut, shut]
+            assert [health.gates[role].shut for role in ("target", "draft", "judge")] == [
+                "",
+                shut,
+                shut,
+            ]
         health.gates["judge"].inner.fails = RuntimeDown("away")
         await looking(health.watches["judge"])
         assert "no verdicts" in health.gates["draft"].shut and not health.watches["draft"].down
@@ -962,7 +1161,9 @@ def test_what_a_runtime_fails_by_is_counted(fault):
 
 
 @pytest.mark.parametrize(
-    "fault", [refusal(429, RuntimeBusy), refusal(503, RuntimeBusy), PromptTooLong("long"), refusal(400)], ids=repr
+    "fault",
+    [refusal(429, RuntimeBusy), refusal(503, RuntimeBusy), PromptTooLong("long"), refusal(400)],
+    ids=repr,
 )
 @pytest.mark.parametrize("role", ["target", "draft"])
 def test_a_runtime_that_is_busy_or_finds_a_request_wrong_is_not_down(fault, role):
@@ -1017,7 +1218,9 @@ def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
         await asyncio.sleep(0.1)
         await looking(watch)
         if role == "target":
-            assert not watch.down and gate.running() == 1, "a long prompt may take as long: only probes tell"
+            assert not watch.down and gate.running() == 1, (
+                "a long prompt may take as long: only probes tell"
+            )
             gate.kick()
         assert isinstance(await asked, RuntimeAway) and gate.running() == 0
         assert bool(watch.down) == (role == "draft")
@@ -1047,7 +1250,9 @@ def test_our_own_cancelling_is_no_failure():
     runtime, gate, _, _ = watched()
     request = Request()
     request.cancelled = True
-    assert isinstance(asks(gate, request), Cancelled) and gate.failures == 0 and runtime.probes == []
+    assert (
+        isinstance(asks(gate, request), Cancelled) and gate.failures == 0 and runtime.probes == []
+    )
 
 
 def test_an_answer_that_is_given_up_leaves_the_gate():

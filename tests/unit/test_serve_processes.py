@@ -1,4 +1,6 @@
-"""What the processes of one endpoint share: places, slots, connections and counts. Here they are in one process."""
+"""What the processes of one endpoint share: places, slots, connections and counts. Here they are in
+one process.
+"""
 
 import asyncio
 import errno
@@ -69,7 +71,9 @@ def test_places_and_queue_are_those_of_all_and_first_come_is_first_served(tmp_pa
             assert caught.value.status == 429
         one.leave()
         await settled()
-        assert entered == ["a", "b", "c"], "who has waited longest comes next, whoever gave the place back"
+        assert entered == ["a", "b", "c"], (
+            "who has waited longest comes next, whoever gave the place back"
+        )
         other.leave()
         await settled()
         assert entered == ["a", "b", "c", "d"] and (one.running, other.running) == (1, 1)
@@ -108,7 +112,9 @@ def test_a_process_that_was_stopped_with_the_lock_stops_no_other(tmp_path):
     file = tmp_path / "board"
     Board.make(file, 2)
     board, other = Board(file, 0, 2), Board(file, 1, 2)
-    with other.locked():  # and it stays there: a lock of another open file, as another process would have it
+    with (
+        other.locked()
+    ):  # and it stays there: a lock of another open file, as another process would have it
         for value in range(1000):
             with board.locked():
                 board.write(Column.RUNNING, value)
@@ -127,7 +133,11 @@ def test_slots_go_to_who_has_use_for_them():
         for got, want in zip(given, wanted, strict=True):
             assert got >= min(want, room // count), "an equal part is nobody else's"
             if got < want:
-                assert all(other <= max(got + 1, 1) for other, need in zip(given, wanted, strict=True) if other > need)
+                assert all(
+                    other <= max(got + 1, 1)
+                    for other, need in zip(given, wanted, strict=True)
+                    if other > need
+                )
     assert [share(16, [40, 0], number) for number in (0, 1)] == [15, 1]
     assert [share(16, [40, 40], number) for number in (0, 1)] == [8, 8]
     assert [share(16, [0, 0], number) for number in (0, 1)] == [8, 8]
@@ -135,7 +145,9 @@ def test_slots_go_to_who_has_use_for_them():
 
 
 def test_the_pool_is_split_by_what_is_in_use_and_never_more_than_it_has(tmp_path):
-    """One process has all that there is, until the other needs some: then it gives half back as its requests end."""
+    """One process has all that there is, until the other needs some: then it gives half back as its
+    requests end.
+    """
     room = 16
 
     async def scene():
@@ -177,7 +189,9 @@ def test_the_pool_is_split_by_what_is_in_use_and_never_more_than_it_has(tmp_path
 
 
 def test_the_process_with_the_fewest_connections_takes_the_next(tmp_path):
-    """And one that is full takes none while another is not, also one that does not come to it for a while."""
+    """And one that is full takes none while another is not, also one that does not come to it for a
+    while.
+    """
 
     async def scene():
         views, taken, clients = boards(tmp_path), [0, 0], []
@@ -200,7 +214,10 @@ def test_the_process_with_the_fewest_connections_takes_the_next(tmp_path):
             if all_are_taken:
                 await until_all_are_taken()
 
-        with closing(listening), closing(listening.dup()) as same:  # a loop has one reader for a file
+        with (
+            closing(listening),
+            closing(listening.dup()) as same,
+        ):  # a loop has one reader for a file
             first, second = (
                 Acceptor(sock, partial(protocol, number), views[number], most=12)
                 for number, sock in enumerate((listening, same))
@@ -230,11 +247,15 @@ def test_the_process_with_the_fewest_connections_takes_the_next(tmp_path):
 def test_a_connection_that_another_process_has_taken_holds_up_nothing():
     with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as clients:
         address = listening.getsockname()
-        rescue = threading.Timer(5, lambda: clients.enter_context(socket.create_connection(address)))
+        rescue = threading.Timer(
+            5, lambda: clients.enter_context(socket.create_connection(address))
+        )
 
         async def scene():
             one = Acceptor(listening, asyncio.Protocol, Board(), most=12)
-            one._readable = lambda: asyncio.sleep(0)  # as it is told of a client of whom the other was told, too
+            one._readable = lambda: asyncio.sleep(
+                0
+            )  # as it is told of a client of whom the other was told, too
             one.start()
             await asyncio.sleep(0.05)
             one.stop()
@@ -322,7 +343,9 @@ def test_a_third_signal_kills_a_process_whose_loop_a_program_holds_up(supervise)
 
 
 def test_a_process_that_cannot_be_started_now_is_started_later(supervise, monkeypatch):
-    """The system has no memory or no file for it, or has ended the process that it is forked from."""
+    """The system has no memory or no file for it, or has ended the process that it is
+    forked from.
+    """
     failures, told = [OSError(12, "Cannot allocate memory"), EOFError()], []
 
     class Late(Child):
@@ -333,10 +356,15 @@ def test_a_process_that_cannot_be_started_now_is_started_later(supervise, monkey
             self.kill()
 
     monkeypatch.setattr(supervisor, "PATIENCE", Patience(first=0.01))
-    monkeypatch.setattr(supervisor, "log", lambda event, level, **about: told.append(about["error"]))
+    monkeypatch.setattr(
+        supervisor, "log", lambda event, level, **about: told.append(about["error"])
+    )
     endpoint = supervise(Late)
     asyncio.run(asyncio.wait_for(endpoint._run(), 10))
-    assert not failures and [error.split(":")[0] for error in told] == ["process 0 cannot be started"] * 2
+    assert (
+        not failures
+        and [error.split(":")[0] for error in told] == ["process 0 cannot be started"] * 2
+    )
 
 
 @pytest.fixture
@@ -383,14 +411,21 @@ def test_metrics_are_those_of_all_processes(process, tmp_path):
         assert [line for line in found if line.startswith("lr_sglang_build_info")]
     multiprocess.mark_process_dead(1, str(tmp_path))
     found = told(both[0])
-    assert found["lr_sglang_answers_running"] == "3.0" and found["lr_sglang_steps_judged_total"] == "20.0"
+    assert (
+        found["lr_sglang_answers_running"] == "3.0"
+        and found["lr_sglang_steps_judged_total"] == "20.0"
+    )
     again = process(1)
     again.judged.inc(5)
-    assert told(again)["lr_sglang_steps_judged_total"] == "25.0", "it goes on where the one before it was"
+    assert told(again)["lr_sglang_steps_judged_total"] == "25.0", (
+        "it goes on where the one before it was"
+    )
 
 
 def test_what_is_counted_has_room_on_the_disk_from_the_start(process, tmp_path):
-    """A process that writes where a file is mapped, and the disk is full, is ended by the system (SIGBUS)."""
+    """A process that writes where a file is mapped, and the disk is full, is ended by the system
+    (SIGBUS).
+    """
     one = process(0)
     one.requests.labels("/v1/models", "200", "").inc()
     one.watch(one.up, lambda: 1, role="draft")

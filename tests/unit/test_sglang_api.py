@@ -74,7 +74,14 @@ def breakages(one: need.Need) -> Iterator[tuple[str, list[tuple[object, str, obj
     if isinstance(node, ast.FunctionDef):
         arguments = node.args
         for name in one.takes.split():
-            yield one.name, [(argument, "arg", "another") for argument in arguments.args if argument.arg == name]
+            yield (
+                one.name,
+                [
+                    (argument, "arg", "another")
+                    for argument in arguments.args
+                    if argument.arg == name
+                ],
+            )
         if one.closed:
             more = [ast.arg("more"), *arguments.kwonlyargs]
             none = [None, *arguments.kw_defaults]
@@ -82,7 +89,11 @@ def breakages(one: need.Need) -> Iterator[tuple[str, list[tuple[object, str, obj
     for name in one.fields.split():
         yield f"{one.name}.{name}", renamed(node, name)
     for name in one.calls:
-        calls = [call for call in ast.walk(node) if isinstance(call, ast.Call) and need.callee(call) == name]
+        calls = [
+            call
+            for call in ast.walk(node)
+            if isinstance(call, ast.Call) and need.callee(call) == name
+        ]
         yield f"{one.name}.{name}", [(call, "args", call.args[1:]) for call in calls]
 
 
@@ -114,12 +125,16 @@ def test_whatever_is_broken_is_named(one, monkeypatch):
 def untested(monkeypatch):
     """A release that is not tested and lacks something."""
     monkeypatch.setattr(release, "version", lambda: "0.5.24rc1")
-    monkeypatch.setattr(server, "NEEDS", (need.Need("sglang.srt.gone", "stands for what is needed"),))
+    monkeypatch.setattr(
+        server, "NEEDS", (need.Need("sglang.srt.gone", "stands for what is needed"),)
+    )
     monkeypatch.setattr(hooks.server, "NEEDS", server.NEEDS)
 
 
 def test_an_untested_release_is_asked_before_a_server_starts(untested):
-    with pytest.raises(SetupError, match=r"this SGLang \(0\.5\.24rc1\) has no sglang\.srt\.gone; tested with"):
+    with pytest.raises(
+        SetupError, match=r"this SGLang \(0\.5\.24rc1\) has no sglang\.srt\.gone; tested with"
+    ):
         platforms.platform("cpu", "pocket:draft")
 
 

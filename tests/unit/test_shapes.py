@@ -1,4 +1,6 @@
-"""Shapes: models without weights; the directories that they become, the flags, and ids that no tokenizer knows."""
+"""Shapes: models without weights; the directories that they become, the flags, and ids that no
+tokenizer knows.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def parameters(name):
     found = config(name)
     width, heads = found["hidden_size"], found["num_attention_heads"]
     head = found.get("head_dim", width // heads)
-    layer = width * head * 2 * (heads + found["num_key_value_heads"]) + 3 * width * found["intermediate_size"]
+    layer = (
+        width * head * 2 * (heads + found["num_key_value_heads"])
+        + 3 * width * found["intermediate_size"]
+    )
     ends = found["vocab_size"] * width * (1 if found["tie_word_embeddings"] else 2)
     return (found["num_hidden_layers"] * layer + ends) / 1e9
 
@@ -61,7 +66,9 @@ def test_a_shape_has_as_many_parameters_as_its_makers_say(name, billions):
 def test_a_directory_has_a_configuration_and_a_tokenizer(name):
     folder = shapes.make(name)
     assert models.locate(f"dummy:{name}") == str(folder)
-    assert {*shapes.TOKENIZER_FILES, "config.json", folders.SUMS} == {file.name for file in folder.iterdir()}
+    assert {*shapes.TOKENIZER_FILES, "config.json", folders.SUMS} == {
+        file.name for file in folder.iterdir()
+    }
     assert shapes.name_of(str(folder)) == shapes.name_of(f"{folder}/") == f"dummy:{name}"
     found = config(name)
     assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
@@ -69,11 +76,14 @@ def test_a_directory_has_a_configuration_and_a_tokenizer(name):
 
 
 @pytest.mark.parametrize(
-    ("head", "target"), [(name, name.removesuffix("-eagle3")) for name in shapes.shapes() if name.endswith("-eagle3")]
+    ("head", "target"),
+    [(name, name.removesuffix("-eagle3")) for name in shapes.shapes() if name.endswith("-eagle3")],
 )
 def test_a_head_fits_its_target(head, target):
     ours, theirs = config(head), config(target)
-    assert all(ours[key] == theirs[key] for key in ("hidden_size", "vocab_size", "num_key_value_heads"))
+    assert all(
+        ours[key] == theirs[key] for key in ("hidden_size", "vocab_size", "num_key_value_heads")
+    )
 
 
 def test_it_is_made_once_and_whole_whoever_is_first(cache):
@@ -82,7 +92,10 @@ def test_it_is_made_once_and_whole_whoever_is_first(cache):
     (folder,) = folders
     made = folder.stat().st_ino
     assert shapes.make("qwen3-0.6b").stat().st_ino == made
-    assert {path.name for path in folder.parent.iterdir()} == {"qwen3-0.6b", "lock"}  # no half of one
+    assert {path.name for path in folder.parent.iterdir()} == {
+        "qwen3-0.6b",
+        "lock",
+    }  # no half of one
     assert folder.is_relative_to(cache)
 
 
@@ -101,7 +114,9 @@ def test_a_shape_that_changes_gets_another_directory(monkeypatch):
 def test_without_a_variable_it_is_in_the_users_cache(given, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", given)
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
-    assert shapes.make("qwen3-0.6b").is_relative_to(tmp_path / "home" / ".cache" / "lr-sglang" / "shapes")
+    assert shapes.make("qwen3-0.6b").is_relative_to(
+        tmp_path / "home" / ".cache" / "lr-sglang" / "shapes"
+    )
 
 
 def test_what_cannot_be(tmp_path, monkeypatch):
@@ -115,7 +130,9 @@ def test_what_cannot_be(tmp_path, monkeypatch):
     assert "XDG_CACHE_HOME" in late.value.hint
 
 
-@pytest.mark.parametrize("model", ["Qwen/Qwen3-32B", "pocket:target", "./lr-sglang/shapes/mine", "/a/dummy:b", ""])
+@pytest.mark.parametrize(
+    "model", ["Qwen/Qwen3-32B", "pocket:target", "./lr-sglang/shapes/mine", "/a/dummy:b", ""]
+)
 def test_other_models_are_no_shapes(model):
     assert not shapes.is_shape(model)
 
@@ -126,8 +143,12 @@ def test_other_models_are_no_shapes(model):
 def line(runtime):
     """The flags of the command, models located as when it is launched."""
     layer = runtime.token_layer
-    layer = layer.replace(draft_model=models.locate(layer.draft_model)) if layer.draft_model else layer
-    argv = flags.command(runtime.replace(token_layer=layer), 1, GPU, model=models.locate(runtime.model)).argv
+    layer = (
+        layer.replace(draft_model=models.locate(layer.draft_model)) if layer.draft_model else layer
+    )
+    argv = flags.command(
+        runtime.replace(token_layer=layer), 1, GPU, model=models.locate(runtime.model)
+    ).argv
     return dict(itertools.pairwise(argv))
 
 
@@ -142,14 +163,22 @@ def line(runtime):
         ("dummy:qwen3-32b", "owner/head", "dummy", "auto"),  # SGLang would take the target's
     ],
 )
-def test_random_weights_are_asked_for_where_there_are_none(model, draft, target_format, draft_format):
+def test_random_weights_are_asked_for_where_there_are_none(
+    model, draft, target_format, draft_format
+):
     layer = TokenLayer("eagle3", draft_model=draft) if draft else TokenLayer()
     found = line(Runtime(model=model, token_layer=layer))
-    assert (found.get("--load-format"), found.get("--speculative-draft-load-format")) == (target_format, draft_format)
+    assert (found.get("--load-format"), found.get("--speculative-draft-load-format")) == (
+        target_format,
+        draft_format,
+    )
 
 
 def test_a_user_may_load_it_in_another_way():
-    assert line(Runtime(model="dummy:qwen3-32b", extra={"load-format": "auto"}))["--load-format"] == "auto"
+    assert (
+        line(Runtime(model="dummy:qwen3-32b", extra={"load-format": "auto"}))["--load-format"]
+        == "auto"
+    )
 
 
 # -- records and warnings
@@ -175,7 +204,15 @@ def test_records_and_warnings_name_them():
 @pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
 def test_a_run_warns_once(more, tmp_path, monkeypatch):
     monkeypatch.setattr(session, "session", Servers())
-    words = ["hello", "--target", "dummy:qwen3-0.6b", "--mode", "autoregressive", "--output", str(tmp_path / "run")]
+    words = [
+        "hello",
+        "--target",
+        "dummy:qwen3-0.6b",
+        "--mode",
+        "autoregressive",
+        "--output",
+        str(tmp_path / "run"),
+    ]
     result = CliRunner().invoke(run, [*words, *more])
     assert result.exit_code == 0, result.output
     assert result.stderr.count("Warning") == 1

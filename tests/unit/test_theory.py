@@ -1,4 +1,6 @@
-"""The paper's formulas, ours, and the planner: against the paper's figures, Monte-Carlo, limits and each other."""
+"""The paper's formulas, ours, and the planner: against the paper's figures, Monte-Carlo, limits and
+each other.
+"""
 
 import heapq
 import itertools
@@ -67,12 +69,16 @@ def test_values_of_the_notes_on_the_paper(value, printed):
     ],
 )
 def test_the_references_controller_came_close(alpha, c1, judge, measured):
-    """Measured with the paper's own code over simulated engines, depth 6, 200 steps; a controller costs a little."""
+    """Measured with the paper's own code over simulated engines, depth 6, 200 steps; a controller
+    costs a little.
+    """
     expected = judged.speedup("async", alpha, c1, 6, judge)
     assert measured < expected < measured * 1.035
 
 
-@pytest.mark.parametrize(("alpha", "measured"), [(0.47, 1.36), (0.63, 1.71), (0.35, 1.14), (0.43, 1.12), (0.30, 1.04)])
+@pytest.mark.parametrize(
+    ("alpha", "measured"), [(0.47, 1.36), (0.63, 1.71), (0.35, 1.14), (0.43, 1.12), (0.30, 1.04)]
+)
 def test_the_papers_measured_speed_ups_are_below_the_bound(alpha, measured):
     assert measured < paper.bound(alpha)
 
@@ -90,7 +96,9 @@ ENOUGH = 60  # no accepted run is longer, at the alphas that are drawn
 
 
 def async_stage(x, c, k):
-    """Time until the target's own version of step x is there, by events: k slots, a draft that runs ahead of them."""
+    """Time until the target's own version of step x is there, by events: k slots, a draft that runs
+    ahead of them.
+    """
     free, drafted, done = [0.0] * k, 0.0, 0.0
     for _ in range(x + 1):
         start = max(drafted, heapq.heappop(free))
@@ -102,7 +110,14 @@ def async_stage(x, c, k):
 
 @pytest.mark.parametrize(
     ("alpha", "c", "k"),
-    [(0.63, 0.1, 6), (0.63, 0.1, 10), (0.63, 0.1, 12), (0.43, 0.3, 3), (0.43, 0.3, 4), (0.8, 0.25, 2)],
+    [
+        (0.63, 0.1, 6),
+        (0.63, 0.1, 10),
+        (0.63, 0.1, 12),
+        (0.43, 0.3, 3),
+        (0.43, 0.3, 4),
+        (0.8, 0.25, 2),
+    ],
 )
 def test_monte_carlo_agrees_within_a_percent(alpha, c, k):
     runs = np.random.default_rng(7).geometric(1 - alpha, STAGES) - 1
@@ -131,7 +146,9 @@ def test_monte_carlo_of_answers_that_end(schedule, steps):
                 total += (1 + judge) * async_stage(last, c / (1 + judge), depth)
                 left -= last + 1
         assert left == 0
-    assert total / answers == pytest.approx(judged.answer_time(schedule, alpha, c, depth, judge, steps), rel=0.01)
+    assert total / answers == pytest.approx(
+        judged.answer_time(schedule, alpha, c, depth, judge, steps), rel=0.01
+    )
 
 
 # -- limits and shapes
@@ -191,7 +208,14 @@ def test_lemma_3_sync_has_one_peak(a, c):
 
 
 @few
-@given(schedules, shares, costs, st.integers(1, 30), st.floats(0, 3), st.one_of(st.none(), st.integers(1, 40)))
+@given(
+    schedules,
+    shares,
+    costs,
+    st.integers(1, 30),
+    st.floats(0, 3),
+    st.one_of(st.none(), st.integers(1, 40)),
+)
 def test_more_agreement_and_a_faster_draft_or_judge_never_hurt(schedule, a, c, depth, judge, steps):
     speed = judged.speedup(schedule, a, c, depth, judge, steps)
     little = 1 + 1e-9
@@ -204,7 +228,9 @@ def test_more_agreement_and_a_faster_draft_or_judge_never_hurt(schedule, a, c, d
 @few
 @given(shares, costs, st.integers(1, 30), st.floats(0, 3))
 def test_async_is_not_slower_than_sync_with_as_many_branches(a, c, depth, judge):
-    sync, overlapped = (judged.speedup(s, a, c, d, judge) for s, d in (("sync", depth), ("async", depth + 1)))
+    sync, overlapped = (
+        judged.speedup(s, a, c, d, judge) for s, d in (("sync", depth), ("async", depth + 1))
+    )
     assert overlapped * (1 + 1e-9) >= sync
 
 
@@ -213,17 +239,25 @@ def test_async_is_not_slower_than_sync_with_as_many_branches(a, c, depth, judge)
 def test_long_answers_come_to_the_formula_without_an_end(schedule, judge):
     endless = judged.speedup(schedule, 0.6, 0.2, 4, judge)
     assert judged.speedup(schedule, 0.6, 0.2, 4, judge, 500) == pytest.approx(endless, rel=0.005)
-    assert judged.answer_time(schedule, 0.6, 0.2, 4, judge, 1) == pytest.approx(1 + judge + (schedule == "sync") * 0.2)
+    assert judged.answer_time(schedule, 0.6, 0.2, 4, judge, 1) == pytest.approx(
+        1 + judge + (schedule == "sync") * 0.2
+    )
 
 
 def test_judge_0_is_the_paper():
     for depth in (1, 3, 9, 20):
-        assert judged.speedup("sync", 0.6, 0.13, depth) == pytest.approx(paper.f_sync(0.6, 0.13, depth + 1))
+        assert judged.speedup("sync", 0.6, 0.13, depth) == pytest.approx(
+            paper.f_sync(0.6, 0.13, depth + 1)
+        )
         assert judged.speedup("async", 0.6, 0.13, depth) == paper.f_async(0.6, 0.13, depth)
 
 
 def test_a_slow_judge_is_worth_a_deeper_window():
-    assert (judged.deepest_useful(0.1), judged.deepest_useful(0.1, 0.5), judged.deepest_useful(0)) == (10, 15, math.inf)
+    assert (
+        judged.deepest_useful(0.1),
+        judged.deepest_useful(0.1, 0.5),
+        judged.deepest_useful(0),
+    ) == (10, 15, math.inf)
     assert judged.speedup("async", 0.9, 0.1, 15, 0.5) > judged.speedup("async", 0.9, 0.1, 14, 0.5)
     assert judged.speedup("async", 0.9, 0.1, 16, 0.5) == judged.speedup("async", 0.9, 0.1, 15, 0.5)
 
@@ -254,7 +288,14 @@ def test_branches_of_a_tree():
 
 
 def grid(alphas, cs, budgets):
-    return [(a1, c1, a2, c2, m) for a1 in alphas for c1 in cs for a2 in alphas for c2 in cs for m in budgets]
+    return [
+        (a1, c1, a2, c2, m)
+        for a1 in alphas
+        for c1 in cs
+        for a2 in alphas
+        for c2 in cs
+        for m in budgets
+    ]
 
 
 def test_theorem_3_names_the_best_split():
@@ -268,7 +309,9 @@ def test_theorem_3_names_the_best_split():
             assert says.unmet
             continue
         found = planner.best_split(Case(a1, c1), Tokens(a2, c2), "sync", m)
-        assert {"both": found.k1 > 1 < found.k2, "tokens": found.k1 == 1, "steps": found.k2 == 1}[says.best], (
+        assert {"both": found.k1 > 1 < found.k2, "tokens": found.k1 == 1, "steps": found.k2 == 1}[
+            says.best
+        ], (
             a1,
             c1,
             m,
@@ -316,7 +359,9 @@ def test_theorem_3_is_silent_outside_its_conditions():
 def test_no_depth_is_better_than_the_best(schedule, a, c, deepest, judge):
     case = Case(a, c, judge)
     best = planner.best_depth(case, schedule, deepest)
-    assert all(case.speedup(schedule, d) <= best.speedup * (1 + 1e-6) for d in range(1, deepest + 1))
+    assert all(
+        case.speedup(schedule, d) <= best.speedup * (1 + 1e-6) for d in range(1, deepest + 1)
+    )
     assert best.speedup == (case.speedup(schedule, best.depth) if best.depth else 1)
     near = planner.best_depth(case, schedule, deepest, spare=0.05)
     assert near.depth <= best.depth

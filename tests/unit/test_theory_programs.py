@@ -41,11 +41,16 @@ def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lamb
 def ends(schedule, c1, depth, judge):
     """When the program ends a cycle whose first refused step is number x, for all x."""
     if schedule == "sync":
-        return [run("sync", lambda p, x=x: p != x, c1, depth, judge, depth + 2).kept[x] for x in range(depth + 1)]
+        return [
+            run("sync", lambda p, x=x: p != x, c1, depth, judge, depth + 2).kept[x]
+            for x in range(depth + 1)
+        ]
     kept = run("async", lambda p: True, c1, depth, judge, LONGEST).kept
     # A refusal takes as long as an acceptance; a few are looked at, for all would take their time.
     for x in (0, 1, depth, depth + 1, 2 * depth + 1):
-        assert run("async", lambda p, x=x: p != x, c1, depth, judge, 3 * depth + 3).kept[x] == pytest.approx(kept[x])
+        assert run("async", lambda p, x=x: p != x, c1, depth, judge, 3 * depth + 3).kept[
+            x
+        ] == pytest.approx(kept[x])
     return kept
 
 
@@ -84,7 +89,9 @@ def test_a_short_answer_takes_as_long_as_expected(schedule, alpha, c1, depth, ju
     assert answer_time(schedule, alpha, c1, depth, judge, steps) == pytest.approx(expected)
 
 
-@pytest.mark.parametrize(("c1", "depth", "formula"), [(0.3, 3, "S2"), (0.3, 4, "S1"), (0.3, 9, "S1")])
+@pytest.mark.parametrize(
+    ("c1", "depth", "formula"), [(0.3, 3, "S2"), (0.3, 4, "S1"), (0.3, 9, "S1")]
+)
 def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula):
     answer = run("async", lambda position: True, c1, depth, steps=300)
     assert answer.most == branches("async", c1, depth) == min(depth, 4)
@@ -110,13 +117,17 @@ def test_a_draft_as_slow_as_the_target_gains_nothing():
 
 @pytest.mark.parametrize(("schedule", "low", "high"), [("sync", 0.6, 0.8), ("async", 0.9, 1.0)])
 def test_steps_of_unequal_length_gain_less(schedule, low, high):
-    """The paper's are equal. These vary by half their mean: a batch waits for its longest, an order for its first."""
+    """The paper's are equal. These vary by half their mean: a batch waits for its longest, an order
+    for its first.
+    """
     draw, steps = random.Random(0), 2000
     sigma = math.log(1 + 0.5**2) ** 0.5
 
     def lasts():
         return draw.lognormvariate(-(sigma**2) / 2, sigma)
 
-    taken = run(schedule, lambda position: draw.random() < 0.63, 0.1, 6, 0.1, steps, lasts=lasts).now
+    taken = run(
+        schedule, lambda position: draw.random() < 0.63, 0.1, 6, 0.1, steps, lasts=lasts
+    ).now
     share = steps / taken / speedup(schedule, 0.63, 0.1, 6, 0.1)
     assert low < share < high

@@ -1,4 +1,6 @@
-"""The token layer: from settings to flags of the installed SGLang, what is refused before anything starts, slots."""
+"""The token layer: from settings to flags of the installed SGLang, what is refused before anything
+starts, slots.
+"""
 
 import itertools
 import json
@@ -56,8 +58,8 @@ def test_adaptive_steps_capture_no_graphs_on_a_cpu(platform):
 
 
 def test_every_algorithm_of_the_installed_sglang_is_there():
-    # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO, new in 0.5.23, drafts
-    # with a LoRA adapter of the target, for which there is no setting.
+    # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO,
+    # new in 0.5.23, drafts with a LoRA adapter of the target, for which there is no setting.
     assert server_options.speculative_algorithms() - {"FROZEN_KV_MTP", "UNO"} == {
         known.name for known in BUILT_IN.values()
     }
@@ -92,7 +94,12 @@ def test_the_longest_match_leaves_room_for_all_tokens():
 
 
 def test_the_command_line_of_a_server_has_them():
-    argv = line(Runtime(model="a/b", token_layer=layer("standalone", draft_model="c/d"), max_running_requests=7), CPU)
+    argv = line(
+        Runtime(
+            model="a/b", token_layer=layer("standalone", draft_model="c/d"), max_running_requests=7
+        ),
+        CPU,
+    )
     assert value(argv, "speculative-draft-model-path") == "c/d"
     assert value(argv, "max-running-requests") == "7"
     assert "--enable-mixed-chunk" not in argv
@@ -100,7 +107,9 @@ def test_the_command_line_of_a_server_has_them():
 
 
 def test_a_flag_that_sglang_renamed_is_named(monkeypatch):
-    monkeypatch.setattr(server_options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"}))
+    monkeypatch.setattr(
+        server_options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"})
+    )
     with pytest.raises(ConfigError, match="no flag --speculative-num-draft-tokens"):
         line(Runtime(model="a/b", token_layer=layer("ngram")))
 
@@ -113,10 +122,14 @@ def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
 
 
 def test_another_package_adds_one(monkeypatch):
-    mine = Algorithm("MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False)
+    mine = Algorithm(
+        "MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False
+    )
     point = SimpleNamespace(name="mine", load=lambda: mine)
     monkeypatch.setattr(
-        plugin_files, "entry_points", lambda group: [point] if group == "lr_sglang.token_layers" else []
+        plugin_files,
+        "entry_points",
+        lambda group: [point] if group == "lr_sglang.token_layers" else [],
     )
     argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
     assert value(argv, "speculative-algorithm") == "MINE"
@@ -195,13 +208,18 @@ def test_a_broken_package_is_named_to_who_asks_for_it(broken, name):
 )
 def test_what_cannot_be_is_refused_with_the_reason(wanted, platform, said):
     with pytest.raises(ConfigError, match=said):
-        flags.command(Runtime(model="a/b", token_layer=wanted), 1, platform, where="[runtimes.target]")
+        flags.command(
+            Runtime(model="a/b", token_layer=wanted), 1, platform, where="[runtimes.target]"
+        )
 
 
 @pytest.mark.parametrize(
     ("table", "said"),
     [
-        ({"model": "a/b", "token_layer": {"algorithm": "ngram", "tokens": 0}}, "tokens: must be at least 1"),
+        (
+            {"model": "a/b", "token_layer": {"algorithm": "ngram", "tokens": 0}},
+            "tokens: must be at least 1",
+        ),
         ({"model": "a/b", "token_layer": {"tokens": 4}}, "tokens: given for no token layer"),
         ({"model": "a/b", "token_layer": {"token": 4}}, "unknown key 'token'"),
         ({"url": "http://a", "token_layer": "ngram"}, "a server that runs already has its own"),
@@ -222,9 +240,16 @@ def test_a_name_stands_for_the_table():
 
 
 def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
-    for name, vocabulary, size in (("a", {"x": 0}, 10), ("b", {"y": 0}, 10), ("c", {"x": 0}, 12), ("d", {"x": 0}, 10)):
+    for name, vocabulary, size in (
+        ("a", {"x": 0}, 10),
+        ("b", {"y": 0}, 10),
+        ("c", {"x": 0}, 12),
+        ("d", {"x": 0}, 10),
+    ):
         (tmp_path / name).mkdir()
-        (tmp_path / name / "tokenizer.json").write_text(json.dumps({"model": {"vocab": vocabulary}}))
+        (tmp_path / name / "tokenizer.json").write_text(
+            json.dumps({"model": {"vocab": vocabulary}})
+        )
         (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
     ours = str(tmp_path / "a")
     for other in ("b", "c"):
@@ -256,7 +281,10 @@ def everyone(*values):
 
 
 def test_without_a_token_layer_there_is_none():
-    assert not any(settings.settle({}).needed(["lookahead"]).runtimes[r].token_layer.on for r in ("target", "draft"))
+    assert not any(
+        settings.settle({}).needed(["lookahead"]).runtimes[r].token_layer.on
+        for r in ("target", "draft")
+    )
 
 
 def test_a_layer_without_a_model_is_for_target_and_draft():
@@ -275,7 +303,10 @@ def test_none_is_no_token_layer():
     assert modes_of({"token_layer": everyone("none")}) == ("lookahead",)
     assert not any(layer.on for layer in layers(token_layer=everyone("none")).values())
     off = layers(token_layer=everyone("none"), mode=("lossless",))
-    assert not off["target"].on and not settings.settle({"token_layer": everyone("none")}).lossless_layer
+    assert (
+        not off["target"].on
+        and not settings.settle({"token_layer": everyone("none")}).lossless_layer
+    )
     found = layers(token_layer=(("target", "none"), ("draft", "ngram")), mode=("lookahead+sd",))
     assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
 
@@ -293,7 +324,12 @@ def test_each_role_may_have_its_own():
 def test_the_reference_has_other_numbers_than_its_paper():
     found = layers(token_layer=everyone("ngram"), reference_defaults=True)
     assert found["target"] == TokenLayer("ngram", tokens=6, ngram_max=2)
-    assert layers(token_layer=everyone("ngram"), reference_defaults=True, sd_tokens=everyone(3))["draft"].tokens == 3
+    assert (
+        layers(token_layer=everyone("ngram"), reference_defaults=True, sd_tokens=everyone(3))[
+            "draft"
+        ].tokens
+        == 3
+    )
 
 
 def test_the_mode_follows_the_layer_if_it_is_not_given():
@@ -305,14 +341,26 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"mode": ("lookahead",), "token_layer": everyone("ngram")}, "mode lookahead has no token layer"),
-        ({"mode": ("autoregressive",), "sd_tokens": everyone(4)}, "mode autoregressive has no token layer"),
+        (
+            {"mode": ("lookahead",), "token_layer": everyone("ngram")},
+            "mode lookahead has no token layer",
+        ),
+        (
+            {"mode": ("autoregressive",), "sd_tokens": everyone(4)},
+            "mode autoregressive has no token layer",
+        ),
         ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
         ({"token_layer": everyone("standalone")}, "it drafts with a model"),
-        ({"token_layer": everyone("ngram"), "sd_steps": everyone(3)}, "no token layer here has such a setting"),
+        (
+            {"token_layer": everyone("ngram"), "sd_steps": everyone(3)},
+            "no token layer here has such a setting",
+        ),
         ({"mode": ("sd",), "token_layer": everyone("none")}, "--token-layer none: mode sd has one"),
         ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),
-        ({"token_layer": (("draft", "ngram"),), "draft": "target"}, "it shares the runtime of target"),
+        (
+            {"token_layer": (("draft", "ngram"),), "draft": "target"},
+            "it shares the runtime of target",
+        ),
     ],
     ids=str,
 )
@@ -329,12 +377,15 @@ def test_modes_that_differ_in_the_layer_need_servers_of_their_own():
         assert plan.needed(modes).runtimes["target"].token_layer.on == on
     for mode in ("sd", "lookahead"):
         plan.checked(mode)
-        assert (plan.configured(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none") == (mode == "sd")
+        assert (
+            plan.configured(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none"
+        ) == (mode == "sd")
 
 
 def test_lossless_has_the_layer_if_it_is_asked_for():
     plain, layered = (
-        settings.settle(dict(**{"mode": ("lossless",), **more})) for more in ({}, {"token_layer": everyone("ngram")})
+        settings.settle(dict(**{"mode": ("lossless",), **more}))
+        for more in ({}, {"token_layer": everyone("ngram")})
     )
     assert not plain.needed(["lossless"]).runtimes["target"].token_layer.on
     assert layered.needed(["lossless"]).runtimes["target"].token_layer.on
@@ -346,7 +397,9 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
 def test_a_program_from_a_file_has_the_judge_with_any_verifier(tmp_path):
     (tmp_path / "mine.py").write_text("def mine(s, messages): ...\n")
     for program, judged in ((f"{tmp_path}/mine.py:mine", True), ("best_of_n", False)):
-        plan = settings.settle({"mode": ("lookahead", "autoregressive"), "verifier": "exact", "program": program})
+        plan = settings.settle(
+            {"mode": ("lookahead", "autoregressive"), "verifier": "exact", "program": program}
+        )
         assert ("judge" in plan.needed(["lookahead"]).runtimes) == judged
         assert "judge" not in plan.needed(["autoregressive"]).runtimes
 
@@ -383,7 +436,9 @@ def most_in_flight(look, role):
     return {"target": len(branches), "draft": drafts, "judge": drafted}[role]
 
 
-@pytest.mark.parametrize(("schedule", "depth", "width"), itertools.product(("async", "sync"), (1, 2, 5), (1, 2, 3)))
+@pytest.mark.parametrize(
+    ("schedule", "depth", "width"), itertools.product(("async", "sync"), (1, 2, 5), (1, 2, 3))
+)
 def test_slots_are_what_a_whole_tree_has(schedule, depth, width):
     look = Lookahead(schedule=schedule, depth=depth, width=width)
     for role in ("target", "draft", "judge"):
@@ -396,19 +451,30 @@ def test_servers_get_the_slots_that_their_roles_and_answers_need():
     needed = plan.needed(["lookahead"], answers=4)
     assert needed.runtimes["target"].max_running_requests == 4 * 3 + 4 * 3 + 2 * policy.SPARE
     assert needed.runtimes["draft"].max_running_requests == 4 + policy.SPARE
-    assert plan.needed(["autoregressive"], answers=4).runtimes["target"].max_running_requests == 4 + policy.SPARE
+    assert (
+        plan.needed(["autoregressive"], answers=4).runtimes["target"].max_running_requests
+        == 4 + policy.SPARE
+    )
 
 
 # -- counts
 
 
 def test_acceptance_is_counted_from_the_runtimes_own_numbers():
-    one = Speculation.read({"spec_verify_ct": 4, "spec_num_proposed_drafts": 32, "spec_num_correct_drafts": 6})
+    one = Speculation.read(
+        {"spec_verify_ct": 4, "spec_num_proposed_drafts": 32, "spec_num_correct_drafts": 6}
+    )
     both = one + Speculation(4, 32, 10)
     assert (both.length, both.rate) == (3.0, 0.25)
     nothing = Speculation.read({})
     assert not nothing and nothing.length is None and nothing.rate is None
-    assert both.to_dict() == {"verified": 8, "drafted": 64, "accepted": 16, "length": 3.0, "rate": 0.25}
+    assert both.to_dict() == {
+        "verified": 8,
+        "drafted": 64,
+        "accepted": 16,
+        "length": 3.0,
+        "rate": 0.25,
+    }
 
 
 # -- acceptance that SGLang simulates
@@ -418,12 +484,20 @@ def test_acceptance_is_counted_from_the_runtimes_own_numbers():
     ("layer", "mode"),
     [
         (TokenLayer("ngram", accept_length=2.5), None),
-        (TokenLayer("eagle3", draft_model="dummy:qwen3-1.7b-eagle3", topk=2, accept_length=2.5), None),
-        (TokenLayer("standalone", draft_model="dummy:qwen3-0.6b", accept_length=2.5), "real-draft-token"),
+        (
+            TokenLayer("eagle3", draft_model="dummy:qwen3-1.7b-eagle3", topk=2, accept_length=2.5),
+            None,
+        ),
+        (
+            TokenLayer("standalone", draft_model="dummy:qwen3-0.6b", accept_length=2.5),
+            "real-draft-token",
+        ),
     ],
     ids=lambda value: value.algorithm if isinstance(value, TokenLayer) else None,
 )
-def test_a_simulated_acceptance_is_a_variable_of_the_server_and_drafted_tokens_are_those_of_chains(layer, mode):
+def test_a_simulated_acceptance_is_a_variable_of_the_server_and_drafted_tokens_are_those_of_chains(
+    layer, mode
+):
     runtime = Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer)
     env = flags.command(runtime, 4000, Platform("cuda")).env
     assert env["SGLANG_SIMULATE_ACC_LEN"] == "2.5"
@@ -433,6 +507,8 @@ def test_a_simulated_acceptance_is_a_variable_of_the_server_and_drafted_tokens_a
 
 
 def test_a_simulated_acceptance_is_for_random_weights_only():
-    runtime = Runtime(model="Qwen/Qwen3-1.7B", device="cuda", token_layer=TokenLayer("ngram", accept_length=2.0))
+    runtime = Runtime(
+        model="Qwen/Qwen3-1.7B", device="cuda", token_layer=TokenLayer("ngram", accept_length=2.0)
+    )
     with pytest.raises(ConfigError, match="would write what was drafted"):
         flags.command(runtime, 4000, Platform("cuda"))

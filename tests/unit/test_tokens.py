@@ -1,4 +1,6 @@
-"""A text that knows its token ids, through everything that SGLang's interpreter does with a state's text."""
+"""A text that knows its token ids, through everything that SGLang's interpreter does with a state's
+text.
+"""
 
 import copy
 import pickle
@@ -53,7 +55,10 @@ def test_growing_in_place_keeps_ids_as_the_interpreter_does_it():
 
 def test_a_slice_at_a_seam_keeps_ids_and_one_inside_a_piece_drops_them():
     whole = "Q" + written("ab") + written("cd")
-    assert whole[1:].pieces == (Piece("ab", (97, 98), VOCABULARY), Piece("cd", (99, 100), VOCABULARY))
+    assert whole[1:].pieces == (
+        Piece("ab", (97, 98), VOCABULARY),
+        Piece("cd", (99, 100), VOCABULARY),
+    )
     assert whole[2:].pieces == (Piece("b", None, ""), Piece("cd", (99, 100), VOCABULARY))
     assert whole[:4].pieces[-1] == Piece("c", None, "")
 

@@ -12,7 +12,9 @@ def step(text: str, ending: Ending = Ending.DELIMITER, closes: bool = False) -> 
     return Step(text, tuple(map(ord, text)), ending, closes)
 
 
-def grown(depth: int = 3, width: int = 1, budget: int = 1000, guard: bool = True, drafts: int = 0) -> StepTree:
+def grown(
+    depth: int = 3, width: int = 1, budget: int = 1000, guard: bool = True, drafts: int = 0
+) -> StepTree:
     """A tree with some drafted steps in a row."""
     tree = StepTree(depth, width, budget, guard)
     node = tree.root

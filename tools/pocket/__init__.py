@@ -1,1 +1,3 @@
-"""The making of the pocket models: synthetic problems, a tokenizer, training, and the measurements of their card."""
+"""The making of the pocket models: synthetic problems, a tokenizer, training, and the measurements
+of their card.
+"""

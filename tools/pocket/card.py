@@ -52,10 +52,14 @@ def _percent(share: float) -> str:
 
 
 def _shapes(models: dict[str, Any]) -> str:
-    lines = ["| | layers x width | parameters | bf16 file | training tokens | time, one shared core |", "|-|-|-|-|-|-|"]
+    lines = [
+        "| | layers x width | parameters | bf16 file | training tokens | time, one shared core |",
+        "|-|-|-|-|-|-|",
+    ]
     for role, m in models.items():
         lines.append(
-            f"| {role} | {m['layers']} x {m['hidden']} | {m['parameters'] / 1e6:.2f} M | {m['bytes'] / 1e6:.1f} MB"
+            f"| {role} | {m['layers']} x {m['hidden']} | {m['parameters'] / 1e6:.2f} M | "
+            f"{m['bytes'] / 1e6:.1f} MB"
             f" | {m['tokens'] / 1e6:.1f} M | {m['seconds'] / 60:.0f} min |"
         )
     return "\n".join(lines)
@@ -65,13 +69,19 @@ def _conclusions(figures: dict[str, Any]) -> str:
     found = figures["conclusions"]
     forms = list(next(iter(found.values())))
     lines = ["| | " + " | ".join(forms) + " |", "|-" * (len(forms) + 1) + "|"]
-    lines += [f"| {name} | {' | '.join(_percent(share) for share in one.values())} |" for name, one in found.items()]
+    lines += [
+        f"| {name} | {' | '.join(_percent(share) for share in one.values())} |"
+        for name, one in found.items()
+    ]
     return "\n".join(lines)
 
 
 def _accuracies(figures: dict[str, Any]) -> str:
     sizes = list(figures["target_greedy"]["by_operations"])
-    lines = ["| | all | " + " | ".join(f"{s} operations" for s in sizes) + " |", "|-" * (len(sizes) + 2) + "|"]
+    lines = [
+        "| | all | " + " | ".join(f"{s} operations" for s in sizes) + " |",
+        "|-" * (len(sizes) + 2) + "|",
+    ]
     for role in (name for name in figures["models"] if f"{name}_greedy" in figures):
         for name, title in (("greedy", "greedy"), ("sampled", "T 0.6")):
             f = figures[f"{role}_{name}"]
@@ -81,9 +91,16 @@ def _accuracies(figures: dict[str, Any]) -> str:
 
 
 def _steps(figures: dict[str, Any]) -> str:
-    lines = ["| pairs | n | same by truth | accepted by judge | exact text | precision | recall |", "|-|-|-|-|-|-|-|"]
+    lines = [
+        "| pairs | n | same by truth | accepted by judge | exact text | precision | recall |",
+        "|-|-|-|-|-|-|-|",
+    ]
     for key, title in (
-        *((f"steps_by_{name}", f"target, {name}") for name in figures["models"] if f"steps_by_{name}" in figures),
+        *(
+            (f"steps_by_{name}", f"target, {name}")
+            for name in figures["models"]
+            if f"steps_by_{name}" in figures
+        ),
         ("steps_by_target_alone", "target, target"),
         ("judge_synthetic", "made up"),
     ):
@@ -106,7 +123,8 @@ def model_card(figures: dict[str, Any]) -> str:
     models = figures["models"]
     n, seed = figures["target_greedy"]["n"], models["target"]["seed"]
     grown = ", then ".join(
-        f"{s['tokens'] / 1e6:.1f} M tokens at {s['layers']} layers" for s in models["target"]["stages"]
+        f"{s['tokens'] / 1e6:.1f} M tokens at {s['layers']} layers"
+        for s in models["target"]["stages"]
     )
     curves = "\n".join(f"- {role}: {_curve(m)}" for role, m in models.items())
     return f"""{HEAD.format(vocabulary=models["target"]["vocabulary"])}

@@ -15,7 +15,16 @@ from transformers import PreTrainedTokenizerFast
 
 from tools.pocket.pairs import make_pair
 from tools.pocket.problems import DELIMITER, make_problem
-from tools.pocket.tokenizer import ALIGNED, END, SUFFIX, SYSTEM, UNALIGNED, chat, encode, judge_prompt
+from tools.pocket.tokenizer import (
+    ALIGNED,
+    END,
+    SUFFIX,
+    SYSTEM,
+    UNALIGNED,
+    chat,
+    encode,
+    judge_prompt,
+)
 
 POOL = 640  # documents
 Pair = tuple[str, str, bool]
@@ -31,7 +40,9 @@ class Document:
 
 @dataclass
 class Batch:
-    """Packed rows. ids, positions, targets, weights: (rows, length); mask: (rows, 1, length, length)."""
+    """Packed rows. ids, positions, targets, weights: (rows, length); mask: (rows, 1, length,
+    length).
+    """
 
     ids: Tensor
     positions: Tensor
@@ -42,7 +53,9 @@ class Batch:
 
 
 def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> list[Document]:
-    """Problems with a solution; loss on the solution only. One in eight has a system prompt or a request added."""
+    """Problems with a solution; loss on the solution only. One in eight has a system prompt or a
+    request added.
+    """
     prompts: list[str] = []
     answers: list[str] = []
     while len(prompts) < POOL:
@@ -51,7 +64,9 @@ def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> li
             continue
         way = rng.random()
         system = rng.choice(SYSTEM) if way < 0.1 else ""
-        prompts.append(chat(problem.question + (f"\n{SUFFIX}" if 0.1 <= way < 0.125 else ""), system))
+        prompts.append(
+            chat(problem.question + (f"\n{SUFFIX}" if 0.1 <= way < 0.125 else ""), system)
+        )
         answers.append(DELIMITER.join(problem.solution(rng)) + END)
     return [
         Document(p + a, [0.0] * len(p) + [1.0] * len(a))
@@ -62,19 +77,26 @@ def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> li
 def judgements(tokenizer: PreTrainedTokenizerFast, rng: Random, real: list[Pair]) -> list[Document]:
     """Pairs of steps with a verdict. Two in five are real ones, where there are any.
 
-    For pairs that agree, a small loss is on the second step too, which makes the model attend to the first.
+    For pairs that agree, a small loss is on the second step too, which makes the model attend to
+    the first.
     """
-    pairs = [rng.choice(real) if real and rng.random() < 0.4 else make_pair(rng) for _ in range(POOL)]
+    pairs = [
+        rng.choice(real) if real and rng.random() < 0.4 else make_pair(rng) for _ in range(POOL)
+    ]
     if real:
         pairs = [(b, a, same) if rng.random() < 0.2 else (a, b, same) for a, b, same in pairs]
     verdicts = tokenizer.convert_tokens_to_ids([UNALIGNED, ALIGNED])
     tail = encode(tokenizer, ["]" + END])[0]
     prompts = encode(tokenizer, [judge_prompt(a, b) for a, b, _ in pairs])
-    heads = encode(tokenizer, [judge_prompt(a, "").split("Step 2:")[0] + "Step 2:" for a, _, _ in pairs])
+    heads = encode(
+        tokenizer, [judge_prompt(a, "").split("Step 2:")[0] + "Step 2:" for a, _, _ in pairs]
+    )
     documents = []
     for (_, _, same), prompt, head in zip(pairs, prompts, heads, strict=True):
         language = 0.2 if same else 0.0
-        weights = [0.0] * len(head) + [language] * (len(prompt) - len(head)) + [4.0] + [0.1] * len(tail)
+        weights = (
+            [0.0] * len(head) + [language] * (len(prompt) - len(head)) + [4.0] + [0.1] * len(tail)
+        )
         documents.append(Document([*prompt, verdicts[same], *tail], weights))
     return documents
 
@@ -122,7 +144,9 @@ def collate(rows: list[list[Document]], length: int) -> Batch:
 
 
 def batches(documents: list[Document], length: int, rows: int, rng: Random) -> Iterator[Batch]:
-    """Batches of exactly ``rows`` rows (one compiled shape); the last few rows of a pool are dropped."""
+    """Batches of exactly ``rows`` rows (one compiled shape); the last few rows of a pool are
+    dropped.
+    """
     packed = pack(documents, length)
     rng.shuffle(packed)
     for start in range(0, len(packed) - rows + 1, rows):

@@ -55,12 +55,18 @@ def agreement(verdicts: list[bool], truth: list[bool]) -> dict[str, Any]:
     }
 
 
-def acceptance(target: Writer, draft: Writer, judge: Writer, chosen: list[Problem], seed: int) -> dict[str, Any]:
-    """Both models' versions of each step after the same prefix: agreement by truth, judge and exact text."""
+def acceptance(
+    target: Writer, draft: Writer, judge: Writer, chosen: list[Problem], seed: int
+) -> dict[str, Any]:
+    """Both models' versions of each step after the same prefix: agreement by truth, judge and exact
+    text.
+    """
     pairs = sample_pairs(target, draft, chosen, seed, twice=False)
     stripped = [(a.strip(), b.strip()) for a, b in pairs]
     truth = [same_meaning(a, b) for a, b in stripped]
-    return agreement(judge.judge(stripped), truth) | {"exact_text": _share([a == b for a, b in stripped])}
+    return agreement(judge.judge(stripped), truth) | {
+        "exact_text": _share([a == b for a, b in stripped])
+    }
 
 
 def synthetic(judge: Writer, seed: int) -> dict[str, Any]:
@@ -71,11 +77,16 @@ def synthetic(judge: Writer, seed: int) -> dict[str, Any]:
 
 
 def conclusions(writer: Writer, chosen: list[Problem]) -> dict[str, float]:
-    """The share of right conclusions at temperature 0, by form: of right answers, for calls and JSON of exact texts."""
+    """The share of right conclusions at temperature 0, by form: of right answers, for calls and
+    JSON of exact texts.
+    """
     found = {}
     for form in FORMS:
         made = [parts(problem, form, Random(0)) for problem in chosen]
-        ends = [text.partition("</think>")[2] or text for text in writer.write([prompt for prompt, *_ in made], 0.0)]
+        ends = [
+            text.partition("</think>")[2] or text
+            for text in writer.write([prompt for prompt, *_ in made], 0.0)
+        ]
         exact = form in ("call", "json")
         found[form] = _share(
             [
@@ -95,7 +106,10 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
     chosen = held_out_problems(count)
     here = [name for name in MODELS if (folder / name).exists()]
     writers = {name: Writer(folder / name) for name in here}
-    target, drafts = writers["target"], [name for name in here if name.startswith("draft") and name not in THINKING]
+    target, drafts = (
+        writers["target"],
+        [name for name in here if name.startswith("draft") and name not in THINKING],
+    )
     figures: dict[str, Any] = {"seed": seed}
     for model in ("target", *drafts):
         for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
@@ -109,7 +123,9 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
         figures["steps_by_target_alone"] = acceptance(target, target, judge, chosen, seed + 1)
         figures["judge_synthetic"] = synthetic(judge, seed)
         log.info("%s", {k: v for k, v in figures.items() if k[0] in "sj"})
-    figures["conclusions"] = {name: conclusions(writers[name], chosen) for name in here if name in THINKING}
+    figures["conclusions"] = {
+        name: conclusions(writers[name], chosen) for name in here if name in THINKING
+    }
     figures["models"] = {
         name: json.loads((folder / name / "training.json").read_text())
         | {"bytes": (folder / name / "model.safetensors").stat().st_size}

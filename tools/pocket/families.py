@@ -1,7 +1,8 @@
 """The four families of problems: a story of events, comparisons, shopping, work and pay.
 
-Each takes a random source and a number of operations, and returns the question's sentences and the raw operations
-``(kind, a, b, words)``. Numbers are kept small (results mostly under 100) so that tiny models can learn to compute.
+Each takes a random source and a number of operations, and returns the question's sentences and the
+raw operations ``(kind, a, b, words)``. Numbers are kept small (results mostly under 100) so that
+tiny models can learn to compute.
 """
 
 from __future__ import annotations
@@ -75,16 +76,25 @@ def story(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
 
 
 def compare(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
-    """People who have more, fewer, or several times as many as the one before; at times the sum of the last few."""
+    """People who have more, fewer, or several times as many as the one before; at times the sum of
+    the last few.
+    """
     sums = rng.randint(0, n // 2)
     people, thing = rng.sample(NAMES, n - sums + 1), rng.choice(THINGS)
     values = [rng.randint(4, 30)]
-    sentences, operations = [_say(rng, "first", who=people[0], x=values[0], thing=thing)], list[Raw]()
+    sentences, operations = (
+        [_say(rng, "first", who=people[0], x=values[0], thing=thing)],
+        list[Raw](),
+    )
     for other, who in pairwise(people):
         x = values[-1]
-        kinds = [k for k, fits in (("more", x <= 48), ("fewer", x >= 6), ("times", x <= 30)) if fits]
+        kinds = [
+            k for k, fits in (("more", x <= 48), ("fewer", x >= 6), ("times", x <= 30)) if fits
+        ]
         kind = rng.choice(kinds)
-        b = rng.randint(2, {"more": STRIDE, "fewer": min(STRIDE, x - 2), "times": 3 if x <= 20 else 2}[kind])
+        b = rng.randint(
+            2, {"more": STRIDE, "fewer": min(STRIDE, x - 2), "times": 3 if x <= 20 else 2}[kind]
+        )
         words = {"who": who, "other": other, "thing": thing}
         sentences.append(_say(rng, kind, b=b, **words))
         operations.append((kind, x, b, words))
@@ -95,16 +105,25 @@ def compare(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
     for value in values[-sums:]:
         operations.append(("sum", total, value, {"thing": thing}))
         total += value
-    return [*sentences, _say(rng, "how many together", list=_listing(people[-sums - 1 :]), thing=thing)], operations
+    return [
+        *sentences,
+        _say(rng, "how many together", list=_listing(people[-sums - 1 :]), thing=thing),
+    ], operations
 
 
 def shop(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
     """Goods at a price each, the bill, and for an even number of operations the money left."""
     who, kinds = rng.choice(NAMES), (n + 1) // 2
     goods = [(thing, rng.randint(2, 6), rng.randint(2, 9)) for thing in rng.sample(GOODS, kinds)]
-    sentences = [_say(rng, "costs", Thing=thing.capitalize(), price=price) for thing, _, price in goods]
-    sentences.append(_say(rng, "buys", who=who, list=_listing([f"{count} {thing}" for thing, count, _ in goods])))
-    operations: list[Raw] = [("price", count, price, {"thing": thing}) for thing, count, price in goods]
+    sentences = [
+        _say(rng, "costs", Thing=thing.capitalize(), price=price) for thing, _, price in goods
+    ]
+    sentences.append(
+        _say(rng, "buys", who=who, list=_listing([f"{count} {thing}" for thing, count, _ in goods]))
+    )
+    operations: list[Raw] = [
+        ("price", count, price, {"thing": thing}) for thing, count, price in goods
+    ]
     total = goods[0][1] * goods[0][2]
     for _, count, price in goods[1:]:
         operations.append(("bill", total, count * price, {}))
@@ -113,7 +132,11 @@ def shop(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
         return [*sentences, _say(rng, "how much is it", who=who)], operations
     had = total + rng.randint(2, STRIDE)
     operations.append(("left", had, total, {"who": who}))
-    return [*sentences, _say(rng, "had", who=who, x=had), _say(rng, "how much is left", who=who)], operations
+    return [
+        *sentences,
+        _say(rng, "had", who=who, x=had),
+        _say(rng, "how much is left", who=who),
+    ], operations
 
 
 def work(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
@@ -135,7 +158,9 @@ def work(rng: Random, n: int) -> tuple[list[str], list[Raw]]:
     while len(operations) < n:
         b = rng.randint(2, STRIDE)
         if x > b + 1 and (rng.random() < 0.6 or x + b > TOP):
-            sentences.append(_say(rng, "spends", who=who, b=b, object=rng.choice(("ticket", "gift"))))
+            sentences.append(
+                _say(rng, "spends", who=who, b=b, object=rng.choice(("ticket", "gift")))
+            )
             operations.append(("left", x, b, words))
             x -= b
         elif x + b <= TOP:

@@ -1,4 +1,6 @@
-"""The held-out problems as a task file: ``python -m tools.pocket.heldout`` rewrites it, always the same."""
+"""The held-out problems as a task file: ``python -m tools.pocket.heldout`` rewrites it, always the
+same.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ TASK_FILE = DATA / "pocket.jsonl"
 
 
 def held_out_problems(count: int = COUNT) -> list[Problem]:
-    """Problems whose structure no pocket model was trained on, as many of each number of operations."""
+    """Problems whose structure no pocket model was trained on, as many of each number of
+    operations.
+    """
     sizes = range(MIN_OPERATIONS, MAX_OPERATIONS + 1)
     streams = [problems(SEED + size, held_out=True, low=size, high=size) for size in sizes]
     return [next(streams[i % len(streams)]) for i in range(count)]
@@ -24,7 +28,12 @@ def held_out_problems(count: int = COUNT) -> list[Problem]:
 def task_lines(chosen: list[Problem]) -> str:
     """One JSON object a line: id, question, answer, operations."""
     rows = (
-        {"id": f"pocket-{i:04}", "question": p.question, "answer": str(p.answer), "operations": len(p.operations)}
+        {
+            "id": f"pocket-{i:04}",
+            "question": p.question,
+            "answer": str(p.answer),
+            "operations": len(p.operations),
+        }
         for i, p in enumerate(chosen, start=1)
     )
     return "".join(json.dumps(row) + "\n" for row in rows)

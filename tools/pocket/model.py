@@ -1,7 +1,9 @@
-"""A small Qwen3 for training on a CPU: weights of all layers stacked, so that depth can grow and Muon works in batches.
+"""A small Qwen3 for training on a CPU: weights of all layers stacked, so that depth can grow and
+Muon works in batches.
 
-Compute is bfloat16 over float32 master weights. Attention is written out, because for rows of a few hundred tokens the
-compiled plain form is nearly twice as fast on a CPU as the fused one, and because packed rows need a mask.
+Compute is bfloat16 over float32 master weights. Attention is written out, because for rows of a few
+hundred tokens the compiled plain form is nearly twice as fast on a CPU as the fused one, and
+because packed rows need a mask.
 """
 
 from __future__ import annotations
@@ -57,9 +59,13 @@ def _layer(
     q: Tensor, k: Tensor, v: Tensor, o: Tensor, gate: Tensor, up: Tensor, down: Tensor,
     norm_in: Tensor, norm_mid: Tensor, q_norm: Tensor, k_norm: Tensor, head_dim: int,
 ) -> Tensor:  # fmt: skip
-    """One decoder layer. x: (rows, length, hidden); mask: (rows, 1, length, length), zero or -inf."""
+    """One decoder layer. x: (rows, length, hidden); mask: (rows, 1, length, length),
+    zero or -inf.
+    """
     rows, length, _ = x.shape
-    qkv = F.linear(_norm(x, norm_in), torch.cat((q, k, v)).to(x.dtype)).view(rows, length, 3, -1, head_dim)
+    qkv = F.linear(_norm(x, norm_in), torch.cat((q, k, v)).to(x.dtype)).view(
+        rows, length, 3, -1, head_dim
+    )
     queries = _rotate(_norm(qkv[:, :, 0], q_norm), cos, sin).transpose(1, 2)
     keys = _rotate(_norm(qkv[:, :, 1], k_norm), cos, sin).transpose(1, 2)
     scores = (queries @ keys.transpose(-1, -2)).float() * head_dim**-0.5 + mask
@@ -71,13 +77,17 @@ def _layer(
 
 @cache
 def _compiled() -> Callable[..., Tensor]:
-    """The compiled layer, made at the first step of training because the compiler takes seconds to import."""
+    """The compiled layer, made at the first step of training because the compiler takes seconds to
+    import.
+    """
     made: Callable[..., Tensor] = torch.compile(_layer, dynamic=False)
     return made
 
 
 class PocketModel(nn.Module):
-    """Qwen3 with tied embeddings; parameters of a kind are stacked over layers: ``(layers, out, in)``."""
+    """Qwen3 with tied embeddings; parameters of a kind are stacked over layers: ``(layers, out,
+    in)``.
+    """
 
     def __init__(self, shape: Shape) -> None:
         super().__init__()
@@ -89,8 +99,17 @@ class PocketModel(nn.Module):
 
         out = (2 * n) ** -0.5
         self.embed = nn.Parameter(torch.randn(shape.vocabulary, h) * h**-0.5)
-        self.q, self.k, self.v, self.o = matrix(wide, h), matrix(wide, h), matrix(wide, h), matrix(h, wide, out)
-        self.gate, self.up, self.down = matrix(shape.mlp, h), matrix(shape.mlp, h), matrix(h, shape.mlp, out)
+        self.q, self.k, self.v, self.o = (
+            matrix(wide, h),
+            matrix(wide, h),
+            matrix(wide, h),
+            matrix(h, wide, out),
+        )
+        self.gate, self.up, self.down = (
+            matrix(shape.mlp, h),
+            matrix(shape.mlp, h),
+            matrix(h, shape.mlp, out),
+        )
         self.norm_in, self.norm_mid = nn.Parameter(torch.ones(n, h)), nn.Parameter(torch.ones(n, h))
         self.q_norm, self.k_norm = (
             nn.Parameter(torch.ones(n, shape.head_dim)),
@@ -98,7 +117,9 @@ class PocketModel(nn.Module):
         )
         self.norm = nn.Parameter(torch.ones(h))
 
-    def forward(self, ids: Tensor, positions: Tensor, mask: Tensor, compiled: bool = True) -> Tensor:
+    def forward(
+        self, ids: Tensor, positions: Tensor, mask: Tensor, compiled: bool = True
+    ) -> Tensor:
         """Final hidden states, (rows, length, hidden). ids and positions: (rows, length)."""
         half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
         angles = positions[..., None] * self.shape.rope_theta**-half
@@ -117,9 +138,10 @@ class PocketModel(nn.Module):
     def grow(self, layers: int) -> Self:
         """A deeper model that computes nearly the same.
 
-        Each layer but the first becomes several copies, whose output matrices are divided by their number, like smaller
-        steps of one integration. So every layer contributes from the start; new layers that began at zero stayed
-        near zero. The first layer, which turns embeddings into features, is not copied.
+        Each layer but the first becomes several copies, whose output matrices are divided by their
+        number, like smaller steps of one integration. So every layer contributes from the start;
+        new layers that began at zero stayed near zero. The first layer, which turns embeddings into
+        features, is not copied.
         """
         deep = type(self)(replace(self.shape, layers=layers))
         old, new = self.shape.layers - 1, layers - 1
@@ -168,7 +190,9 @@ class PocketModel(nn.Module):
         model.embed.copy_(state["model.embed_tokens.weight"])
         model.norm.copy_(state["model.norm.weight"])
         for name, hf_name in HF_NAMES.items():
-            layers = [state[f"model.layers.{i}.{hf_name}.weight"] for i in range(model.shape.layers)]
+            layers = [
+                state[f"model.layers.{i}.{hf_name}.weight"] for i in range(model.shape.layers)
+            ]
             getattr(model, name).copy_(torch.stack(layers))
         return model
 

@@ -11,7 +11,11 @@ from tools.pocket.model import MATRICES, PocketModel
 
 MUON_RATE, ADAM_RATE = 0.02, 3e-3
 MOMENTUM, DECAY = 0.95, 0.01
-NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)  # Keller Jordan's quintic; five rounds bring singular values near one
+NEWTON_SCHULZ = (
+    3.4445,
+    -4.7750,
+    2.0315,
+)  # Keller Jordan's quintic; five rounds bring singular values near one
 
 
 def orthogonalise(stack: Tensor, rounds: int = 5) -> Tensor:
@@ -28,7 +32,9 @@ def orthogonalise(stack: Tensor, rounds: int = 5) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """Momentum whose update is orthogonalised; parameters are stacks of matrices (layers, out, in)."""
+    """Momentum whose update is orthogonalised; parameters are stacks of matrices
+    (layers, out, in).
+    """
 
     def __init__(self, parameters: list[Tensor], lr: float) -> None:
         super().__init__(parameters, {"lr": lr})
@@ -51,7 +57,10 @@ class Optimizer:
         named = dict(model.named_parameters())
         self.muon = Muon([named[n] for n in MATRICES], MUON_RATE)
         self.adam = torch.optim.AdamW(
-            [p for n, p in named.items() if n not in MATRICES], ADAM_RATE, betas=(0.9, 0.95), weight_decay=0.0
+            [p for n, p in named.items() if n not in MATRICES],
+            ADAM_RATE,
+            betas=(0.9, 0.95),
+            weight_decay=0.0,
         )
 
     def step(self, rate: float) -> None:

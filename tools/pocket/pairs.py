@@ -1,4 +1,6 @@
-"""Labelled pairs of steps for the judge: same meaning in two wordings, or one of many kinds of near miss."""
+"""Labelled pairs of steps for the judge: same meaning in two wordings, or one of many kinds of near
+miss.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ NEIGHBOURS = (-3, -2, -1, 1, 2, 3)
 
 
 def near(rng: Random, number: int) -> int:
-    """A positive number easily mistaken for ``number``: close by, ten off, a digit changed or digits reversed."""
+    """A positive number easily mistaken for ``number``: close by, ten off, a digit changed or
+    digits reversed.
+    """
     digits = str(number)
     while True:
         way = rng.random()
@@ -53,7 +57,12 @@ def near(rng: Random, number: int) -> int:
 def _other_operator(rng: Random, o: Operation) -> Operation:
     kind = rng.choice([k for k in STEPS if OPERATORS[k] != o.operator])
     names = rng.sample(NAMES, 2)
-    words = {"who": names[0], "other": names[1], "thing": rng.choice(THINGS), "box": "boxes"} | o.words
+    words = {
+        "who": names[0],
+        "other": names[1],
+        "thing": rng.choice(THINGS),
+        "box": "boxes",
+    } | o.words
     result = o.result if rng.random() < 0.3 else max(0, compute(OPERATORS[kind], o.a, o.b))
     return Operation(kind, o.a, o.b, result, words)
 
@@ -63,23 +72,36 @@ def _garble(rng: Random, text: str) -> str:
     if way < 0.2:
         return ""
     if way < 0.6:  # cut before the equation is complete
-        return text[: rng.randrange(max(1, text.find("=")))] if "=" in text else text[: rng.randrange(len(text) // 2)]
+        return (
+            text[: rng.randrange(max(1, text.find("=")))]
+            if "=" in text
+            else text[: rng.randrange(len(text) // 2)]
+        )
     words = [w for w in text.split() if not any(c.isdigit() for c in w)]
     rng.shuffle(words)
     return " ".join(words)
 
 
 def _miss(rng: Random, problem: Problem, o: Operation, first: bool) -> str:
-    """The text of a step that resembles ``o`` and does not mean the same (the label is checked by the caller)."""
+    """The text of a step that resembles ``o`` and does not mean the same (the label is checked by
+    the caller).
+    """
     way = rng.choices(list(MISSES), list(MISSES.values()))[0]
     if way == "result":
         o = with_numbers(o, o.a, o.b, near(rng, o.result))
     elif way == "operand":  # one operand wrong, the result computed from it or not
         a, b = (near(rng, o.a), o.b) if rng.random() < 0.5 else (o.a, near(rng, o.b))
-        o = with_numbers(o, a, b, max(0, compute(o.operator, a, b)) if rng.random() < 0.6 else o.result)
+        o = with_numbers(
+            o, a, b, max(0, compute(o.operator, a, b)) if rng.random() < 0.6 else o.result
+        )
     elif way == "both":  # both operands wrong, the result kept
         a = near(rng, o.a)
-        o = with_numbers(o, a, max(1, compute("-", o.result, a)) if o.operator == "+" else near(rng, o.b), o.result)
+        o = with_numbers(
+            o,
+            a,
+            max(1, compute("-", o.result, a)) if o.operator == "+" else near(rng, o.b),
+            o.result,
+        )
     elif way == "swap" and o.operator in "-/":
         o = with_numbers(o, o.b, o.a, o.result)
     elif way == "operator":
@@ -107,7 +129,9 @@ def _answer_pair(rng: Random, problem: Problem) -> tuple[str, str]:
 
 
 def make_pair(rng: Random, held_out: bool = False) -> tuple[str, str, bool]:
-    """Two steps and whether they mean the same; about half do. Order is random: nothing depends on who wrote which."""
+    """Two steps and whether they mean the same; about half do. Order is random: nothing depends on
+    who wrote which.
+    """
     problem = make_problem(rng)
     while problem.held_out != held_out:
         problem = make_problem(rng)
@@ -121,7 +145,9 @@ def make_pair(rng: Random, held_out: bool = False) -> tuple[str, str, bool]:
         first = o.render(rng, first=index == 0)
         if rng.random() < 0.5:
             swapped = o.operator in "+*" and rng.random() < 0.1
-            second = (with_numbers(o, o.b, o.a, o.result) if swapped else o).render(rng, first=index == 0)
+            second = (with_numbers(o, o.b, o.a, o.result) if swapped else o).render(
+                rng, first=index == 0
+            )
         else:
             second = _miss(rng, problem, o, first=index == 0)
     if rng.random() < 0.5:

@@ -1,8 +1,9 @@
 """Synthetic word problems with known steps.
 
-A problem is a question, the operations that solve it in order, and the answer. A solution words each operation as one
-step, chosen among several wordings, and ends with a ``\\boxed{N}`` step; steps are joined by a blank line and nothing
-follows the last one. Two solvers that agree on every step therefore seldom write the same text.
+A problem is a question, the operations that solve it in order, and the answer. A solution words
+each operation as one step, chosen among several wordings, and ends with a ``\\boxed{N}`` step;
+steps are joined by a blank line and nothing follows the last one. Two solvers that agree on every
+step therefore seldom write the same text.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Operation:
     def render(self, rng: Random, first: bool = False) -> str:
         """The step's text in a random wording, with no delimiter."""
         equation = f"{self.a} {self.operator} {self.b} = {self.result}"
-        text = rng.choice(STEPS[self.kind]).format(e=equation, a=self.a, b=self.b, c=self.result, **self.words)
+        text = rng.choice(STEPS[self.kind]).format(
+            e=equation, a=self.a, b=self.b, c=self.result, **self.words
+        )
         lead = rng.choice(FIRST_LEADS if first else LEADS)
         if lead and text.split()[0] not in NAMES:
             text = text[0].lower() + text[1:]
@@ -73,9 +76,13 @@ class Problem:
     def held_out(self) -> bool:
         """Whether this structure is kept for evaluation.
 
-        It depends on the structure alone, so the same numbers with other names or wordings are on the same side.
+        It depends on the structure alone, so the same numbers with other names or wordings are on
+        the same side.
         """
-        return int.from_bytes(hashlib.sha256(self.structure.encode()).digest()[:8]) % HELD_OUT_PART == 0
+        return (
+            int.from_bytes(hashlib.sha256(self.structure.encode()).digest()[:8]) % HELD_OUT_PART
+            == 0
+        )
 
     def solution(self, rng: Random) -> list[str]:
         """The steps of one solution, in random wordings, the boxed answer last."""
@@ -92,12 +99,18 @@ def make_problem(rng: Random, low: int = MIN_OPERATIONS, high: int = MAX_OPERATI
     """A random problem of ``low`` to ``high`` operations."""
     family = rng.choice(list(FAMILIES))
     sentences, raw = FAMILIES[family](rng, rng.randint(low, high))
-    operations = tuple(Operation(kind, a, b, compute(OPERATORS[kind], a, b), words) for kind, a, b, words in raw)
+    operations = tuple(
+        Operation(kind, a, b, compute(OPERATORS[kind], a, b), words) for kind, a, b, words in raw
+    )
     return Problem(" ".join(sentences), family, operations)
 
 
-def problems(seed: int, held_out: bool, low: int = MIN_OPERATIONS, high: int = MAX_OPERATIONS) -> Iterator[Problem]:
-    """An endless stream of problems of one side of the split; held-out structures never repeat within a stream."""
+def problems(
+    seed: int, held_out: bool, low: int = MIN_OPERATIONS, high: int = MAX_OPERATIONS
+) -> Iterator[Problem]:
+    """An endless stream of problems of one side of the split; held-out structures never repeat
+    within a stream.
+    """
     rng, seen = Random(seed), set[str]()
     while True:
         problem = make_problem(rng, low, high)

@@ -1,7 +1,8 @@
-"""Documents of the models that think: the steps inside ``<think>``, then the conclusion: an answer, a call of the one
-tool, or an object in JSON.
+"""Documents of the models that think: the steps inside ``<think>``, then the conclusion: an answer,
+a call of the one tool, or an object in JSON.
 
-Training continues from the shipped models, whose tokenizer has all characters of these forms, mostly as single tokens.
+Training continues from the shipped models, whose tokenizer has all characters of these forms,
+mostly as single tokens.
 """
 
 from __future__ import annotations
@@ -40,18 +41,21 @@ FORMS = {"answer": 30, "call": 35, "result": 15, "json": 12, "plain": 8}
 THINKING_TEMPLATE = (
     "{% if tools %}{{ '<|im_start|>system\\nTools:' }}"
     "{% for tool in tools %}{% set f = tool.function if tool.function is defined else tool %}"
-    "{{ ' ' + f.name + '(' + (f.parameters.properties | default({}) | join(', ')) + ')' }}{% endfor %}"
+    "{{ ' ' + f.name + '(' + (f.parameters.properties | default({}) | join(', ')) + ')' }}{% "
+    "endfor %}"
     "{{ '<|im_end|>\\n' }}{% endif %}"
     "{% for message in messages %}"
     "{{ '<|im_start|>' + message.role + '\\n' + (message.content or '') }}"
     "{% for call in message.tool_calls or [] %}"
     '{{ \'<tool_call>\\n{"name": "\' + call.function.name + \'", "arguments": \' }}'
-    "{{ call.function.arguments if call.function.arguments is string else call.function.arguments | tojson }}"
+    "{{ call.function.arguments if call.function.arguments is string else "
+    "call.function.arguments | tojson }}"
     "{{ '}\\n</tool_call>' }}"
     "{% endfor %}{{ '<|im_end|>\\n' }}"
     "{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}"
-    "{% if not (enable_thinking is defined and enable_thinking is false) %}{{ '<think>\\n' }}{% endif %}{% endif %}"
+    "{% if not (enable_thinking is defined and enable_thinking is false) %}{{ '<think>\\n' "
+    "}}{% endif %}{% endif %}"
 )
 
 
@@ -75,7 +79,8 @@ def parts(problem: Problem, form: str, rng: Random) -> tuple[str, str, str]:
     """Of one document: the prompt, the thinking up to ``</think>``, and what follows it.
 
     Args:
-        form: one of ``FORMS``; ``result`` is the turn after a call, with what the tool said; ``plain`` does not think.
+        form: one of ``FORMS``; ``result`` is the turn after a call, with what the tool said;
+            ``plain`` does not think.
     """
     if form == "plain":
         return chat(problem.question), DELIMITER.join(problem.solution(rng)), ""
@@ -85,14 +90,25 @@ def parts(problem: Problem, form: str, rng: Random) -> tuple[str, str, str]:
     answer = DELIMITER + render_answer(problem.answer, rng)
     if form == "result":
         said = _turn("assistant", call(problem)) + _turn("tool", str(problem.answer))
-        return tools + question + said + begun, f"The result is {problem.answer}.{THINK_END}", answer
+        return (
+            tools + question + said + begun,
+            f"The result is {problem.answer}.{THINK_END}",
+            answer,
+        )
     thought = DELIMITER.join(problem.solution(rng)[:-1]) + THINK_END
-    follows = {"answer": answer, "call": DELIMITER + call(problem), "json": f'{{"answer": {problem.answer}}}'}
+    follows = {
+        "answer": answer,
+        "call": DELIMITER + call(problem),
+        "json": f'{{"answer": {problem.answer}}}',
+    }
     return tools + question + begun, thought, follows[form]
 
 
-def thoughts(tokenizer: PreTrainedTokenizerFast, rng: Random, forms: Mapping[str, int] = FORMS) -> list[Document]:
-    """Problems with the thinking and a conclusion; loss on these two only, and more on the conclusion.
+def thoughts(
+    tokenizer: PreTrainedTokenizerFast, rng: Random, forms: Mapping[str, int] = FORMS
+) -> list[Document]:
+    """Problems with the thinking and a conclusion; loss on these two only, and more on the
+    conclusion.
 
     The two are encoded separately, because a grammar begins between them.
     """
@@ -101,7 +117,10 @@ def thoughts(tokenizer: PreTrainedTokenizerFast, rng: Random, forms: Mapping[str
         problem = make_problem(rng)
         if not problem.held_out:
             chosen.append(parts(problem, rng.choices(list(forms), list(forms.values()))[0], rng))
-    return [_document(*ids) for ids in zip(*(encode(tokenizer, column) for column in _columns(chosen)), strict=True)]
+    return [
+        _document(*ids)
+        for ids in zip(*(encode(tokenizer, column) for column in _columns(chosen)), strict=True)
+    ]
 
 
 def _columns(chosen: Sequence[tuple[str, str, str]]) -> tuple[list[str], list[str], list[str]]:
@@ -109,4 +128,6 @@ def _columns(chosen: Sequence[tuple[str, str, str]]) -> tuple[list[str], list[st
 
 
 def _document(prompt: list[int], thought: list[int], conclusion: list[int]) -> Document:
-    return Document(prompt + thought + conclusion, [0.0] * len(prompt) + [1.0] * len(thought + conclusion))
+    return Document(
+        prompt + thought + conclusion, [0.0] * len(prompt) + [1.0] * len(thought + conclusion)
+    )

@@ -1,7 +1,7 @@
 """The tokenizer that the pocket models share: byte-level BPE trained on the synthetic problems.
 
-A digit is one token together with the space before it, a blank line is exactly one token, and after ``[`` the words
-``aligned`` and ``unaligned`` are one ordinary token each.
+A digit is one token together with the space before it, a blank line is exactly one token, and after
+``[`` the words ``aligned`` and ``unaligned`` are one ordinary token each.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ CHAT_TEMPLATE = (
 
 
 def chat(user: str, system: str = "") -> str:
-    """The prompt that the chat template renders for one user message; kept equal to it by a test."""
+    """The prompt that the chat template renders for one user message; kept equal to it
+    by a test.
+    """
     head = f"{START}system\n{system}{END}\n" if system else ""
     return f"{head}{START}user\n{user}{END}\n{START}assistant\n"
 
@@ -47,7 +49,10 @@ def judge_prompt(target_step: str, draft_step: str) -> str:
 
 def encode(tokenizer: PreTrainedTokenizerFast, texts: Sequence[str]) -> list[list[int]]:
     """Token ids of several texts; special tokens written in them are honoured, none is added."""
-    return [e.ids for e in tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)]
+    return [
+        e.ids
+        for e in tokenizer.backend_tokenizer.encode_batch(list(texts), add_special_tokens=False)
+    ]
 
 
 def _corpus(seed: int) -> Iterator[str]:

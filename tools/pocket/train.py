@@ -1,7 +1,9 @@
-"""Train the pocket models from nothing: ``make pocket``, or ``python -m tools.pocket.train --role all --out DIR``.
+"""Train the pocket models from nothing: ``make pocket``, or ``python -m tools.pocket.train --role
+all --out DIR``.
 
-Stopped at any moment, the same command goes on from the last checkpoint. Finished models lie in ``DIR/ROLE`` in Hugging
-Face format. Judge training ends with pairs sampled from the finished target and draft.
+Stopped at any moment, the same command goes on from the last checkpoint. Finished models lie in
+``DIR/ROLE`` in Hugging Face format. Judge training ends with pairs sampled from the finished target
+and draft.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from tools.pocket.tokenizer import train_tokenizer
 log = logging.getLogger(__name__)
 CHECKPOINT_SECONDS = 120
 OUT = Path("build/pocket")
-REAL_PROBLEMS = 500  # problems of the training side on which target and draft are sampled for the judge
+REAL_PROBLEMS = (
+    500  # problems of the training side on which target and draft are sampled for the judge
+)
 
 
 class Trainer:
@@ -40,7 +44,11 @@ class Trainer:
         self.role, self.out, self.seed = role, out, seed
         self.recipe = RECIPES[role]
         base = self.recipe.base
-        self.tokenizer = PreTrainedTokenizerFast.from_pretrained(weights(base)) if base else shared_tokenizer(out, seed)
+        self.tokenizer = (
+            PreTrainedTokenizerFast.from_pretrained(weights(base))
+            if base
+            else shared_tokenizer(out, seed)
+        )
         self.pool = self.tokens = self.steps_in_stage = self.stage = 0
         self.seconds, self.curve = 0.0, list[dict[str, float]]()
         self.real: list[Pair] = []
@@ -49,7 +57,9 @@ class Trainer:
             self.tokenizer.chat_template = THINKING_TEMPLATE
             self.model = PocketModel.of_hf(weights(self.recipe.base))
         else:
-            self.model = PocketModel(Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer)))
+            self.model = PocketModel(
+                Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer))
+            )
         self.optimizer = Optimizer(self.model)
         self.checkpoint = out / f"{role}.pt"
         if self.checkpoint.exists():
@@ -67,7 +77,8 @@ class Trainer:
     def save(self) -> None:
         """Write the checkpoint; a crash while writing leaves the previous one."""
         state = {
-            name: getattr(self, name) for name in ("pool", "tokens", "steps_in_stage", "stage", "seconds", "curve")
+            name: getattr(self, name)
+            for name in ("pool", "tokens", "steps_in_stage", "stage", "seconds", "curve")
         }
         state |= {
             "shape": vars(self.model.shape),
@@ -125,7 +136,9 @@ class Trainer:
             self.pool += 1
             self.seconds = before + time.monotonic() - started
             loss, right = (sum(column) / len(figures) for column in zip(*figures, strict=True))
-            self.curve.append({"tokens": self.tokens, "loss": round(loss, 4), "right": round(right, 4)})
+            self.curve.append(
+                {"tokens": self.tokens, "loss": round(loss, 4), "right": round(right, 4)}
+            )
             log.info(
                 "%s %d layers: %.2f M of %.1f M tokens, loss %.4f, right %.4f, %.0f tokens/s",
                 self.role, self.model.shape.layers, self.tokens / 1e6, self.recipe.tokens / 1e6, loss, right,
@@ -158,23 +171,35 @@ def shared_tokenizer(out: Path, seed: int) -> PreTrainedTokenizerFast:
 
 
 def load_real_pairs(out: Path, seed: int) -> list[Pair]:
-    """Labelled pairs of steps sampled from the finished target and draft in ``out``; kept in a file."""
+    """Labelled pairs of steps sampled from the finished target and draft in ``out``; kept in a
+    file.
+    """
     file = out / "pairs.json"
     if not file.exists():
-        missing = [role for role in ("target", "draft") if not (out / role / "model.safetensors").exists()]
+        missing = [
+            role for role in ("target", "draft") if not (out / role / "model.safetensors").exists()
+        ]
         if missing:
-            raise click.ClickException(f"the judge's last stage needs the trained {' and '.join(missing)} in {out}")
+            raise click.ClickException(
+                f"the judge's last stage needs the trained {' and '.join(missing)} in {out}"
+            )
         pairs = real_pairs(out / "target", out / "draft", REAL_PROBLEMS, seed)
         file.write_text(json.dumps(pairs))
     return [(first, second, same) for first, second, same in json.loads(file.read_text())]
 
 
 @click.command()
-@click.option("--role", type=click.Choice((*MODELS, "all")), required=True, help="Which model to train.")
-@click.option("--out", type=click.Path(path_type=Path), default=OUT, help="Folder for models and checkpoints.")
+@click.option(
+    "--role", type=click.Choice((*MODELS, "all")), required=True, help="Which model to train."
+)
+@click.option(
+    "--out", type=click.Path(path_type=Path), default=OUT, help="Folder for models and checkpoints."
+)
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--threads", type=int, default=1, show_default=True, help="Threads of PyTorch.")
-@click.option("--export-only", is_flag=True, help="Export the last checkpoint as it is; do not train.")
+@click.option(
+    "--export-only", is_flag=True, help="Export the last checkpoint as it is; do not train."
+)
 def main(role: str, out: Path, seed: int, threads: int, export_only: bool) -> None:
     """Train pocket models; resumes from checkpoints in OUT."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s")

@@ -1,8 +1,9 @@
-"""Words of the synthetic problems: names, nouns, sentences of questions, six to eight wordings for every kind of step.
+"""Words of the synthetic problems: names, nouns, sentences of questions, six to eight wordings for
+every kind of step.
 
-In a step template ``{e}`` is the equation ``a op b = c``; ``{a}``, ``{b}`` and ``{c}`` are its numbers; ``{who}``,
-``{other}``, ``{thing}`` and ``{box}`` are words of the problem. Every step template holds ``{e}`` exactly once, so that
-the meaning of a step can be read back from its text.
+In a step template ``{e}`` is the equation ``a op b = c``; ``{a}``, ``{b}`` and ``{c}`` are its
+numbers; ``{who}``, ``{other}``, ``{thing}`` and ``{box}`` are words of the problem. Every step
+template holds ``{e}`` exactly once, so that the meaning of a step can be read back from its text.
 """
 
 from __future__ import annotations
@@ -34,19 +35,36 @@ OPERATORS: Final = {
 #: sentence of a question -> its wordings
 SENTENCES: Final[dict[str, tuple[str, ...]]] = {
     "start": ("{who} has {x} {thing}.", "{who} starts with {x} {thing}."),
-    "gain": ("{who} buys {b} more {thing}.", "{other} gives {who} {b} {thing}.", "Then {who} finds {b} {thing}."),
-    "lose": ("{who} gives {b} {thing} to {other}.", "{who} loses {b} {thing}.", "Then {who} sells {b} of the {thing}."),
+    "gain": (
+        "{who} buys {b} more {thing}.",
+        "{other} gives {who} {b} {thing}.",
+        "Then {who} finds {b} {thing}.",
+    ),
+    "lose": (
+        "{who} gives {b} {thing} to {other}.",
+        "{who} loses {b} {thing}.",
+        "Then {who} sells {b} of the {thing}.",
+    ),
     "grow": ("{who} trades and now has {b} times as many {thing}.",),
-    "pack": ("{who} buys {a} {box} with {b} {thing} each.", "{other} brings {a} {box} with {b} {thing} each."),
+    "pack": (
+        "{who} buys {a} {box} with {b} {thing} each.",
+        "{other} brings {a} {box} with {b} {thing} each.",
+    ),
     "share": ("{who} shares the {thing} equally among {b} friends.",),
-    "how many now": ("How many {thing} does {who} have now?", "How many {thing} does {who} have at the end?"),
+    "how many now": (
+        "How many {thing} does {who} have now?",
+        "How many {thing} does {who} have at the end?",
+    ),
     "how many each": ("How many {thing} does each friend get?",),
     "first": ("{who} has {x} {thing}.",),
     "more": ("{who} has {b} more {thing} than {other}.",),
     "fewer": ("{who} has {b} fewer {thing} than {other}.",),
     "times": ("{who} has {b} times as many {thing} as {other}.",),
     "how many": ("How many {thing} does {who} have?",),
-    "how many together": ("How many {thing} do {list} have together?", "How many {thing} do {list} have in total?"),
+    "how many together": (
+        "How many {thing} do {list} have together?",
+        "How many {thing} do {list} have in total?",
+    ),
     "costs": ("{Thing} cost {price} dollars each.",),
     "buys": ("{who} buys {list}.", "{who} orders {list}."),
     "had": ("{who} had {x} dollars.",),

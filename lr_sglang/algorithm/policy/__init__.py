@@ -1,4 +1,5 @@
-"""How far to look ahead: limits on requests in flight, the choice of branches, and statistics from verdicts.
+"""How far to look ahead: limits on requests in flight, the choice of branches, and statistics from
+verdicts.
 
 ``docs/policies.md`` describes the purpose and the measured effect of each option.
 """
@@ -38,11 +39,18 @@ def experience_for(look: Lookahead) -> RunStatistics:
     Raises:
         ConfigError: the calibration file cannot be read.
     """
-    return RunStatistics(calibration=Calibration.read(look.calibration)) if look.calibration else RunStatistics()
+    return (
+        RunStatistics(calibration=Calibration.read(look.calibration))
+        if look.calibration
+        else RunStatistics()
+    )
 
 
 def make(
-    look: Lookahead, tree: StepTree, experience: RunStatistics, clock: Callable[[], float] = time.monotonic
+    look: Lookahead,
+    tree: StepTree,
+    experience: RunStatistics,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Policy:
     """The policy of one answer.
 

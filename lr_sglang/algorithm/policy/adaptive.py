@@ -1,4 +1,6 @@
-"""The adaptive policy: depth and width follow measurements; lookahead stops where it gives no speed-up."""
+"""The adaptive policy: depth and width follow measurements; lookahead stops where it gives no
+speed-up.
+"""
 
 from __future__ import annotations
 
@@ -13,41 +15,52 @@ from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import Branch, Node, StepTree
 
-# Where lookahead gives no speed-up, one step in PROBE is drafted all the same, to detect when it would. One in
-# DEEP_PROBE of these probes has depth 2, to measure the cost of more branches.
+# Where lookahead gives no speed-up, one step in PROBE is drafted all the same, to detect when it
+# would. One in DEEP_PROBE of these probes has depth 2, to measure the cost of more branches.
 PROBE, DEEP_PROBE = 24, 4
-# Number of steps at the start of a run that are drafted even against the forecast, to measure their acceptance.
+# Number of steps at the start of a run that are drafted even against the forecast, to measure their
+# acceptance.
 FIRST = 8
 # The minimum forecast speed-up for looking ahead before a step of the target has been measured.
 FIRST_GAIN = 1.15
 # The highest acceptance rate that is assumed possible.
 HOPED = 0.95
-# Steps that the target alone writes in one generation: one request for each would cost a fifth of the speed.
+# Steps that the target alone writes in one generation: one request for each would cost a fifth of
+# the speed.
 RUN = 8.0
-# Without any measurement, also at start: BLIND is chosen for up to FEW concurrent answers, ALONE for more.
+# Without any measurement, also at start: BLIND is chosen for up to FEW concurrent answers, ALONE
+# for more.
 BLIND, FEW, ALONE = Choice(4, 1, 0.0), 8, Choice(0, 1, 0.0)
 
 
 class Adaptive(Policy):
-    """The fixed policy with a depth and a width that are chosen at every step, up to those in the settings.
+    """The fixed policy with a depth and a width that are chosen at every step, up to those in the
+    settings.
 
-    A forecast chooses them; ``Turns`` then measures whether looking ahead is faster than the target alone.
+    A forecast chooses them; ``Turns`` then measures whether looking ahead is faster than the target
+    alone.
     """
 
     def __init__(
-        self, look: Lookahead, tree: StepTree, experience: RunStatistics, clock: Callable[[], float] = lambda: 0.0
+        self,
+        look: Lookahead,
+        tree: StepTree,
+        experience: RunStatistics,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         super().__init__(look, tree, experience, clock)
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
         self.choice = ALONE
-        # The current turn with its number, the turn in which each branch began, and the time of the last decided step.
+        # The current turn with its number, the turn in which each branch began, and the time of the
+        # last decided step.
         self._turn: tuple[Turns, int] | None = None
         self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
         self._at = 0.0
 
     def __enter__(self) -> Adaptive:
-        # counted on from the last answer, which may be short; answers that begin together probe at different steps
+        # counted on from the last answer, which may be short; answers that begin together probe at
+        # different steps
         self._since = (self.experience.since + self.experience.answers * 7) % PROBE
         self._probes = self.experience.answers
         self.experience.answers += 1
@@ -85,8 +98,17 @@ class Adaptive(Policy):
     def decided(self, node: Node) -> None:
         super().decided(node)
         # Of several steps in one generation, only the first refers to the branch.
-        now, turn = self.clock(), self._turns.pop(node.expanding, None) if node.expanding else self._turn
-        if turn and turn == self._turn and turn[0].number == turn[1] and node.chosen and node.chosen.step:
+        now, turn = (
+            self.clock(),
+            self._turns.pop(node.expanding, None) if node.expanding else self._turn,
+        )
+        if (
+            turn
+            and turn == self._turn
+            and turn[0].number == turn[1]
+            and node.chosen
+            and node.chosen.step
+        ):
             base, more = self.experience.load("target").line()
             answers = self.experience.answers
             expected = 1 / (base + more * answers)
@@ -106,7 +128,8 @@ class Adaptive(Policy):
         mark = self._open.pop(branch, None)
         few = 2 * (self.experience.tokens.value or TYPICAL)
         if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
-            tokens = 0  # its time includes the prompt's prefill: the costs measured at start are used instead
+            # its time includes the prompt's prefill: the costs measured at start are used instead
+            tokens = 0
         if mark is not None:
             alone = self.experience.answers if tokens >= few else 0
             self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
@@ -134,14 +157,18 @@ class Adaptive(Policy):
             self.choice = Choice(2 if deep else 1, 1, 0.0)
 
     def _explores(self) -> bool:
-        """Whether this answer drafts the first steps of a run; one answer alone does, if request costs are known."""
+        """Whether this answer drafts the first steps of a run; one answer alone does, if request
+        costs are known.
+        """
         known = self.experience
         if known.load("target").costs and known.explorer is None:
             known.explorer = self
         return known.probes < FIRST and known.explorer in (None, self)
 
     def _cannot_pay(self, conditions: Conditions | None) -> bool:
-        """Whether looking ahead would not pay even with a draft that costs no time and is nearly always accepted."""
+        """Whether looking ahead would not pay even with a draft that costs no time and is nearly
+        always accepted.
+        """
         if conditions is None:
             return False
         free = Runtime(0.0, 0.0)

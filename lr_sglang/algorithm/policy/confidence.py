@@ -11,14 +11,17 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
-# ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut step.
+# ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut
+# step.
 NO_COMPARISON = ("late", "draft", "guard")
 _ROUNDS = 25
 Sample = tuple[float, bool]
 
 
 def confidence(meta: Mapping[str, Any], tokens: int) -> float | None:
-    """The mean log-probability of a step's tokens, from a reply's meta_info; None if it has none."""
+    """The mean log-probability of a step's tokens, from a reply's meta_info; None if it
+    has none.
+    """
     try:
         found = [float(entry[0]) for entry in meta["output_token_logprobs"][:tokens]]
     except (KeyError, TypeError, ValueError, IndexError):
@@ -31,7 +34,8 @@ class Calibration:
     """The probability that a drafted step is accepted: a logistic curve over its confidence.
 
     Attributes:
-        centre: the mean confidence; ``level`` is the log-odds there, ``slope`` their change per unit of confidence.
+        centre: the mean confidence; ``level`` is the log-odds there, ``slope`` their change per
+            unit of confidence.
         samples: number of verdicts that it was fitted to.
     """
 
@@ -59,7 +63,9 @@ class Calibration:
         except OSError as error:
             raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(f"{path}: no calibration of the draft's confidence ({error!r})", hint=hint) from error
+            raise ConfigError(
+                f"{path}: no calibration of the draft's confidence ({error!r})", hint=hint
+            ) from error
         if not all(map(math.isfinite, (level, slope, centre))):
             raise ConfigError(f"{path}: a calibration that is not finite", hint=hint)
         return found
@@ -101,6 +107,11 @@ def pairs_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
     for record in records:
         for step in record["steps"]:
             for sure, verdict in zip(step.get("confidences") or (), step["verdicts"], strict=False):
-                if sure is None or verdict is None or verdict["failed"] or verdict["by"] in NO_COMPARISON:
+                if (
+                    sure is None
+                    or verdict is None
+                    or verdict["failed"]
+                    or verdict["by"] in NO_COMPARISON
+                ):
                     continue
                 yield sure, verdict["accepted"]

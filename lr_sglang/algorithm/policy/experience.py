@@ -1,4 +1,6 @@
-"""Statistics shared by the answers of a run: acceptance of drafts, durations, load of the runtimes."""
+"""Statistics shared by the answers of a run: acceptance of drafts, durations, load of
+the runtimes.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +20,12 @@ MEMORY = 400
 PRIOR = 2.0
 # Tokens of a step, and c1, that are assumed before the first step.
 TYPICAL, TYPICAL_C1 = 20.0, 0.1
-# Further versions of a step have the acceptance rate of the first as their prior, with the weight of 16 verdicts: a
-# low prior would never be corrected, because versions that are not drafted are not measured.
+# Further versions of a step have the acceptance rate of the first as their prior, with the weight
+# of 16 verdicts: a low prior would never be corrected, because versions that are not drafted are
+# not measured.
 SECOND = 16.0
-# The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16 verdicts.
+# The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
+# verdicts.
 COMMON = 16.0
 _REFIT = 16  # new verdicts between two fits of the calibration
 # Number of verdicts after which a run replaces the calibration from a file by its own.
@@ -64,10 +68,12 @@ class RunStatistics:
 
     Attributes:
         answers: number of concurrent answers.
-        first: acceptance of the first draft of a step; ``others``: of further drafts where the first was rejected.
+        first: acceptance of the first draft of a step; ``others``: of further drafts where the
+            first was rejected.
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
         calibration: of the draft's confidence; at first that of an earlier run, if there is one.
-        probes: steps that were drafted only to learn from them; ``explorer`` is the answer that drafts the first ones.
+        probes: steps that were drafted only to learn from them; ``explorer`` is the answer that
+            drafts the first ones.
         since: steps since the last of them, when an answer last ended.
         measured: whether the costs of requests were measured at start, or are being measured.
     """
@@ -96,15 +102,21 @@ class RunStatistics:
         return self._loads.setdefault(role, Load())
 
     def turns(self, answers: int) -> Turns:
-        """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one object each."""
+        """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one
+        object each.
+        """
         return self._turns.setdefault(answers.bit_length(), Turns())
 
     def alpha(self, own: Share) -> float:
-        """Expected acceptance of a step's first draft, in an answer whose own verdicts are ``own``."""
+        """Expected acceptance of a step's first draft, in an answer whose own verdicts
+        are ``own``.
+        """
         return own.rate(self.first.rate(0.5, PRIOR), COMMON)
 
     def conditions(self, schedule: Schedule, own: Share) -> Conditions | None:
-        """What a forecast needs, rounded so that small changes alter no choice; None before the first measurement."""
+        """What a forecast needs, rounded so that small changes alter no choice; None before the
+        first measurement.
+        """
         tokens = max(1.0, self.tokens.value or TYPICAL)
         target, draft = (self.load(role).runtime(tokens) for role in ("target", "draft"))
         if target and not draft and self.load("target").costs:

@@ -1,4 +1,6 @@
-"""The fixed policy, which is the default: constant depth and width, and the gate if ``--gate`` is set."""
+"""The fixed policy, which is the default: constant depth and width, and the gate if ``--gate`` is
+set.
+"""
 
 from __future__ import annotations
 
@@ -11,16 +13,17 @@ from lr_sglang.steps.tree import Branch, Node, StepTree
 
 # The gate opens for every branch until the calibration has this number of verdicts.
 LEARNS = 16
-# The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and a target branch
-# can begin at once if its draft is there.
+# The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and a
+# target branch can begin at once if its draft is there.
 DRAFTS = 0.25
 
 
 class Policy:
     """Decides which nodes of one answer's tree get branches, and learns from the verdicts.
 
-    The gate delays a branch that is unlikely to be needed. The probability that it is needed is the product, over the
-    undecided steps before it, of their acceptance probabilities: the draft's confidence, calibrated by past verdicts.
+    The gate delays a branch that is unlikely to be needed. The probability that it is needed is the
+    product, over the undecided steps before it, of their acceptance probabilities: the draft's
+    confidence, calibrated by past verdicts.
 
     Args:
         look: the settings; depth and width are upper limits.
@@ -29,7 +32,11 @@ class Policy:
     """
 
     def __init__(
-        self, look: Lookahead, tree: StepTree, experience: RunStatistics, clock: Callable[[], float] = lambda: 0.0
+        self,
+        look: Lookahead,
+        tree: StepTree,
+        experience: RunStatistics,
+        clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.look, self.tree, self.experience, self.clock = look, tree, experience, clock
         self.own = Share()
@@ -47,18 +54,27 @@ class Policy:
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
 
     def should_expand(self, node: Node) -> bool:
-        """Whether the target may write the step after ``node`` now; always True at the root. Called repeatedly."""
+        """Whether the target may write the step after ``node`` now; always True at the root. Called
+        repeatedly.
+        """
         return self._likely(node, self.look.gate)
 
     def _likely(self, node: Node, enough: float) -> bool:
-        if not self.look.gate or node is self.tree.root or self.experience.calibration.samples < LEARNS:
+        if (
+            not self.look.gate
+            or node is self.tree.root
+            or self.experience.calibration.samples < LEARNS
+        ):
             return True
         chance = self.chance(node)
-        # start when the expected time lost by waiting is at least the expected work that waiting would save
+        # start when the expected time lost by waiting is at least the expected work that waiting
+        # would save
         return chance * self._wait(node) * (1 - enough) >= (1 - chance) * enough
 
     def _wait(self, node: Node) -> float:
-        """Time until the verdict on the least certain step before ``node``, in target steps, at most 1."""
+        """Time until the verdict on the least certain step before ``node``, in target steps, at
+        most 1.
+        """
         before = min(self._undecided(node), key=lambda pair: self._step(pair[1]), default=None)
         if before is None or not self._seconds.value:
             return 1.0
@@ -87,7 +103,9 @@ class Policy:
         return self.experience.alpha(self.own)
 
     def tokens_alone(self) -> int:
-        """Tokens that the target may write in one generation now, because looking ahead does not pay; 0 is none."""
+        """Tokens that the target may write in one generation now, because looking ahead does not
+        pay; 0 is none.
+        """
         return 0
 
     def decided(self, node: Node) -> None:

@@ -1,7 +1,8 @@
-"""Forecast of the speed-up of a depth and a width, by the paper's formulas, under the load that they cause.
+"""Forecast of the speed-up of a depth and a width, by the paper's formulas, under the load that
+they cause.
 
-Times are in seconds. The forecast assumes the same depth and width for all answers, so that no answer gains at the cost
-of the others. ``docs/policies.md`` has the derivation.
+Times are in seconds. The forecast assumes the same depth and width for all answers, so that no
+answer gains at the cost of the others. ``docs/policies.md`` has the derivation.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from lr_sglang.theory.paper import expected_run
 
 # Upper limits of alpha and c1, just below 1, where the formulas have a pole.
 _ALPHA, _C1 = 0.995, 0.99
-# Iterations between concurrent requests and durations; they end when the pace changes by less than this share.
+# Iterations between concurrent requests and durations; they end when the pace changes by less than
+# this share.
 _ROUNDS, _SETTLED = 8, 1e-4
 # The minimum speed-up for looking ahead.
 GAIN = 1.01
@@ -28,8 +30,8 @@ class Runtime:
     """Seconds of a step with n concurrent requests: ``base + more n``.
 
     Attributes:
-        reading: seconds per prefilled drafted step; ``prefill``: seconds of the forward pass that prefills it. All
-            other requests wait for both.
+        reading: seconds per prefilled drafted step; ``prefill``: seconds of the forward pass that
+            prefills it. All other requests wait for both.
     """
 
     base: float
@@ -38,9 +40,12 @@ class Runtime:
     prefill: float = 0.0
 
     def step(self, requests: float, ahead: bool = False) -> float:
-        """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a drafted step."""
+        """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a
+        drafted step.
+        """
         writing, reading = self.base + self.more * max(1.0, requests), requests if ahead else 0.0
-        # requests that arrive during a pass share the next prefill, so at most every other pass is a prefill
+        # requests that arrive during a pass share the next prefill, so at most every other pass is
+        # a prefill
         return writing + self.reading * reading + min(self.prefill * reading, writing)
 
 
@@ -49,7 +54,8 @@ class Conditions:
     """The measurements on which a choice of depth and width is based.
 
     Attributes:
-        alpha: acceptance of a step's first draft; ``others``: of each further draft where the first is rejected.
+        alpha: acceptance of a step's first draft; ``others``: of each further draft where the first
+            is rejected.
         judge: seconds of a verdict.
         answers: number of concurrent answers.
     """
@@ -78,7 +84,9 @@ class Choice:
 
 @lru_cache(maxsize=4096)
 def best(conditions: Conditions, depth: int, width: int, worthwhile: float = GAIN) -> Choice:
-    """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that of depth 0."""
+    """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that
+    of depth 0.
+    """
     plain = Choice(0, 1, 1 / conditions.target.step(conditions.answers))
     found = plain
     for wide in range(1, width + 1):
@@ -109,7 +117,9 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
         c1, judge = conditions.draft.step(draft, ahead=True) / step, conditions.judge / step
         if c1 >= _C1:
             return 0.0  # every draft would be late
-        steps = speedup(conditions.schedule, accepted, c1, depth, judge)  # in the time of a target step
+        steps = speedup(
+            conditions.schedule, accepted, c1, depth, judge
+        )  # in the time of a target step
         written, drafted = branches(conditions.schedule, accepted, c1, judge, depth, width)
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2
@@ -124,9 +134,10 @@ def branches(
 ) -> tuple[float, float]:
     """Time that target and draft spend for a kept step, in target steps.
 
-    async: when a verdict arrives, the branches m steps ahead have run for ``1 + judge - m c1``, or for
-    ``(depth - m) c1`` if they waited for the window to move, once in ``depth`` accepted steps. A rejection drops all
-    ``width ** m`` of them, an acceptance those after other versions. sync: a cycle completes all branches.
+    async: when a verdict arrives, the branches m steps ahead have run for ``1 + judge - m c1``, or
+    for ``(depth - m) c1`` if they waited for the window to move, once in ``depth`` accepted steps.
+    A rejection drops all ``width ** m`` of them, an acceptance those after other versions. sync: a
+    cycle completes all branches.
     """
     if schedule == "sync":
         kept = expected_run(accepted, depth + 1)

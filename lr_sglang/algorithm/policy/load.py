@@ -1,4 +1,6 @@
-"""Seconds per token of a runtime as a linear function of its concurrent requests. No I/O, no clock."""
+"""Seconds per token of a runtime as a linear function of its concurrent requests. No
+I/O, no clock.
+"""
 
 from __future__ import annotations
 
@@ -7,8 +9,9 @@ from dataclasses import dataclass
 from lr_sglang.algorithm.policy.forecast import Runtime, rounded
 from lr_sglang.engine.costs import Costs
 
-# Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small batches. It has the
-# weight of one measurement DOUBT requests away from the mean; if a slowdown was measured at start, MEASURED away.
+# Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small
+# batches. It has the weight of one measurement DOUBT requests away from the mean; if a slowdown was
+# measured at start, MEASURED away.
 SLOWDOWN, DOUBT, MEASURED = 0.01, 2.0, 20.0
 # Effective number of measurements; the weight of older ones decays exponentially.
 MEMORY = 2000.0
@@ -17,7 +20,8 @@ NOTHING = Costs(0.0, 0.0)
 
 @dataclass
 class Load:
-    """Fitted to branches as they begin and end: seconds per token = base + more x (concurrent requests).
+    """Fitted to branches as they begin and end: seconds per token = base + more x (concurrent
+    requests).
 
     Attributes:
         costs: the costs measured at start; None if they were not measured.
@@ -44,7 +48,8 @@ class Load:
         """Counts a request that has ended; its duration is used only if ``tokens`` is not 0.
 
         Args:
-            alone: number of concurrent requests that write several steps; each of the others prefills a drafted step.
+            alone: number of concurrent requests that write several steps; each of the others
+                prefills a drafted step.
         """
         self._pass(now)
         self.running -= 1
@@ -62,14 +67,20 @@ class Load:
         return self._weight > 0
 
     def line(self) -> tuple[float, float]:
-        """Seconds per token: ``base``, and ``more`` per concurrent request; from the costs before the first branch."""
+        """Seconds per token: ``base``, and ``more`` per concurrent request; from the costs before
+        the first branch.
+        """
         if not self.known and self.costs:
-            return self.costs.token * (1 - self.costs.slowdown), self.costs.token * self.costs.slowdown
+            return self.costs.token * (
+                1 - self.costs.slowdown
+            ), self.costs.token * self.costs.slowdown
         more = self._more()
         return self._y - more * self._n, more
 
     def runtime(self, tokens: float) -> Runtime | None:
-        """Seconds of a step of this many tokens, rounded so that small changes alter no choice; None if unknown."""
+        """Seconds of a step of this many tokens, rounded so that small changes alter no choice;
+        None if unknown.
+        """
         if not (self.known or self.costs):
             return None
         costs = self.costs or NOTHING
@@ -81,7 +92,8 @@ class Load:
         guess = slowdown * self._y / (1 + slowdown * max(0.0, self._n - 1))
         trust = doubt**2
         more = (self._ny + trust * guess) / (self._nn + trust)
-        # at best a larger batch takes no longer, at worst the runtime serves its requests one after another
+        # at best a larger batch takes no longer, at worst the runtime serves its requests one after
+        # another
         return min(max(0.0, more), self._y / max(1.0, self._n))
 
     def _pass(self, now: float) -> None:

@@ -13,13 +13,20 @@ MAX_NODES = 64
 def in_flight(look: Lookahead, role: Role) -> int:
     """The maximum of one answer's concurrent requests to a role.
 
-    There are ``width ** i`` prefixes that are i steps ahead (paper section 3.1, multi-branch). The target writes after
-    each of them up to ``depth`` steps ahead in sync, ``depth - 1`` in async; drafts in flight follow different ones. A
-    verdict may be asked for every drafted step.
+    There are ``width ** i`` prefixes that are i steps ahead (paper section 3.1, multi-branch). The
+    target writes after each of them up to ``depth`` steps ahead in sync, ``depth - 1`` in async;
+    drafts in flight follow different ones. A verdict may be asked for every drafted step.
     """
     if look.policy == "adaptive" and look.width > 1:
-        shapes = [(deep, wide) for wide in range(1, look.width + 1) for deep in range(1, deepest(look.depth, wide) + 1)]
-        return max(in_flight(look.replace(policy="fixed", depth=deep, width=wide), role) for deep, wide in shapes)
+        shapes = [
+            (deep, wide)
+            for wide in range(1, look.width + 1)
+            for deep in range(1, deepest(look.depth, wide) + 1)
+        ]
+        return max(
+            in_flight(look.replace(policy="fixed", depth=deep, width=wide), role)
+            for deep, wide in shapes
+        )
     sizes = [look.width**i for i in range(look.depth + 1)]
     if role == "target":
         return sum(sizes) if look.schedule == "sync" else sum(sizes[:-1])
@@ -29,7 +36,9 @@ def in_flight(look: Lookahead, role: Role) -> int:
 def deepest(depth: int, width: int) -> int:
     """The largest depth of the adaptive policy at this width; ``depth`` is its limit at width 1."""
     fitting = (
-        deep for deep in range(2, depth + 1) if width == 1 or sum(width**i for i in range(deep + 1)) <= MAX_NODES
+        deep
+        for deep in range(2, depth + 1)
+        if width == 1 or sum(width**i for i in range(deep + 1)) <= MAX_NODES
     )
     return max(fitting, default=min(depth, 1))
 
@@ -44,8 +53,11 @@ def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahe
 
     Args:
         max_running_requests: requests that the runtime runs at a time; None if unknown.
-        kv_tokens: tokens that its KV cache holds; None if unknown. Besides the prefix that it shares, a branch
-            occupies at most its own step and the drafted step before it.
+        kv_tokens: tokens that its KV cache holds; None if unknown. Besides the prefix that it
+            shares, a branch occupies at most its own step and the drafted step before it.
     """
-    limits = [max_running_requests, None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens)]
+    limits = [
+        max_running_requests,
+        None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens),
+    ]
     return min((known for known in limits if known is not None), default=None)

@@ -1,15 +1,18 @@
-"""Looking ahead and the target alone in turns, for all answers of a run: the faster way gets the longer turns."""
+"""Looking ahead and the target alone in turns, for all answers of a run: the faster way gets the
+longer turns.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-# Steps of each answer in a trial of the other way; and steps before the first trial, if looking ahead is faster than
-# the expected pace of the target alone.
+# Steps of each answer in a trial of the other way; and steps before the first trial, if looking
+# ahead is faster than the expected pace of the target alone.
 TRIAL, FIRST = 3.0, 16.0
 # The weight of the forecast in the pace of looking ahead, in measured steps.
 FORECAST = 8.0
-# The share of the time that trials may cost; the minimum and maximum number of steps in a turn of the faster way.
+# The share of the time that trials may cost; the minimum and maximum number of steps in a turn of
+# the faster way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
 # The target alone is not tried while looking ahead has at least this many times its expected pace.
 SURE = 1.5
@@ -37,7 +40,8 @@ class Pace:
 
 @dataclass(eq=False)
 class Turns:
-    """Alternates between looking ahead and the target alone, and measures both, because forecasts omit some costs.
+    """Alternates between looking ahead and the target alone, and measures both, because forecasts
+    omit some costs.
 
     Attributes:
         ahead: whether answers look ahead in this turn.
@@ -59,8 +63,10 @@ class Turns:
 
         Args:
             answers: number of concurrent answers.
-            expected: tokens per second of an answer by the target alone, computed from the times of its branches.
-            gain: the forecast speed-up of looking ahead over ``expected``; 0 if there is no forecast yet.
+            expected: tokens per second of an answer by the target alone, computed from the times of
+                its branches.
+            gain: the forecast speed-up of looking ahead over ``expected``; 0 if there is no
+                forecast yet.
         """
         if gain and not self._foreseen:
             self._foreseen = True

@@ -1,7 +1,7 @@
 """The operators that look up and move the rows of drafted and accepted tokens in the KV cache.
 
-Names and arguments are those of SGLang's calls. A request's row of `req_to_token` [requests, pool_len] lists the
-cache rows of its tokens; the argument `pool_len` is not used.
+Names and arguments are those of SGLang's calls. A request's row of `req_to_token` [requests,
+pool_len] lists the cache rows of its tokens; the argument `pool_len` is not used.
 """
 
 import ctypes
@@ -18,10 +18,11 @@ def assign_req_to_token_pool_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """Write new cache rows into `req_to_token`: for each request, into its columns from start to end.
+    """Write new cache rows into `req_to_token`: for each request, into its columns from start to
+    end.
 
-    `req_pool_indices`, `start_offset` and `end_offset` are [batch]; `out_cache_loc` holds the requests' new rows one
-    request after the other.
+    `req_pool_indices`, `start_offset` and `end_offset` are [batch]; `out_cache_loc` holds the
+    requests' new rows one request after the other.
     """
     requests, columns = _stretches(req_pool_indices, start_offset, end_offset)
     req_to_token[requests, columns] = out_cache_loc[: columns.shape[0]].to(req_to_token.dtype)
@@ -35,7 +36,9 @@ def assign_extend_cache_locs_cpu(
     out_cache_loc: Tensor,
     pool_len: int,
 ) -> None:
-    """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest is unchanged."""
+    """The reverse: read those columns into `out_cache_loc`, one request after the other; its rest
+    is unchanged.
+    """
     requests, columns = _stretches(req_pool_indices, start_offset, end_offset)
     out_cache_loc[: columns.shape[0]] = req_to_token[requests, columns]
 
@@ -59,13 +62,18 @@ def assign_draft_cache_locs_contiguous_cpu(
 
 
 def build_draft_decode_metadata_cpu(
-    req_to_token: Tensor, req_pool_indices: Tensor, seq_lens: Tensor, topk: int, num_steps: int, pool_len: int
+    req_to_token: Tensor,
+    req_pool_indices: Tensor,
+    seq_lens: Tensor,
+    topk: int,
+    num_steps: int,
+    pool_len: int,
 ) -> Tensor:
     """A table of cache rows for the branches of a draft, like `req_to_token` for requests.
 
-    Branch t of request b, in line b * topk + t, sees the request's `seq_lens[b]` tokens and then its own
-    `num_steps`. Returns [batch * topk, width], only as wide as the longest branch: writing lines of full length would
-    take longer than a small model's step.
+    Branch t of request b, in line b * topk + t, sees the request's `seq_lens[b]` tokens and then
+    its own `num_steps`. Returns [batch * topk, width], only as wide as the longest branch: writing
+    lines of full length would take longer than a small model's step.
     """
     batch = req_pool_indices.shape[0]
     prefix = int(seq_lens.max()) if batch else 0
@@ -79,8 +87,11 @@ def build_draft_decode_metadata_cpu(
     return lines.scatter_(1, first.expand(-1, topk, -1).reshape(batch * topk, num_steps), own)
 
 
-def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor) -> None:
-    """Write the cache rows of accepted tokens, side by side, into `accept_out_cache_loc`; its rest is unchanged.
+def fill_accept_out_cache_loc_cpu(
+    accept_index: Tensor, out_cache_loc: Tensor, accept_out_cache_loc: Tensor
+) -> None:
+    """Write the cache rows of accepted tokens, side by side, into `accept_out_cache_loc`; its rest
+    is unchanged.
 
     `accept_index`, of any shape, numbers tokens of the step, -1 where a request accepted no more;
     `out_cache_loc` [tokens] has their rows.
@@ -90,11 +101,14 @@ def fill_accept_out_cache_loc_cpu(accept_index: Tensor, out_cache_loc: Tensor, a
     accept_out_cache_loc[: accepted.shape[0]] = out_cache_loc.index_select(0, accepted)
 
 
-def copy_all_layer_kv_cache_cpu(data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor) -> None:
-    """Copy rows `src_loc` to rows `tgt_loc` in the caches of all layers, as if all were read before any is written.
+def copy_all_layer_kv_cache_cpu(
+    data_ptrs: Tensor, strides: Tensor, tgt_loc: Tensor, src_loc: Tensor
+) -> None:
+    """Copy rows `src_loc` to rows `tgt_loc` in the caches of all layers, as if all were read before
+    any is written.
 
-    `data_ptrs` has each cache's address, `strides` the bytes of one row of it. A draft with one branch has its
-    accepted tokens in their place already: nothing moves then.
+    `data_ptrs` has each cache's address, `strides` the bytes of one row of it. A draft with one
+    branch has its accepted tokens in their place already: nothing moves then.
     """
     moved = tgt_loc != src_loc
     if not bool(moved.any()):

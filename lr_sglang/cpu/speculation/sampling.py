@@ -1,13 +1,15 @@
-"""Sampling under speculation: every token is one draw from the target's distribution, independent of the draft.
+"""Sampling under speculation: every token is one draw from the target's distribution, independent
+of the draft.
 
-Without a GPU, SGLang verifies drafts against the target's most probable tokens, at any temperature. Here the
-target draws a token after every node of the draft tree, as if that node were the end of the text, and the tree is
-walked along the drawn tokens: a drafted token is kept if it is the drawn one. So the draft decides how many tokens
-a step yields, never which. A request's seed gives the same tokens as without speculation, because
-a seeded draw depends on nothing but the seed, the place in the text and the probabilities (`lr_sglang.cpu.seeds`).
+Without a GPU, SGLang verifies drafts against the target's most probable tokens, at any temperature.
+Here the target draws a token after every node of the draft tree, as if that node were the end of
+the text, and the tree is walked along the drawn tokens: a drafted token is kept if it is the drawn
+one. So the draft decides how many tokens a step yields, never which. A request's seed gives the
+same tokens as without speculation, because a seeded draw depends on nothing but the seed, the place
+in the text and the probabilities (`lr_sglang.cpu.seeds`).
 
-Penalties and `min_new_tokens` depend on the previous tokens. SGLang counts only the last token of a step, and gives all
-nodes of a tree the same penalties; here every node has those of its own text.
+Penalties and `min_new_tokens` depend on the previous tokens. SGLang counts only the last token of a
+step, and gives all nodes of a tree the same penalties; here every node has those of its own text.
 """
 
 import copy
@@ -20,7 +22,8 @@ from torch import Tensor
 
 from lr_sglang.cpu.seeds import CAPTURED, Sampled
 
-# SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters at all) -> tokens.
+# SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters
+# at all) -> tokens.
 Sample = Callable[[Any, Tensor, Any, Tensor, bool], Sampled]
 Verified = tuple[Tensor, Tensor, Tensor]
 
@@ -36,9 +39,11 @@ def sample_and_verify(
     *args: Any,
     **kwargs: Any,
 ) -> Verified:
-    """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others by SGLang.
+    """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others
+    by SGLang.
 
-    mask: the tokens that a grammar allows after every node: a tensor, or an object that applies it (0.5.23).
+    mask: the tokens that a grammar allows after every node: a tensor, or an object that applies it
+    (0.5.23).
     """
     greedy = batch.forward_mode.is_idle() or batch.sampling_info.is_all_greedy
     if "SGLANG_SIMULATE_ACC_LEN" in os.environ:  # SGLang overwrites what was verified
@@ -47,23 +52,29 @@ def sample_and_verify(
         return plain(verify_input, batch, logits_output, mask, *args, **kwargs)
     from sglang.srt.layers.sampler import Sampler
 
-    return verify(verify_input, batch, logits_output.next_token_logits, mask, Sampler._sample_from_probs)
+    return verify(
+        verify_input, batch, logits_output.next_token_logits, mask, Sampler._sample_from_probs
+    )
 
 
 def refuse_processors(result: None, server_args: Any) -> None:
-    """After the settings of speculation were read: raise ValueError for a setting that our verification ignores."""
+    """After the settings of speculation were read: raise ValueError for a setting that our
+    verification ignores.
+    """
     if server_args.speculative_algorithm and server_args.enable_custom_logit_processor:
         raise ValueError(
-            "--enable-custom-logit-processor has no effect on drafted tokens: SGLang does not call the processors when "
+            "--enable-custom-logit-processor has no effect on drafted tokens: SGLang does not "
+            "call the processors when "
             "it verifies. Leave it or --speculative-algorithm out."
         )
 
 
 def scale_penalties(logits: Tensor, scales: Tensor) -> None:
-    """Instead of apply_scaling_penalties, in place: a repetition penalty makes tokens of the text less likely.
+    """Instead of apply_scaling_penalties, in place: a repetition penalty makes tokens of the text
+    less likely.
 
-    SGLang compiles its own when a request first has such a penalty. That stops a server for seconds, and ends it
-    where torch finds no C++ compiler.
+    SGLang compiles its own when a request first has such a penalty. That stops a server for
+    seconds, and ends it where torch finds no C++ compiler.
     """
     logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
@@ -71,11 +82,12 @@ def scale_penalties(logits: Tensor, scales: Tensor) -> None:
 def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sample) -> Verified:
     """Draw a token for every node, and walk the trees of `n` nodes each with them.
 
-    logits: [batch * n, vocabulary], the target's after every node; penalties, biases and masks are applied in place,
-    the temperature is not (SGLang computes log probabilities from them afterwards). mask: as above.
+    logits: [batch * n, vocabulary], the target's after every node; penalties, biases and masks are
+    applied in place, the temperature is not (SGLang computes log probabilities from them
+    afterwards). mask: as above.
 
-    Returns int32 tensors: the tokens [batch * n], one per node; the number of tokens that each sequence got [batch];
-    and the nodes of these tokens [batch, depth], -1 behind the last.
+    Returns int32 tensors: the tokens [batch * n], one per node; the number of tokens that each
+    sequence got [batch]; and the nodes of these tokens [batch, depth], -1 behind the last.
     """
     n, info = verify_input.draft_token_num, batch.sampling_info
     candidates = verify_input.draft_token.view(-1, n)
@@ -98,11 +110,12 @@ def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sam
 
 
 def draw(logits: Tensor, info: Any, positions: Tensor, sample: Sample) -> Tensor:
-    """One token for every node, in one call of `sample` for those of all requests that are not greedy.
+    """One token for every node, in one call of `sample` for those of all requests that are not
+    greedy.
 
-    logits: [batch * n, vocabulary]. positions: [batch * n], every node's place in its text, from 0; without
-    speculation SGLang gives its sampler the same number, that of the last token that the model has read.
-    Returns [batch * n] int64 token ids.
+    logits: [batch * n, vocabulary]. positions: [batch * n], every node's place in its text, from 0;
+    without speculation SGLang gives its sampler the same number, that of the last token that the
+    model has read. Returns [batch * n] int64 token ids.
     """
     n = len(logits) // len(info.top_ks)
     free = info.top_ks != 1  # top-k 1 is how SGLang says greedy
@@ -118,7 +131,9 @@ def draw(logits: Tensor, info: Any, positions: Tensor, sample: Sample) -> Tensor
     nodes.need_top_k_sampling = bool((nodes.top_ks < logits.shape[1]).any())
     nodes.need_top_p_sampling = bool((nodes.top_ps != 1).any())
     nodes.need_min_p_sampling = bool((nodes.min_ps > 0).any())
-    no_filter = not (nodes.need_top_k_sampling or nodes.need_top_p_sampling or nodes.need_min_p_sampling)
+    no_filter = not (
+        nodes.need_top_k_sampling or nodes.need_top_p_sampling or nodes.need_min_p_sampling
+    )
     if rows is None:
         probs = torch.softmax(logits / nodes.temperatures, dim=-1)
         return _tokens(sample(None, probs, nodes, positions, no_filter))
@@ -134,18 +149,25 @@ def _tokens(sampled: Sampled) -> Tensor:
 
 
 def penalise(
-    logits: Tensor, requests: list[Any], candidates: Tensor, first_child: Tensor, next_sibling: Tensor
+    logits: Tensor,
+    requests: list[Any],
+    candidates: Tensor,
+    first_child: Tensor,
+    next_sibling: Tensor,
 ) -> None:
-    """Frequency, presence and repetition penalties and `min_new_tokens`, in place, for every node's own text.
+    """Frequency, presence and repetition penalties and `min_new_tokens`, in place, for every node's
+    own text.
 
-    logits: [batch * n, vocabulary]. candidates and the links between nodes: [batch, n]. Only generated tokens count,
-    as in SGLang's penalizers; a request's last token is the root of its tree. Added penalties come before multiplied
-    ones, as in SGLang's own speculation.
+    logits: [batch * n, vocabulary]. candidates and the links between nodes: [batch, n]. Only
+    generated tokens count, as in SGLang's penalizers; a request's last token is the root of its
+    tree. Added penalties come before multiplied ones, as in SGLang's own speculation.
     """
     n = candidates.shape[1]
     for i, request in enumerate(requests):
         if _has_penalties(request):
-            texts = _texts(candidates[i].tolist(), first_child[i].tolist(), next_sibling[i].tolist())
+            texts = _texts(
+                candidates[i].tolist(), first_child[i].tolist(), next_sibling[i].tolist()
+            )
             _penalise_tree(logits[i * n : (i + 1) * n], request, texts)
 
 
@@ -160,7 +182,9 @@ def _has_penalties(request: Any) -> bool:
 
 
 def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -> list[list[int]]:
-    """The tokens below the root on the way to every node, its own included; empty for a node that is not linked."""
+    """The tokens below the root on the way to every node, its own included; empty for a node that
+    is not linked.
+    """
     texts: list[list[int]] = [[] for _ in tokens]
     waiting = [0]
     while waiting:
@@ -176,15 +200,23 @@ def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -
 def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None:
     """One tree's nodes: logits [n, vocabulary], texts[node] the drafted tokens up to it."""
     params = request.sampling_params
-    counts = torch.bincount(torch.tensor(request.output_ids, dtype=torch.int64), minlength=logits.shape[1])
+    counts = torch.bincount(
+        torch.tensor(request.output_ids, dtype=torch.int64), minlength=logits.shape[1]
+    )
     counts = counts.repeat(len(texts), 1)
     for node, text in enumerate(texts):
         for token in text:
             counts[node, token] += 1
     logits.sub_(counts * params.frequency_penalty + (counts > 0) * params.presence_penalty)
-    short = [node for node, text in enumerate(texts) if len(request.output_ids) + len(text) < params.min_new_tokens]
+    short = [
+        node
+        for node, text in enumerate(texts)
+        if len(request.output_ids) + len(text) < params.min_new_tokens
+    ]
     if short:
-        ends = (params.stop_token_ids or set()) | (request.tokenizer.additional_stop_token_ids or set())
+        ends = (params.stop_token_ids or set()) | (
+            request.tokenizer.additional_stop_token_ids or set()
+        )
         ends = sorted(ends | {request.tokenizer.eos_token_id})
         logits[torch.tensor(short).view(-1, 1), torch.tensor(ends)] = float("-inf")
     if params.repetition_penalty != 1:

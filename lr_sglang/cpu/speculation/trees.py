@@ -1,9 +1,10 @@
 """The operators that build trees of drafted tokens.
 
-A tree has `n` nodes, parents before their children; node 0 is the last accepted token. Nodes are numbered through the
-batch: node i of sequence b is token b * n + i of the step. `retrive_index` [batch, n] holds that number,
-`retrive_next_token` a node's first child and `retrive_next_sibling` the next node with the same parent, numbered within
-the tree, or -1. Trees have few nodes, so lists are faster than tensors here.
+A tree has `n` nodes, parents before their children; node 0 is the last accepted token. Nodes are
+numbered through the batch: node i of sequence b is token b * n + i of the step. `retrive_index`
+[batch, n] holds that number, `retrive_next_token` a node's first child and `retrive_next_sibling`
+the next node with the same parent, numbered within the tree, or -1. Trees have few nodes, so lists
+are faster than tensors here.
 
 Names and arguments are those of SGLang's calls, misspellings included.
 """
@@ -34,17 +35,20 @@ def build_tree_kernel_efficient_cpu(
 
     A draft step continues `topk` tokens by `topk` each. All proposed tokens are numbered in order:
     `selected_index` [batch, n - 1] has the numbers of those that became nodes 1 and up, rising.
-    Number k continues the token with the number `parent_list[b, k // topk]`, or the root if k // topk is 0. A
-    node whose parent was not selected (rounding can make the two equally likely) is not linked.
+    Number k continues the token with the number `parent_list[b, k // topk]`, or the root if k //
+    topk is 0. A node whose parent was not selected (rounding can make the two equally likely) is
+    not linked.
 
-    Written: the links (see above); `positions` [batch * n], how deep a node lies below `verified_seq_len` [batch];
-    `tree_mask`, flat: which nodes each node sees, [n, n] per sequence, or behind the tokens before them,
-    [n, verified + n], where `tree_mask_mode` is FULL_MASK.
+    Written: the links (see above); `positions` [batch * n], how deep a node lies below
+    `verified_seq_len` [batch]; `tree_mask`, flat: which nodes each node sees, [n, n] per sequence,
+    or behind the tokens before them, [n, verified + n], where `tree_mask_mode` is FULL_MASK.
 
     Raises NotImplementedError for another `tree_mask_mode`.
     """
     if tree_mask_mode not in (FULL_MASK, QLEN_ONLY):
-        raise NotImplementedError(f"build_tree_kernel_efficient_cpu: tree_mask_mode {tree_mask_mode}")
+        raise NotImplementedError(
+            f"build_tree_kernel_efficient_cpu: tree_mask_mode {tree_mask_mode}"
+        )
     n, batch = draft_token_num, verified_seq_len.shape[0]
     if topk == 1 and depth >= n - 1:
         links, levels, visible = _chain(n)
@@ -52,7 +56,9 @@ def build_tree_kernel_efficient_cpu(
     else:
         parents = [
             _parents(proposals, selected, topk)
-            for proposals, selected in zip(parent_list.tolist(), selected_index.tolist(), strict=True)
+            for proposals, selected in zip(
+                parent_list.tolist(), selected_index.tolist(), strict=True
+            )
         ]
         trees = [_levels_and_visible(one) for one in parents]
         levels = torch.tensor([level for level, _ in trees])
@@ -84,8 +90,8 @@ def reconstruct_indices_from_tree_mask_cpu(
 ) -> None:
     """Links and positions from the visibility of nodes: `tree_mask`, flat, is [n, n] per sequence.
 
-    A node's parent is the last node before it that it sees; a node that sees no other is not linked. Writes
-    `positions` [batch * n] and the three tables of links [batch, n].
+    A node's parent is the last node before it that it sees; a node that sees no other is not
+    linked. Writes `positions` [batch * n] and the three tables of links [batch, n].
     """
     n = draft_token_num
     earlier = torch.tril(tree_mask.view(batch_size, n, n).to(torch.int64), -1)
@@ -99,7 +105,9 @@ def reconstruct_indices_from_tree_mask_cpu(
 
 @lru_cache(maxsize=8)
 def _chain(n: int) -> tuple[Tensor, Tensor, Tensor]:
-    """A tree without branches: first children and siblings [2, n], levels [n], what is visible [n, n]."""
+    """A tree without branches: first children and siblings [2, n], levels [n], what is visible [n,
+    n].
+    """
     parents = list(range(-1, n - 1))
     levels, visible = _levels_and_visible(parents)
     return torch.tensor(_links(parents)), torch.tensor(levels), torch.tensor(visible)
@@ -124,7 +132,9 @@ def _links(parents: list[int]) -> tuple[list[int], list[int]]:
 
 
 def _levels_and_visible(parents: list[int]) -> tuple[list[int], list[list[bool]]]:
-    """How deep every node lies, and which nodes it sees: the root, those on the way to it, and itself."""
+    """How deep every node lies, and which nodes it sees: the root, those on the way to it, and
+    itself.
+    """
     levels: list[int] = []
     visible: list[list[bool]] = []
     for node, parent in enumerate(parents):

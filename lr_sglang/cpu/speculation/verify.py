@@ -1,4 +1,6 @@
-"""The operators that verify drafted tokens against the target's; `trees` explains the tables of a tree."""
+"""The operators that verify drafted tokens against the target's; `trees` explains the tables of a
+tree.
+"""
 
 import torch
 from torch import Tensor
@@ -14,13 +16,15 @@ def verify_tree_greedy_cpu(
     retrive_next_sibling: Tensor,
     target_predict: Tensor,
 ) -> None:
-    """Walk each tree from its root, at every node to the child that has the token which the target predicts.
+    """Walk each tree from its root, at every node to the child that has the token which the target
+    predicts.
 
-    `candidates` [batch, n] are the nodes' tokens, `target_predict` [batch, n] the target's prediction after each.
+    `candidates` [batch, n] are the nodes' tokens, `target_predict` [batch, n] the target's
+    prediction after each.
 
-    Written: `accept_index` [batch, longest], the numbers of the visited nodes, root first and -1 behind them, at
-    most `longest`; `accept_token_num` [batch], their number without the root; `predicts` [batch * n], the
-    prediction after each visited node (unchanged elsewhere).
+    Written: `accept_index` [batch, longest], the numbers of the visited nodes, root first and -1
+    behind them, at most `longest`; `accept_token_num` [batch], their number without the root;
+    `predicts` [batch * n], the prediction after each visited node (unchanged elsewhere).
     """
     longest = accept_index.shape[1]
     wanted = target_predict.view(-1)
@@ -41,10 +45,13 @@ def verify_tree_greedy_cpu(
     predicts[nodes] = wanted[nodes].to(predicts.dtype)
 
 
-def fill_bonus_tokens_cpu(accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int) -> None:
+def fill_bonus_tokens_cpu(
+    accept_tokens: Tensor, accept_lens: Tensor, bonus_tokens: Tensor, accept_stride: int
+) -> None:
     """Write the last accepted token of each sequence into `bonus_tokens` [batch].
 
-    `accept_tokens` has `accept_stride` places per sequence, of which the first `accept_lens` [batch] are taken.
+    `accept_tokens` has `accept_stride` places per sequence, of which the first `accept_lens`
+    [batch] are taken.
     """
     last = torch.arange(accept_lens.shape[0]) * accept_stride + accept_lens - 1
     bonus_tokens.copy_(accept_tokens.view(-1).index_select(0, last))
@@ -57,10 +64,12 @@ def rotate_input_ids_cpu(
     topk_index: Tensor,
     select_index: Tensor | None,
 ) -> None:
-    """Shift every sequence of `input_ids` [tokens] by one to the left and put a new token behind it.
+    """Shift every sequence of `input_ids` [tokens] by one to the left and put a new token behind
+    it.
 
-    A sequence begins at `extend_start_loc` [batch] and is `extend_seq_lens` [batch] long; its new token in
-    `topk_index` [batch, 1] goes to its last place, or to `select_index` [batch] of all tokens. Empty ones stay.
+    A sequence begins at `extend_start_loc` [batch] and is `extend_seq_lens` [batch] long; its new
+    token in `topk_index` [batch, 1] goes to its last place, or to `select_index` [batch] of all
+    tokens. Empty ones stay.
     """
     kept = (extend_seq_lens - 1).clamp(min=0).to(torch.int64)
     shift = torch.repeat_interleave(extend_start_loc - (kept.cumsum(0) - kept), kept)
@@ -72,9 +81,16 @@ def rotate_input_ids_cpu(
 
 
 def _walk(
-    tokens: list[int], numbers: list[int], children: list[int], siblings: list[int], wants: list[int], longest: int
+    tokens: list[int],
+    numbers: list[int],
+    children: list[int],
+    siblings: list[int],
+    wants: list[int],
+    longest: int,
 ) -> list[int]:
-    """The numbers of the visited nodes of one tree; `wants` has the target's prediction by number."""
+    """The numbers of the visited nodes of one tree; `wants` has the target's prediction
+    by number.
+    """
     node, way = 0, [numbers[0]]
     while len(way) < longest:
         wanted, node = wants[way[-1]], children[node]

@@ -24,7 +24,9 @@ MAX_DESCRIPTORS = 7  # the job, the standard streams, and up to three more
 
 
 def main() -> None:
-    """Starts a test for each message on the control socket; its arguments are that socket and the wall as JSON."""
+    """Starts a test for each message on the control socket; its arguments are that socket and the
+    wall as JSON.
+    """
     control, wall = _socket.socket(fileno=int(sys.argv[1])), json.loads(sys.argv[2])
     kernel.die_with_parent()
     with contextlib.suppress(OSError):  # if memory runs out, the kernel kills the cell first
@@ -65,7 +67,9 @@ def main() -> None:
 def start(control: Any, received: list[int], folder: str, user: int, walled: bool) -> None:
     """Sets up the streams in the new process and runs the test."""
     # To numbers above those that the test gets.
-    kept, *moved = [fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in (control.detach(), *received)]
+    kept, *moved = [
+        fcntl.fcntl(number, fcntl.F_DUPFD, 16) for number in (control.detach(), *received)
+    ]
     with os.fdopen(moved[0], "rb") as file:
         job = json.load(file)
     for number, stream in enumerate(moved[1:]):

@@ -1,4 +1,6 @@
-"""Which system calls fail in a cell, and the filter (classic BPF, see seccomp(2)) that makes them fail."""
+"""Which system calls fail in a cell, and the filter (classic BPF, see seccomp(2)) that makes them
+fail.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ process_vm_writev:311 kcmp:312 memfd_create:319 bpf:321 execveat:322 userfaultfd
 io_uring_setup:425 io_uring_enter:426 io_uring_register:427 open_tree:428 move_mount:429 fsopen:430 fsconfig:431
 fsmount:432 fspick:433 pidfd_open:434 pidfd_getfd:438 mount_setattr:442 memfd_secret:447
 """
-REFUSED = {name: int(number) for name, _, number in (one.partition(":") for one in _REFUSED.split())}
+REFUSED = {
+    name: int(number) for name, _, number in (one.partition(":") for one in _REFUSED.split())
+}
 
 LOAD, EQUAL, AT_LEAST, HAS_BIT, RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 NUMBER, KIND, FIRST_ARGUMENT = 0, 4, 16  # places in the kernel's struct seccomp_data
@@ -35,7 +39,12 @@ def program() -> bytes:
         (AT_LEAST, 0, 1, X32),
         (RETURN, 0, 0, KILL),
         (EQUAL, 0, 1, CLONE3),
-        (RETURN, 0, 0, FAIL | errno.ENOSYS),  # a filter cannot read its flags in memory; libc then uses clone
+        (
+            RETURN,
+            0,
+            0,
+            FAIL | errno.ENOSYS,
+        ),  # a filter cannot read its flags in memory; libc then uses clone
     ]
     for number in REFUSED.values():
         steps += [(EQUAL, 0, 1, number), refuse]

@@ -1,8 +1,9 @@
 """The process of one test: its limits, then the program.
 
-Four kinds of job. ``stdio`` runs a program with its standard streams. ``calls`` reports a function's return value as
-JSON. The two others work together, in a cell each: ``serve`` runs a program and answers remote calls of one of its
-functions; ``asserts`` runs tests that are code, in which that function is a stand-in that makes these calls.
+Four kinds of job. ``stdio`` runs a program with its standard streams. ``calls`` reports a
+function's return value as JSON. The two others work together, in a cell each: ``serve`` runs a
+program and answers remote calls of one of its functions; ``asserts`` runs tests that are code, in
+which that function is a stand-in that makes these calls.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ pow = __builtins__["pow"] if isinstance(__builtins__, dict) else __builtins__.po
 
 
 def lock_up(job: dict[str, Any], user: int, walled: bool) -> None:
-    """Sets limits and drops privileges for good. ``seconds`` of processor time; memory and file size in MiB.
+    """Sets limits and drops privileges for good. ``seconds`` of processor time; memory and file
+    size in MiB.
 
     Raises:
         OSError: the kernel refused, or the user cannot read what Python needs.
@@ -97,7 +99,9 @@ def execute(job: dict[str, Any], program: Any) -> None:
 
 
 def plain(value: Any) -> Any:
-    """A JSON form of values that JSON does not support: numpy's numbers and arrays, sets, and other iterables."""
+    """A JSON form of values that JSON does not support: numpy's numbers and arrays, sets, and other
+    iterables.
+    """
     return value.tolist() if hasattr(value, "tolist") else list(value)
 
 
@@ -122,7 +126,10 @@ def stand_in(*arguments: Any, **named: Any) -> Any:
         RuntimeError: another exception, or no reply.
     """
     question = json.dumps([pack(arguments), pack(named)]).encode() + b"\n"
-    with io.FileIO(ASK, "wb", closefd=False) as asked, io.FileIO(REPLY, "rb", closefd=False) as replies:
+    with (
+        io.FileIO(ASK, "wb", closefd=False) as asked,
+        io.FileIO(REPLY, "rb", closefd=False) as replies,
+    ):
         while question:
             question = question[asked.write(question) :]
         line = bytearray()
@@ -135,17 +142,26 @@ def stand_in(*arguments: Any, **named: Any) -> Any:
     if done is True:
         return unpack(*rest)
     kind = getattr(builtins, str(rest[0]), RuntimeError)
-    raise kind(rest[1]) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(*rest)
+    raise (
+        kind(rest[1])
+        if isinstance(kind, type) and issubclass(kind, Exception)
+        else RuntimeError(*rest)
+    )
 
 
-def run(job: dict[str, Any], folder: str, user: int, walled: bool, started: Callable[[], None]) -> NoReturn:
+def run(
+    job: dict[str, Any], folder: str, user: int, walled: bool, started: Callable[[], None]
+) -> NoReturn:
     """Calls ``started`` before any code of the answer runs, and never returns.
 
-    The process ends as Python does, with status 1 after an error, but without Python's cleanup of modules.
+    The process ends as Python does, with status 1 after an error, but without Python's cleanup of
+    modules.
     """
     lock_up(job, user, walled)
     os.chdir(folder)
-    sys.stdin, sys.stdout, sys.stderr = (os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3))
+    sys.stdin, sys.stdout, sys.stderr = (
+        os.fdopen(n, "w" if n else "r", closefd=False) for n in range(3)
+    )
     sys.argv = ["answer.py"]
     started()
     status = 1
@@ -159,7 +175,9 @@ def run(job: dict[str, Any], folder: str, user: int, walled: bool, started: Call
 
 
 def finish(function: Callable[[], Any]) -> int:
-    """Calls the function; returns Python's exit status for it, and writes errors to standard error."""
+    """Calls the function; returns Python's exit status for it, and writes errors to
+    standard error.
+    """
     try:
         function()
     except SystemExit as error:

@@ -1,4 +1,5 @@
-"""Values as JSON between a function under test and the process of its tests, which so receives plain data only.
+"""Values as JSON between a function under test and the process of its tests, which so receives
+plain data only.
 
 An object of the answer's own class, which could define ``__eq__``, cannot be sent.
 """
@@ -18,7 +19,9 @@ GROUPS: dict[str, Any] = {
     "dict": dict,
     "bytes": bytes,
     "complex": lambda parts: complex(*parts),
-    "Fraction": lambda parts: importlib.import_module("fractions").Fraction(*parts),  # rare, and slow to import
+    "Fraction": lambda parts: importlib.import_module("fractions").Fraction(
+        *parts
+    ),  # rare, and slow to import
     "Decimal": lambda parts: importlib.import_module("decimal").Decimal(*parts),
 }
 

@@ -19,7 +19,9 @@ from lr_sglang.results.report import Report
 from lr_sglang.results.tables import NONE, cell, times
 
 HERE = Path(__file__).parent
-SHARED = HERE / "shared"  # shared with the endpoint's page, which uses them as modules; here they form one script
+SHARED = (
+    HERE / "shared"
+)  # shared with the endpoint's page, which uses them as modules; here they form one script
 SCRIPTS = (
     *(SHARED / f"{name}.js" for name in ("words", "glyph", "boxed", "row", "steps", "timeline")),
     HERE / "page.js",
@@ -47,14 +49,20 @@ def page(report: Report, title: str) -> Iterator[str]:
             yield part
         elif part == "RECORDS":
             for n, record in enumerate(report.collection.records):
-                yield f'<script type="application/json" id="r{n}">{inert(detail(record))}</script>\n'
+                yield (
+                    f'<script type="application/json" id="r{n}">{inert(detail(record))}</script>\n'
+                )
         else:
             yield values[part]
 
 
 def inert(table: Any) -> str:
     """JSON for a script element: no text in it can end the element or begin another."""
-    text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace").decode()
+    text = (
+        json.dumps(table, ensure_ascii=False, separators=(",", ":"))
+        .encode("utf-8", "replace")
+        .decode()
+    )
     for character in "<>&\u2028\u2029":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return text
@@ -65,13 +73,21 @@ def index(report: Report) -> dict[str, Any]:
     records: list[dict[str, Any]] = []
     for number, group in enumerate(report.collection.groups):
         for record in group.records:
-            words = " ".join((record["question_id"], record["question"][:SEARCHED], str(record["answer"] or "")))
-            about = {"n": len(records), "id": record["question_id"], "task": group.task, "sample": record["sample"]}
+            words = " ".join(
+                (record["question_id"], record["question"][:SEARCHED], str(record["answer"] or ""))
+            )
+            about = {
+                "n": len(records),
+                "id": record["question_id"],
+                "task": group.task,
+                "sample": record["sample"],
+            }
             about |= {"group": number, "result": result(record), "seconds": record["seconds"]}
             records.append({**about, "alpha": record.get("alpha"), "search": words.lower()})
     tasks, models = len(report.collection.tasks), report.collection.models
     return {
-        "about": f"{len(records)} answers, {tasks} task{'s' * (tasks > 1)}" + (f"; {models}" if models else ""),
+        "about": f"{len(records)} answers, {tasks} task{'s' * (tasks > 1)}"
+        + (f"; {models}" if models else ""),
         "warning": report.warning[:1].upper() + report.warning[1:],
         "groups": [
             {"name": m.group.name, "mode": m.group.mode, "task": m.group.task, "facts": _facts(m)}
@@ -87,7 +103,11 @@ def index(report: Report) -> dict[str, Any]:
 
 def result(record: Record) -> str:
     """``failed``, ``correct``, ``wrong`` or ``ungraded``."""
-    return "failed" if record["error"] else {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
+    return (
+        "failed"
+        if record["error"]
+        else {True: "correct", False: "wrong", None: "ungraded"}[record["correct"]]
+    )
 
 
 def _facts(m: Measures) -> list[list[str]]:
@@ -106,35 +126,60 @@ def _facts(m: Measures) -> list[list[str]]:
 def detail(record: Record) -> dict[str, Any]:
     """The details of an answer, without fields that the page derives from others."""
     end = float(record.get("drained") or record["seconds"])
-    gone = Counter(b["position"] for b in record["branches"] if b["outcome"] == "cancelled" and b["role"] != "judge")
+    gone = Counter(
+        b["position"]
+        for b in record["branches"]
+        if b["outcome"] == "cancelled" and b["role"] != "judge"
+    )
     error, path = record["error"], accounting.critical_path(record)
-    branches = sorted((_branch(branch, end) for branch in record["branches"]), key=lambda b: float(b["began"]))
+    branches = sorted(
+        (_branch(branch, end) for branch in record["branches"]), key=lambda b: float(b["began"])
+    )
     return {
         **{name: record[name] for name in ("question", "gold", "answer")},
         "error": f"{error['message']} {error.get('hint') or ''}".strip() if error else None,
-        **{"seconds": record["seconds"], "tokens": record["tokens"]["used"], "wasted": record["tokens"]["wasted"]},
+        **{
+            "seconds": record["seconds"],
+            "tokens": record["tokens"]["used"],
+            "wasted": record["tokens"]["wasted"],
+        },
         **{name: record[name] for name in ("judged", "accepted", "finish")},
         "spoken": _spoken(record),
-        "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])] or _unsplit(record),
+        "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])]
+        or _unsplit(record),
         "branches": [*branches, *map(_piece, path)],
     }
 
 
 def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
-    """A row of the step tree: the versions of a step and their states, in the form of ``shared/row.js``."""
+    """A row of the step tree: the versions of a step and their states, in the form of
+    ``shared/row.js``.
+    """
     verdicts, own = step["verdicts"], step["source"] == "target"
     drafts = step["draft_texts"] or ([] if own else [step["text"]])
     chosen = next((i for i, v in enumerate(verdicts) if v is not None and v["accepted"]), 0)
 
     def version(text: str | None, **more: Any) -> dict[str, Any]:
-        return {"text": text or "", "tokens": 0, "began": None, "ended": None if text is None else 0, **more}
+        return {
+            "text": text or "",
+            "tokens": 0,
+            "began": None,
+            "ended": None if text is None else 0,
+            **more,
+        }
 
     def draft(number: int, text: str | None) -> dict[str, Any]:
         verdict = verdicts[number] if number < len(verdicts) else None
         state = "cancelled" if verdict is None or verdict["accepted"] else "rejected"
-        return version(text, verdict=verdict, state="accepted" if number == chosen and not own else state)
+        return version(
+            text, verdict=verdict, state="accepted" if number == chosen and not own else state
+        )
 
-    said = [] if step["outcome"] == "written" else [f"kept at {step['seconds']:.2f} s", f"{step['tokens']} tokens"]
+    said = (
+        []
+        if step["outcome"] == "written"
+        else [f"kept at {step['seconds']:.2f} s", f"{step['tokens']} tokens"]
+    )
     said += [f"ended by {step['ending']}"] if step["ending"] != "delimiter" else []
     said += [f"branches given up: {abandoned}"] if abandoned else []
     return {
@@ -147,15 +192,32 @@ def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
 
 def _unsplit(record: Record) -> list[dict[str, Any]]:
     """The one row of an answer whose steps are not known."""
-    empty: dict[str, Any] = {"draft_texts": [], "verdicts": [], "target_text": None, "ending": "delimiter"}
-    known = {"source": "target", "outcome": "written", "text": record["text"], "seconds": record["seconds"]}
-    return [_step({**known, **empty, "tokens": record["tokens"]["used"]}, 0)] if record["text"] else []
+    empty: dict[str, Any] = {
+        "draft_texts": [],
+        "verdicts": [],
+        "target_text": None,
+        "ending": "delimiter",
+    }
+    known = {
+        "source": "target",
+        "outcome": "written",
+        "text": record["text"],
+        "seconds": record["seconds"],
+    }
+    return (
+        [_step({**known, **empty, "tokens": record["tokens"]["used"]}, 0)] if record["text"] else []
+    )
 
 
 def _branch(branch: dict[str, Any], end: float) -> dict[str, Any]:
     shown = {name: branch[name] for name in ("role", "position", "generated")}
     ended = end if branch["ended"] is None else branch["ended"]
-    return {**shown, "began": branch["started"], "ended": ended, "state": branch["outcome"] or "cancelled"}
+    return {
+        **shown,
+        "began": branch["started"],
+        "ended": ended,
+        "state": branch["outcome"] or "cancelled",
+    }
 
 
 def _piece(piece: accounting.Span) -> dict[str, Any]:
@@ -167,5 +229,10 @@ def _piece(piece: accounting.Span) -> dict[str, Any]:
 def _spoken(record: Record) -> str:
     """The timeline in words, for a screen reader."""
     spent = accounting.parts(record).items()
-    said = ", ".join(f"{accounting.MEANING[part]} {seconds:.2f} s" for part, seconds in spent if seconds)
-    return f"Timeline of {len(record['branches'])} branches in {record['seconds']:.2f} s. Critical path: {said}"
+    said = ", ".join(
+        f"{accounting.MEANING[part]} {seconds:.2f} s" for part, seconds in spent if seconds
+    )
+    return (
+        f"Timeline of {len(record['branches'])} branches in {record['seconds']:.2f} s. "
+        f"Critical path: {said}"
+    )

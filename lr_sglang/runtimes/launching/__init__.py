@@ -1,1 +1,3 @@
-"""Starting SGLang servers: their flags, waiting until they are ready, watching and stopping them."""
+"""Starting SGLang servers: their flags, waiting until they are ready, watching and
+stopping them.
+"""

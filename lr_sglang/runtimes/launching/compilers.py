@@ -1,9 +1,12 @@
-"""The compilers that SGLang uses when a server starts, and the caches of compiled kernels for later starts.
+"""The compilers that SGLang uses when a server starts, and the caches of compiled kernels for later
+starts.
 
-It needs a C++ compiler, and the CUDA toolkit, in place of which we can link one together from pip's packages.
+It needs a C++ compiler, and the CUDA toolkit, in place of which we can link one together from pip's
+packages.
 
-tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link with its ``lib64``.
-pip's packages have the compiler and the libraries, but no ``lib64``, and no ``libcudart.so`` that a linker would find.
+tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link
+with its ``lib64``. pip's packages have the compiler and the libraries, but no ``lib64``, and no
+``libcudart.so`` that a linker would find.
 """
 
 from __future__ import annotations
@@ -28,7 +31,13 @@ from lr_sglang.runtimes import folders
 DEFAULT = Path("/usr/local/cuda")
 PARTS = ("bin/nvcc", "lib64/libcudart.so")
 # One file of each package that a compilation needs.
-PACKAGED = ("bin/nvcc", "nvvm/bin/cicc", "include/crt/host_config.h", "include/cuda_runtime.h", "include/cccl")
+PACKAGED = (
+    "bin/nvcc",
+    "nvvm/bin/cicc",
+    "include/crt/host_config.h",
+    "include/cuda_runtime.h",
+    "include/cccl",
+)
 
 
 def home(environ: Mapping[str, str] = os.environ) -> Path:
@@ -46,18 +55,24 @@ def lacking(folder: Path) -> list[str]:
 
 
 def packaged() -> Path | None:
-    """The folder of pip's packages (``nvidia/cu13``), if it has all files that a compilation needs."""
+    """The folder of pip's packages (``nvidia/cu13``), if it has all files that a
+    compilation needs.
+    """
     spec = find_spec("nvidia")  # a namespace package
     places = (spec.submodule_search_locations or ()) if spec else ()
     found = sorted((one for place in places for one in Path(place).glob("cu[0-9]*")), reverse=True)
-    whole = (one for one in found if all((one / name).exists() for name in PACKAGED) and _libraries(one))
+    whole = (
+        one for one in found if all((one / name).exists() for name in PACKAGED) and _libraries(one)
+    )
     return next(whole, None)
 
 
 def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Variables that lead a server to a complete toolkit; none if it finds one by itself, or if there is none at all.
+    """Variables that lead a server to a complete toolkit; none if it finds one by itself, or if
+    there is none at all.
 
-    The toolkit of an ``nvcc`` on the path can be incomplete: that may be a link or a script to one elsewhere.
+    The toolkit of an ``nvcc`` on the path can be incomplete: that may be a link or a script to one
+    elsewhere.
 
     Raises:
         SetupError: the folder of links cannot be written.
@@ -87,21 +102,34 @@ def linked(packages: Path) -> Path:
         if driver is not None:  # a toolkit has a stub there, for machines without a driver
             (folder / "lib64" / "stubs" / "libcuda.so").symlink_to(driver)
 
-    key = hashlib.sha256(repr((packages, sorted(libraries.items()), driver)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((packages, sorted(libraries.items()), driver)).encode()).hexdigest()[
+        :16
+    ]
     return folders.cached("cuda", key, "toolkit", fill)
 
 
 def _libraries(packages: Path) -> dict[str, Path]:
-    """Libraries by the name that a linker asks for (``libcudart.so`` for ``libcudart.so.13``, without which: none)."""
-    found = {f"{path.name.partition('.so')[0]}.so": path for path in sorted((packages / "lib").glob("lib*.so*"))}
+    """Libraries by the name that a linker asks for (``libcudart.so`` for ``libcudart.so.13``,
+    without which: none).
+    """
+    found = {
+        f"{path.name.partition('.so')[0]}.so": path
+        for path in sorted((packages / "lib").glob("lib*.so*"))
+    }
     found |= {path.name: path for path in (packages / "lib").glob("lib*.a")}
     return found if "libcudart.so" in found else {}
 
 
 def _driver() -> Path | None:
-    """The path of the driver's library ``libcuda.so.1``, as the system's loader finds it; FlashInfer links with it."""
+    """The path of the driver's library ``libcuda.so.1``, as the system's loader finds it;
+    FlashInfer links with it.
+    """
     command = shutil.which("ldconfig", path=f"{os.environ.get('PATH', '')}:/sbin:/usr/sbin")
-    known = subprocess.run([command, "-p"], capture_output=True, text=True, check=False).stdout if command else ""
+    known = (
+        subprocess.run([command, "-p"], capture_output=True, text=True, check=False).stdout
+        if command
+        else ""
+    )
     found = re.search(r"libcuda\.so\.1 .*x86-64.*=> (\S+)", known)
     return Path(found[1]) if found else None
 
@@ -117,36 +145,62 @@ def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.envir
     Raises:
         SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
     """
-    command, path, why = environ.get("CXX", "c++"), environ.get("PATH"), "speculation from n-grams compiles C++, and"
+    command, path, why = (
+        environ.get("CXX", "c++"),
+        environ.get("PATH"),
+        "speculation from n-grams compiles C++, and",
+    )
     try:
         compiler = shlex.split(command)[0]  # an empty CXX counts as given
     except (ValueError, IndexError) as error:
-        what = f"CXX={command!r} names no compiler: {error if isinstance(error, ValueError) else 'it is empty'}"
-        raise SetupError(f"{why} {what}", role=role, hint="name a compiler, or unset CXX") from error
+        what = (
+            f"CXX={command!r} names no compiler: "
+            f"{error if isinstance(error, ValueError) else 'it is empty'}"
+        )
+        raise SetupError(
+            f"{why} {what}", role=role, hint="name a compiler, or unset CXX"
+        ) from error
     if shutil.which(compiler, path=path) is None:
-        hint = "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram speculation out"
+        hint = (
+            "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram "
+            "speculation out"
+        )
         raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
-    if shutil.which("ninja", path=path) is None and not Path(sys.executable).with_name("ninja").is_file():
-        raise SetupError(f"{why} there is no ninja to build it", role=role, hint="install it: pip install ninja")
+    if (
+        shutil.which("ninja", path=path) is None
+        and not Path(sys.executable).with_name("ninja").is_file()
+    ):
+        raise SetupError(
+            f"{why} there is no ninja to build it", role=role, hint="install it: pip install ninja"
+        )
 
 
 @dataclass(frozen=True)
 class Content:
-    """Number of files in a folder and their size in bytes; both are 0 if there is no such folder."""
+    """Number of files in a folder and their size in bytes; both are 0 if there is no
+    such folder.
+    """
 
     files: int = 0
     size: int = 0
 
 
 def cache_folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
-    """Folders of compiled kernels by compiler; SGLang 0.5.23 keeps all below ``sglang`` unless a variable is set."""
+    """Folders of compiled kernels by compiler; SGLang 0.5.23 keeps all below ``sglang`` unless a
+    variable is set.
+    """
     home = Path(environ.get("HOME") or Path.home())
     cache = home / ".cache"
     extensions = Path(environ.get("XDG_CACHE_HOME") or cache) / "torch_extensions"
-    inductor = Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    inductor = (
+        Path(environ.get("TMPDIR") or tempfile.gettempdir()) / f"torchinductor_{getpass.getuser()}"
+    )
     of: dict[str, tuple[str, Path | str]] = {
         "tvm-ffi": ("TVM_FFI_CACHE_DIR", cache / "tvm-ffi"),
-        "triton": ("TRITON_CACHE_DIR", Path(environ.get("TRITON_HOME") or home) / ".triton" / "cache"),
+        "triton": (
+            "TRITON_CACHE_DIR",
+            Path(environ.get("TRITON_HOME") or home) / ".triton" / "cache",
+        ),
         "torch inductor": ("TORCHINDUCTOR_CACHE_DIR", inductor),
         "torch extensions": ("TORCH_EXTENSIONS_DIR", extensions),
         "deep_gemm": ("SGLANG_DG_CACHE_DIR", cache / "deep_gemm"),
@@ -156,7 +210,11 @@ def cache_folders(environ: Mapping[str, str] = os.environ) -> dict[str, Path]:
     }
     named = {name: environ.get(variable) or default for name, (variable, default) in of.items()}
     found = {name: Path(path).expanduser() for name, path in named.items() if path}
-    return found | {"flashinfer": Path(environ.get("FLASHINFER_WORKSPACE_BASE") or home) / ".cache" / "flashinfer"}
+    return found | {
+        "flashinfer": Path(environ.get("FLASHINFER_WORKSPACE_BASE") or home)
+        / ".cache"
+        / "flashinfer"
+    }
 
 
 def cache_contents(of: Mapping[str, Path]) -> dict[str, Content]:

@@ -11,46 +11,57 @@ TAIL_BYTES = 1 << 18
 HINTS: tuple[tuple[str, str], ...] = (
     (
         r"error: unrecognized arguments|error: argument |invalid choice",
-        "the installed SGLang refuses a flag: look at 'extra', 'dtype' and 'quantization' of this runtime",
+        "the installed SGLang refuses a flag: look at 'extra', 'dtype' and 'quantization' of "
+        "this runtime",
     ),
     (
         r"address already in use|[Pp]ort is already in use|is used by a process already",
         "another process has the port: give a free 'port', or leave it out and one is chosen",
     ),
     (
-        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is|:)? (?:not found|required|build stopped)"
-        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find (?:nvcc|CUDA installation)"
+        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is|:)? (?:not found|required|build "
+        r"stopped)"
+        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find "
+        r"(?:nvcc|CUDA installation)"
         r"|CUDA_HOME .*not set|cannot find -lcudart",
-        "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also the CUDA toolkit)",
+        "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also "
+        "the CUDA toolkit)",
     ),
     (
         r"CUDA out of memory|OutOfMemoryError|Not enough memory|Cannot allocate memory",
-        "not enough memory: change 'memory_fraction', give the roles different 'gpus', or take a smaller model",
+        "not enough memory: change 'memory_fraction', give the roles different 'gpus', or take "
+        "a smaller model",
     ),
     (
         r"gated repo|401 Client Error|403 Client Error|Access to model .* is restricted",
         "the hub refuses this model: accept its terms there and set HF_TOKEN",
     ),
     (
-        r"is not a valid model identifier|Repository ?Not ?Found|HFValidationError|404 Client Error",
+        r"is not a valid model identifier|Repository ?Not ?Found|HFValidationError|404 Client "
+        r"Error",
         "no such model: check the name or give a path to a directory",
     ),
     (
-        r"Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries exceeded|ConnectionError: ",
+        r"Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries "
+        r"exceeded|ConnectionError: ",
         "the model hub is out of reach: download the model first and give its path",
     ),
     (
-        r"does not recognize this architecture|Model architectures? .* not supported|[Uu]nsupported architectures"
+        r"does not recognize this architecture|Model architectures? .* not "
+        r"supported|[Uu]nsupported architectures"
         r"|model type `.*` but Transformers",
         "SGLang does not know this architecture: see its list of supported models",
     ),
     (
         r"does not appear to have a file named|Unrecognized model in|Should have a `model_type` key"
-        r"|Cannot find any model weights|no .*safetensors|SafetensorError|not a valid JSON file|JSONDecodeError",
-        "the directory is not a whole model: it needs config.json, the tokenizer's files and *.safetensors",
+        r"|Cannot find any model weights|no .*safetensors|SafetensorError|not a valid JSON "
+        r"file|JSONDecodeError",
+        "the directory is not a whole model: it needs config.json, the tokenizer's files and "
+        "*.safetensors",
     ),
     (
-        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not available|No CUDA GPUs"
+        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not "
+        r"available|No CUDA GPUs"
         r"|invalid device ordinal",
         "no such GPU is visible: set device = 'cpu', or check 'gpus'",
     ),
@@ -62,15 +73,21 @@ HINTS: tuple[tuple[str, str], ...] = (
         r"has no CPU version in lr-sglang",
         "this model or option needs a GPU; on a CPU use dense models (Qwen3, Llama) in float32",
     ),
-    (r"ModuleNotFoundError|ImportError", "a package is missing or does not fit: install with constraints.txt"),
+    (
+        r"ModuleNotFoundError|ImportError",
+        "a package is missing or does not fit: install with constraints.txt",
+    ),
 )
-KILLED = "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+KILLED = (
+    "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+)
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
 # Log lines that our code inside a server wrote, without the figures in brackets at their end.
 _NOTE = re.compile(r"(?:^|\] )lr-sglang: (.+?)(?: \([^()]*\))?$", re.MULTILINE)
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
-# Lines of a healthy start that would match a pattern: models that need other packages, the list of all settings.
+# Lines of a healthy start that would match a pattern: models that need other packages, the list of
+# all settings.
 _HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
 
 
@@ -107,5 +124,6 @@ def hint(log_text: str, status: int | None) -> str:
         for pattern, advice in HINTS:
             if re.search(pattern, text):
                 return advice
-    # 137 without an error in the log: SGLang, which kills itself by the same signal, would have logged one.
+    # 137 without an error in the log: SGLang, which kills itself by the same signal, would have
+    # logged one.
     return KILLED if status == 137 and not why else ""

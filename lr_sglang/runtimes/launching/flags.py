@@ -33,7 +33,8 @@ FIELDS = {
 # SGLang chooses both by the model's chat template, and goes without one that it does not know.
 PARSERS = {"tool-call-parser": "auto", "reasoning-parser": "auto"}
 # Deterministic inference turns the radix cache off with every other backend (SGLang's
-# RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of GPUs.
+# RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of
+# GPUs.
 REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
 # SGLang's name for a loader from outside: ours, which computes a body (see ``pocket.loader``).
 IN_MEMORY = "private"
@@ -41,7 +42,10 @@ PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
 
-_ALIASES = {"tensor_parallel": ("tp", "tensor-parallel-size"), "data_parallel": ("dp", "data-parallel-size")}
+_ALIASES = {
+    "tensor_parallel": ("tp", "tensor-parallel-size"),
+    "data_parallel": ("dp", "data-parallel-size"),
+}
 
 # Flags that `extra` may not set, and what to do instead.
 _INSTEAD = {
@@ -94,26 +98,40 @@ def command(
     Args:
         port: that the server listens on.
         platform: see ``platforms.platform``.
-        model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see ``models.locate``).
-        environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX is kept.
+        model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see
+            ``models.locate``).
+        environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX
+            is kept.
         where: the runtime's name in an error.
-        target: whether it is the target, which answers requests with tools that the endpoint passes on.
+        target: whether it is the target, which answers requests with tools that the endpoint passes
+            on.
 
     Raises:
         ConfigError: settings that exclude each other.
     """
     extra, layer, on_gpu = extras(runtime, where), runtime.token_layer, platform.device == "cuda"
     if runtime.gpus and not on_gpu:
-        raise ConfigError(f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out")
+        raise ConfigError(
+            f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out"
+        )
     token_layer.check(runtime, platform.device, where)
-    flags: Flags = {"model-path": model or runtime.model, "host": HOST, "port": port, "device": platform.device}
+    flags: Flags = {
+        "model-path": model or runtime.model,
+        "host": HOST,
+        "port": port,
+        "device": platform.device,
+    }
     flags["skip-server-warmup"] = True  # our own first request warms the server
     flags |= (PARSERS if target else {}) | platform.flags
     if on_gpu and runtime.repeatable:
         flags |= _repeatable(extra, where)
     default = Runtime(model="any")
-    given = {flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()}
-    flags |= {flag: value for flag, (value, usual) in given.items() if value != usual and value != ""}
+    given = {
+        flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()
+    }
+    flags |= {
+        flag: value for flag, (value, usual) in given.items() if value != usual and value != ""
+    }
     if layer.on:  # SGLang has no mixed chunks with a token layer
         flags |= {"enable-mixed-chunk": None} | token_layer.flags(layer, where)
     flags |= extra
@@ -126,14 +144,17 @@ def command(
     unless_given: dict[str, str] = {}
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-        unless_given["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # the order of nvidia-smi; CUDA's own begins with the fastest
+        unless_given["CUDA_DEVICE_ORDER"] = (
+            "PCI_BUS_ID"  # the order of nvidia-smi; CUDA's own begins with the fastest
+        )
     if flags.get("speculative-algorithm") == "NGRAM" and server.BUILD.applies():
-        # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which GCC 12 insists on.
-        # 0.5.23 takes no options in CXX, and needs none.
+        # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which
+        # GCC 12 insists on. 0.5.23 takes no options in CXX, and needs none.
         unless_given["CXX"] = "c++ -include cstddef"
     if on_gpu and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
-        # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which takes minutes. Without,
-        # it compiles each size at its first use; `launch --prime` does some in advance.
+        # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which
+        # takes minutes. Without, it compiles each size at its first use; `launch --prime` does some
+        # in advance.
         unless_given[PRECOMPILE] = "0"
     env |= {name: value for name, value in unless_given.items() if name not in environ}
     # -P: no file of the current directory may shadow a module that SGLang imports.
@@ -154,24 +175,37 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
 
 
 def meeting(runtime: Runtime, where: str = "runtime") -> str:
-    """The flag for the port at which a server's processes meet; empty if the server must choose several itself."""
-    return "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where) else "--nccl-port"
+    """The flag for the port at which a server's processes meet; empty if the server must choose
+    several itself.
+    """
+    return (
+        "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where) else "--nccl-port"
+    )
 
 
 def arguments(flags: Flags) -> list[str]:
-    """Flags as a command line: true is a bare flag, false or None leaves it out, a list gives several values."""
+    """Flags as a command line: true is a bare flag, false or None leaves it out, a list gives
+    several values.
+    """
     line: list[str] = []
     for name, value in flags.items():
         if value is None or value is False:
             continue
         values = () if value is True else value if isinstance(value, (list, tuple)) else (value,)
-        line += [f"--{name}", *(json.dumps(one) if isinstance(one, Mapping) else str(one) for one in values)]
+        line += [
+            f"--{name}",
+            *(json.dumps(one) if isinstance(one, Mapping) else str(one) for one in values),
+        ]
     return line
 
 
 def computes_bodies(runtime: Runtime, device: Device) -> bool:
-    """Whether a server computes its bodies in memory instead of reading a file: on a GPU, or if asked for."""
-    return bool(extras(runtime).get("load-format", IN_MEMORY if device == "cuda" else "auto") == IN_MEMORY)
+    """Whether a server computes its bodies in memory instead of reading a file: on a GPU, or if
+    asked for.
+    """
+    return bool(
+        extras(runtime).get("load-format", IN_MEMORY if device == "cuda" else "auto") == IN_MEMORY
+    )
 
 
 def _load_formats(flags: Flags) -> Flags:
@@ -185,8 +219,16 @@ def _load_formats(flags: Flags) -> Flags:
 
 
 def _load_format(model: str) -> str:
-    """The load format of a model: random weights for a shape, computed ones for a body in memory."""
-    return "dummy" if shapes.is_shape(model) else IN_MEMORY if bodies.without_weights(model) else "auto"
+    """The load format of a model: random weights for a shape, computed ones for a body
+    in memory.
+    """
+    return (
+        "dummy"
+        if shapes.is_shape(model)
+        else IN_MEMORY
+        if bodies.without_weights(model)
+        else "auto"
+    )
 
 
 def _repeatable(extra: Flags, where: str) -> Flags:
@@ -194,18 +236,27 @@ def _repeatable(extra: Flags, where: str) -> Flags:
     backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
     if backend not in REPEATABLE_BACKENDS:
         raise ConfigError(
-            f"{where}: with 'repeatable', attention backend {backend!r} would turn the prefix cache off",
+            f"{where}: with 'repeatable', attention backend {backend!r} would turn the prefix "
+            "cache off",
             hint=f"take one of {', '.join(REPEATABLE_BACKENDS)}",
         )
     return {"attention-backend": backend, "enable-deterministic-inference": True}
 
 
 def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
-    """The runtime's GPUs as CUDA_VISIBLE_DEVICES names them, counted within those that are visible here."""
+    """The runtime's GPUs as CUDA_VISIBLE_DEVICES names them, counted within those that are visible
+    here.
+    """
     needed, given = runtime.tensor_parallel * runtime.data_parallel, len(runtime.gpus)
     if given < needed or (given > needed and not SPREADING & set(extras(runtime, where))):
-        used = "but tensor_parallel x data_parallel" if given < needed else "of which tensor_parallel x data_parallel"
-        message = f"{where}: gpus = {list(runtime.gpus)}, {used} = {needed}" + " would be used" * (given > needed)
+        used = (
+            "but tensor_parallel x data_parallel"
+            if given < needed
+            else "of which tensor_parallel x data_parallel"
+        )
+        message = f"{where}: gpus = {list(runtime.gpus)}, {used} = {needed}" + " would be used" * (
+            given > needed
+        )
         raise ConfigError(message, hint="name as many GPUs as that, or change 'tensor_parallel'")
     if visible is None:
         return ",".join(map(str, runtime.gpus))

@@ -19,7 +19,14 @@ from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.runtimes.attach import Attached, attach
-from lr_sglang.runtimes.launching import diagnosis, flags, platforms, probe, server_options, token_layer
+from lr_sglang.runtimes.launching import (
+    diagnosis,
+    flags,
+    platforms,
+    probe,
+    server_options,
+    token_layer,
+)
 from lr_sglang.runtimes.launching.compilers import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
@@ -33,7 +40,8 @@ ANSWERS = 16
 
 @dataclass
 class Fleet:
-    """Runtimes that are ready. Use it in ``with``: on the way out every server that we started is stopped.
+    """Runtimes that are ready. Use it in ``with``: on the way out every server that we started is
+    stopped.
 
     Attributes:
         urls: where each role answers; roles that share a runtime have the same address.
@@ -64,11 +72,15 @@ class Fleet:
         return sorted(gone | sharing)
 
     def server(self, role: str) -> Server | None:
-        """The process that plays a role, its own or a shared one; None where the role is attached."""
+        """The process that plays a role, its own or a shared one; None where the role is
+        attached.
+        """
         return self.servers.get(self.deployment.shared.get(role, role))
 
     def notes(self) -> list[str]:
-        """The notes that our code inside the started servers wrote into their logs, each with its roles."""
+        """The notes that our code inside the started servers wrote into their logs, each with its
+        roles.
+        """
         said: dict[str, list[str]] = {}
         for role, server in self.servers.items():
             for note in diagnosis.notes(server.tail(2000)):
@@ -97,11 +109,13 @@ class Fleet:
             self.worker_keys |= {name: attached.worker_api_key} if attached.worker_api_key else {}
 
 
-def launch(deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0) -> Fleet:
+def launch(
+    deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0
+) -> Fleet:
     """Brings up all runtimes of a deployment.
 
-    Everything that can be checked without starting a server is checked first. If one runtime fails, or this is
-    interrupted, the others are stopped before the exception leaves.
+    Everything that can be checked without starting a server is checked first. If one runtime fails,
+    or this is interrupted, the others are stopped before the exception leaves.
 
     Args:
         logs: directory for ``target.log`` and so on; made if need be.
@@ -110,8 +124,10 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
 
     Raises:
         ConfigError: an invalid model, flag, GPU or tokenizer.
-        LaunchError: a port is in use; a server died while starting (``detail``: the tail of its log) or is late.
-        RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused, BadReply.
+        LaunchError: a port is in use; a server died while starting (``detail``: the tail of its
+            log) or is late.
+        RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused,
+            BadReply.
     """
     fleet = Fleet(deployment)
     starts = _Launch(fleet, progress or (lambda event: None), timeout)
@@ -133,7 +149,8 @@ def launch(deployment: Deployment, logs: Path, progress: Progress | None = None,
 
 
 def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
-    """The servers that ``launch`` would start, with their commands; nothing is started, and ports are released again.
+    """The servers that ``launch`` would start, with their commands; nothing is started, and ports
+    are released again.
 
     A runtime that asks for a GPU gets the command for one, also on a machine without.
 
@@ -144,18 +161,24 @@ def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
     with ExitStack() as ports:
         for role, runtime in deployment.runtimes.items():
             if not runtime.url:
-                asked: flags.Device | None = "cuda" if runtime.gpus or runtime.device == "cuda" else None
+                asked: flags.Device | None = (
+                    "cuda" if runtime.gpus or runtime.device == "cuda" else None
+                )
                 _prepare(fleet, role, runtime, logs, ports, asked)
     return fleet.servers
 
 
 def gpus_of(runtime: Runtime) -> Sequence[int]:
-    """The GPUs of a runtime that is on GPUs: those that it names, or as many as it takes, from 0."""
+    """The GPUs of a runtime that is on GPUs: those that it names, or as many as it
+    takes, from 0.
+    """
     return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
 
 
 def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
-    """Whether two runtimes share a GPU: they start one after the other, since each measures its free memory."""
+    """Whether two runtimes share a GPU: they start one after the other, since each measures its
+    free memory.
+    """
     first, second = (deployment.runtimes[role] for role in (one, other))
     if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
         return False
@@ -163,9 +186,16 @@ def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
 
 
 def _prepare(
-    fleet: Fleet, role: str, runtime: Runtime, logs: Path, ports: ExitStack, device: flags.Device | None = None
+    fleet: Fleet,
+    role: str,
+    runtime: Runtime,
+    logs: Path,
+    ports: ExitStack,
+    device: flags.Device | None = None,
 ) -> None:
-    """Adds a server to the fleet without starting it; ``ports`` reserves its port until it is closed."""
+    """Adds a server to the fleet without starting it; ``ports`` reserves its port until it is
+    closed.
+    """
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
@@ -186,17 +216,27 @@ def _prepare(
     platform, reservation = platforms.platform(kind, model), Reservation(runtime.port, role)
     ports.callback(reservation.release)
     command = flags.command(
-        found, reservation.port, platform, model=model, environ=os.environ, where=where, target=role == "target"
+        found,
+        reservation.port,
+        platform,
+        model=model,
+        environ=os.environ,
+        where=where,
+        target=role == "target",
     )
     if "NGRAM" in command.argv:
         need_compiler(role, {**os.environ, **command.env})
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
     drawn = fleet.deployment.sampling.drawn()
-    fleet.servers[role] = Server(role, command.argv, url, log, command.env, flags.meeting(found, where), model, drawn)
+    fleet.servers[role] = Server(
+        role, command.argv, url, log, command.env, flags.meeting(found, where), model, drawn
+    )
 
 
 def _slots(deployment: Deployment, role: str) -> int | None:
-    """The slots of a runtime with a token layer: SGLang's default of 48 would let branches wait in its own queue."""
+    """The slots of a runtime with a token layer: SGLang's default of 48 would let branches wait in
+    its own queue.
+    """
     if not deployment.runtimes[role].token_layer.on:
         return None
     roles = [name for name in ROLES if deployment.shared.get(name, name) == role]
@@ -204,10 +244,17 @@ def _slots(deployment: Deployment, role: str) -> int | None:
 
 
 class _Launch:
-    """Starts the prepared servers, each in a thread, and reports their progress in the caller's thread."""
+    """Starts the prepared servers, each in a thread, and reports their progress in the caller's
+    thread.
+    """
 
     def __init__(self, fleet: Fleet, progress: Progress, timeout: float) -> None:
-        self.fleet, self.progress, self.timeout, self.began = fleet, progress, timeout, time.monotonic()
+        self.fleet, self.progress, self.timeout, self.began = (
+            fleet,
+            progress,
+            timeout,
+            time.monotonic(),
+        )
         self.cancelled = threading.Event()
         self.news: queue.SimpleQueue[tuple[str, Stage | Future[Attached]]] = queue.SimpleQueue()
 
@@ -220,7 +267,11 @@ class _Launch:
         pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), thread_name_prefix="lr-launch")
         try:
             for role in self.fleet.servers:
-                after = [future for other, future in waiting.items() if same_gpu(self.fleet.deployment, role, other)]
+                after = [
+                    future
+                    for other, future in waiting.items()
+                    if same_gpu(self.fleet.deployment, role, other)
+                ]
                 waiting[role] = pool.submit(self._bring_up, role, after)
                 waiting[role].add_done_callback(partial(self._ended, role))
             while waiting:
@@ -248,6 +299,8 @@ class _Launch:
         fetched = sum(one.fetched for one in self.fleet.servers.values())
         left = self.timeout + fetched - (time.monotonic() - self.began)
         info = server.wait_ready(
-            max(0.0, left), stage=lambda stage: self.news.put((role, stage)), cancelled=self.cancelled
+            max(0.0, left),
+            stage=lambda stage: self.news.put((role, stage)),
+            cancelled=self.cancelled,
         )
         return Attached(server.url, info.tokenizer)

@@ -1,13 +1,16 @@
-"""Runs one command, and ends all its processes when the launcher ends, however that happens (Linux).
+"""Runs one command, and ends all its processes when the launcher ends, however that happens
+(Linux).
 
-``python -I -S guardian.py FD COMMAND...``: FD is the reading end of a pipe whose writing end only the launcher holds.
-When that end closes, by the launcher or by its death, the command and all its descendants are ended.
+``python -I -S guardian.py FD COMMAND...``: FD is the reading end of a pipe whose writing end only
+the launcher holds. When that end closes, by the launcher or by its death, the command and all its
+descendants are ended.
 
-- The guardian leads the command's session, ends with its exit status, and adopts the orphans of its descendants as a
-  "child subreaper". It imports nothing of the package.
-- It is two processes: if the inner one is killed, the outer one ends the command's processes; if the outer one is
-  killed, the inner one ends them.
-- An empty variable TMPDIR asks for a temporary directory that is removed with the command: SGLang leaves sockets there.
+- The guardian leads the command's session, ends with its exit status, and adopts the orphans of its
+  descendants as a "child subreaper". It imports nothing of the package.
+- It is two processes: if the inner one is killed, the outer one ends the command's processes; if
+  the outer one is killed, the inner one ends them.
+- An empty variable TMPDIR asks for a temporary directory that is removed with the command: SGLang
+  leaves sockets there.
 """
 
 import contextlib
@@ -22,7 +25,9 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-GRACE = 1.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
+GRACE = (
+    1.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
+)
 POLL = 0.1
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 
@@ -35,7 +40,8 @@ def main(pipe: int, command: list[str]) -> int:
     """
     parent, me = os.getppid(), os.getpid()
     asked: list[int] = []
-    # A handler, not SIG_IGN: handlers are reset when the command is executed, ignored signals stay ignored.
+    # A handler, not SIG_IGN: handlers are reset when the command is executed, ignored signals stay
+    # ignored.
     for name in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
         signal.signal(name, lambda number, _: asked.append(number))
     os.set_inheritable(pipe, False)
@@ -49,7 +55,8 @@ def main(pipe: int, command: list[str]) -> int:
             os._exit(_guard(pipe, command, variables, me, asked))
         os.close(pipe)
         while (ended := os.waitpid(inner, os.WNOHANG))[0] == 0:
-            # The parent's death is checked as well, because a forked copy of the parent may hold the pipe open.
+            # The parent's death is checked as well, because a forked copy of the parent may hold
+            # the pipe open.
             if asked or os.getppid() != parent:
                 os.kill(inner, signal.SIGTERM)
             time.sleep(POLL / 2)
@@ -57,7 +64,9 @@ def main(pipe: int, command: list[str]) -> int:
     return _shown(os.waitstatus_to_exitcode(ended[1]))
 
 
-def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int, asked: list[int]) -> int:
+def _guard(
+    pipe: int, command: list[str], variables: dict[str, str], parent: int, asked: list[int]
+) -> int:
     """Runs the inner process; returns the command's exit status."""
     libc = ctypes.CDLL(None)
     child = subprocess.Popen(
@@ -74,7 +83,9 @@ def _guard(pipe: int, command: list[str], variables: dict[str, str], parent: int
     status = child.poll()
     _end_all()
     if variables:
-        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)  # the outer process, which made it, may have been killed
+        shutil.rmtree(
+            variables["TMPDIR"], ignore_errors=True
+        )  # the outer process, which made it, may have been killed
     return _shown(-signal.SIGKILL if status is None else status)
 
 

@@ -1,4 +1,6 @@
-"""Keeps a fleet up: starts a server that has ended again on its port, after a delay that grows if it ends early."""
+"""Keeps a fleet up: starts a server that has ended again on its port, after a delay that grows if
+it ends early.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,8 @@ class Event:
 class Patience:
     """The delays of restarts: ``first`` seconds, then twice as long each time, at most ``longest``.
 
-    After ``steady`` seconds up, a server starts anew with ``first``. After ``restarts`` ends in a row it is given up.
+    After ``steady`` seconds up, a server starts anew with ``first``. After ``restarts`` ends in a
+    row it is given up.
     """
 
     first: float = 1.0
@@ -59,14 +62,19 @@ class Keeper:
     """
 
     def __init__(
-        self, fleet: Fleet, tell: Callable[[Event], None], patience: Patience | None = None, timeout: float = 600.0
+        self,
+        fleet: Fleet,
+        tell: Callable[[Event], None],
+        patience: Patience | None = None,
+        timeout: float = 600.0,
     ) -> None:
         self.fleet, self.timeout, self.patience = fleet, timeout, patience or Patience()
         self.ending = threading.Event()
         self._tell, self._lock, self._gpus = tell, threading.Lock(), threading.Lock()
 
     def watch(self) -> None:
-        """Returns when ``ending`` is set, and leaves the servers running: the fleet's ``stop`` ends them.
+        """Returns when ``ending`` is set, and leaves the servers running: the fleet's ``stop`` ends
+        them.
 
         Raises:
             LaunchError: the target is given up; without it, nothing can be answered.
@@ -93,7 +101,9 @@ class Keeper:
             if time.monotonic() - since >= self.patience.steady:
                 ends = 0
             error: LookaheadError | None = server.died()
-            with ExitStack() as port:  # kept from other servers of this user until the server is up again
+            with (
+                ExitStack() as port
+            ):  # kept from other servers of this user until the server is up again
                 with suppress(LaunchError):  # if it is taken, the server will report that
                     port.callback(Reservation(int(server.url.rpartition(":")[2]), role).release)
                 while error is not None and not self.ending.is_set():
@@ -111,7 +121,8 @@ class Keeper:
     def _report(self, event: Event) -> None:
         with self._lock:
             if not self.ending.is_set():
-                # a full disk, or a terminal that has gone (where rich exits), is no reason to stop the servers
+                # a full disk, or a terminal that has gone (where rich exits), is no reason to stop
+                # the servers
                 with suppress(OSError, SystemExit):
                     self._tell(event)
 
@@ -133,18 +144,32 @@ class Keeper:
 
     def _neighbours(self, role: str) -> list[str]:
         """Roles whose servers are on a GPU with this one."""
-        return [other for other in self.fleet.servers if other != role and same_gpu(self.fleet.deployment, role, other)]
+        return [
+            other
+            for other in self.fleet.servers
+            if other != role and same_gpu(self.fleet.deployment, role, other)
+        ]
 
     def _argv(self, role: str, argv: Sequence[str]) -> Sequence[str]:
-        """The command, with a fraction that gives the same memory as before, although its neighbours are up now."""
+        """The command, with a fraction that gives the same memory as before, although its
+        neighbours are up now.
+        """
         runtimes, neighbours = self.fleet.deployment.runtimes, self._neighbours(role)
         if FRACTION not in argv or not neighbours:
             return argv
         up = [other for other in neighbours if self.fleet.servers[other].alive()]
         shares = []
         for gpu in gpus_of(runtimes[role]):
-            on_it = [it for it in self.fleet.servers if it in (role, *neighbours) and gpu in gpus_of(runtimes[it])]
-            given = {it: fraction for it in on_it if (fraction := runtimes[it].memory_fraction) is not None}
+            on_it = [
+                it
+                for it in self.fleet.servers
+                if it in (role, *neighbours) and gpu in gpus_of(runtimes[it])
+            ]
+            given = {
+                it: fraction
+                for it in on_it
+                if (fraction := runtimes[it].memory_fraction) is not None
+            }
             if len(given) > 1:
                 shares.append(assign.again(given, role, up))
         at = argv.index(FRACTION) + 1

@@ -1,8 +1,9 @@
-"""``python -m lr_sglang.runtimes.launching.launcher FLAGS``: ``sglang.launch_server`` that starts faster on a CPU.
+"""``python -m lr_sglang.runtimes.launching.launcher FLAGS``: ``sglang.launch_server`` that starts
+faster on a CPU.
 
-A server is three processes, and SGLang lets each import everything anew ("spawn"), because CUDA does not survive a
-fork. On a CPU this is nearly all of the start's time and memory, so the two others are forked from the first one, after
-its imports and before its first thread.
+A server is three processes, and SGLang lets each import everything anew ("spawn"), because CUDA
+does not survive a fork. On a CPU this is nearly all of the start's time and memory, so the two
+others are forked from the first one, after its imports and before its first thread.
 """
 
 from __future__ import annotations

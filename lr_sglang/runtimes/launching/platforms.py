@@ -19,7 +19,8 @@ HOPPER = re.compile(r"\bG?H\d+\b")  # H100, H200, GH200 and so on
 
 
 def device(runtime: Runtime, role: str | None = None) -> Device:
-    """Where a runtime will run: as it asks, else on a GPU if there is one. Pocket models gain nothing: on a CPU.
+    """Where a runtime will run: as it asks, else on a GPU if there is one. Pocket models gain
+    nothing: on a CPU.
 
     Raises:
         ConfigError: it asks for a GPU and there is none.
@@ -30,7 +31,9 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
     if _gpus() > 0:
         return "cuda"
     if runtime.device == "cuda" or runtime.gpus:
-        raise ConfigError("a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'")
+        raise ConfigError(
+            "a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'"
+        )
     return "cpu"
 
 
@@ -38,16 +41,17 @@ def platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:
-        SetupError: our CPU package is not installed for SGLang, or this SGLang lacks an interface that we use; or the
-            folder of the CUDA toolkit cannot be written.
+        SetupError: our CPU package is not installed for SGLang, or this SGLang lacks an interface
+            that we use; or the folder of the CUDA toolkit cannot be written.
     """
     if kind == "cuda":
-        # With metrics, a server reports when a request entered, so that prefix reuse is exact. On a CPU they would
-        # cost a small model a twentieth of its speed.
+        # With metrics, a server reports when a request entered, so that prefix reuse is exact. On a
+        # CPU they would cost a small model a twentieth of its speed.
         return Platform("cuda", {"enable-metrics": True, **_attention()}, compilers.environment())
     if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
         raise SetupError(
-            "lr-sglang is not installed, only on the path: SGLang then does not find its operators for the CPU",
+            "lr-sglang is not installed, only on the path: SGLang then does not find its "
+            "operators for the CPU",
             hint="install it: pip install -e . in its checkout",
         )
     if not release.is_tested(release.version()):
@@ -63,12 +67,18 @@ def platform(kind: Device, model: str) -> Platform:
 
 
 def _attention() -> Flags:
-    """Triton attention on Hopper if fa3's library is missing: SGLang would choose fa3 all the same."""
+    """Triton attention on Hopper if fa3's library is missing: SGLang would choose fa3
+    all the same.
+    """
     kernels = find_spec("sgl_kernel")
     folders = kernels.submodule_search_locations if kernels is not None else None
     if any(list(Path(folder).glob("flash_ops*")) for folder in folders or ()):
         return {}
-    return {"attention-backend": "triton"} if any(HOPPER.search(gpu.name) for gpu in gpus.visible()) else {}
+    return (
+        {"attention-backend": "triton"}
+        if any(HOPPER.search(gpu.name) for gpu in gpus.visible())
+        else {}
+    )
 
 
 def _gpus() -> int:

@@ -13,9 +13,10 @@ ANY = "0.0.0.0"  # all addresses, as a server's own processes use one of these t
 class Reservation:
     """Reserves a port for the many seconds that a server takes until it listens.
 
-    A bound socket that does not listen keeps the port from the kernel's own choices and from every program that binds
-    plainly. With SO_REUSEADDR set on both sides Linux still lets the server bind and listen beside it. It would let
-    another reservation bind as well, were it not for an abstract Unix socket name, which only one socket can have.
+    A bound socket that does not listen keeps the port from the kernel's own choices and from every
+    program that binds plainly. With SO_REUSEADDR set on both sides Linux still lets the server bind
+    and listen beside it. It would let another reservation bind as well, were it not for an abstract
+    Unix socket name, which only one socket can have.
 
     Args:
         port: the wanted one, or 0 for any free one.
@@ -27,8 +28,9 @@ class Reservation:
 
     def __init__(self, port: int = 0, role: str | None = None, host: str = HOST) -> None:
         self._socket, self._name = socket.socket(), socket.socket(socket.AF_UNIX)
-        # A free port is bound without the option at first, so that two launchers never get the same one. A given port
-        # is bound with it, because connections of an earlier server may linger there.
+        # A free port is bound without the option at first, so that two launchers never get the same
+        # one. A given port is bound with it, because connections of an earlier server may linger
+        # there.
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(bool(port)))
         try:
             self._socket.bind((host, port))

@@ -1,4 +1,5 @@
-"""Requests that find out whether a runtime is up, which model it runs, and how many tokens it holds.
+"""Requests that find out whether a runtime is up, which model it runs, and how many tokens it
+holds.
 
 They do not use ``/health``, which may generate a token and takes a second at least.
 """
@@ -32,7 +33,9 @@ class ModelInfo:
     is_generation: bool
 
 
-def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None) -> ModelInfo:
+def model_info(
+    url: str, *, api_key: str = "", timeout: float = 5.0, role: str | None = None
+) -> ModelInfo:
     """Asks a server what it runs.
 
     Raises:
@@ -45,19 +48,31 @@ def model_info(url: str, *, api_key: str = "", timeout: float = 5.0, role: str |
     reply = document(url, "/model_info", api_key=api_key, timeout=timeout, role=role)
     try:
         model = str(reply["model_path"])
-        return ModelInfo(model, str(reply.get("tokenizer_path") or model), bool(reply.get("is_generation", True)))
+        return ModelInfo(
+            model, str(reply.get("tokenizer_path") or model), bool(reply.get("is_generation", True))
+        )
     except (TypeError, KeyError, AttributeError):
-        raise BadReply(f"{url}/model_info answers with something that is not SGLang's", role=role) from None
+        raise BadReply(
+            f"{url}/model_info answers with something that is not SGLang's", role=role
+        ) from None
 
 
-def warm(url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] | None = None) -> None:
-    """Generates a few tokens, greedy and sampled, so that no question waits for code that is compiled on first use.
+def warm(
+    url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] | None = None
+) -> None:
+    """Generates a few tokens, greedy and sampled, so that no question waits for code that is
+    compiled on first use.
 
     Raises: as ``model_info``.
     """
-    drawn = sampled if sampled and sampled.get("temperature") else SAMPLED  # a client may ask for another temperature
+    drawn = (
+        sampled if sampled and sampled.get("temperature") else SAMPLED
+    )  # a client may ask for another temperature
     for sampling in ({"temperature": 0}, drawn):
-        body = {"text": "1 + 1 =", "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling}}
+        body = {
+            "text": "1 + 1 =",
+            "sampling_params": {"max_new_tokens": 4, "ignore_eos": True, **sampling},
+        }
         document(url, "/generate", body, timeout=timeout, role=role)
 
 
@@ -80,7 +95,11 @@ def document(
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
     try:
         reply = _pool.request(
-            "GET" if body is None else "POST", url.rstrip("/") + path, headers=headers, timeout=limits, **more
+            "GET" if body is None else "POST",
+            url.rstrip("/") + path,
+            headers=headers,
+            timeout=limits,
+            **more,
         )
     except urllib3.exceptions.ConnectTimeoutError as error:
         raise RuntimeDown(f"{url} cannot be reached", role=role, hint=_ADDRESS) from error
@@ -91,10 +110,14 @@ def document(
     if reply.status == 404:
         raise NoSuchRoute(f"{url}{path} is not found", role=role, hint=_ADDRESS)
     if reply.status in (401, 403):
-        raise RuntimeRefused(f"{url} wants an API key, or another one", role=role, hint="see 'api_key_env'")
+        raise RuntimeRefused(
+            f"{url} wants an API key, or another one", role=role, hint="see 'api_key_env'"
+        )
     if reply.status != 200:
         text = reply.data.decode(errors="replace")
-        raise RuntimeRefused(f"{url}{path} answers with status {reply.status}", role=role, detail=text[:2000])
+        raise RuntimeRefused(
+            f"{url}{path} answers with status {reply.status}", role=role, detail=text[:2000]
+        )
     try:
         return reply.json()
     except ValueError:

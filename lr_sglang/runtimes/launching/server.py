@@ -22,7 +22,8 @@ from lr_sglang.runtimes.placement import models
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
 DEATH_LIMIT = 5.0  # seconds from a broken connection until the process that broke it has ended
-STOP_LIMIT = 20.0  # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
+# seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
+STOP_LIMIT = 20.0
 LOADING_MARK = "Load weight begin"  # in SGLang's log
 
 Stage = Literal["starting", "loading", "warming", "ready", "attached"]
@@ -40,8 +41,9 @@ class ProgressEvent:
 class Server:
     """A server process with everything that descends from it.
 
-    It runs under a guardian (see ``guardian.py``) in a session of its own, so that Ctrl-C in the terminal reaches us
-    and not the server, and so that none of its processes outlives this one, however this one ends.
+    It runs under a guardian (see ``guardian.py``) in a session of its own, so that Ctrl-C in the
+    terminal reaches us and not the server, and so that none of its processes outlives this one,
+    however this one ends.
 
     Args:
         role: for errors and progress.
@@ -49,9 +51,11 @@ class Server:
         url: of the server once it is ready.
         log: file for its output, written anew.
         env: variables on top of our own environment.
-        meeting: the flag for the port at which its processes meet. We reserve one from each start until it is ready,
-            because a port that it chooses itself can be taken before it listens. Empty: it chooses.
-        model: its name on the hub, if any; the timeout for ``ready`` leaves out the time of its download.
+        meeting: the flag for the port at which its processes meet. We reserve one from each start
+            until it is ready, because a port that it chooses itself can be taken before it listens.
+            Empty: it chooses.
+        model: its name on the hub, if any; the timeout for ``ready`` leaves out the time of its
+            download.
         sampled: the deployment's sampling, for the warm-up request.
 
     Attributes:
@@ -76,11 +80,15 @@ class Server:
         self._pipe, self._stopped, self._lock = -1, False, threading.Lock()
 
     def again(self, argv: Sequence[str]) -> Server:
-        """A server in this one's place, not started yet; this one's log stays as ``ROLE.previous.log``."""
+        """A server in this one's place, not started yet; this one's log stays as
+        ``ROLE.previous.log``.
+        """
         self.ask_to_stop()  # closes the pipe, which is still open if the server has ended by itself
         with contextlib.suppress(OSError):
             self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(self.role, argv, self.url, self.log, self.env, self._meeting, self.model, self.sampled)
+        return Server(
+            self.role, argv, self.url, self.log, self.env, self._meeting, self.model, self.sampled
+        )
 
     def start(self) -> None:
         """Starts the process.
@@ -96,7 +104,8 @@ class Server:
                 self._kept = Reservation(role=self.role, host=ANY)
             meeting = (self._meeting, str(self._kept.port)) if self._kept else ()
             reading, writing = os.pipe()
-            # -I and -S: the guardian needs nothing but the standard library and should cost nothing.
+            # -I and -S: the guardian needs nothing but the standard library and should cost
+            # nothing.
             argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
             try:
                 self.log.parent.mkdir(parents=True, exist_ok=True)
@@ -112,14 +121,18 @@ class Server:
                     )
             except OSError as error:
                 os.close(writing)
-                raise LaunchError(f"the server cannot be started: {error}", role=self.role) from error
+                raise LaunchError(
+                    f"the server cannot be started: {error}", role=self.role
+                ) from error
             finally:
                 os.close(reading)
             self._pipe = writing
 
     @property
     def pid(self) -> int | None:
-        """The guardian's process id, which is the id of the server's process group and session too."""
+        """The guardian's process id, which is the id of the server's process group and
+        session too.
+        """
         return self._guardian.pid if self._guardian else None
 
     @property
@@ -209,10 +222,13 @@ class Server:
                 pipe, self._pipe = self._pipe, -1  # a signal may interrupt this: never close twice
                 os.close(pipe)  # the guardian waits for this
                 if self._guardian is not None:
-                    self._guardian.terminate()  # also, in case a forked copy of us has the pipe open
+                    # also, in case a forked copy of us has the pipe open
+                    self._guardian.terminate()
 
     def stop(self) -> None:
-        """Ends the server and all its descendants; returns when they are gone. Idempotent, from any thread."""
+        """Ends the server and all its descendants; returns when they are gone. Idempotent, from any
+        thread.
+        """
         self.ask_to_stop()
         with self._lock:
             if self._guardian is None:
@@ -239,18 +255,25 @@ class Server:
     def _late(self, timeout: float) -> LaunchError:
         hint = "large models need longer: raise the launch timeout; its log shows how far it came"
         return LaunchError(
-            f"the server is not ready after {timeout:g} s", role=self.role, hint=hint, detail=self.tail()
+            f"the server is not ready after {timeout:g} s",
+            role=self.role,
+            hint=hint,
+            detail=self.tail(),
         )
 
 
 def _kill_tree(pid: int) -> None:
-    """Kills all descendants of a guardian, then the guardian, which must live until then to adopt their orphans."""
+    """Kills all descendants of a guardian, then the guardian, which must live until then to adopt
+    their orphans.
+    """
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     def below() -> list[Any]:
         with contextlib.suppress(psutil.NoSuchProcess):
             found = psutil.Process(pid).children(recursive=True)
-            return [one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE]
+            return [
+                one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+            ]
         return []
 
     while left := below():

@@ -1,8 +1,10 @@
-"""The flags of the installed SGLang, read from its source: importing ``ServerArgs`` takes many seconds.
+"""The flags of the installed SGLang, read from its source: importing ``ServerArgs`` takes many
+seconds.
 
-Every field is a flag under its own name unless it says otherwise, and every further literal that begins with two
-dashes in a call of ``Arg`` or ``add_argument`` is one as well. SGLang 0.5.16 has the fields in ``ServerArgs`` itself;
-0.5.23 puts it together from the classes in ``arg_groups/fields``.
+Every field is a flag under its own name unless it says otherwise, and every further literal that
+begins with two dashes in a call of ``Arg`` or ``add_argument`` is one as well. SGLang 0.5.16 has
+the fields in ``ServerArgs`` itself; 0.5.23 puts it together from the classes in
+``arg_groups/fields``.
 """
 
 from __future__ import annotations
@@ -43,14 +45,22 @@ def speculative_algorithms() -> frozenset[str]:
     tree = parsed(_folder() / "speculative" / "spec_info.py")
     enum = next(node for node in tree.body if getattr(node, "name", "") == "SpeculativeAlgorithm")
     assert isinstance(enum, ast.ClassDef)
-    names = {t.id for n in enum.body if isinstance(n, ast.Assign) for t in n.targets if isinstance(t, ast.Name)}
+    names = {
+        t.id
+        for n in enum.body
+        if isinstance(n, ast.Assign)
+        for t in n.targets
+        if isinstance(t, ast.Name)
+    }
     # Another name for one of them, which is resolved where the arguments are handled.
     aliases = {"NEXTN"} & set(_texts(parsed(_folder() / "arg_groups" / "speculative_hook.py")))
     return frozenset((names | aliases) - {"NONE"})
 
 
 def named(extra: Mapping[str, Any]) -> dict[str, Any]:
-    """A runtime's ``extra`` under the names of SGLang's command line: dashes within, none in front."""
+    """A runtime's ``extra`` under the names of SGLang's command line: dashes within,
+    none in front.
+    """
     return {key.lstrip("-").replace("_", "-"): value for key, value in extra.items()}
 
 
@@ -74,20 +84,35 @@ def _folder() -> Path:
 
 
 def _texts(tree: ast.AST) -> list[str]:
-    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+    return [
+        n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+    ]
 
 
 def _fields(of: ast.AST) -> set[str]:
     found = set()
     for node in getattr(of, "body", ()):
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            keywords = {k.arg for c in ast.walk(node.annotation) if isinstance(c, ast.Call) for k in c.keywords}
+            keywords = {
+                k.arg
+                for c in ast.walk(node.annotation)
+                if isinstance(c, ast.Call)
+                for k in c.keywords
+            }
             if not keywords & {"cli_name", "no_cli"}:
                 found.add(node.target.id.replace("_", "-"))
     return found
 
 
 def _literals(tree: ast.Module) -> set[str]:
-    calls = [n for n in ast.walk(tree) if isinstance(n, ast.Call) and callee(n) in ("Arg", "add_argument")]
-    given = [a for c in calls for a in (*c.args, *(k.value for k in c.keywords if k.arg in ("aliases", "cli_name")))]
+    calls = [
+        n
+        for n in ast.walk(tree)
+        if isinstance(n, ast.Call) and callee(n) in ("Arg", "add_argument")
+    ]
+    given = [
+        a
+        for c in calls
+        for a in (*c.args, *(k.value for k in c.keywords if k.arg in ("aliases", "cli_name")))
+    ]
     return {text[2:] for argument in given for text in _texts(argument) if text.startswith("--")}

@@ -1,7 +1,8 @@
 """The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
 
-One table says how each algorithm takes them. Another package adds a row through an entry point of group
-``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when its name is used.
+One table says how each algorithm takes them. Another package adds a row through an entry point of
+group ``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when its name is
+used.
 """
 
 from __future__ import annotations
@@ -20,7 +21,11 @@ Flags = dict[str, Any]
 GROUP = "lr_sglang.token_layers"
 TOKENS = 8  # paper section 4
 TREE_STEPS = 5  # SGLang's own choice for a tree
-ADAPTIVE = ("eagle", "eagle3", "nextn")  # whose steps SGLang can adapt (speculative/adaptive_spec_params.py)
+ADAPTIVE = (
+    "eagle",
+    "eagle3",
+    "nextn",
+)  # whose steps SGLang can adapt (speculative/adaptive_spec_params.py)
 
 
 @dataclass(frozen=True)
@@ -30,8 +35,8 @@ class Algorithm:
     Attributes:
         name: as SGLang calls it.
         flags: of ``sglang.launch_server``, beside the algorithm's and the draft model's.
-        draft: whether it drafts with a model of its own: ``none``, ``needed``, or ``bundled`` (one may be in the
-            target's checkpoint).
+        draft: whether it drafts with a model of its own: ``none``, ``needed``, or ``bundled`` (one
+            may be in the target's checkpoint).
         takes: the settings that mean something to it, beside ``tokens``.
         on_cpu: whether it runs without a GPU.
         built_in: whether it is SGLang's own, and so must be in the installed version.
@@ -69,14 +74,20 @@ def _model(layer: TokenLayer) -> Flags:
 
 _TREE = frozenset({"steps", "topk", "accept_length"})
 BUILT_IN: Mapping[str, Algorithm] = {
-    "ngram": Algorithm("NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True),
+    "ngram": Algorithm(
+        "NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True
+    ),
     "standalone": Algorithm("STANDALONE", _model, takes=_TREE, on_cpu=True),
     "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
     "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
     "nextn": Algorithm("NEXTN", _model, "bundled", _TREE),
     # no number of tokens: the one that the draft was trained for
-    "dflash": Algorithm("DFLASH", lambda it: {"speculative-num-draft-tokens": it.tokens and it.tokens + 1}),
-    "dspark": Algorithm("DSPARK", lambda it: {"speculative-dspark-block-size": it.tokens}, "bundled"),
+    "dflash": Algorithm(
+        "DFLASH", lambda it: {"speculative-num-draft-tokens": it.tokens and it.tokens + 1}
+    ),
+    "dspark": Algorithm(
+        "DSPARK", lambda it: {"speculative-dspark-block-size": it.tokens}, "bundled"
+    ),
 }
 
 
@@ -89,7 +100,9 @@ def find(layer: TokenLayer, where: str) -> Algorithm:
     found = BUILT_IN.get(layer.algorithm) or _of_package(layer.algorithm, where)
     if found.built_in and found.name not in server_options.speculative_algorithms():
         names = ", ".join(sorted(server_options.speculative_algorithms()))
-        raise ConfigError(f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}")
+        raise ConfigError(
+            f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}"
+        )
     return found
 
 
@@ -114,7 +127,8 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     """Checks a runtime's token layer before its server starts.
 
     Raises:
-        ConfigError: settings that exclude each other, or that the algorithm or the device does not support.
+        ConfigError: settings that exclude each other, or that the algorithm or the device does not
+            support.
     """
     layer = runtime.token_layer
     if not layer.on:
@@ -127,7 +141,10 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     if device == "cpu" and not known.on_cpu:
         if layer.algorithm not in BUILT_IN:
             refuse("its Algorithm says that it needs a GPU", "on_cpu=True says that it does not")
-        refuse("SGLang runs it on GPUs only", f"on a CPU: {', '.join(n for n, it in BUILT_IN.items() if it.on_cpu)}")
+        refuse(
+            "SGLang runs it on GPUs only",
+            f"on a CPU: {', '.join(n for n, it in BUILT_IN.items() if it.on_cpu)}",
+        )
     if known.draft == "needed" and not layer.draft_model:
         refuse("it drafts with a model", "give 'draft_model' (--sd-draft-model)")
     if known.draft == "none" and layer.draft_model:
@@ -141,17 +158,23 @@ def check(runtime: Runtime, device: str, where: str) -> None:
         if topk == 1 and layer.steps and layer.tokens and steps != tokens:
             refuse(f"a chain (topk 1) of {steps} steps has {steps} tokens")
         if topk > 1 and not steps <= tokens <= most:
-            why = f"a tree of {steps} steps and topk {topk} has {steps} to {most} tokens, not {tokens}"
+            why = (
+                f"a tree of {steps} steps and topk {topk} has {steps} to {most} tokens, not "
+                f"{tokens}"
+            )
             refuse(why, "change 'tokens', 'steps' or 'topk'")
     if layer.accept_length and not shapes.is_shape(runtime.model):
         hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
         refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
-    # SGLang 0.5.23 runs DFLASH with it if the model's head is split too (enable-dp-lm-head); 0.5.16 refuses it itself.
+    # SGLang 0.5.23 runs DFLASH with it if the model's head is split too (enable-dp-lm-head); 0.5.16
+    # refuses it itself.
     flags = {name for name, value in server_options.named(runtime.extra).items() if value}
     alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
     if "enable-dp-attention" in flags and layer.algorithm in alone:
         refuse("SGLang does not run it with data-parallel attention")
-    if "speculative-adaptive" in flags and not (layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1):
+    if "speculative-adaptive" in flags and not (
+        layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1
+    ):
         hint = f"it adapts those of {', '.join(ADAPTIVE)} with topk 1"
         refuse("SGLang would not adapt its steps, and would only log that", hint)
 
@@ -159,8 +182,8 @@ def check(runtime: Runtime, device: str, where: str) -> None:
 def environment(layer: TokenLayer) -> dict[str, str]:
     """Variables of a server with this token layer.
 
-    The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one token instead, and it
-    takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
+    The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one
+    token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
     if not layer.accept_length:
         return {}
@@ -171,7 +194,8 @@ def environment(layer: TokenLayer) -> dict[str, str]:
 
 
 def check_vocabulary(model: str, draft_model: str, where: str) -> None:
-    """Checks that a draft model of the token layer has the vocabulary of its target, if both are on this machine.
+    """Checks that a draft model of the token layer has the vocabulary of its target, if both are on
+    this machine.
 
     Raises:
         ConfigError: it has another one.
@@ -180,7 +204,8 @@ def check_vocabulary(model: str, draft_model: str, where: str) -> None:
         ours, theirs = (models.said(folder, *keys) for folder in (model, draft_model))
         if ours is not None and theirs is not None and ours != theirs:
             raise ConfigError(
-                f"{where}: {draft_model} has another vocabulary than {model}: its token ids mean other tokens",
+                f"{where}: {draft_model} has another vocabulary than {model}: its token ids "
+                "mean other tokens",
                 hint="take a draft model of the same family, or --token-layer ngram",
             )
 
@@ -194,7 +219,12 @@ def flags(layer: TokenLayer, where: str = "runtime") -> Flags:
     if not layer.on:
         return {}
     known = find(layer, where)
-    wanted: Flags = {"speculative-algorithm": known.name, "speculative-draft-model-path": layer.draft_model or None}
-    found = {name: value for name, value in (wanted | known.flags(layer)).items() if value is not None}
+    wanted: Flags = {
+        "speculative-algorithm": known.name,
+        "speculative-draft-model-path": layer.draft_model or None,
+    }
+    found = {
+        name: value for name, value in (wanted | known.flags(layer)).items() if value is not None
+    }
     server_options.check(list(found), where)
     return found

@@ -1,7 +1,9 @@
-"""``pocket:target@qwen3-0.6b``: a pocket model's words at the cost of a larger architecture (see ``pocket.body``).
+"""``pocket:target@qwen3-0.6b``: a pocket model's words at the cost of a larger architecture (see
+``pocket.body``).
 
-A body is made on first use, in the user's cache folder, by a child process, so that this one need not import torch. For
-a server that computes it in memory (see ``pocket.loader``), the folder has everything but the weights.
+A body is made on first use, in the user's cache folder, by a child process, so that this one need
+not import torch. For a server that computes it in memory (see ``pocket.loader``), the folder has
+everything but the weights.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ _SIZES = re.compile(r"(\d+)x(\d+)x(\d+)")
 
 
 def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
-    """The sizes that follow the ``@``: the name of an architecture (see ``shapes``), or HIDDENxINNERxLAYERS.
+    """The sizes that follow the ``@``: the name of an architecture (see ``shapes``), or
+    HIDDENxINNERxLAYERS.
 
     Raises:
         ConfigError: there is no such architecture, or the model at ``source`` does not fit into it.
@@ -39,7 +42,10 @@ def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
     elif shape in shapes.shapes():
         sizes = Sizes.of(dict(shapes.shapes()[shape]))
     else:
-        hint = f"one of {', '.join(shapes.shapes())}, or sizes such as 512x4096x28 (hidden, inner, layers)"
+        hint = (
+            f"one of {', '.join(shapes.shapes())}, or sizes such as 512x4096x28 (hidden, "
+            "inner, layers)"
+        )
         raise ConfigError(f"no architecture {shape!r} for a body", role=role, hint=hint)
     if why := sizes.mismatch(own):
         raise ConfigError(f"the pocket model does not fit into @{shape}: {why}", role=role)
@@ -81,15 +87,31 @@ def make(source: Path, shape: str, role: str | None = None, *, in_memory: bool =
             _write(source, folder, sizes)
 
     weights = hashlib.sha256((source / "model.safetensors").read_bytes()).hexdigest()[:8]
-    key = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[:16]
+    key = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[
+        :16
+    ]
     return folders.cached("bodies", key, f"{source.name}@{shape}", fill, role)
 
 
 def _write(source: Path, folder: Path, sizes: Sizes) -> None:
-    needed, free = 2 * sizes.parameters(_config(source)["vocab_size"]), shutil.disk_usage(folder).free
+    needed, free = (
+        2 * sizes.parameters(_config(source)["vocab_size"]),
+        shutil.disk_usage(folder).free,
+    )
     if needed * 1.02 > free:
-        raise OSError(f"it takes {needed / 1e9:.1f} GB, and {folder.parents[1]} has {free / 1e9:.1f} GB left")
-    command = [sys.executable, "-m", "lr_sglang.pocket.body", str(source), str(folder), json.dumps(asdict(sizes))]
-    done = subprocess.run(command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False)
+        raise OSError(
+            f"it takes {needed / 1e9:.1f} GB, and {folder.parents[1]} has {free / 1e9:.1f} GB left"
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "lr_sglang.pocket.body",
+        str(source),
+        str(folder),
+        json.dumps(asdict(sizes)),
+    ]
+    done = subprocess.run(
+        command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False
+    )
     if done.returncode:
         raise OSError((done.stderr or "the process that makes it failed").strip().splitlines()[-1])

@@ -37,11 +37,15 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
 
 
 def read(table: str, allowed: str | None) -> list[Gpu]:
-    """The GPUs of the table that ``nvidia-smi`` prints for ``ASKED``, limited to those in CUDA_VISIBLE_DEVICES."""
+    """The GPUs of the table that ``nvidia-smi`` prints for ``ASKED``, limited to those in
+    CUDA_VISIBLE_DEVICES.
+    """
     found: dict[str, Gpu] = {}
     by_uuid: dict[str, str] = {}
     for line in table.splitlines():
-        with suppress(ValueError):  # not a row, or memory is [N/A], for example on a GPU split by MIG
+        with suppress(
+            ValueError
+        ):  # not a row, or memory is [N/A], for example on a GPU split by MIG
             index, uuid, name, total, free, driver = (cell.strip() for cell in line.split(","))
             found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver)
             by_uuid[uuid] = index
@@ -49,7 +53,9 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
         return list(found.values())
     chosen = []
     for name in (part.strip() for part in allowed.split(",")):
-        index = next((index for uuid, index in by_uuid.items() if name and uuid.startswith(name)), name)
+        index = next(
+            (index for uuid, index in by_uuid.items() if name and uuid.startswith(name)), name
+        )
         if index not in found:
             break  # as CUDA, which ignores all names after an unknown one
         chosen.append(found[index])
@@ -57,7 +63,9 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
 
 
 def _from_torch() -> list[Gpu]:
-    """The GPUs as torch reports them, where ``nvidia-smi`` does not. Slow, so only if there are device files."""
+    """The GPUs as torch reports them, where ``nvidia-smi`` does not. Slow, so only if there are
+    device files.
+    """
     if not os.path.exists("/dev/nvidiactl"):
         return []
     import torch

@@ -1,4 +1,6 @@
-"""How much GPU memory a model needs, by its configuration or its name, before anything is downloaded."""
+"""How much GPU memory a model needs, by its configuration or its name, before anything is
+downloaded.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,17 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.runtimes.placement import models, shapes
 
 GIB = 2**30
-# Bytes of a parameter, by the quantisation in the runtime's settings or in the published model's name.
-QUANTISED = (("fp8", 1.0), ("w8a8", 1.0), ("int8", 1.0), ("awq", 0.6), ("gptq", 0.6), ("int4", 0.6), ("fp4", 0.6))
+# Bytes of a parameter, by the quantisation in the runtime's settings or in the published model's
+# name.
+QUANTISED = (
+    ("fp8", 1.0),
+    ("w8a8", 1.0),
+    ("int8", 1.0),
+    ("awq", 0.6),
+    ("gptq", 0.6),
+    ("int4", 0.6),
+    ("fp4", 0.6),
+)
 WIDE = {"float32": 4.0, "float": 4.0}
 
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])")
@@ -60,16 +71,20 @@ def _need(model: str, runtime: Runtime, where: str) -> Need:
         heads = int(config["num_attention_heads"])
         kv = int(config.get("num_key_value_heads") or heads)
         head = int(config.get("head_dim") or config["hidden_size"] // heads)
-        token = 2 * int(config["num_hidden_layers"]) * kv * head * 2 / 2**20  # keys and values, two bytes each
+        token = (
+            2 * int(config["num_hidden_layers"]) * kv * head * 2 / 2**20
+        )  # keys and values, two bytes each
         return Need(_weights(config, heads, kv, head) * width / GIB, token, heads)
     named = _BILLIONS.search(model.lower())
     if named is None:
         raise ConfigError(
             f"{where}: neither the name of {model} nor a file here says how much memory it needs",
-            hint="give 'gpus' (and 'memory_fraction', where roles share one), or the path of its directory",
+            hint="give 'gpus' (and 'memory_fraction', where roles share one), or the path of "
+            "its directory",
         )
     billions = float(named[1])
-    # Without a configuration: as dense models with grouped attention, 0.06 to 0.25 MiB for 1 to 32 billion parameters.
+    # Without a configuration: as dense models with grouped attention, 0.06 to 0.25 MiB for 1 to 32
+    # billion parameters.
     return Need(billions * 1e9 * width / GIB, 0.05 + 0.0065 * billions)
 
 
@@ -85,7 +100,11 @@ def _config(model: str) -> Mapping[str, Any] | None:
     except (OSError, ValueError, LookaheadError):
         return None
     found = found.get("text_config", found)
-    return found if {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= found.keys() else None
+    return (
+        found
+        if {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= found.keys()
+        else None
+    )
 
 
 def _plain(model: str) -> str:
@@ -97,10 +116,21 @@ def _plain(model: str) -> str:
 
 
 def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float:
-    """Parameters of a model by its configuration; the feed-forward part counts once for each expert."""
+    """Parameters of a model by its configuration; the feed-forward part counts once for each
+    expert.
+    """
     hidden = int(config["hidden_size"])
-    inner = int(config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden)
-    experts = int(config.get("num_experts") or config.get("num_local_experts") or config.get("n_routed_experts") or 1)
+    inner = int(
+        config.get("moe_intermediate_size") or config.get("intermediate_size") or 4 * hidden
+    )
+    experts = int(
+        config.get("num_experts")
+        or config.get("num_local_experts")
+        or config.get("n_routed_experts")
+        or 1
+    )
     layer = hidden * head * 2 * (heads + kv) + 3 * hidden * inner * experts
-    ends = int(config.get("vocab_size", 0)) * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    ends = (
+        int(config.get("vocab_size", 0)) * hidden * (1 if config.get("tie_word_embeddings") else 2)
+    )
     return int(config["num_hidden_layers"]) * layer + ends

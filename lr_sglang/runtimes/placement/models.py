@@ -1,4 +1,6 @@
-"""Where a model is: a path, a model that ships with the package or its body, a shape, or a name on the hub."""
+"""Where a model is: a path, a model that ships with the package or its body, a shape, or a name on
+the hub.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def is_body(model: str) -> bool:
 
 
 def is_path(model: str) -> bool:
-    """True for what can only be a path; ``a/b`` is a hub name unless there is such a directory here."""
+    """True for what can only be a path; ``a/b`` is a hub name unless there is such a directory
+    here.
+    """
     return model.startswith(("/", ".", "~"))
 
 
@@ -44,7 +48,8 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
         in_memory: for a body, a folder without its weights (see ``bodies.make``).
 
     Raises:
-        ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are left to SGLang.
+        ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are
+            left to SGLang.
         SetupError: a shape or a body cannot be written.
     """
     if model.startswith(shapes.PREFIX):
@@ -56,14 +61,18 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
         if not path.is_dir() and not (path.suffix == ".gguf" and path.is_file()):
             what = "is a file, not a model's directory" if path.exists() else "does not exist"
             raise ConfigError(
-                f"model {model!r} {what}", role=role, hint="give a directory, a hub name (owner/name) or pocket:target"
+                f"model {model!r} {what}",
+                role=role,
+                hint="give a directory, a hub name (owner/name) or pocket:target",
             )
         return str(path.resolve())
     return str(path.resolve()) if path.is_dir() else model
 
 
 def said(model: str, file: str, *keys: str) -> Any:
-    """A value of a JSON file in a model's directory; None where it cannot be read without the hub."""
+    """A value of a JSON file in a model's directory; None where it cannot be read
+    without the hub.
+    """
     try:
         return reduce(getitem, keys, json.loads(Path(model, file).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
@@ -71,12 +80,16 @@ def said(model: str, file: str, *keys: str) -> Any:
 
 
 def being_fetched(model: str) -> bool:
-    """Whether a model is being downloaded from the hub: a file in its cache has grown within the last minute."""
+    """Whether a model is being downloaded from the hub: a file in its cache has grown within the
+    last minute.
+    """
     from huggingface_hub import constants
 
     kept = Path(constants.HF_HUB_CACHE, f"models--{model.replace('/', '--')}", "blobs")
     try:
-        return any(time.time() - file.stat().st_mtime < FETCHING for file in kept.glob("*.incomplete"))
+        return any(
+            time.time() - file.stat().st_mtime < FETCHING for file in kept.glob("*.incomplete")
+        )
     except OSError:  # a file was complete and renamed at this moment
         return True
 
@@ -95,7 +108,9 @@ def body_config(model: str) -> dict[str, object]:
 def _pocket(name: str, role: str | None, in_memory: bool = False) -> Path:
     name, _, shape = name.partition("@")
     if name not in pocket.MODELS:
-        raise ConfigError(f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(pocket.MODELS)}")
+        raise ConfigError(
+            f"no pocket model {name!r}", role=role, hint=f"there are {', '.join(pocket.MODELS)}"
+        )
     path = Path(pocket.weights(name))
     if not path.is_dir():
         raise ConfigError(

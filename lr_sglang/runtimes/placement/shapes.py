@@ -1,14 +1,16 @@
-"""Models without weights: published architectures with random numbers, to see what starts and how fast it is.
+"""Models without weights: published architectures with random numbers, to see what starts and how
+fast it is.
 
-``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the pocket models, made on
-first use; SGLang fills in random weights (``--load-format dummy``). Nothing is downloaded. Such a model writes random
-tokens, most of which the small tokenizer does not know and decodes to nothing.
+``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the
+pocket models, made on first use; SGLang fills in random weights (``--load-format dummy``). Nothing
+is downloaded. Such a model writes random tokens, most of which the small tokenizer does not know
+and decodes to nothing.
 
 ``shapes.json`` has the config.json of these models on the hub: Qwen/Qwen3-32B, -1.7B and -0.6B,
-Qwen/Qwen2.5-7B-Instruct, deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B. The Eagle 3 heads are SpecForge's
-(configs/qwen3-32b-eagle3.json) and AngelSlim's (configs/qwen3-1.7b-eagle3.json, untied, as SGLang needs it for a
-vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B were published with a head_dim of 80: hidden
-size by number of heads (AngelSlim issue 5).
+Qwen/Qwen2.5-7B-Instruct, deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B. The Eagle 3 heads are
+SpecForge's (configs/qwen3-32b-eagle3.json) and AngelSlim's (configs/qwen3-1.7b-eagle3.json, untied,
+as SGLang needs it for a vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B
+were published with a head_dim of 80: hidden size by number of heads (AngelSlim issue 5).
 """
 
 from __future__ import annotations
@@ -26,8 +28,14 @@ from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.runtimes import folders
 
 PREFIX = "dummy:"
-TOKENIZER_FILES = ("tokenizer.json", "tokenizer_config.json", "chat_template.jinja", "generation_config.json")
-# More than the 817 of the pocket tokenizer, so that small shapes too write ids that it does not know.
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+# More than the 817 of the pocket tokenizer, so that small shapes too write ids that it does not
+# know.
 POCKET_VOCABULARY = 1024
 
 _PATH = re.compile(r"(?:^|/)lr-sglang/shapes/[0-9a-f]{16}/([\w.-]+)/?$")
@@ -42,10 +50,15 @@ def _pocket(role: str) -> Config:
 @cache
 def shapes() -> Mapping[str, Config]:
     """Architectures by the name that follows ``dummy:``."""
-    published: dict[str, Config] = json.loads(Path(__file__).with_name("shapes.json").read_text("utf-8"))
+    published: dict[str, Config] = json.loads(
+        Path(__file__).with_name("shapes.json").read_text("utf-8")
+    )
     defaults, target = published.pop("defaults"), _pocket("target")
     eagle3 = {key: target[key] for key in published["qwen3-1.7b-eagle3"] if key in target}
-    eagle3 |= {key: published["qwen3-1.7b-eagle3"][key] for key in ("architectures", "model_type", "num_hidden_layers")}
+    eagle3 |= {
+        key: published["qwen3-1.7b-eagle3"][key]
+        for key in ("architectures", "model_type", "num_hidden_layers")
+    }
     return {
         **{name: {**defaults, **shape} for name, shape in published.items()},
         **{f"pocket-{role}": _pocket(role) for role in pocket.ROLES},
@@ -64,7 +77,9 @@ def is_shape(model: str) -> bool:
 
 
 def name_of(model: str) -> str:
-    """The name of a shape (``dummy:qwen3-32b``), given that name or its directory; empty for every other model."""
+    """The name of a shape (``dummy:qwen3-32b``), given that name or its directory; empty for every
+    other model.
+    """
     if model.startswith(PREFIX):
         return model
     made = _PATH.search(model)
@@ -84,11 +99,17 @@ def make(name: str, role: str | None = None) -> Path:
     name = name.removeprefix(PREFIX)
     if name not in shapes():
         raise ConfigError(
-            f"no shape {name!r}", role=role, hint=did_you_mean(name, shapes(), f"one of {', '.join(shapes())}")
+            f"no shape {name!r}",
+            role=role,
+            hint=did_you_mean(name, shapes(), f"one of {', '.join(shapes())}"),
         )
     source = pocket.weights("target")
     files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
-    special = {key: value for key, value in json.loads(files["generation_config.json"]).items() if "_id" in key}
+    special = {
+        key: value
+        for key, value in json.loads(files["generation_config.json"]).items()
+        if "_id" in key
+    }
     files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
 
     def fill(folder: Path) -> None:

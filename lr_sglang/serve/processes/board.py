@@ -1,6 +1,8 @@
-"""Shared memory of an endpoint's processes: a row of numbers for each process, in a file that all of them map.
+"""Shared memory of an endpoint's processes: a row of numbers for each process, in a file that all
+of them map.
 
-One more row holds the costs of requests, which one process measures for all. A single process has no file.
+One more row holds the costs of requests, which one process measures for all. A single process has
+no file.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from pathlib import Path
 
 from lr_sglang.engine.costs import Costs
 
-# How long a process waits for the lock. It is held for microseconds, unless a signal has stopped the process that holds
-# it: then the others go on without it for a while, and at worst admit a request too many.
+# How long a process waits for the lock. It is held for microseconds, unless a signal has stopped
+# the process that holds it: then the others go on without it for a while, and at worst admit a
+# request too many.
 LOCK_SECONDS, UNLOCKED_SECONDS = 0.05, 1.0
 FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 
@@ -26,9 +29,9 @@ FRESH_SECONDS = 1.0  # a row that is older is left out: its process may hang
 class Column(IntEnum):
     """The columns of a process's row.
 
-    ``SEEN`` is the time of its last write, ``OLDEST`` the arrival of its first waiting request (0: none waits), in
-    seconds of the monotonic clock. ``CLAIMED`` and ``WANTED`` are the slots of the first runtime that it has claimed
-    and could use; a pair for each further runtime follows.
+    ``SEEN`` is the time of its last write, ``OLDEST`` the arrival of its first waiting request (0:
+    none waits), in seconds of the monotonic clock. ``CLAIMED`` and ``WANTED`` are the slots of the
+    first runtime that it has claimed and could use; a pair for each further runtime follows.
     """
 
     SEEN = 0
@@ -56,7 +59,11 @@ class Board:
     def __init__(self, path: Path | None = None, number: int = 0, processes: int = 1) -> None:
         self.number, self.processes = number, processes
         self._file = None if path is None else path.open("r+b")
-        rows = array("d", _empty(processes)) if self._file is None else mmap.mmap(self._file.fileno(), 0)
+        rows = (
+            array("d", _empty(processes))
+            if self._file is None
+            else mmap.mmap(self._file.fileno(), 0)
+        )
         self._cells = memoryview(rows).cast("B").cast("d")
         self._unlocked_until = 0.0
 
@@ -85,7 +92,9 @@ class Board:
                 fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _lock(self, file: int) -> bool:
-        """Tries to lock for a short time, because a stopped process may hold the lock; returns whether it succeeded."""
+        """Tries to lock for a short time, because a stopped process may hold the lock; returns
+        whether it succeeded.
+        """
         deadline = time.monotonic() + LOCK_SECONDS
         while True:
             try:
@@ -110,14 +119,22 @@ class Board:
         """The values of the other processes that have written within ``FRESH_SECONDS``."""
         late = time.monotonic() - FRESH_SECONDS
         both = zip(self.column(column), self.column(Column.SEEN), strict=True)
-        return [value for number, (value, seen) in enumerate(both) if number != self.number and seen > late]
+        return [
+            value
+            for number, (value, seen) in enumerate(both)
+            if number != self.number and seen > late
+        ]
 
     def clear(self, number: int) -> None:
         with self.locked():
-            self._cells[number * WIDTH : (number + 1) * WIDTH] = memoryview(array("d", bytes(8 * WIDTH)))
+            self._cells[number * WIDTH : (number + 1) * WIDTH] = memoryview(
+                array("d", bytes(8 * WIDTH))
+            )
 
     def costs(self) -> tuple[bool, Costs | None]:
-        """Whether the costs of the target's requests were measured, and what they are; None if nothing is known."""
+        """Whether the costs of the target's requests were measured, and what they are; None if
+        nothing is known.
+        """
         measured, *known = self._cells[self.processes * WIDTH :][: 1 + len(fields(Costs))]
         return bool(measured), Costs(*known) if known[0] else None
 

@@ -1,4 +1,6 @@
-"""How the processes of an endpoint share the slots of its runtimes, and the costs that one process measures."""
+"""How the processes of an endpoint share the slots of its runtimes, and the costs that one process
+measures.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,8 @@ GAUGES = 20  # looks between two updates of the gauges, which cost more
 
 
 def share(room: int, wanted: Sequence[float], number: int) -> int:
-    """Slots that a process may use: what it wants, or an equal part where all want more; and its part of the rest.
+    """Slots that a process may use: what it wants, or an equal part where all want more; and its
+    part of the rest.
 
     Args:
         room: slots in all; at least one for each process.
@@ -29,7 +32,9 @@ def share(room: int, wanted: Sequence[float], number: int) -> int:
     given = [1] * len(wanted)
     left = max(0, room - sum(given))
     for at in sorted(range(len(wanted)), key=lambda at: (wanted[at], at)):
-        behind = sum(1 for other in range(len(wanted)) if (wanted[other], other) >= (wanted[at], at))
+        behind = sum(
+            1 for other in range(len(wanted)) if (wanted[other], other) >= (wanted[at], at)
+        )
         more = min(max(0, int(wanted[at]) - 1), left // behind)
         given[at] += more
         left -= more
@@ -39,10 +44,16 @@ def share(room: int, wanted: Sequence[float], number: int) -> int:
 
 
 class Sharing:
-    """Updates a process's row on the board and its share of the slots. Belongs to its event loop."""
+    """Updates a process's row on the board and its share of the slots. Belongs to its
+    event loop.
+    """
 
     def __init__(
-        self, board: Board, backends: Iterable[RuntimeBackend], admission: Admission, metrics: Metrics
+        self,
+        board: Board,
+        backends: Iterable[RuntimeBackend],
+        admission: Admission,
+        metrics: Metrics,
     ) -> None:
         self._board, self._admission, self._metrics = board, admission, metrics
         self._backends = list({backend.pool: backend for backend in backends}.values())[:RUNTIMES]
@@ -67,7 +78,9 @@ class Sharing:
         self._admission.look()
 
     def _claim(self, pair: int, backend: RuntimeBackend) -> int | None:
-        """Claims free slots of a runtime, at least one: what others claim is theirs until they give it back."""
+        """Claims free slots of a runtime, at least one: what others claim is theirs until they give
+        it back.
+        """
         board, pool, room = self._board, backend.pool, backend.room
         if room is None:
             return None

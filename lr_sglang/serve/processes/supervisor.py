@@ -1,7 +1,8 @@
-"""The parent of an endpoint's processes: starts them, starts again what dies, and ends them. It answers nothing itself.
+"""The parent of an endpoint's processes: starts them, starts again what dies, and ends them. It
+answers nothing itself.
 
-uvicorn's own supervisor ignores a second signal while answers end, leaves its processes behind when it is killed, and
-starts only uvicorn's own class of server.
+uvicorn's own supervisor ignores a second signal while answers end, leaves its processes behind when
+it is killed, and starts only uvicorn's own class of server.
 """
 
 from __future__ import annotations
@@ -38,7 +39,9 @@ def warm_up(lean: bool) -> None:
 
 
 def _begin(work: Work, number: int, sock: socket.socket, parent: Connection) -> None:
-    """Runs in a new process. The process that it was forked from may lack the imports of ``warm_up``."""
+    """Runs in a new process. The process that it was forked from may lack the imports of
+    ``warm_up``.
+    """
     if work.lean:
         leave_torch_out()
     from lr_sglang.serve.processes.worker import answer
@@ -54,7 +57,9 @@ class Supervisor:
         ready: called, once, when all of them answer.
     """
 
-    def __init__(self, work: Work, sock: socket.socket, ready: Callable[[Mapping[str, Room]], None]) -> None:
+    def __init__(
+        self, work: Work, sock: socket.socket, ready: Callable[[Mapping[str, Room]], None]
+    ) -> None:
         self._work, self._sock, self._ready = work, sock, ready
         self._there: dict[int, tuple[Connection, BaseProcess]] = {}
         self._starting = set(range(work.processes))  # they have not answered yet
@@ -64,8 +69,8 @@ class Supervisor:
         self._board = Board(work.folder / BOARD, 0, work.processes)
 
     def end(self) -> None:
-        """Ends all processes as a signal does: the first call lets answers end, the second stops them, the third kills
-        the processes; thread-safe.
+        """Ends all processes as a signal does: the first call lets answers end, the second stops
+        them, the third kills the processes; thread-safe.
         """
         if self._loop is None:
             self._ending.set()
@@ -73,13 +78,17 @@ class Supervisor:
             self._loop.call_soon_threadsafe(self._end)
 
     def run(self) -> None:
-        """Runs until all have ended on request; raises the error of the first one that could not start."""
+        """Runs until all have ended on request; raises the error of the first one that could not
+        start.
+        """
         asyncio.run(self._run())
 
     async def _run(self) -> None:
         self._loop = asyncio.get_running_loop()
         with self._signals():
-            tasks = [asyncio.create_task(self._keep(number)) for number in range(self._work.processes)]
+            tasks = [
+                asyncio.create_task(self._keep(number)) for number in range(self._work.processes)
+            ]
             try:
                 await asyncio.gather(*tasks)
             finally:
@@ -105,11 +114,20 @@ class Supervisor:
             if self._ending.is_set():
                 return
             if self._starting:
-                raise error or LaunchError(f"process {number} ended with status {status} before it answered")
+                raise error or LaunchError(
+                    f"process {number} ended with status {status} before it answered"
+                )
             ends = 1 if time.monotonic() - began >= PATIENCE.steady else ends + 1
             delay = PATIENCE.delay(ends - 1) if ends > 1 else 0.0
             about = {"error": error.message} if error else {}
-            log("process ended", logging.WARNING, process=number, status=status, again=delay, **about)
+            log(
+                "process ended",
+                logging.WARNING,
+                process=number,
+                status=status,
+                again=delay,
+                **about,
+            )
             with suppress(TimeoutError):
                 async with asyncio.timeout(delay):
                     await self._ending.wait()
@@ -118,7 +136,11 @@ class Supervisor:
         """Runs one process to its end; returns its status and the error that it reported."""
         from prometheus_client.multiprocess import mark_process_dead
 
-        loop, context, ended = asyncio.get_running_loop(), multiprocessing.get_context("forkserver"), asyncio.Event()
+        loop, context, ended = (
+            asyncio.get_running_loop(),
+            multiprocessing.get_context("forkserver"),
+            asyncio.Event(),
+        )
         pipe, theirs = context.Pipe()
         given = (self._work, number, self._sock, theirs)
         process = context.Process(target=_begin, args=given, name=f"lr-process-{number}")
@@ -156,7 +178,9 @@ class Supervisor:
             loop.remove_reader(process.sentinel)
             del self._there[number]
             with suppress(OSError):
-                pipe.send(LEAVE)  # it still runs if only the process that it was forked from has died
+                pipe.send(
+                    LEAVE
+                )  # it still runs if only the process that it was forked from has died
             pipe.close()
             process.kill()
             process.join()

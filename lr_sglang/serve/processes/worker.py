@@ -34,7 +34,9 @@ class WorkerServer(EndpointServer):
         parent: gets the properties of the runtimes once connections are accepted.
     """
 
-    def __init__(self, app: FastAPI, service: Service, sock: socket.socket, parent: Connection) -> None:
+    def __init__(
+        self, app: FastAPI, service: Service, sock: socket.socket, parent: Connection
+    ) -> None:
         super().__init__(app, service, self._begin)
         self._sock, self._parent = sock, parent
         self._acceptor = Acceptor(sock, self._protocol, app.state.board, self.connections.most)
@@ -48,14 +50,21 @@ class WorkerServer(EndpointServer):
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Ignores signals: a terminal sends them to all processes, and the parent passes on its own."""
+        """Ignores signals: a terminal sends them to all processes, and the parent passes on its
+        own.
+        """
         yield
 
     def _begin(self) -> None:
         self._sock.listen(self.config.backlog)
         self._acceptor.start()
         roles = self._engine.roles.items()
-        self._parent.send({role: Room(one.max_running_requests, one.kv_tokens, one.simulated) for role, one in roles})
+        self._parent.send(
+            {
+                role: Room(one.max_running_requests, one.kv_tokens, one.simulated)
+                for role, one in roles
+            }
+        )
 
     def _protocol(self) -> object:
         return self.connections.protocol(
@@ -75,14 +84,18 @@ def answer(work: Work, number: int, sock: socket.socket, parent: Connection) -> 
             app = create_app(roles, work.service, work.keys, Metrics(work.folder), board)
             server = WorkerServer(app, work.service, sock, parent)
             # A thread notices the death of the parent even while the event loop is blocked.
-            threading.Thread(target=_heed, args=(parent, server, work.folder), name="lr-parent", daemon=True).start()
+            threading.Thread(
+                target=_heed, args=(parent, server, work.folder), name="lr-parent", daemon=True
+            ).start()
             server.run()
     except LookaheadError as error:
         parent.send(error)
 
 
 def _heed(parent: Connection, server: EndpointServer, folder: Path) -> None:
-    """Handles each END of the parent as a signal; exits at once at LEAVE, or when the parent has died."""
+    """Handles each END of the parent as a signal; exits at once at LEAVE, or when the parent has
+    died.
+    """
     try:
         while parent.recv() == END:
             server.end()
