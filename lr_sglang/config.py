@@ -7,7 +7,7 @@ its inverse.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, Literal
 
 from lr_sglang.config_model import ConfigModel, need
@@ -271,3 +271,17 @@ class Deployment(ConfigModel):
     def runtime(self, role: str) -> Runtime | None:
         """The runtime that plays a role, its own or a shared one."""
         return self.runtimes.get(self.shared.get(role, role))
+
+
+def setting_names() -> list[str]:
+    """The dotted names of all settings of a deployment."""
+    names = []
+    for table, kind in (("sampling", Sampling), ("lookahead", Lookahead), ("limits", Limits)):
+        names += [f"{table}.{one.name}" for one in fields(kind)]
+    for role in ROLES:
+        for one in fields(Runtime):
+            inner = fields(TokenLayer) if one.name == "token_layer" else ()
+            names += [f"runtimes.{role}.{one.name}.{each.name}" for each in inner]
+            names += [f"runtimes.{role}.{one.name}"] * (not inner)
+        names.append(f"shared.{role}")
+    return [*names, "judge_prompt", "judge_pairs"]

@@ -109,6 +109,7 @@ class Modes(click.Choice[str]):
 @options.token_layer
 @options.sampling
 @options.runtimes
+@options.assign()
 @click.option("--name", help="Of the benchmark, for its folder.  [default: bench]")
 @options.resume
 @options.output

@@ -175,6 +175,8 @@ def service_of(plan: Plan, given: Given) -> Service:
     Raises:
         ConfigError: an invalid verifier or depth.
     """
+    assigned: Given = (given.get("option") or {}).get("serve", {})
+    given = {**given, **{NAMES.get(name, name): value for name, value in assigned.items()}}
     options = {
         field.name: given.get(NAMES.get(field.name, field.name))
         for field in dataclasses.fields(Service)

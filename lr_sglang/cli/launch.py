@@ -58,6 +58,7 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @options.roles
 @options.token_layer
 @options.method
+@options.assign()
 @options.as_json
 @options.quiet
 def launch(**given: Any) -> None:

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
+from lr_sglang.cli import assignments
 from lr_sglang.config import ROLES
 from lr_sglang.modes import MODES
 
@@ -76,6 +78,29 @@ def together(*options: Decorator) -> Decorator:
         return command
 
     return decorate
+
+
+def assign(**own: tuple[str, ...]) -> Decorator:
+    """``-o``: any setting, by its dotted name.
+
+    Args:
+        own: names of the command's own settings, below the root of this name.
+    """
+
+    def gather(ctx: click.Context, param: click.Parameter, value: Any) -> assignments.Table:
+        table = assignments.gathered(value or (), own)
+        source = ctx.get_parameter_source(param.name or "")
+        return assignments.OfVariable(table) if source is ParameterSource.ENVIRONMENT else table
+
+    return click.option(
+        "-o",
+        "--option",
+        type=assignments.Assignment(),
+        multiple=True,
+        callback=gather,
+        help="Any other setting, again for more: lookahead.width=2, sampling.top_k=20, "
+        "runtimes.target.gpus=0,1 (docs/cli.md lists them).",
+    )
 
 
 method = together(

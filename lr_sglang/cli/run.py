@@ -29,6 +29,7 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @options.token_layer
 @options.sampling
 @options.runtimes
+@options.assign()
 @click.option("--name", help="Of the run, for its folder.  [default: the task's]")
 @options.resume
 @options.output

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from lr_sglang.cli import options
+from lr_sglang.serve.settings import Service
 
 
 @click.command()
@@ -118,6 +119,7 @@ from lr_sglang.cli import options
 @options.token_layer
 @options.sampling
 @options.runtimes
+@options.assign(serve=Service.assignable())
 @click.option("--json", is_flag=True, help="Say as JSON where it listens.")
 @click.option("--quiet", is_flag=True, help="Only where it listens, and warnings.")
 def serve(**given: Any) -> None:

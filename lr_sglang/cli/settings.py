@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
+from lr_sglang.cli.assignments import ALGORITHM, LAYER, OfVariable, Table, merge, nested, parsed
 from lr_sglang.cli.options import LAYER_FIELDS
 from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
@@ -29,6 +30,21 @@ FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
 REFERENCE_DEPTH = 4
 REFERENCE_LAYER = {"tokens": 6, "ngram_max": 2}
 DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
+OFF = "none"  # the token layer's name where there is none
+_SIMPLE = ("sampling", "lookahead", "limits", "judge_prompt", "judge_pairs", "name")
+# Options that are settings -> the setting.
+NAMED = {
+    **{
+        name: f"lookahead.{name}"
+        for name in (
+            *("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier"),
+            *("gate", "calibration", "max_false_accepts", "policy"),
+        )
+    },
+    **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
+    **{name: f"limits.{name}" for name in ("max_tokens", "max_total_tokens")},
+    "judge_prompt": "judge_prompt",
+}
 
 
 def settle(given: Given) -> Plan:
@@ -44,34 +60,49 @@ def settle(given: Given) -> Plan:
             "--attach and --deployment both say where the runtimes are",
             hint="leave one of them out",
         )
+    asked = asked_settings(given)
     modes = modes_of(given)
-    deployment = with_layers(given, _deployment(given), modes)
+    deployment = with_settings(given, asked, _deployment(given), modes)
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
     }
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
-    reference = given.get("reference_defaults") and given.get("depth") is None
-    own = given.get("judge") or _bare(given)  # the file's prompt was written for another judge
+    sampling = family | sampling_of_file(given) | asked.get("sampling", {})
+    # the file's prompt was written for another judge
+    own_judge = given.get("judge") or "judge" in asked.get("runtimes", {}) or _bare(given)
     prompt = (
-        given.get("judge_prompt")
-        or (not own and deployment.judge_prompt)
+        asked.get("judge_prompt")
+        or (not own_judge and deployment.judge_prompt)
         or prompt_for(models.get("judge", ""))
     )
     return Plan(
         deployment=deployment,
         models=models,
         modes=modes,
-        lookahead=deployment.lookahead.with_its_options(
-            {**given, "depth": REFERENCE_DEPTH} if reference else given
-        ),
-        sampling=Sampling.from_dict(family | sampling_of_file(given), "sampling").with_its_options(
-            given
-        ),
-        limits=deployment.limits.with_its_options(given),
+        lookahead=deployment.lookahead,
+        sampling=Sampling.from_dict(sampling, "sampling"),
+        limits=deployment.limits,
         judge_prompt=prompt,
         program=given.get("program") or "",
-        lossless_layer=_named(given),
+        lossless_layer=_layer_named(given),
     )
+
+
+def asked_settings(given: Given) -> Table:
+    """The settings of the command line and of variables, as a table like that of a deployment file.
+
+    Of one setting, ``-o`` has precedence over the option of its own, but a variable with ``-o`` has
+    not.
+    """
+    named: Table = {}
+    for option, name in NAMED.items():
+        if given.get(option) is not None:
+            merge(named, nested(name, given[option]))
+    if given.get("reference_defaults") and given.get("depth") is None:
+        merge(named, nested("lookahead.depth", REFERENCE_DEPTH))
+    assigned = given.get("option") or {}
+    first, last = (assigned, named) if isinstance(assigned, OfVariable) else (named, assigned)
+    return merge(merge({}, first), last)
 
 
 def _bare(given: Given) -> bool:
@@ -107,9 +138,21 @@ def sampling_of_file(given: Given) -> dict[str, Any]:
     return table
 
 
-def _named(given: Given) -> bool:
+def _layers_of(given: Given) -> dict[str, Table]:
+    """The token layers by role that ``-o`` gives."""
+    runtimes: Table = (given.get("option") or {}).get("runtimes", {})
+    return {
+        role: table[LAYER]
+        for role, table in runtimes.items()
+        if isinstance(table, dict) and isinstance(table.get(LAYER), dict)
+    }
+
+
+def _layer_named(given: Given) -> bool:
     """Whether a token layer is asked for by its name."""
-    return any(name != "none" for _, name in given.get("token_layer") or ())
+    names = [name for _, name in given.get("token_layer") or ()]
+    names += [layer[ALGORITHM] for layer in _layers_of(given).values() if ALGORITHM in layer]
+    return any(name != OFF for name in names)
 
 
 def modes_of(given: Given) -> tuple[str, ...]:
@@ -120,30 +163,75 @@ def modes_of(given: Given) -> tuple[str, ...]:
         ConfigError: a token layer for modes that have none.
     """
     layers = [
-        *(["token_layer"] if _named(given) else []),
-        *(name for name in LAYER_FIELDS if given.get(name)),
+        f"-o runtimes.{role}.{LAYER}"
+        for role, layer in _layers_of(given).items()
+        if layer.get(ALGORITHM) != OFF
     ]
+    if any(name != OFF for _, name in given.get("token_layer") or ()):
+        layers.append("--token-layer")
+    layers += [_flag(name) for name in LAYER_FIELDS if given.get(name)]
     usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
     modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
         able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
         raise ConfigError(
-            f"{_flag(layers[0])}: mode {modes[0]} has no token layer",
+            f"{layers[0]}: mode {modes[0]} has no token layer",
             hint=f"modes with one: {able}",
         )
     return modes
 
 
-def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> Deployment:
-    """A copy with the token layers that the modes need and the options ask for, role by role.
+def with_settings(
+    given: Given, asked: Table, deployment: Deployment, modes: Sequence[str]
+) -> Deployment:
+    """A copy with the settings that are asked for, and with the token layers that the modes need.
 
     Raises:
-        ConfigError: an option that applies to no runtime, or an invalid layer.
+        ConfigError: an unknown setting, a wrong value, or an option that applies to no runtime.
     """
-    layers = {
-        role: runtime.token_layer
-        for role, runtime in deployment.runtimes.items()
-        if not runtime.url
+    table = deployment.to_dict()
+    runtimes: dict[str, Table] = table["runtimes"]
+    for role, settings in asked.get("runtimes", {}).items():
+        if isinstance(settings, str):
+            table["shared"][role] = settings
+            runtimes.pop(role, None)
+        else:
+            table["shared"].pop(role, None)
+            merge(runtimes.setdefault(role, {}), settings)
+    merge(table, {key: value for key, value in asked.items() if key in _SIMPLE})
+    _set_layers(given, deployment, runtimes, modes)
+    for runtime in runtimes.values():
+        runtime |= _gpus(runtime)
+    made = Deployment.from_dict(table, "deployment")
+    for role, settings in asked.get("runtimes", {}).items():
+        if "gpus" in settings and "tensor_parallel" not in settings:
+            own = made.runtimes[role]
+            made = made.replace(
+                runtimes={**made.runtimes, role: deployments.placed(own, role, own.gpus)}
+            )
+    for role, made_runtime in made.runtimes.items():
+        token_layer.check(made_runtime, "", f"[runtimes.{role}]")
+    return made
+
+
+def _gpus(runtime: Table) -> Table:
+    """GPUs as a list: ``0,1`` is text, ``0`` a number."""
+    gpus = runtime.get("gpus")
+    if isinstance(gpus, int):
+        return {"gpus": [gpus]}
+    if isinstance(gpus, str):
+        return {"gpus": [parsed(part.strip()) for part in gpus.split(",")]}
+    return {}
+
+
+def _set_layers(
+    given: Given, deployment: Deployment, runtimes: Mapping[str, Table], modes: Sequence[str]
+) -> None:
+    """Enters the token layers that the modes need and ``--token-layer`` names, role by role."""
+    layers: dict[str, Table] = {
+        role: runtime.setdefault(LAYER, {})
+        for role, runtime in runtimes.items()
+        if not runtime.get("url")
     }
 
     def own(role: str) -> str:
@@ -151,16 +239,15 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
             runtime = deployment.runtime(role)
             why, hint = "the deployment lacks the role", ""
             if runtime is not None and runtime.url:
-                why, hint = (
-                    "its runtime is at a URL",
-                    "it keeps the one that it was started with: leave yours out",
-                )
+                why = "its runtime is at a URL"
+                hint = "it keeps the one that it was started with: leave yours out"
             elif runtime is not None:
                 why = f"it shares the runtime of {deployment.shared.get(role)}"
             raise ConfigError(f"a token layer is given, but {why}", role=role, hint=hint)
         return role
 
-    told: set[str] = set()
+    by_option = _layers_of(given)
+    told = {role for role, layer in by_option.items() if ALGORITHM in layer}
     for role, name in given.get("token_layer") or ():
         takers = [own(role)] if role else [one for one in _suited(name) if one in layers]
         if not takers:
@@ -169,45 +256,41 @@ def with_layers(given: Given, deployment: Deployment, modes: Sequence[str]) -> D
                 "were started with",
                 hint="leave it out, and say with --mode whether they have one",
             )
-        layers |= dict.fromkeys(takers, TokenLayer(name))
-        told.update(takers)
+        for taker in takers:
+            if taker not in told:
+                merge(runtimes[taker], {LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
+            told.add(taker)
+    layers = {role: runtimes[role][LAYER] for role in layers}
     layered = next((mode for mode in modes if MODES[mode].token_layer), None)
-    if layered and not any(layer.on for layer in layers.values()):
+    if layered and not any(_on(layer) for layer in layers.values()):
         takers = [role for role in ("target", "draft") if role in layers and role not in told]
         if told and not takers:
             raise ConfigError(
-                f"--token-layer none: mode {layered} has one",
+                f"token layer none: mode {layered} has one",
                 hint="take another --mode, or a layer",
             )
-        layers |= dict.fromkeys(takers, TokenLayer(DEFAULT_LAYER))
+        for taker in takers:
+            layers[taker][ALGORITHM] = DEFAULT_LAYER
     if given.get("reference_defaults"):
-        for role, layer in layers.items():
-            missing = {
-                name: value
-                for name, value in REFERENCE_LAYER.items()
-                if getattr(layer, name) is None
-            }
-            if layer.on:
-                layers[role] = layer.replace(
-                    **{k: v for k, v in missing.items() if _takes(layer, k)}
-                )
+        for layer in layers.values():
+            for name, value in REFERENCE_LAYER.items():
+                if _on(layer) and layer.get(name) is None and _takes(layer, name):
+                    layer[name] = value
     for option, name in LAYER_FIELDS.items():
         for role, value in given.get(option) or ():
             takers = (
                 [own(role)]
                 if role
-                else [r for r, layer in layers.items() if layer.on and _takes(layer, name)]
+                else [r for r, layer in layers.items() if _on(layer) and _takes(layer, name)]
             )
             if not takers:
                 raise ConfigError(f"{_flag(option)}: no token layer here has such a setting")
             for taker in takers:
-                layers[taker] = layers[taker].replace(**{name: value})
-    runtimes = dict(deployment.runtimes)
-    for role, layer in layers.items():
-        runtimes[role] = runtimes[role].replace(token_layer=layer)
-        if layer.on:
-            token_layer.check(runtimes[role], "", f"[runtimes.{role}]")
-    return deployment.replace(runtimes=runtimes)
+                layers[taker][name] = value
+
+
+def _on(layer: Table) -> bool:
+    return bool(layer.get(ALGORITHM, OFF) != OFF)
 
 
 def _suited(name: str) -> tuple[str, ...]:
@@ -220,8 +303,8 @@ def _suited(name: str) -> tuple[str, ...]:
     return ("target",) if with_model else ("target", "draft")
 
 
-def _takes(layer: TokenLayer, name: str) -> bool:
-    known = token_layer.find(layer, "--token-layer")
+def _takes(layer: Table, name: str) -> bool:
+    known = token_layer.find(TokenLayer(layer[ALGORITHM]), "--token-layer")
     return (
         known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
     )

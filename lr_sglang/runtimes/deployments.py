@@ -114,7 +114,7 @@ def override_all(
             runtimes[role] = _other(runtimes.get(role), other)
     for role, where in gpus.items():
         if where is not None:
-            runtimes[role] = _placed(runtimes.get(role), role, where)
+            runtimes[role] = placed(runtimes.get(role), role, where)
     return deployment.replace(runtimes=runtimes, shared=shared)
 
 
@@ -133,7 +133,13 @@ def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
     return runtime.replace(model=model_or_url, tokenizer="")
 
 
-def _placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtime:
+def placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtime:
+    """A copy on these GPUs, which are divided among tensor parallelism and the given data
+    parallelism.
+
+    Raises:
+        ConfigError: the runtime is not ours to place, or the GPUs cannot be divided.
+    """
     if runtime is None:
         raise ConfigError("GPUs are given, but the role has no runtime of its own", role=role)
     if runtime.url:

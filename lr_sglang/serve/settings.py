@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from lr_sglang.config import Limits, Lookahead, Sampling
@@ -96,6 +96,15 @@ class Service(ConfigModel):
         for name in ("timeout", "stall", "header_timeout", "body_timeout", "send_timeout"):
             need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
         need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
+
+    @classmethod
+    def assignable(cls) -> tuple[str, ...]:
+        """The fields that ``-o serve.NAME=VALUE`` sets; the others have options or follow from
+        them.
+        """
+        settled = {"modes", "verifiers", "lookahead", "sampling", "limits", "judge_prompt"}
+        settled |= {"program", "check_judge", "hosts_are_open", "host", "port"}
+        return tuple(one.name for one in fields(cls) if one.name not in settled)
 
     @property
     def deepest(self) -> int:

@@ -22,7 +22,7 @@ from rich.text import Text
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, cli, compare, display, failures, session, settings
+from lr_sglang.cli import COMMANDS, assignments, cli, compare, display, failures, session, settings
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -481,6 +481,98 @@ def test_which_setting_wins(file, given, wanted):
     for name, value in wanted.items():
         found = attrgetter(name)(plan)
         assert (set(found()) if callable(found) else found) == value, name
+
+
+def assigned(*texts, of_variable=False, **given):
+    """The plan of these ``-o`` and options."""
+    kind = assignments.Assignment()
+    table = assignments.gathered(tuple(kind.convert(one, None, None) for one in texts), {})
+    table = assignments.OfVariable(table) if of_variable else table
+    return settings.settle({"mode": (), **given, "option": table})
+
+
+@pytest.mark.parametrize(
+    ("texts", "wanted"),
+    [
+        (["lookahead.width=2"], {"lookahead.width": 2}),
+        (["lookahead.depth=3", "lookahead.depth=4"], {"lookahead.depth": 4}),
+        (
+            ["sampling.top_k=20", "sampling.top_p=0.5"],
+            {"sampling.top_k": 20, "sampling.top_p": 0.5},
+        ),
+        (["limits.max_total_tokens=4096"], {"limits.max_total_tokens": 4096}),
+        (["judge_prompt=paper"], {"judge_prompt": "paper"}),
+        (["lookahead.verifier=random:0.6"], {"lookahead.verifier": "random:0.6"}),
+        (["lookahead.half_sentence_guard=false"], {"lookahead.half_sentence_guard": False}),
+        (["runtimes.target.gpus=0,1"], {"target.gpus": (0, 1), "target.tensor_parallel": 2}),
+        (["runtimes.target.gpus=[0]"], {"target.gpus": (0,), "target.tensor_parallel": 1}),
+        (
+            ["runtimes.target.gpus=0,1", "runtimes.target.data_parallel=2"],
+            {"target.tensor_parallel": 1, "target.data_parallel": 2},
+        ),
+        (
+            ["runtimes.draft.token_layer=ngram"],
+            {"draft.token_layer.algorithm": "ngram", "modes": ("lookahead+sd",)},
+        ),
+        (
+            ["runtimes.target.token_layer.tokens=6"],
+            {"target.token_layer.tokens": 6, "target.token_layer.algorithm": "standalone"},
+        ),
+        (
+            ['runtimes.target.token_layer={algorithm = "ngram", tokens = 6}'],
+            {"target.token_layer.tokens": 6, "target.token_layer.draft_model": ""},
+        ),
+        (["runtimes.target.token_layer=none"], {"modes": ("lookahead",)}),
+        (["runtimes.judge=target"], {"deployment.shared": {"judge": "target"}}),
+        (
+            ["runtimes.target.extra.max-total-tokens=4096"],
+            {"target.extra": {"max-total-tokens": 4096}},
+        ),
+        (["runtimes.target.model=a/b = c"], {"target.model": "a/b = c"}),
+    ],
+    ids=str,
+)
+def test_every_setting_can_be_assigned(texts, wanted):
+    plan = assigned(*texts)
+    for name, value in wanted.items():
+        root = plan.deployment.runtimes["target"] if name.startswith("target.") else plan
+        root = plan.deployment.runtimes["draft"] if name.startswith("draft.") else root
+        assert attrgetter(re.sub("^(target|draft)[.]", "", name))(root) == value, name
+
+
+@pytest.mark.parametrize(
+    ("of_variable", "depth", "temperature"), [(False, 4, 0.25), (True, 3, 0.25)]
+)
+def test_an_assignment_goes_before_a_file_and_a_named_option_before_a_variable(
+    file, of_variable, depth, temperature
+):
+    plan = assigned(
+        "lookahead.depth=4",
+        "sampling.temperature=0.25",
+        of_variable=of_variable,
+        depth=3,
+        deployment=file,
+    )
+    assert (plan.lookahead.depth, plan.sampling.temperature) == (depth, temperature)
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hint"),
+    [
+        ("lookahead.widht=2", "-o lookahead.widht: there is no such setting", "lookahead.width?"),
+        ("width=2", "-o width: there is no such setting", "lookahead.width?"),
+        ("runtimes.target.gpu=1", "there is no such setting", "runtimes.target.gpus?"),
+        ("qwertz=1", "there is no such setting", "docs/cli.md"),
+        ("lookahead.depth=x", "lookahead.depth", ""),
+        ("lookahead.depth=0", "depth", ""),
+        ("runtimes.judge.token_layer=ngram", "the judge writes one token", ""),
+        ("runtimes.target.gpus=a", "gpus", ""),
+    ],
+)
+def test_what_cannot_be_assigned_is_a_named_error(text, said, hint):
+    with pytest.raises(ConfigError, match=re.escape(said)) as caught:
+        assigned(text)
+    assert hint in caught.value.hint
 
 
 def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):

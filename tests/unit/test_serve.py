@@ -1302,3 +1302,6 @@ def test_a_line_of_the_log_is_json():
 def test_the_first_mode_is_the_default(options, modes):
     given = cli.get_command(None, "serve").make_context("serve", options.split()).params
     assert service_of(settle(given), given).modes == tuple(modes.split())
+    given["option"] = {"serve": {"timeout": 20, "max_depth": 9, "model": "theirs"}}
+    service = service_of(settle(given), given)
+    assert (service.timeout, service.deepest, service.model) == (20.0, 9, "theirs")

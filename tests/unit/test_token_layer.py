@@ -295,7 +295,9 @@ def test_a_layer_without_a_model_is_for_target_and_draft():
 
 def test_a_layer_with_a_model_is_for_the_target():
     found = layers(token_layer=everyone("standalone"), sd_draft_model=everyone("pocket:draft"))
-    assert found["target"] == TokenLayer("standalone", draft_model="pocket:draft")
+    assert found["target"].replace(tokens=None) == TokenLayer(
+        "standalone", draft_model="pocket:draft"
+    )
     assert not found["draft"].on
 
 
@@ -350,12 +352,12 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
             "mode autoregressive has no token layer",
         ),
         ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
-        ({"token_layer": everyone("standalone")}, "it drafts with a model"),
+        ({"token_layer": everyone("eagle")}, "it drafts with a model"),
         (
             {"token_layer": everyone("ngram"), "sd_steps": everyone(3)},
             "no token layer here has such a setting",
         ),
-        ({"mode": ("sd",), "token_layer": everyone("none")}, "--token-layer none: mode sd has one"),
+        ({"mode": ("sd",), "token_layer": everyone("none")}, "token layer none: mode sd has one"),
         ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),
         (
             {"token_layer": (("draft", "ngram"),), "draft": "target"},
@@ -404,15 +406,15 @@ def test_a_program_from_a_file_has_the_judge_with_any_verifier(tmp_path):
         assert "judge" not in plan.needed(["autoregressive"]).runtimes
 
 
-def test_the_reference_options_of_a_run_at_urls_are_refused():
+def test_a_token_layer_for_runtimes_at_urls_is_refused():
     runtime = {"target": Runtime(url="http://127.0.0.1:1")}
     deployment = replace(load_deployment(), runtimes=runtime)
     from lr_sglang.cli import settings as module
 
     with pytest.raises(ConfigError, match="at URLs"):
-        module.with_layers({"token_layer": everyone("ngram")}, deployment, ["sd"])
+        module.with_settings({"token_layer": everyone("ngram")}, {}, deployment, ["sd"])
     with pytest.raises(ConfigError, match="its runtime is at a URL") as caught:
-        module.with_layers({"token_layer": (("target", "ngram"),)}, deployment, ["sd"])
+        module.with_settings({"token_layer": (("target", "ngram"),)}, {}, deployment, ["sd"])
     assert "started with" in caught.value.hint
 
 
