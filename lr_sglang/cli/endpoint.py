@@ -9,101 +9,31 @@ import errno
 import json
 import logging
 import socket
-import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 import click
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session
-from lr_sglang.cli.display import Display, Starting
-from lr_sglang.cli.session import Session
+from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, settle
-from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import Fleet, launch, launched
+from lr_sglang.runtimes import Fleet, launched
 from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 from lr_sglang.serve import keys, settings
 from lr_sglang.serve.logs import log, set_up
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import verifier_registry
 
+if TYPE_CHECKING:
+    from lr_sglang.serve.server import EndpointServer
+
 # Fields of ``Service`` whose options have another name.
 NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
-
-
-class Ending(Protocol):
-    """A server or a supervisor that can be ended."""
-
-    def end(self) -> None:
-        """Ends it as a signal does; from any thread."""
-
-
-Up = Iterator[
-    tuple[Fleet | None, Ending, Callable[[], Any]]
-]  # runtimes, the server, and the call that serves
-
-
-@dataclass(frozen=True)
-class Endpoint:
-    """An endpoint before it starts; ``ready`` is called once it answers."""
-
-    deployment: Deployment
-    service: Service
-    keys: keys.Keys
-    sock: socket.socket
-    logs: Path
-    given: Given
-    lean: bool
-    progress: Starting
-    ready: Callable[[Session], None]
-
-    @contextmanager
-    def alone(self) -> Up:
-        """Serves in this process."""
-        timeout = self.given["launch_timeout"]
-        with session.session(
-            self.deployment, self.logs, self.progress, timeout, lean=self.lean
-        ) as live:
-            from lr_sglang.serve.app import create_app
-            from lr_sglang.serve.server import EndpointServer
-
-            set_up(self.given["log_level"])
-            app = create_app(live.roles, self.service, self.keys)
-            server = EndpointServer(app, self.service, lambda: self.ready(live))
-            yield live.fleet, server, lambda: server.run(sockets=[self.sock])
-
-    @contextmanager
-    def several(self) -> Up:
-        """Serves in several processes, which this one starts and keeps up."""
-        from lr_sglang.serve.processes.supervisor import Supervisor, warm_up
-        from lr_sglang.serve.processes.work import Work
-
-        level = self.given["log_level"]
-        warm_up(self.lean)
-        with (
-            launch(
-                self.deployment, self.logs, self.progress, self.given["launch_timeout"]
-            ) as fleet,
-            session.logs_told(fleet),
-            tempfile.TemporaryDirectory(
-                prefix="lr-sglang-serve-", ignore_cleanup_errors=True
-            ) as folder,
-        ):
-            set_up(level)
-            addresses = dataclasses.replace(fleet, servers={})
-            processes = self.given["processes"]
-            work = Work(
-                self.service, self.keys, addresses, Path(folder), processes, level, self.lean
-            )
-            server = Supervisor(work, self.sock, lambda found: self.ready(Session(found, fleet)))
-            yield fleet, server, server.run
 
 
 def serve(given: Given, display: Display) -> None:
@@ -124,48 +54,31 @@ def serve(given: Given, display: Display) -> None:
     for warning in warnings:
         display.warn(warning)
     sized = _sized(plan, service)
-    _check_files(sized, service, given["processes"])
+    _check_files(sized, service)
     with listening(service.host, service.port) as sock, display.starting() as progress:
+        needed = sized.needed(service.modes, service.concurrency).replace(sampling=plan.sampling)
+        lean = plan.lean(*service.verifiers)
+        port = str(sock.getsockname()[1])
+        logs = given["logs"] or launched.state_home() / "logs" / "serve" / port
+        timeout = given["launch_timeout"]
+        with session.session(needed, logs, progress, timeout, lean=lean) as live:
+            from lr_sglang.serve.app import create_app
+            from lr_sglang.serve.server import EndpointServer
 
-        def ready(live: Session) -> None:
-            progress.finish()
-            if live.simulated:
-                display.warn("these runtimes are simulated: their texts mean nothing")
-            session.tell_shortages(
-                session.shortages(plan, service.modes, live, service.concurrency), display
-            )
-            _tell(sock, service, display)
+            def ready() -> None:
+                progress.finish()
+                if live.simulated:
+                    display.warn("these runtimes are simulated: their texts mean nothing")
+                shortages = session.shortages(plan, service.modes, live, service.concurrency)
+                session.tell_shortages(shortages, display)
+                _tell(sock, service, display)
 
-        needed, lean = (
-            sized.needed(service.modes, service.concurrency),
-            plan.lean(*service.verifiers),
-        )
-        logs = given["logs"] or launched.state_home() / "logs" / "serve" / str(
-            sock.getsockname()[1]
-        )
-        endpoint = Endpoint(
-            needed.replace(sampling=plan.sampling),
-            service,
-            allowed,
-            sock,
-            logs,
-            given,
-            lean,
-            progress,
-            ready,
-        )
-        with (
-            endpoint.several() if given["processes"] > 1 else endpoint.alone() as (
-                fleet,
-                server,
-                run,
-            )
-        ):
-            sock.setsockopt(
-                socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-            )  # else old connections would prevent listen()
-            with _kept_up(fleet, given["restarts"], given["launch_timeout"], server):
-                run()
+            set_up(given["log_level"])
+            server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
+            # else old connections would prevent listen()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with _kept_up(live.fleet, given["restarts"], timeout, server):
+                server.run(sockets=[sock])
             display.note("stopped")
 
 
@@ -255,20 +168,20 @@ def _sized(plan: Plan, service: Service) -> Plan:
     return dataclasses.replace(plan, lookahead=look)
 
 
-def _check_files(plan: Plan, service: Service, processes: int) -> None:
+def _check_files(plan: Plan, service: Service) -> None:
     """Checks the limit of open files: each answer has its client's connection, and one for each
     request in flight.
     """
     from lr_sglang.serve.connections import files
 
     roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))
-    answers, each = -(-service.concurrency // processes), 1 + plan.branches(roles, service.modes)
-    if answers * each > (most := files()):
+    needed = service.concurrency * (1 + plan.branches(roles, service.modes))
+    if needed > (most := files()):
         message = (
-            f"--concurrency {service.concurrency} takes up to {answers * each} open "
-            f"files, and {most} are allowed"
+            f"--concurrency {service.concurrency} takes up to {needed} open files, "
+            f"and {most} are allowed"
         )
-        hint = "ulimit -Hn N allows more; or give a lower --concurrency, or more --processes"
+        hint = "ulimit -Hn N allows more; or give a lower --concurrency"
         raise ConfigError(message, hint=hint)
 
 
@@ -283,7 +196,9 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
 
 
 @contextmanager
-def _kept_up(fleet: Fleet | None, restarts: int, timeout: float, server: Ending) -> Iterator[None]:
+def _kept_up(
+    fleet: Fleet | None, restarts: int, timeout: float, server: EndpointServer
+) -> Iterator[None]:
     """Servers that we started are started again when they end."""
     if fleet is None or not fleet.servers:
         yield

@@ -49,9 +49,6 @@ from lr_sglang.serve.settings import Service
     "--queue", type=options.AT_LEAST_0, default=64, help="Requests that may wait; others get 429."
 )
 @click.option(
-    "--processes", type=click.IntRange(1, 64), default=1, help="That answer, each on one core."
-)
-@click.option(
     "--request-timeout",
     type=options.SECONDS,
     default=600.0,

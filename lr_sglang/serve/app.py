@@ -28,7 +28,6 @@ from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, refuse
 from lr_sglang.serve.passed_answer import PassedAnswer
 from lr_sglang.serve.passed_request import PassedRequest
-from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.reading import read_json
 from lr_sglang.serve.replies import Reply
 from lr_sglang.serve.schema import ERRORS, body_of, described, responses_of
@@ -56,21 +55,18 @@ def create_app(
     roles: Mapping[str, RuntimeBackend],
     service: Service,
     keys: Keys | None = None,
-    metrics: Metrics | None = None,
-    board: Board | None = None,
 ) -> FastAPI:
     """The application over runtimes that are ready. ``app.state.engine`` makes its answers.
 
     Args:
         roles: backends by role; each one's transport gets a circuit breaker in front.
-        metrics, board: shared with the endpoint's other processes; None for a single process.
 
     Raises:
         ConfigError: a verifier lacks its runtime.
     """
-    metrics, board = metrics or Metrics(), board or Board()
+    metrics = Metrics()
     health = Health(roles, service, _changed)
-    engine = AnswerEngine(roles, service, metrics, health, board)
+    engine = AnswerEngine(roles, service, metrics, health)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -79,12 +75,11 @@ def create_app(
         asyncio.get_running_loop().set_default_executor(
             ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
         )
-        beside = [asyncio.create_task(work) for work in (engine.sharing.run(), engine.prepare())]
+        preparing = asyncio.create_task(engine.prepare())
         try:
             yield
         finally:
-            for task in beside:
-                task.cancel()
+            preparing.cancel()
             engine.stop()
             await engine.ended(ABORT_SECONDS)
             await health.stop()
@@ -97,12 +92,7 @@ def create_app(
         redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=lifespan,
     )
-    app.state.engine, app.state.health, app.state.metrics, app.state.board = (
-        engine,
-        health,
-        metrics,
-        board,
-    )
+    app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
     for route in (*ANSWERED, *(OTHERS if service.passes else ())):
         about: Any = {
             "responses": responses_of(route),
@@ -122,7 +112,7 @@ def create_app(
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
     app.add_exception_handler(HTTPException, _refused)
     app.add_exception_handler(Refusal, _refused)
-    app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics, board=board)
+    app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics)
     schema = _fixed(described(app, bool(keys)), "application/json", {})
     app.add_api_route("/openapi.json", schema, include_in_schema=False)
     return app

@@ -21,7 +21,6 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from lr_sglang.serve.errors import refusal, response_of
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.processes.board import Board, Column
 from lr_sglang.serve.settings import Service
 
 FILES = 2**16  # the highest limit of open files that the process sets for itself
@@ -177,11 +176,10 @@ class Connections:
     client; if there is none, the new one is refused.
     """
 
-    def __init__(self, service: Service, metrics: Metrics, board: Board | None = None) -> None:
-        self._board = board or Board()
+    def __init__(self, service: Service, metrics: Metrics) -> None:
         # the other files are for runtimes, the page and the log
-        self.most = min(self._board.part(service.max_connections), files() // 2)
-        self._share = self._board.part(service.max_connections_per_address)
+        self.most = min(service.max_connections, files() // 2)
+        self._share = service.max_connections_per_address
         self._limits = {
             "headers": service.header_timeout,
             "body": service.body_timeout,
@@ -201,7 +199,6 @@ class Connections:
         """Admits a new connection, closes another one for it, or refuses it."""
         self._open[one] = None
         self._of[one.address] += 1
-        self._board.write(Column.CONNECTIONS, len(self._open))
         if one.address and self._of[one.address] > self._share:
             self._make_room(one, [other for other in self._open if other.address == one.address])
         elif len(self._open) > self.most:
@@ -210,7 +207,6 @@ class Connections:
     def leave(self, one: Connection) -> None:
         if one in self._open:
             del self._open[one]
-            self._board.write(Column.CONNECTIONS, len(self._open))
             self._of[one.address] -= 1
             if not self._of[one.address]:
                 del self._of[one.address]

@@ -7,7 +7,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
-from functools import partial
 from typing import Any, Protocol
 
 from lr_sglang.algorithm import policy
@@ -22,8 +21,6 @@ from lr_sglang.serve.health import Health
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
-from lr_sglang.serve.processes.board import Board
-from lr_sglang.serve.processes.sharing import Sharing, measure_once
 from lr_sglang.serve.program import ServedProgram
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.request_options import RequestOptions, options_of
@@ -53,7 +50,6 @@ class AnswerEngine:
     Args:
         roles: backends that are ready.
         service: what the operator allows.
-        board: what the processes of the endpoint share.
 
     Attributes:
         running: the answers that are being made.
@@ -68,17 +64,13 @@ class AnswerEngine:
         service: Service,
         metrics: Metrics,
         health: Health,
-        board: Board,
     ) -> None:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
-        self.admission = Admission(service.concurrency, service.queue, board)
-        self.sharing = Sharing(board, roles.values(), self.admission, metrics)
+        self.admission = Admission(service.concurrency, service.queue)
         self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
         known = policy.experience_for(service.lookahead)
-        self.requests = RequestMaker(
-            roles, service.judge_prompt, known, partial(measure_once, board)
-        )
+        self.requests = RequestMaker(roles, service.judge_prompt, known)
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)

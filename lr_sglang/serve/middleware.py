@@ -20,7 +20,6 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of, response_of
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.processes.board import Board
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
 from lr_sglang.serve.target_routes import PATHS
@@ -46,16 +45,12 @@ ROUTES = (*PATHS, "/v1/models", *PROBES)
 class Guard:
     """ASGI middleware around everything."""
 
-    def __init__(
-        self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics, board: Board
-    ) -> None:
+    def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics) -> None:
         self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
         # Bytes of bodies in memory: room for those that are answered or wait, and for as many that
         # still arrive.
         self.held = 0
-        self.most_held = (
-            2 * board.part(service.concurrency + service.queue) * service.max_body_bytes
-        )
+        self.most_held = 2 * (service.concurrency + service.queue) * service.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":

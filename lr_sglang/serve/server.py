@@ -45,7 +45,7 @@ class EndpointServer(uvicorn.Server):
     def __init__(
         self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None
     ) -> None:
-        self.connections = Connections(service, app.state.metrics, app.state.board)
+        self.connections = Connections(service, app.state.metrics)
         super().__init__(
             uvicorn.Config(
                 app,

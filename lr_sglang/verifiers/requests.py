@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from weakref import WeakKeyDictionary
@@ -15,7 +15,6 @@ from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.costs import Costs, measure
-from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Mode
@@ -36,7 +35,6 @@ class RequestMaker:
         judge_prompt: name of the judge's prompt; empty for the paper's.
         statistics: shared by all answers; None to share them among answers with equal ``Lookahead``
             settings.
-        measure: measures the costs of requests, as ``engine.costs.measure`` does.
     """
 
     def __init__(
@@ -44,9 +42,7 @@ class RequestMaker:
         roles: Mapping[str, RuntimeBackend],
         judge_prompt: str,
         statistics: RunStatistics | None = None,
-        measure: Callable[[Transport, int | None], Awaitable[Costs | None]] = measure,
     ) -> None:
-        self._measure = measure
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
         self.statistics = (
             cache(policy.experience_for) if statistics is None else lambda look: statistics
@@ -151,7 +147,7 @@ class RequestMaker:
         with suppress(LookaheadError):  # the first answer will report it
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())
-                _costs[target] = await self._measure(target.transport, target.room)
+                _costs[target] = await measure(target.transport, target.room)
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:

@@ -11,7 +11,6 @@ import sys
 import time
 
 import psutil
-import pytest
 
 from lr_sglang.serve.connections import files
 from lr_sglang.simulated.model import Model
@@ -27,8 +26,7 @@ STEPS, TOKENS = 2, 24
 LATEST = 1.2
 
 
-@pytest.mark.parametrize("processes", [1, 2] if FULL else [1])
-def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
+def test_streams_open_at_once(tmp_path, record_property, capsys):
     files()  # as many for the runtimes and the clients, too
     look = (
         "--steps",
@@ -49,8 +47,6 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
         3,
         "--mode",
         "lookahead",
-        "--processes",
-        processes,
     )
     who = [{"name": f"stream {i}", "after": i * OPENED / STREAMS} for i in range(STREAMS)]
     threads = memory = 0
@@ -110,7 +106,7 @@ def test_streams_open_at_once(processes, tmp_path, record_property, capsys):
     record_property("first_piece", first)
     calls = [(line["cpu_ms_per_call"], line["calls"]) for line in cost]
     summary = (
-        f"{STREAMS} streams at once, {processes} process(es): first piece after {first:.3f} "
+        f"{STREAMS} streams at once: first piece after {first:.3f} "
         "step times at most, "
         f"{threads} threads in one, {memory / 2**20:.0f} MiB in all; ms of CPU a call, and "
         f"calls: {calls}; "

@@ -272,8 +272,6 @@ THREADS = {
     "cli/failures.py": "only the main thread takes signals",
     "cli/endpoint.py": "servers are looked after beside the endpoint's loop",
     "cli/doctor_checks.py": "a question that may never be answered",
-    "serve/processes/supervisor.py": "only the main thread takes signals",
-    "serve/processes/worker.py": "the end of the parent is noticed although the loop is busy",
     "simulated/measure.py": "threads are counted",
 }
 
