@@ -37,8 +37,9 @@ test-full: setup browser clients  ## all tests, the long ones too, and each mode
 test-next:  ## install the newest SGLang there is, also a pre-release, and say what breaks
 	@bash scripts/next.sh
 
-check: setup  ## lint, types, and who may import whom
+check: setup  ## lint, format, types, and who may import whom
 	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/mypy
 	$(PYTHON_RUN) scripts/imports.py
 

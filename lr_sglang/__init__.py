@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 _HOME = {  # name -> module, with the name there if it differs
     "AnswerRequest": "lr_sglang.algorithm.answer_request",

@@ -65,9 +65,6 @@ def test_every_metric_of_the_dashboard_and_of_the_alerts_is_exposed():
     }
     alerted = {name for rule in RULES for name in METRIC.findall(rule["expr"])}
     assert shown | alerted <= exposed()
-    counted = {name.removesuffix("_bucket") for name in shown}
-    unseen = {name for name in exposed() if not name.endswith(("_bucket", "_count"))} - counted
-    assert unseen == {"lr_sglang_build_info", "lr_sglang_alpha"}, "the dashboard shows the rest"
 
 
 @pytest.mark.parametrize(
@@ -93,11 +90,6 @@ def test_an_alert_says_who_is_woken_and_why(rule):
     assert rule["expr"].count("(") == rule["expr"].count(")")
     roles = re.findall(r'role=~?"([\w|]+)"', rule["expr"])
     assert set("|".join(roles).split("|")) <= {"", "target", "draft", "judge"}
-
-
-def test_the_panels_of_the_dashboard_do_not_overlap():
-    places = [(panel["gridPos"]["x"], panel["gridPos"]["y"]) for panel in PANELS]
-    assert len(set(places)) == len(places) == len({panel["id"] for panel in PANELS})
 
 
 def test_the_endpoints_of_the_composition_are_commands_of_ours(monkeypatch):

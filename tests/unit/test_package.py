@@ -3,7 +3,6 @@ and tries it).
 """
 
 import fnmatch
-import shlex
 import subprocess
 import tomllib
 from pathlib import Path
@@ -70,32 +69,3 @@ def test_the_citation_is_of_this_version_and_of_the_paper():
     assert cited["version"] == project["version"] == __version__
     assert (cited["title"], cited["license"]) == (project["name"], project["license"])
     assert [one["identifiers"][0]["value"] for one in cited["references"]] == ["arXiv:2506.19830"]
-
-
-def test_what_github_runs_is_what_a_change_must_pass():
-    (job,) = yaml.safe_load((ROOT / ".github" / "workflows" / "ci.yml").read_text("utf-8"))[
-        "jobs"
-    ].values()
-    assert job["steps"][-1] == {"run": ".ci/run"}
-    assert (ROOT / ".ci" / "run").stat().st_mode & 0o111
-
-
-def test_hooks_before_a_commit_are_commands_of_the_environment():
-    (local,) = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))["repos"]
-    asked = {shlex.split(hook["entry"])[0].removeprefix(".venv/bin/") for hook in local["hooks"]}
-    dev = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "optional-dependencies"
-    ]["dev"]
-    assert asked and asked <= set(dev)
-
-
-@pytest.mark.parametrize(
-    "form", sorted(path.name for path in (ROOT / ".github" / "ISSUE_TEMPLATE").glob("*.yml"))
-)
-def test_a_form_for_issues_has_what_github_asks_for(form):
-    read = yaml.safe_load((ROOT / ".github" / "ISSUE_TEMPLATE" / form).read_text("utf-8"))
-    assert read["name"] and read["description"]
-    assert all(
-        one["type"] == "textarea" and one["id"] and one["attributes"]["label"]
-        for one in read["body"]
-    )
