@@ -53,7 +53,6 @@ class Lookahead(ConfigModel):
     Attributes:
         gate: the minimum probability that a branch is needed, for it to begin; 0 is off
             (docs/policies.md).
-        calibration: a file of ``lr-sglang calibrate``, with which the gate starts.
         max_false_accepts: if a judge's share of accepted pairs that differ is higher with
             statistical confidence, the target answers alone (docs/verifiers.md); 1 trusts any
             judge.
@@ -69,7 +68,6 @@ class Lookahead(ConfigModel):
     half_sentence_guard: bool = True
     verifier: str = "judge"
     gate: float = 0.0
-    calibration: str = ""
     policy: Literal["fixed", "adaptive"] = "fixed"
     max_false_accepts: float = 0.35
 
@@ -87,10 +85,6 @@ class Lookahead(ConfigModel):
         need(
             0 < self.max_false_accepts <= 1,
             "max_false_accepts: must be in (0, 1] (1: any judge is trusted)",
-        )
-        need(
-            not self.calibration or self.gate > 0,
-            "calibration: it is for a gate, and none is given",
         )
         if self.policy == "adaptive":
             return  # the adaptive policy limits the size of the tree, see policy.room

@@ -83,7 +83,6 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
     if [ -n "$ran" ] && compgen -G "$folder/$name/*/records.jsonl" >/dev/null; then
         "$command" report "$folder/$name" --format json --output "$folder/$name.json" --plots "$folder/plots-$name" ||
             echo "$name: no report"
-        cp "$folder/$name"/plots/* "$folder/plots-$name/" 2>/dev/null || true
     fi
 }
 

@@ -45,8 +45,7 @@ class Runner:
         info: the data of the run.
 
     Raises:
-        ConfigError: the verifier lacks its runtime, or there is no such verifier, calibration or
-            program.
+        ConfigError: the verifier lacks its runtime, or there is no such verifier or program.
     """
 
     def __init__(
@@ -63,7 +62,7 @@ class Runner:
             info or RunInfo(),
         )
         self._running: set[AnswerRequest] = set()
-        self._experience = policy.experience_for(settings.lookahead)
+        self._experience = policy.RunStatistics()
         self._loop = roles["target"].loop
         self._tasks: list[Future[None]] = []
         self._ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()

@@ -44,8 +44,7 @@ def _options(text: str) -> Point:
     return {name: OPTIONS[name](value) for name, value in pairs}
 
 
-# Setting -> parser of its values. A budget M is split between steps and tokens: M = k1 x k2 (paper
-# section 3.3).
+# Setting -> parser of its values.
 SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "depth": _from(1),
     "width": _from(1),
@@ -53,7 +52,6 @@ SETTINGS: Mapping[str, Callable[[str], Any]] = {
     "alpha": _share,
     "concurrency": _from(1),
     "sd-tokens": _from(0),
-    "budget": _from(1),
     "option": _options,
 }
 # Parsers of the settings in a value of ``option``.
@@ -85,8 +83,6 @@ def parse(text: str) -> Values:
         raise ConfigError(
             f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2"
         )
-    if name == "budget":
-        return [point for budget in found for point in splits(budget)]
     if name == "option":
         return found
     return [{name: value} for value in found]
@@ -110,17 +106,6 @@ def _values(text: str) -> Iterable[str]:
             yield part.strip()
 
 
-def splits(budget: int) -> Values:
-    """The ways to process ``budget`` target tokens in parallel: k1 steps of k2 tokens, k2 a power
-    of two.
-
-    k1 is the depth of the async schedule, k2 - 1 the tokens that the token layer drafts for a
-    verification.
-    """
-    sizes = [2**n for n in range(budget.bit_length()) if budget % 2**n == 0]
-    return [{"depth": budget // k2, "sd-tokens": k2 - 1} for k2 in sizes]
-
-
 def points(sweeps: Sequence[str]) -> list[Point]:
     """Every combination of the values of all sweeps; one empty point if there is none.
 
@@ -132,10 +117,7 @@ def points(sweeps: Sequence[str]) -> list[Point]:
         name for values in parsed for name in {name: None for point in values for name in point}
     ]
     if twice := sorted({name for name in names if names.count(name) > 1}):
-        raise ConfigError(
-            f"--sweep: {', '.join(twice)} is varied twice",
-            hint="a budget varies depth and sd-tokens",
-        )
+        raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice")
     if "verifier" in names and "alpha" in names:
         raise ConfigError("--sweep: alpha is a verifier's; leave one of them out")
     return [

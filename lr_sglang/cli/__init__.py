@@ -5,7 +5,6 @@ anything heavy.
 from __future__ import annotations
 
 import importlib
-import keyword
 import os
 import sys
 from collections.abc import Mapping
@@ -22,10 +21,6 @@ PREFIX = "LR_SGLANG"  # of variables that stand for options
 # name.
 COMMANDS = {
     "run": ("lr_sglang.cli.run", "Answer one question, a task or a file of questions."),
-    "try": (
-        "lr_sglang.cli.compare",
-        "Say whether looking ahead pays for your questions and servers.",
-    ),
     "launch": (
         "lr_sglang.cli.launch",
         "Bring a deployment up and keep it up, for run to attach to.",
@@ -35,17 +30,12 @@ COMMANDS = {
         "Serve an OpenAI-compatible endpoint, and a page to watch it.",
     ),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
-    "demo": ("lr_sglang.cli.compare", "Compare both modes on a few problems, on this machine."),
+    "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
-    "report": ("lr_sglang.cli.report", "Make tables and plots of runs."),
+    "report": ("lr_sglang.cli.report", "Make tables, plots and an HTML page of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
     "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
-    "view": ("lr_sglang.cli.report", "Write an HTML page of runs."),
-    "calibrate": (
-        "lr_sglang.cli.calibrate",
-        "Choose when a cheap verifier may decide alone, from records.",
-    ),
-    "bench": ("lr_sglang.cli.bench", "Measure modes and settings side by side."),
+    "bench": ("lr_sglang.cli.bench", "Measure whether looking ahead pays, and what varies it."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }
 
@@ -59,8 +49,7 @@ class Commands(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:
             return None
-        name = cmd_name + "_" * keyword.iskeyword(cmd_name)
-        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), name)
+        command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
     def resolve_command(

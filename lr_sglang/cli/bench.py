@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
@@ -21,13 +21,10 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.cli.simulate import simulated
 from lr_sglang.cli.source import Source
 from lr_sglang.config import ROLES
-from lr_sglang.errors import ConfigError, RecordError, SetupError
+from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results.store import RECORDS
 from lr_sglang.runtimes import launched
-
-if TYPE_CHECKING:
-    from lr_sglang.results.report import Report  # it imports SciPy, which takes seconds
 
 
 class Modes(click.Choice[str]):
@@ -71,8 +68,7 @@ class Modes(click.Choice[str]):
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, "
-    "sd-tokens=0..16, "
-    "budget=4,8,16, option=none,gate:0.075; again to multiply.",
+    "sd-tokens=0..16, option=none,gate:0.075; again to multiply.",
 )
 @click.option(
     "--paper",
@@ -118,8 +114,8 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
     """Measures modes side by side on the same questions, and leaves a record of each answer.
 
     With no other options the pocket models answer the pocket task in every mode. Modes that share
-    servers take turns question by question; caches are emptied between them. Tables and plots are
-    made by report, a page by view.
+    servers take turns question by question; caches are emptied between them. At the end it says
+    whether looking ahead pays, by how much, and how sure that is; report makes plots and a page.
 
     \b
     Examples:
@@ -269,34 +265,13 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
             execution.graders[task] = stack.enter_context(one.grader(given))
             if lacking := source.lacks(execution.graders[task]):
                 display.warn(f"{task}: {lacking}; lr-sglang grade can do it later")
-        try:
-            records = execution.run(resume=given["resume"])
-        except KeyboardInterrupt:
-            if random and execution.done():  # a run that is stopped early still has figures
-                _draw(bench_show.report_of(execution), execution)
-            raise
-        need_an_answer(records)
+        need_an_answer(execution.run(resume=given["resume"]))
     report = bench_show.report_of(execution)
-    if random:
-        from lr_sglang.bench import budget
-
-        bench_show.result(execution, report, budget.table(report))
-        _draw(report, execution)
-        return
     bench_show.result(execution, report)
+    if random:
+        return
     for folder, store in execution.stores.items():
         source.tell_failures(store.records.values(), display, execution.folder / folder)
-
-
-def _draw(report: Report, execution: Execution) -> None:
-    """Draws ``bench.budget``'s plots, where matplotlib is installed."""
-    from lr_sglang.bench import budget
-
-    try:
-        for path in budget.draw(report, execution.folder / "plots"):
-            execution.display.note(str(path))
-    except SetupError as error:
-        execution.display.warn(f"{error.message}; {error.hint}")
 
 
 bench.add_command(simulated)

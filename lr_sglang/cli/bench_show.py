@@ -16,7 +16,6 @@ from lr_sglang.cli.formats import grid
 
 if TYPE_CHECKING:
     from lr_sglang.results.report import Report
-    from lr_sglang.results.tables import Table
 
 WIDTH = 150  # of a plan: names of folders are long, and must be whole
 HEAD = [
@@ -111,18 +110,16 @@ def report_of(execution: Execution) -> Report:
     return reports.make(collection.read([execution.folder]))
 
 
-def result(execution: Execution, made: Report, more: Table | None = None) -> None:
-    """Prints the tables of the report, then ``more``, and how to get plots and a page."""
+def result(execution: Execution, made: Report) -> None:
+    """Prints the tables of the report, the verdict, warnings, and how to get plots and a page."""
     from lr_sglang.cli.report import show
     from lr_sglang.results.report import as_json
 
     if execution.display.as_json:
         execution.display.out.file.write(as_json(made))
         return
-    if more is not None:
-        made.tables.append(more)
     show(made, execution.display.out)
     folder = execution.folder
     execution.display.note(f"records: {folder}")
     execution.display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
-    execution.display.note(f"a page: lr-sglang view {folder} --output {folder / 'view.html'}")
+    execution.display.note(f"a page: lr-sglang report {folder} --html {folder / 'page.html'}")

@@ -29,6 +29,7 @@ from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
+BUSY = 0.25  # share of the processors in use before anything is started, above which it is said
 SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
 
@@ -42,6 +43,7 @@ class Execution:
         warm_up: a question that is answered first in every mode on every set of servers, without a
             record.
         stores: by folder, while ``run`` is at work.
+        warnings: what may have spoiled a comparison; a benchmark keeps them in run.json.
     """
 
     folder: Path
@@ -54,6 +56,7 @@ class Execution:
     graders: dict[str, Grader] = field(default_factory=dict)
     versions: dict[str, str] = field(default_factory=machine.versions)
     stores: dict[str, Store] = field(default_factory=dict)
+    warnings: list[str] = field(default_factory=list)
 
     @cached_property
     def total(self) -> int:
@@ -142,6 +145,8 @@ class Execution:
             self.open(stack, resume=resume)
             stack.enter_context(self._resumable())
             self._grade_rest()
+            if self.command and self.done() < self.total and (busy := machine.busy()) > BUSY:
+                self._spoiled(f"{100 * busy:.0f} % of this machine was busy before the run began")
             for stretch in self.order.stretches:
                 todo = [
                     (turn.variant, works) for turn in stretch.turns if (works := self.left(turn))
@@ -176,7 +181,7 @@ class Execution:
                     if self.warm_up:
                         self._warm_up(variants, watches)
                     so_far = {variant.key: Running(self.made(variant)) for variant in variants}
-                    done, caches, before = self.done(), Caches(display.warn), None
+                    done, caches, before = self.done(), Caches(self._spoiled), None
                     for watch in watches.values():
                         up.callback(watch.servers)
                     up.callback(display.end)
@@ -198,6 +203,8 @@ class Execution:
                             done += store.done(key(record))
                             shown = {**record, "mode": variant.name(record["mode"])}
                             display.sample(shown, done, self.total, sums)
+            if self.warnings and self.command:
+                self._write_command()
             return self.records()
 
     def _keep(self, variant: Variant, record: Record) -> Record:
@@ -295,19 +302,27 @@ class Execution:
             self._write_command(started)
         return watches
 
-    def _write_command(self, started: dict[str, Any]) -> None:
-        """Writes run.json: the command, its order, and when which servers started (again, after a
-        resumption).
+    def _write_command(self, *started: dict[str, Any]) -> None:
+        """Writes run.json: the command, its order, when which servers started (again, after a
+        resumption), and warnings.
         """
         path = self.folder / RUN
         try:
-            earlier = json.loads(path.read_text(encoding="utf-8"))["starts"]
-        except (OSError, ValueError, KeyError, TypeError):
-            earlier = []
+            earlier = json.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            earlier = {}
+        about = {
+            "order": self.order.about,
+            "starts": [*earlier.get("starts", ()), *started],
+            "warnings": list(dict.fromkeys([*earlier.get("warnings", ()), *self.warnings])),
+        }
         with writing(path):
-            write_whole(
-                path, {**self.command, "order": self.order.about, "starts": [*earlier, started]}
-            )
+            write_whole(path, {**self.command, **about})
+
+    def _spoiled(self, warning: str) -> None:
+        """Warns of something that may have spoiled the comparison."""
+        self.warnings.append(warning)
+        self.display.warn(warning)
 
     def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
         """Makes one answer in each mode on each set of servers, without a record and without effect

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -91,16 +90,12 @@ def _row(case: Case, depth: int) -> dict[str, Any]:
     }
 
 
-def show(found: Forecast, picture: Path | None) -> None:
-    """Prints a plan for people; the path of a picture goes to standard error."""
+def show(found: Forecast) -> None:
+    """Prints a plan for people."""
     out = Console(highlight=False)
     for line in _lines(found):
         out.print(
             Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str | Text)
-        )
-    if picture is not None:
-        Console(stderr=True, highlight=False).print(
-            Text(f"picture: {picture}", style="dim"), soft_wrap=True
         )
 
 

@@ -135,12 +135,6 @@ method = together(
         help="Branches less likely to be needed wait, by the draft's confidence.",
     ),
     click.option(
-        "--calibration",
-        metavar="FILE.json",
-        help="What that confidence is worth, from lr-sglang calibrate.  [default: --gate "
-        "learns it first]",
-    ),
-    click.option(
         "--max-false-accepts",
         type=float,
         metavar="SHARE",

@@ -91,11 +91,8 @@ class Latency(click.ParamType):
     help="Most tokens for the target at once, k1 x k2.",
 )
 @click.option("--max-depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
-@click.option(
-    "--picture", type=options.ANY_PATH, metavar="FILE", help="Draw the surface: .svg or .png."
-)
 @options.as_json
-def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -> None:
+def plan(records: Path | None, json: bool, **given: Any) -> None:
     """Says what speed-up to expect, and which depth is best.
 
     Give --alpha and --c1, or --records of a run that has them (what is given beside it goes before
@@ -106,7 +103,7 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
     Examples:
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 5%
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
-      lr-sglang plan --records runs/demo_20261121_214821 --picture surface.svg
+      lr-sglang plan --records runs/demo_20261121_214821
     """
     from lr_sglang.cli import forecast
     from lr_sglang.cli.runs import complete, read
@@ -121,17 +118,13 @@ def plan(records: Path | None, picture: Path | None, json: bool, **given: Any) -
     case, tokens = _case(given, measured), _tokens(given, measured)
     deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
     found = forecast.Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
-    if picture is not None:
-        from lr_sglang.results.surfaces import draw
-
-        draw(picture, case, tokens, given["budget"], deepest)
     if json:
         text = json_format.dumps(found, default=vars)
         # JSON has no infinity: null stands for it.
         plain = json_format.loads(text, parse_constant=lambda _: None)
         click.echo(json_format.dumps(plain, ensure_ascii=False))
     else:
-        forecast.show(found, picture)
+        forecast.show(found)
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:

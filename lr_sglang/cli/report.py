@@ -1,4 +1,4 @@
-"""``lr-sglang report`` and ``view``: tables and plots of runs, and their HTML page."""
+"""``lr-sglang report``: tables and plots of runs, and their HTML page."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     help="json and csv have every figure.",
 )
 @click.option("--plots", type=options.FOLDER, metavar="DIR", help="PNG and SVG go here.")
+@click.option("--html", type=options.FILE, metavar="FILE", help="One page with every step.")
 @click.option("--output", type=options.FILE, metavar="FILE", help="Not standard output.")
 @click.option(
     "--margin",
@@ -34,23 +35,28 @@ if TYPE_CHECKING:
     help="Points of accuracy that may be lost and still count as kept.",
 )
 def report(
-    folders: tuple[str, ...], format: str, plots: Path | None, output: Path | None, margin: float
+    folders: tuple[str, ...],
+    format: str,
+    plots: Path | None,
+    html: Path | None,
+    output: Path | None,
+    margin: float,
 ) -> None:
-    """Tables and plots of runs; several folders are put together.
+    """Tables and plots of runs, and one HTML page; several folders are put together.
 
-    DIR... are folders with records.jsonl, or folders of such folders. Result folders of the paper's
-    own code are read too; as their files do not say in which mode they were made, say it:
-    lookahead=DIR, or lookahead@TASK=DIR.
+    DIR... are folders with records.jsonl, or folders of such folders. The page has questions, step
+    trees with both versions and verdicts, timelines and figures. It holds everything, loads nothing
+    from anywhere, and can be sent to others: with the questions and answers in it.
 
     \b
     Examples:
       lr-sglang report runs/pocket_20260101_120000 --plots plots
+      lr-sglang report runs/pocket_20260101_120000 --html page.html
       lr-sglang report runs --format markdown --output results.md
-      lr-sglang report autoregressive=AIME_20251031_1 lookahead=AIME_20251031_2
     """
     from rich.console import Console
 
-    from lr_sglang.results import charts, collection, store
+    from lr_sglang.results import charts, collection, page, store
     from lr_sglang.results import report as reports
 
     made = reports.make(collection.read(folders), margin / 100)
@@ -70,43 +76,12 @@ def report(
     if plots is not None:
         for path in charts.draw(made, plots):
             click.echo(str(path), err=True)
-
-
-@click.command()
-@click.argument("folders", nargs=-1, required=True, metavar="DIR...")
-@click.option(
-    "--output",
-    type=options.FILE,
-    metavar="FILE.html",
-    help="[default: view.html in the first folder]",
-)
-@click.option("--title", help="[default: the folders' names]")
-def view(folders: tuple[str, ...], output: Path | None, title: str | None) -> None:
-    """Writes one HTML page: questions, step trees with both versions and verdicts, timelines,
-    figures.
-
-    The page holds everything, loads nothing from anywhere, and can be sent to others: with the
-    questions and answers in it. DIR... are as for report.
-
-    \b
-    Examples:
-      lr-sglang view runs/pocket_20260101_120000
-      lr-sglang view runs/a runs/b --output both.html
-    """
-    from lr_sglang.results import collection, page
-    from lr_sglang.results import report as reports
-    from lr_sglang.results.store import replace_file, writing
-
-    read = collection.read(folders)
-    names = ", ".join(dict.fromkeys(Path(folder).name or folder for folder in read.folders))
-    first = collection.path_of(folders[0])
-    path = output or (first if first.is_dir() else first.parent) / "view.html"
-    pieces = page.page(reports.make(read), title or f"Lookahead Reasoning: {names}")
-    with writing(path):
-        replace_file(
-            path, (piece.encode("utf-8", "replace") for piece in pieces)
-        )  # a folder's name may be no text
-    click.echo(str(path))
+    if html is not None:
+        names = dict.fromkeys(Path(folder).name or folder for folder in made.collection.folders)
+        pieces = page.page(made, f"Lookahead Reasoning: {', '.join(names)}")
+        with store.writing(html, "give another --html"):  # a folder's name may be no text
+            store.replace_file(html, (piece.encode("utf-8", "replace") for piece in pieces))
+        click.echo(str(html), err=True)
 
 
 def _plain(made: Report) -> str:
@@ -119,7 +94,7 @@ def _plain(made: Report) -> str:
 
 
 def show(made: Report, console: Console) -> None:
-    """Prints all tables."""
+    """Prints all tables, and the verdicts."""
     from rich.text import Text
 
     from lr_sglang.cli.display import clean
@@ -128,6 +103,10 @@ def show(made: Report, console: Console) -> None:
         shown, width = grid(table, made.warning)
         console.print(shown, width=max(console.width, width), crop=False)
         console.print()
+    for verdict in made.verdicts:
+        lines = [clean(line) for line in verdict.words()]
+        lines += [f"({made.warning})"] if made.warning else []
+        console.print(Text("\n".join(lines), style="bold"), soft_wrap=True)
     for note in made.collection.notes:
         console.print(Text(clean(note), style="yellow"), soft_wrap=True)
 

@@ -38,7 +38,7 @@ NAMED = {
         name: f"lookahead.{name}"
         for name in (
             *("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier"),
-            *("gate", "calibration", "max_false_accepts", "policy"),
+            *("gate", "max_false_accepts", "policy"),
         )
     },
     **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed")},

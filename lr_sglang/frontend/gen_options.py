@@ -68,13 +68,6 @@ def lookahead(
         ConfigError: there is no such option, or its value is invalid.
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
-    if fields.get("calibration"):
-        hint = (
-            "give it to the run, or to the backend: deployment.backend(gate=..., calibration=...)"
-        )
-        raise ConfigError(
-            "lookahead(): one calibration holds for all generations of a program", hint=hint
-        )
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
     Lookahead().with_options(**fields)  # raises here for invalid values

@@ -1,34 +1,55 @@
-"""Charts of a report: speed-ups, acceptance, where the time went, and what was varied: depth,
-tokens, concurrency.
+"""The plots of a report, drawn by matplotlib (the extra ``plots``): speed-up by mode, by a swept
+setting, and by acceptance.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from lr_sglang.config import Schedule
-from lr_sglang.errors import ConfigError
-from lr_sglang.results import accounting, plots
-from lr_sglang.results.expected import Expected
+from lr_sglang.errors import SetupError
+from lr_sglang.results.groups import short
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
-from lr_sglang.results.timeline import timeline
+from lr_sglang.results.store import writing
 from lr_sglang.theory.planner import Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+SUFFIXES = ("png", "svg")
 MAX_BARS = 8  # of a task
-MAX_LINES = 4  # in a panel, with intervals
-MAX_PANELS = 4  # of tasks, in a row
-LEAST_JUDGED = 5  # a share of fewer steps is noise
-_ONE: Any = {"color": "#333333", "linewidth": 1}  # the line of no speed-up
+MAX_LINES = 8
+# Okabe and Ito's colours, which people of all kinds of colour vision tell apart.
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#767676", "#000000")
+MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
+MODES = {
+    "autoregressive": "#767676",
+    "sd": "#E69F00",
+    "lookahead": "#0072B2",
+    "lookahead+sd": "#009E73",
+    "lossless": "#CC79A7",
+}
+STYLE: Any = {
+    # Text stays text, and the file does not depend on the time.
+    "svg.fonttype": "none",
+    "svg.hashsalt": "lr-sglang",
+    # A dollar sign in a model's name begins no formula.
+    "text.parse_math": False,
+    "font.size": 12,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.axisbelow": True,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": "#d8d8d8",
+    "legend.frameon": False,
+}
 
 Item = TypeVar("Item")
 
@@ -36,20 +57,41 @@ Item = TypeVar("Item")
 def draw(report: Report, folder: Path) -> list[Path]:
     """Draws every plot for which the report has figures; returns the files.
 
+    A warning about the figures is drawn into the picture, because that may be passed on alone.
+
     Raises:
         SetupError: matplotlib is not installed.
         RecordError: the folder cannot be written.
     """
-    makers = {
-        **{"speedup": speedup, "depth": depth, "sd_tokens": sd_tokens},
-        **{
-            "concurrency": concurrency,
-            "acceptance": acceptance,
-            "time": time,
-            "timeline": timeline,
-        },
-    }
-    return plots.draw_each(makers, report, folder, report.warning)
+    try:
+        import matplotlib
+    except ImportError as error:
+        raise SetupError("plots need matplotlib", hint="pip install 'lr-sglang[plots]'") from error
+    made = []
+    words = report.warning[:1].upper() + report.warning[1:]
+    with matplotlib.rc_context(STYLE):
+        for name, figure in _figures(report):
+            if words:
+                figure.suptitle(words, fontsize=12, color="#a03000", wrap=True)
+            for suffix in SUFFIXES:
+                path = folder / f"{name}.{suffix}"
+                undated: Any = {"Date" if suffix == "svg" else "Software": None}
+                with writing(path, "give another --plots"):
+                    folder.mkdir(parents=True, exist_ok=True)
+                    figure.savefig(path, dpi=150, metadata=undated)
+                figure.set_layout_engine("none")  # both files get the layout of the first
+                made.append(path)
+    return made
+
+
+def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
+    fast = [m for m in report.measures if m.speed]
+    if fast:
+        yield "speedup", modes(fast)
+    for setting in swept(fast):
+        yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
+    if any(m.alpha for m in fast):
+        yield "by_acceptance", by_acceptance([m for m in fast if m.alpha])
 
 
 def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
@@ -59,300 +101,147 @@ def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Ite
     return found
 
 
-def _few(measures: Sequence[Measures], most: int) -> list[Measures]:
-    """All groups if there are at most ``most``, else the fastest variant of every mode."""
-    if len(measures) <= most:
-        return list(measures)
-    variants = _by(measures, lambda m: m.group.mode)
-    return [
-        max(of, key=lambda m: m.speed.tokens.value if m.speed else 0.0) for of in variants.values()
-    ]
+def _gain(m: Measures) -> Estimate:
+    """The speed-up in tokens per second over the same token layer without lookahead, if measured,
+    else over plain decoding.
+    """
+    found = m.over_sd or m.speed
+    assert found is not None
+    return found.tokens
 
 
-def _shades(measures: Sequence[Measures]) -> dict[str, Any]:
-    """The colour of each group by its name; each further variant of a mode is lighter."""
-    from matplotlib.colors import to_rgb
+def _new(width: float, height: float = 4.8) -> tuple[Figure, Axes]:
+    """A figure of one panel, in inches, with the line of no speed-up."""
+    from matplotlib.figure import Figure
 
-    shades: dict[str, Any] = {}
-    seen: dict[str, int] = defaultdict(int)
-    for name, mode in {m.group.name: m.group.mode for m in measures}.items():
-        share = 0.75 ** seen[mode]
-        shades[name] = tuple(1 - share * (1 - part) for part in to_rgb(plots.look(mode)[0]))
-        seen[mode] += 1
-    return shades
+    figure = Figure(figsize=(width, height), layout="constrained")
+    axes = figure.subplots()
+    axes.axhline(1, color="#333333", linewidth=1)
+    return figure, axes
 
 
-def _whole_numbers(axes: Axes) -> None:
-    from matplotlib.ticker import MaxNLocator
+def _whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> None:
+    """Draws estimates with their intervals, if they have one."""
+    down = [0.0 if e.low is None else e.value - e.low for _, e in points]
+    up = [0.0 if e.high is None else e.high - e.value for _, e in points]
+    places = [place for place, _ in points]
+    values = [e.value for _, e in points]
+    axes.errorbar(places, values, [down, up], **{"capsize": 3, **style})
 
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+def _legend(figure: Figure) -> None:
+    (axes,) = figure.axes
+    handles, labels = axes.get_legend_handles_labels()
+    if len(handles) > 1:
+        columns = 2 if max(map(len, labels)) < 40 else 1
+        figure.legend(handles, labels, loc="outside lower center", ncols=columns, fontsize=11)
+        rows = -(-len(handles) // columns)
+        figure.set_figheight(figure.get_figheight() + 0.25 * rows)
 
 
-def speedup(report: Report) -> Figure | None:
-    """Speed-up by task and mode."""
-    by_task = _by((m for m in report.measures if m.speed), lambda m: m.group.task)
-    chosen = {task: _few(of, MAX_BARS) for task, of in by_task.items()}
-    everything = [m for of in chosen.values() for m in of]
-    if not everything:
-        return None
-    shades, places = _shades(everything), {task: at for at, task in enumerate(chosen)}
-    figure, axes = plots.new_figure(max(6.4, 1.6 + 0.55 * (len(everything) + len(chosen))))
-    width = 0.8 / max(3, len(shades))
-    for number, (name, colour) in enumerate(shades.items()):
-        found = [m for m in everything if m.group.name == name]
-        shift = (number - (len(shades) - 1) / 2) * width
-        points = [(places[m.group.task] + shift, m.speed.tokens) for m in found if m.speed]
-        style = {
-            "color": colour,
-            "hatch": plots.look(found[0].group.mode)[2],
-            "edgecolor": "white",
-            "linewidth": 0,
-        }
-        axes.bar(
-            [at for at, _ in points],
-            [e.value for _, e in points],
-            width * 0.92,
-            label=name,
-            **style,
-        )
-        plots.whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
+def modes(measures: Sequence[Measures]) -> Figure:
+    """Speed-up by task and mode; of many variants of a mode the fastest."""
+    chosen = {task: _few(of) for task, of in _by(measures, lambda m: m.group.task).items()}
+    names = list(dict.fromkeys(m.group.name for of in chosen.values() for m in of))
+    width = 0.8 / max(3, len(names))
+    figure, axes = _new(max(6.4, 1.6 + 0.55 * sum(len(of) + 1 for of in chosen.values())))
+    for number, name in enumerate(names):
+        points = []
+        mode = ""
+        for place, of in enumerate(chosen.values()):
+            for m in of:
+                if m.group.name == name and m.speed:
+                    mode = m.group.mode
+                    points.append((place + (number - (len(names) - 1) / 2) * width, m.speed.tokens))
+        alpha = 0.75 ** sum(other.partition(" ")[0] == mode for other in names[:number])
+        style: Any = {"color": MODES.get(mode, "#D55E00"), "alpha": alpha, "label": name}
+        axes.bar([at for at, _ in points], [e.value for _, e in points], width * 0.92, **style)
+        _whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
         for at, e in points:
-            top = (at, e.high if e.high is not None else e.value)
-            axes.annotate(
-                f"{e.value:.2f}", top, (0, 3), textcoords="offset points", ha="center", fontsize=10
-            )
-    axes.axhline(1, **_ONE)
+            top = (at, e.value if e.high is None else e.high)
+            near: Any = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
+            axes.annotate(f"{e.value:.2f}", top, (0, 3), **near)
     axes.set_xticks(range(len(chosen)), list(chosen))
-    axes.tick_params(axis="x", length=0)
-    axes.margins(y=0.12)
-    what = "by task and mode" if len(shades) > 1 else f"of {everything[0].group.name} by task"
-    axes.set(
-        ylabel="speed-up, tokens/s\nover autoregressive", title=f"Speed-up {what} (95 % intervals)"
-    )
     axes.set_xlim(-0.6, len(chosen) - 0.4)
-    plots.legend_below(figure, axes)
+    axes.margins(y=0.12)
+    axes.set(ylabel="speed-up, tokens/s\nover autoregressive")
+    axes.set_title("Speed-up by task and mode (95 % intervals)")
+    _legend(figure)
     return figure
 
 
-def acceptance(report: Report) -> Figure | None:
-    """Acceptance by position, in the cycle and in the answer; tasks beside each other."""
-    panels = list(_by((m for m in report.measures if m.alpha), lambda m: m.group.task).items())[
-        :MAX_PANELS
-    ]
-    if not panels:
-        return None
-    several = len(panels) > 1
-    size = max(9.0, 4.0 * len(panels)), 7.4 if several else 4.8
-    figure, grid = plots.new_grid(*size, 2 if several else 1, len(panels) if several else 2)
-    handles: dict[str, Any] = {}
-    for (task, of), (left, right) in zip(panels, grid.T if several else grid, strict=True):
-        mine = _few(of, MAX_LINES)
-        shades = _shades(mine)
-        for number, m in enumerate(mine):
-            shift = (number - (len(mine) - 1) / 2) * 0.1
-            marker = (
-                plots.look(m.group.mode)[1]
-                if not m.group.label
-                else plots.MARKERS[number % len(plots.MARKERS)]
-            )
-            for axes, estimates, first in ((left, m.runs, 0), (right, m.positions, 1)):
-                shown = [
-                    (n + first + shift, e)
-                    for n, e in enumerate(estimates)
-                    if e.samples >= LEAST_JUDGED
-                ]
-                style = {
-                    "color": shades[m.group.name],
-                    "marker": marker,
-                    "capsize": 2,
-                    "elinewidth": 1,
-                }
-                handles.setdefault(m.group.name, plots.whiskers(axes, shown, **style))
-        left.set(xlabel="steps accepted before, in the same cycle", title=task if several else "")
-        right.set(xlabel="step of the answer")
-        for axes in (left, right):
-            axes.set_ylim(0, 1.03)
-            _whole_numbers(axes)
-    figure.supylabel("share of judged steps accepted", fontsize=12)
-    figure.legend(
-        list(handles.values()), list(handles), loc="outside lower center", ncols=3, fontsize=11
-    )
-    figure.suptitle("Acceptance by position (95 % intervals)", fontsize=13)
-    return figure
+def _few(measures: Sequence[Measures]) -> list[Measures]:
+    if len(measures) <= MAX_BARS:
+        return list(measures)
+    variants = _by(measures, lambda m: m.group.mode).values()
+    return [max(of, key=lambda m: m.speed.tokens.value if m.speed else 0.0) for of in variants]
 
 
-def time(report: Report) -> Figure | None:
-    """Where the time of an answer went."""
-    shown = [
-        m for m in report.measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)
-    ][:24]
-    if not shown:
-        return None
-    figure, axes = plots.new_figure(8.5, max(2.6, 1.6 + 0.42 * len(shown)))
-    tasks = len(report.collection.tasks) > 1
-    names = [f"{m.group.task}: {m.group.name}" if tasks else m.group.name for m in shown]
-    lefts, least = (
-        [0.0] * len(shown),
-        1e-3 * sum(m.time["wall"] / len(m.group.ended) for m in shown),
-    )
-    for part, meaning in accounting.MEANING.items():
-        seconds = [m.time["parts"][part] / len(m.group.ended) for m in shown]
-        if sum(seconds) >= least:
-            style: Any = {**plots.PART_LOOKS[part], "edgecolor": "white", "linewidth": 0}
-            axes.barh(range(len(shown)), seconds, 0.68, left=lefts, label=meaning, **style)
-            lefts = [left + more for left, more in zip(lefts, seconds, strict=True)]
-    axes.set_yticks(range(len(shown)), names)
-    axes.tick_params(axis="y", length=0)
-    axes.invert_yaxis()
-    axes.margins(x=0.02)
-    axes.grid(axis="x")
-    axes.grid(visible=False, axis="y")
-    axes.set(xlabel="seconds of an answer, on average")
-    figure.suptitle("Where the time went, along the critical path", fontsize=13)
-    plots.legend_below(figure, axes)
-    return figure
+def swept(measures: Sequence[Measures]) -> list[str]:
+    """The settings of the groups' labels whose values are numbers."""
+    found = []
+    labels = {word for m in measures for word in m.group.label.split(", ")}
+    names = dict.fromkeys(name for m in measures for name in m.group.settings)
+    for name in ("concurrency", *names):
+        told = f"{short(name)} " if name in names else " at once"
+        values = {_value(m, name) for m in measures if any(told in word for word in labels)}
+        if len(values - {None}) > 1:
+            found.append(name)
+    return found
 
 
-def depth(report: Report) -> Figure | None:
-    """Measured and expected speed-up against depth, at the lowest concurrency."""
-    known = [m for m in report.measures if m.expected and m.expected.measured is not None]
-    known = [m for m in known if isinstance(m.group.value("depth"), int)]
-    alone = min((m.group.concurrency for m in known), default=1)
-    by_task = _by((m for m in known if m.group.concurrency == alone), lambda m: m.group.task)
-    panels = list(by_task.items())[:MAX_PANELS]
-    if not panels:
-        return None
-    figure, (grid,) = plots.new_grid(max(8.5, 4.4 * len(panels)), 5, 1, len(panels))
-    for axes, (task, of) in zip(grid, panels, strict=True):
-        for mode, mine in _by(of, lambda m: m.group.mode).items():
-            colour, marker, _ = plots.look(mode)
-            mine.sort(key=lambda m: int(m.group.value("depth")))
-            places = [int(m.group.value("depth")) for m in mine]
-            over = [m.over_sd if mode == "lookahead+sd" and m.over_sd else m.speed for m in mine]
-            if shown := [
-                (d, speed.tokens)
-                for d, speed in zip(places, over, strict=True)
-                if speed is not None
-            ]:
-                plots.whiskers(axes, shown, fmt=marker, color=colour, label=f"{mode}, measured")
-            depths = range(1, max(8, *places) + 1)
-            papers, ours = _curves(
-                [m.expected for m in mine if m.expected], mine[0].group.value("schedule"), depths
-            )
-            axes.plot(
-                depths, papers, color=colour, linestyle=":", label=f"{mode}, the paper's formula"
-            )
-            axes.plot(depths, ours, color=colour, label=f"{mode}, with verdicts, ends, slow-down")
-        axes.axhline(1, **_ONE)
-        _whole_numbers(axes)
-        axes.set(title=task, xlabel="depth (steps ahead)")
-        axes.set_ylim(bottom=0)
-    grid[0].set_ylabel("speed-up, tokens/s\nover no lookahead")
-    plots.legend_below(figure, grid[0])
-    figure.suptitle("Speed-up against depth: measured and expected", fontsize=13)
-    return figure
+def _value(m: Measures, setting: str) -> float | None:
+    value = m.group.concurrency if setting == "concurrency" else m.group.settings.get(setting)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
-def _curves(
-    of: Sequence[Expected], name: Any, depths: Sequence[int]
-) -> tuple[list[float], list[float]]:
-    """The curves of the paper's formula and of ours, from the means of the values measured at all
-    depths.
+def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
+    """Speed-up against a setting: a line for each task, mode and other settings; dotted what the
+    formulas expect.
     """
-    schedule: Schedule = "sync" if name == "sync" else "async"
-    alpha, c1, judge = (
-        fmean(e.alpha for e in of),
-        fmean(e.c1 for e in of),
-        fmean(e.verdict for e in of),
-    )
-    slower, steps = [e.slower for e in of if e.slower], round(fmean(e.steps for e in of))
-    try:
-        ours = Case(alpha, c1, judge, fmean(slower) if slower else 1.0, steps=steps)
-        return [Case(alpha, c1).speedup(schedule, d) for d in depths], [
-            ours.speedup(schedule, d) for d in depths
-        ]
-    except ConfigError:
-        return [float("nan")] * len(depths), [float("nan")] * len(depths)
+    said = short(setting)
 
+    def line(m: Measures) -> str:
+        own = (f"{said} ", f"{m.group.concurrency} at once" if setting == "concurrency" else " ")
+        rest = [w for w in m.group.label.split(", ") if w and not w.startswith(own)]
+        return ", ".join([f"{m.group.task} {m.group.mode}", *rest])
 
-def sd_tokens(report: Report) -> Figure | None:
-    """Speed-up against the token layer's drafted tokens, with and without lookahead (the paper's
-    Figures 2 and 3).
-    """
-    alone, tasks = min(m.group.concurrency for m in report.measures), report.collection.tasks
-    found = [m for m in report.measures if m.speed and m.group.concurrency == alone]
-    tokens = {
-        m.group.name: m.group.value("sd tokens") if m.group.mode.endswith("sd") else 0
-        for m in found
-    }
-    if len({tokens[m.group.name] for m in found if m.group.mode.endswith("sd")} - {None}) < 2:
-        return None
-    figure, axes = plots.new_figure(8)
-    for task in tasks:
-        for mode, modes in (("sd", ("sd",)), ("lookahead+sd", ("lookahead", "lookahead+sd"))):
-            of = [
-                m for m in found if (m.group.task, m.group.mode) in [(task, name) for name in modes]
-            ]
-            # By number of drafted tokens, if known; of several variants with the same number, the
-            # fastest.
-            speeds = sorted(
-                ((tokens[m.group.name], m.speed.tokens) for m in of if m.speed),
-                key=lambda one: one[1].value,
-            )
-            at = {int(number): speed for number, speed in speeds if number is not None}
-            if not at:
-                continue
-            if mode == "sd":  # 0 drafted tokens: plain decoding
-                at = {0: Estimate(1.0, None, None, 0, 0), **at}
-            colour, marker, _ = plots.look(mode)
-            label = f"{task}: {mode}" if len(tasks) > 1 else mode
-            plots.whiskers(
-                axes,
-                sorted(at.items(), key=lambda one: one[0]),
-                color=colour,
-                marker=marker,
-                label=label,
-            )
-    axes.axhline(1, **_ONE)
-    axes.set(
-        xlabel="drafted tokens per verification", ylabel="speed-up, tokens/s\nover autoregressive"
-    )
-    axes.set_title("Speed-up against the token layer's draft, with and without lookahead")
-    plots.legend_below(figure, axes)
-    return figure
-
-
-def concurrency(report: Report) -> Figure | None:
-    """Throughput against how many answers are made at a time."""
-    ticks = sorted({m.group.concurrency for m in report.measures if m.rate})
-    if len({m.group.concurrency for m in report.measures}) < 2:
-        return None
-    figure, axes = plots.new_figure(8)
-    series: dict[tuple[str, str, str], list[tuple[int, Estimate]]] = defaultdict(list)
-    for m in report.measures:
-        if m.rate is not None:
-            words = [w for w in m.group.label.split(", ") if w and not w.endswith(" at once")]
-            who = f"{m.group.task} {m.group.mode}"
-            point = m.group.concurrency, m.rate.scaled(m.group.concurrency)
-            series[who, m.group.mode, ", ".join([who, *words])].append(point)
-    shown = list(series)
-    if len(shown) > MAX_BARS:  # for every task and mode, the variant with the highest throughput
-        shown = [
-            max(of, key=lambda key: max(e.value for _, e in series[key]))
-            for of in _by(shown, lambda k: k[0]).values()
-        ]
-    for key in shown:
-        colour, marker, _ = plots.look(key[1])
-        points = sorted(series[key], key=lambda point: point[0])
-        plots.whiskers(axes, points, color=colour, marker=marker, label=key[2])
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(ticks, [str(n) for n in ticks])
-    axes.minorticks_off()
+    figure, axes = _new(8)
+    known = [m for m in measures if _value(m, setting) is not None]
+    lines = sorted(_by(known, line).items(), key=lambda one: -len(one[1]))[:MAX_LINES]
+    for number, (name, of) in enumerate(lines):
+        of.sort(key=lambda m: _value(m, setting) or 0.0)
+        points = [(_value(m, setting) or 0.0, _gain(m)) for m in of]
+        colour = COLOURS[number]
+        _whiskers(axes, points, color=colour, marker=MARKERS[number], label=name)
+        expected = [m.expected.slowdown or m.expected.ends for m in of if m.expected]
+        if len(expected) == len(of):
+            axes.plot([x for x, _ in points], expected, color=colour, linestyle=":")
     axes.set_ylim(bottom=0)
-    axes.set(
-        xlabel="answers at a time",
-        ylabel="tokens/s of all answers\n(while all are at work)",
-        title="Throughput",
-    )
-    plots.legend_below(figure, axes)
+    axes.set(xlabel=said, ylabel="speed-up, tokens/s\nover no lookahead")
+    axes.set_title(f"Speed-up against {said} (dotted: expected by the formulas)")
+    _legend(figure)
+    return figure
+
+
+def by_acceptance(measures: Sequence[Measures]) -> Figure:
+    """Speed-up against acceptance, with the paper's formula for each schedule and depth."""
+    figure, axes = _new(8)
+    lines = _by(measures, lambda m: (m.group.value("schedule"), m.group.value("depth")))
+    for number, ((schedule, depth), of) in enumerate(list(lines.items())[:MAX_LINES]):
+        points = [(m.alpha.value, _gain(m)) for m in of if m.alpha]
+        colour = COLOURS[number]
+        name = f"{schedule}, depth {depth}"
+        _whiskers(axes, points, color=colour, fmt=MARKERS[number], label=name)
+        known = [m.expected.c1 for m in of if m.expected]
+        if known:
+            alphas = [n / 50 for n in range(50)]
+            speeds = [Case(alpha, fmean(known)).speedup(schedule, depth) for alpha in alphas]
+            axes.plot(alphas, speeds, color=colour, linestyle=":", label=f"{name}, formula")
+    axes.set_xlim(0, 1)
+    axes.set_ylim(0, 1.3 * max(1.0, *(_gain(m).high or _gain(m).value for m in measures)))
+    axes.set(xlabel="alpha (share of judged steps accepted)")
+    axes.set_ylabel("speed-up, tokens/s\nover no lookahead")
+    axes.set_title("Speed-up against acceptance")
+    _legend(figure)
     return figure

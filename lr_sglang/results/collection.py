@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
-from lr_sglang.modes import MODES
-from lr_sglang.results import reference
 from lr_sglang.results.groups import Group, labelled
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RECORDS, RUN, flat, read_records
@@ -22,7 +20,6 @@ _NEEDED = (
     *("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted"),
     *("question", "gold", "text", "answer", "finish"),
 )
-_NAMED = re.compile(r"(?P<mode>[\w+]+)(?:@(?P<task>[^=/]+))?=(?P<path>.+)$")
 # What may differ between records that belong together.
 _LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
 
@@ -72,8 +69,7 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     """Reads folders of runs; several of one task, mode and setting are merged.
 
     Args:
-        arguments: folders with ``records.jsonl``, folders of such folders, or the reference's.
-            ``MODE=`` or ``MODE@TASK=`` before one of the latter says what its files do not.
+        arguments: folders with ``records.jsonl``, or folders of such folders.
 
     Raises:
         RecordError: there is nothing, or a line is no record.
@@ -83,9 +79,10 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     folders: list[str] = []
     for argument in arguments:
         try:
-            path, mode, task = _argument(str(argument))
+            path = plugin_files.expanded(str(argument))
+            notes += [f"{path}: {warning}" for warning in _run_json(path).get("warnings", ())]
             for folder in _folders(path):
-                _sort(*_read(folder, mode, task, notes), groups)
+                _sort(*_read(folder, notes), groups)
                 folders.append(str(folder))
         except OSError as error:
             raise RecordError(
@@ -96,29 +93,9 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     return Collection(labelled(list(groups.values())), notes, folders)
 
 
-def path_of(argument: str) -> Path:
-    """The folder or file that an argument of ``read`` names.
-
-    Raises:
-        RecordError: it names no mode.
-    """
-    return _argument(argument)[0]
-
-
-def _argument(text: str) -> tuple[Path, str, str]:
-    named = _NAMED.match(text)
-    if named is None or Path(text).exists():
-        return plugin_files.expanded(text), "", ""
-    if named["mode"] not in MODES:
-        raise RecordError(
-            f"{text}: there is no mode {named['mode']!r}", hint=f"one of {', '.join(MODES)}"
-        )
-    return plugin_files.expanded(named["path"]), named["mode"], named["task"] or ""
-
-
 def _folders(path: Path) -> list[Path]:
     def is_run(folder: Path) -> bool:
-        return (folder / RECORDS).exists() or (folder.is_dir() and reference.is_reference(folder))
+        return (folder / RECORDS).exists()
 
     if path.is_file() or is_run(path):
         return [path]
@@ -133,15 +110,9 @@ def _folders(path: Path) -> list[Path]:
     return below
 
 
-def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Record], int]:
+def _read(folder: Path, notes: list[str]) -> tuple[list[Record], int]:
     """The records of a folder, each once, and the concurrency of the run."""
     path = folder if folder.is_file() else folder / RECORDS
-    if not path.exists():
-        return reference.read(folder, mode, task), 1
-    if mode:
-        raise RecordError(
-            f"{folder}: its records say which mode they are of", hint=f"leave out {mode}="
-        )
     records, cut = read_records(path)
     if cut:
         notes.append(
@@ -155,12 +126,18 @@ def _read(folder: Path, mode: str, task: str, notes: list[str]) -> tuple[list[Re
         if missing := [name for name in _NEEDED if name not in record]:
             raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
     try:
-        at_once = int(
-            json.loads((path.parent / RUN).read_text(encoding="utf-8")).get("concurrency") or 1
-        )
-    except (OSError, ValueError, TypeError, AttributeError):
-        at_once = 1
-    return records, at_once
+        return records, int(_run_json(path.parent).get("concurrency") or 1)
+    except (ValueError, TypeError):
+        return records, 1
+
+
+def _run_json(folder: Path) -> dict[str, Any]:
+    """The folder's run.json; empty if there is none."""
+    try:
+        found = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _sort(records: Iterable[Record], concurrency: int, groups: dict[str, Group]) -> None:

@@ -32,7 +32,7 @@ class Group:
         label: the settings that distinguish it from other groups of its task and mode; empty if
             there is none.
         marks: warnings about all its figures: ``simulated``, ``dummy weights``, ``simulated
-            acceptance``, ``reference``.
+            acceptance``.
     """
 
     task: str
@@ -117,7 +117,6 @@ _MARKS: dict[str, Callable[[Record], bool]] = {
     "simulated acceptance": lambda r: any(
         _asked_for(one.get("token_layer")) for one in _runtimes(r).values()
     ),
-    "reference": lambda r: _versions(r).get("made_by") == "reference",
 }
 
 

@@ -36,6 +36,13 @@ def machine() -> dict[str, Any]:
     }
 
 
+def busy(seconds: float = 0.2) -> float:
+    """The share of the processors that is in use, measured for so many seconds."""
+    import psutil  # type: ignore[import-untyped]  # SGLang brings it
+
+    return float(psutil.cpu_percent(seconds)) / 100
+
+
 def cpuinfo(key: str) -> str:
     """The first processor's value of a key in /proc/cpuinfo; empty if there is none."""
     try:

@@ -21,7 +21,7 @@ from lr_sglang.results.statistics import Difference, Estimate
 from lr_sglang.theory.measured import finished
 
 _UNASKED = ("late", "draft", "guard", "ending", "special")
-MAX_POSITIONS = 16
+MAX_RUNS = 6  # accepted steps before
 
 
 @dataclass(frozen=True)
@@ -49,10 +49,8 @@ class Measures:
         spread: standard deviation of accuracy over the samples (what the paper gives as +-), with
             two or more.
         alpha, alpha_mean: pooled over all judged steps; the mean over answers.
-        runs: alpha by the number of steps accepted before in the same cycle; ``positions``: by step
-            of the answer.
+        runs: alpha by the number of steps accepted before in the same cycle.
         judge_seconds: time of a verdict, without those that asked no verifier.
-        thinks: mean number of "</think>" in an answer.
     """
 
     group: Group
@@ -66,12 +64,9 @@ class Measures:
     seconds: Estimate | None
     tokens: float | None
     rate: Estimate | None
-    rate_mean: float | None
-    thinks: float | None
     alpha: Estimate | None
     alpha_mean: float | None
     runs: list[Estimate]
-    positions: list[Estimate]
     late: int
     judged: int
     c1: Estimate | None
@@ -118,12 +113,9 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
         tokens=_mean([r["tokens"]["used"] for r in ended]),
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
-        rate_mean=_mean([r["tokens"]["used"] / r["seconds"] for r in ended if r["seconds"] > 0]),
-        thinks=_mean([r["text"].count("</think>") for r in ended]),
         alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
         alpha_mean=_mean([r["alpha"] for r in ended if r.get("alpha") is not None]),
-        runs=_by((name, before, ok) for name, steps in judged for _, before, ok in steps),
-        positions=_by((name, place, ok) for name, steps in judged for place, _, ok in steps),
+        runs=_by((name, before, ok) for name, steps in judged for before, ok in steps),
         late=sum(
             any(v is not None and v["by"] == "late" for v in s["verdicts"])
             for r in ended
@@ -179,26 +171,26 @@ def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Re
     return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
 
 
-def _judged(record: Record) -> Iterable[tuple[int, int, bool]]:
-    """The judged steps (a draft was compared, or came too late): position, number of steps accepted
-    directly before, and whether this one was accepted."""
+def _judged(record: Record) -> Iterable[tuple[int, bool]]:
+    """The judged steps (a draft was compared, or came too late): number of steps accepted directly
+    before, and whether this one was accepted."""
     before = 0
-    for place, step in enumerate(record["steps"]):
+    for step in record["steps"]:
         if any(v is not None and not v["failed"] for v in step["verdicts"]):
             kept = step["source"] == "draft"
-            yield place, before, kept
+            yield before, kept
             before = before + 1 if kept else 0
         else:
             before = 0
 
 
 def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
-    """Acceptance by position, up to the last position with a verdict."""
+    """Acceptance by number of steps accepted before, up to the last number with a verdict."""
     table: dict[int, list[tuple[Hashable, tuple[float, float]]]] = defaultdict(list)
     for question, place, ok in places:
         table[place].append((question, (ok, 1)))
     found = []
-    for place in range(MAX_POSITIONS):
+    for place in range(MAX_RUNS):
         if (estimate := st.share(_sums(table[place]))) is None:
             break
         found.append(estimate)

@@ -8,12 +8,13 @@ import json
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.results import beside_paper, tables
 from lr_sglang.results import statistics as st
+from lr_sglang.results import tables
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.measures import Measures, measure
 from lr_sglang.results.store import flat
 from lr_sglang.results.tables import Table
+from lr_sglang.results.verdict import Verdict, verdicts
 
 SCHEMA = 1
 WARNINGS = {
@@ -22,18 +23,18 @@ WARNINGS = {
     "acceptance mean nothing",
     "simulated acceptance": "how many tokens a verification of the token layer gives was asked "
     "for, not measured",
-    "reference": "made by the paper's own code, which records no steps",
 }
 
 
 @dataclass(frozen=True)
 class Report:
-    """All groups with their figures; ``tables`` are made from them."""
+    """All groups with their figures; ``tables`` and ``verdicts`` are made from them."""
 
     collection: Collection
     measures: list[Measures]
     margin: float
     tables: list[Table] = field(default_factory=list)
+    verdicts: list[Verdict] = field(default_factory=list)
 
     @property
     def warning(self) -> str:
@@ -53,6 +54,7 @@ class Report:
                 "warning": self.warning,
                 "margin": self.margin,
             },
+            "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "groups": [m.to_dict() for m in self.measures],
         }
 
@@ -61,9 +63,7 @@ def make(collection: Collection, margin: float = st.MARGIN) -> Report:
     """Measures everything; ``margin`` as in ``measures.measure``."""
     measures = [measure(collection, group, margin) for group in collection.groups]
     found = list(tables.all_of(collection, measures, margin))
-    if (beside := beside_paper.beside(measures)) is not None:
-        found.insert(1, beside)
-    return Report(collection, measures, margin, found)
+    return Report(collection, measures, margin, found, list(verdicts(collection, measures)))
 
 
 def markdown(report: Report) -> str:
@@ -76,6 +76,9 @@ def markdown(report: Report) -> str:
         head, *rows = (f"| {' | '.join(map(_cell, row))} |" for row in [table.columns, *table.rows])
         lines += [head, rule, *rows, *(["", table.note] if table.note else [])]
         parts.append("\n".join(lines))
+    for verdict in report.verdicts:
+        lines = [*verdict.words(), *([f"({warning})"] if warning else [])]
+        parts.append(" ".join(map(_cell, lines)))
     if report.collection.notes:
         parts.append("\n".join(f"- {_cell(note)}" for note in report.collection.notes))
     return "\n\n".join(parts) + "\n"

@@ -80,13 +80,6 @@ THEORY: dict[str, Cell] = {
     "+ slow-down": lambda m: times(m.expected.slowdown if m.expected else None),
     "measured": lambda m: times(m.expected.measured if m.expected else None),
 }
-REFERENCE: dict[str, Cell] = {
-    "answers": lambda m: str(len(m.group.ended)),
-    "speed": lambda m: plain(m.rate_mean, 2),
-    "tokens": lambda m: plain(m.tokens, 1),
-    "</think>": lambda m: plain(m.thinks, 2),
-    "accuracy %": lambda m: plain(m.accuracy, 2, 100),
-}
 
 
 def all_of(collection: Collection, measures: list[Measures], margin: float) -> Iterator[Table]:
@@ -139,13 +132,6 @@ def all_of(collection: Collection, measures: list[Measures], margin: float) -> I
         ),
         _time(measures),
         _runs(measures),
-        _rows(
-            measures,
-            "Per answer",
-            REFERENCE,
-            "as the reference's report: means over answers, so speed is the mean of each "
-            "answer's tokens/s",
-        ),
     )
     return (table for table in tables if table is not None)
 

@@ -69,7 +69,7 @@ class AnswerEngine:
         self.admission = Admission(service.concurrency, service.queue)
         self.running: set[Running] = set()
         self.lateness, self._target_name = Lateness(), ""
-        known = policy.experience_for(service.lookahead)
+        known = policy.RunStatistics()
         self.requests = RequestMaker(roles, service.judge_prompt, known)
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):

@@ -99,7 +99,7 @@ class LookaheadBackend(BaseBackend):
         self.ahead, self.limits = ahead, Limits()
         self._run: ProgramRun | None = None
         self._samples = Samples()
-        known = experience or policy.experience_for(self.options)
+        known = experience or policy.RunStatistics()
         self._requests = RequestMaker(roles, judge_prompt, known)
         if ahead:
             self._requests.verifier(self.options.verifier)

@@ -16,8 +16,7 @@ from lr_sglang.verifiers.verifier_registry import Stage
 class Cascade:
     """Asks the stages in order until one decides; the last always does.
 
-    ``Verdict.earlier`` has the verdicts of the stages before it; ``lr-sglang calibrate`` reads
-    their scores.
+    ``Verdict.earlier`` has the verdicts of the stages before it.
 
     Args:
         stages: verifiers, each with the scores at which it decides.

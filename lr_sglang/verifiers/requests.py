@@ -44,8 +44,8 @@ class RequestMaker:
         statistics: RunStatistics | None = None,
     ) -> None:
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
-        self.statistics = (
-            cache(policy.experience_for) if statistics is None else lambda look: statistics
+        self.statistics: Callable[[Lookahead], RunStatistics] = cache(
+            lambda _: policy.RunStatistics() if statistics is None else statistics
         )
         self.verifier = cache(self._new_verifier)
         self._asks_judge = cache(_asks_judge)  # once: its file may change, or go

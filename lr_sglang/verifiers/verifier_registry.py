@@ -2,18 +2,17 @@
 import SGLang.
 
 name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
-cascade:FILE.json, ... FILE.py:CLASS[:argument]  a verifier from a file
+cascade:A,B, ... FILE.py:CLASS[:argument]  a verifier from a file
 NAME[:argument]         a verifier of an installed package, by the entry point group
 ``lr_sglang.verifiers``
 """
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import Literal
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Role
@@ -191,33 +190,28 @@ def likelihood(argument: str) -> tuple[float, Literal["mean", "min"]]:
 
 
 def stages(argument: str) -> tuple[Stage, ...]:
-    """The stages, in order, of ``cascade:A,B,...``, of which only the last decides, or of
-    ``cascade:FILE.json``.
+    """The stages, in order, of ``cascade:A,B,...``; the last one always decides.
+
+    A stage ``VERIFIER@LOW..HIGH`` decides where its score is below ``LOW`` (rejected) or at least
+    ``HIGH`` (accepted); either may be left out. Without them it is asked, and does not decide.
 
     Raises:
-        ConfigError: the file cannot be read, or contains no cascade.
+        ConfigError: there are fewer than two stages, or a threshold is no number.
     """
-    hint = "cascade:likelihood,judge, or cascade:FILE.json from lr-sglang calibrate"
-    if not argument.endswith(".json"):
-        names = [name.strip() for name in argument.split(",")]
-        if len(names) < 2 or not all(names):
-            raise ConfigError("a cascade has at least two stages", hint=hint)
-        return tuple(map(Stage, names))
+    *earlier, last = [name.strip() for name in argument.split(",")]
+    if not earlier or not all([*earlier, last]):
+        hint = "cascade:likelihood:min@-8..-0.5,judge"
+        raise ConfigError("a cascade has at least two stages", hint=hint)
+    return (*map(_stage, earlier), Stage(last))
+
+
+def _stage(text: str) -> Stage:
+    name, _, bounds = text.rpartition("@") if "@" in text else (text, "", "..")
     try:
-        table: dict[str, Any] = json.loads(
-            plugin_files.expanded(argument).read_text(encoding="utf-8")
-        )
-        return (*map(_stage, table["stages"]), Stage(str(table["last"])))
-    except OSError as error:
-        raise ConfigError(f"cannot read {argument}: {error.strerror}", hint=hint) from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigError(
-            f"{argument}: no parameters of a cascade ({error!r})", hint=hint
-        ) from error
-
-
-def _stage(row: dict[str, Any]) -> Stage:
-    bounds = (row.get(key) for key in ("reject_below", "accept_above"))
-    return Stage(
-        str(row["verifier"]), *(None if bound is None else float(bound) for bound in bounds)
-    )
+        low, high = (float(bound) if bound else None for bound in bounds.split(".."))
+    except ValueError:
+        hint = f"{name}@LOW..HIGH: rejected below LOW, accepted from HIGH on; either may be empty"
+        raise ConfigError(f"{text}: {bounds!r} is no range of scores", hint=hint) from None
+    if low is not None and high is not None and not low <= high:
+        raise ConfigError(f"{text}: the first threshold is above the second")
+    return Stage(name, low, high)

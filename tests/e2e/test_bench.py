@@ -117,7 +117,7 @@ def test_random_weights_by_the_script(tmp_path):
     )
     said = (tmp_path / "gpu" / "depth.txt").read_text("utf-8")
     assert done.returncode == 0 and "ended with status" not in done.stdout, done.stdout + said
-    assert "Parallel budget" in said and "weights are random" in said
+    assert "weights are random" in said and "Does looking ahead pay" in said
     told = json.loads((tmp_path / "gpu" / "depth.json").read_text("utf-8"))
     assert "random weights" in told["warning"]
     ahead = {
@@ -130,8 +130,8 @@ def test_random_weights_by_the_script(tmp_path):
         g["judge_seconds"]["value"] > 0 for g in ahead.values()
     )  # the judge was really asked
     assert {path.name for path in (tmp_path / "gpu" / "plots-depth").glob("*.png")} >= {
-        "alpha.png",
-        "budget.png",
+        "by_acceptance.png",
+        "by_depth.png",
     }
     made = records(tmp_path / "gpu" / "depth")
     lengths = Counter(

@@ -14,7 +14,7 @@ from tests.commands import ROOT, Command, commands
 from tests.e2e.conftest import Pocket, full
 
 PAGE = "docs/getting-started.md"
-RECORDS = ("run", "report", "view", "grade")
+RECORDS = ("run", "report")
 FEW = 4  # questions, in place of the ten that the page asks for
 
 
@@ -38,7 +38,7 @@ def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.Monkey
     their own).
     """
     shown = [one for one in commands() if one.words[0] == "lr-sglang" and runnable(one)]
-    assert [one.arguments[0] for one in shown] == ["run", "run", "report", "view", "run"]
+    assert [one.arguments[0] for one in shown] == ["run", "run", "report", "report", "run"]
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     monkeypatch.chdir(tmp_path)
     for role in ROLES:
@@ -59,4 +59,4 @@ def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.Monkey
     assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}
     assert all(record["error"] is None for record in first)
     assert len(first) == 2 * (10 if full else FEW)
-    assert (tmp_path / "runs/first/view.html").is_file()
+    assert (tmp_path / "runs/first/page.html").is_file()

@@ -138,15 +138,10 @@ def test_modes_side_by_side(home: Home, up: object) -> None:
 
 
 def test_whether_it_pays(home: Home, up: object) -> None:
-    found = json.loads(
-        home.call("try", "--attach", "pocket", "--task", "pocket", "--limit", "3", "--json")
-    )
-    assert (found["mode"], found["plain"], found["speedup"]["questions"]) == (
-        "lookahead",
-        "autoregressive",
-        3,
-    )
-    assert found["target_tokens"]["generated"][1] == 1.0
+    modes = ("--modes", "autoregressive,lookahead", "--limit", "3", "--json")
+    (found,) = json.loads(home.call("bench", "--attach", "pocket", *modes))["verdicts"]
+    assert (found["ahead"], found["plain"]) == ("lookahead", "autoregressive")
+    assert found["speed"]["questions"] == 3 and found["pays"] is None
 
 
 def test_from_python(home: Home, up: object) -> None:

@@ -232,8 +232,6 @@ def test_an_unchanged_program_runs_on_its_backend(d):
 def test_what_is_given_twice_is_refused():
     with pytest.raises(lr.LookaheadError, match="backends are given, and draft beside them"):
         lr.deployment(simulated(), draft="a/model")
-    with pytest.raises(lr.LookaheadError, match="one calibration"):
-        lr.lookahead("answer", gate=0.3, calibration="/no/such/file")
 
 
 def test_closing_stops_what_is_running():

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, measured, share
 from lr_sglang.algorithm import policy
-from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
+from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics, Share
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
@@ -125,24 +125,6 @@ def test_confidence_is_the_mean_of_the_steps_own_tokens():
         )
         == -2.0
     )
-
-
-def test_only_what_was_compared_is_learnt_from():
-    def step(by, failed=False):
-        return {"confidences": [-0.5], "verdicts": [{"by": by, "accepted": True, "failed": failed}]}
-
-    records = [
-        {
-            "steps": [
-                step("judge"),
-                step("late"),
-                step("guard"),
-                step("judge", failed=True),
-                {"verdicts": []},
-            ]
-        }
-    ]
-    assert list(pairs_of(records)) == [(-0.5, True)]
 
 
 @pytest.mark.parametrize("judge", [0.0, 0.2] if FULL else [0.2])

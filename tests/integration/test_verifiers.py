@@ -367,11 +367,18 @@ def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
     assert job.record.outcomes()["judge"]["cancelled"] == len(job.record.of("judge")) == 2
 
 
-def test_thresholds_come_from_a_file(tmp_path):
-    path = tmp_path / "c.json"
-    stage = {"verifier": "likelihood:min", "reject_below": -5.0, "accept_above": -0.5, "pairs": 9}
-    path.write_text(json.dumps({"stages": [stage], "last": "random:1", "precision": 0.99}))
-    record, _ = solve(named(f"cascade:{path}"))
+@pytest.mark.parametrize(
+    ("text", "low", "high"),
+    [("@-5..-0.5", -5.0, -0.5), ("@-5..", -5.0, None), ("@..-0.5", None, -0.5), ("", None, None)],
+)
+def test_thresholds_are_typed(text, low, high):
+    first, last = verifier_registry.stages(f"likelihood:min{text}, random:1")
+    assert (first.verifier, first.reject_below, first.accept_above) == ("likelihood:min", low, high)
+    assert last.verifier == "random:1"
+
+
+def test_a_stage_decides_beyond_its_thresholds():
+    record, _ = solve(named("cascade:likelihood:min@-5..-0.5,random:1"))
     assert record.text == OURS[:-1]
     assert record.steps[0].verdicts[0].by == "likelihood"
     assert not any(v.by == "random" for s in record.steps for v in s.verdicts)
@@ -412,7 +419,9 @@ def test_what_a_verifier_asks_is_known_without_it(name, roles):
         ("embedding:2", "is no threshold"),
         ("cascade:judge", "at least two stages"),
         ("cascade:", "at least two stages"),
-        ("cascade:none.json", "cannot read none.json"),
+        ("cascade:likelihood@x..,judge", "'x..' is no range of scores"),
+        ("cascade:likelihood@-1,judge", "'-1' is no range of scores"),
+        ("cascade:likelihood@-1..-2,judge", "the first threshold is above the second"),
         ("cascade:likelihood,guess", "no verifier is called 'guess'"),
         ("none.py:Mine", "there is no file none.py"),
     ],
@@ -422,14 +431,6 @@ def test_what_cannot_be_is_said_before_anything_starts(name, message):
         verifier_registry.asks(name)
     with pytest.raises(ConfigError, match=message):
         verifiers.make(name, verifiers.Setup({}, "paper"))
-
-
-@pytest.mark.parametrize("text", ["[]", "{}", '{"stages": [{}], "last": "judge"}', "no json"])
-def test_a_file_of_something_else_is_named(tmp_path, text):
-    path = tmp_path / "c.json"
-    path.write_text(text)
-    with pytest.raises(ConfigError, match="no parameters of a cascade"):
-        verifier_registry.parse(f"cascade:{path}")
 
 
 def test_a_verifier_that_lacks_its_runtime_says_so():

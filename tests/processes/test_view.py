@@ -13,7 +13,7 @@ from lr_sglang.results import collection, report
 from lr_sglang.results.page import detail, inert, page
 from tests import synthetic
 from tests.synthetic import Truth
-from tests.unit.test_report import reference, write
+from tests.unit.test_report import write
 
 SCRIPT = "</script><script>window.hit=1</script>"
 NASTY = f"{SCRIPT}<img src=x onerror='window.hit=1'>\u2028%SCRIPT% <!-- &amp; \ud83d \x1b[1m"
@@ -50,15 +50,8 @@ def written(folder, records):
     return folder
 
 
-def view(*words):
-    return CliRunner().invoke(cli, ["view", *map(str, words)])
-
-
-def test_the_page_of_several_folders_is_beside_them(tmp_path):
-    """A benchmark has a folder for each setting; the page is of all, and in none of them."""
-    for name in ("greedy", "sampled"):
-        write(tmp_path / "b3" / name, synthetic.run(Truth(), 1, 1))
-    assert view(tmp_path / "b3").stdout.strip() == str(tmp_path / "b3" / "view.html")
+def view(folder, path):
+    return CliRunner().invoke(cli, ["report", str(folder), "--html", str(path)])
 
 
 def scripts(text):
@@ -72,8 +65,8 @@ def scripts(text):
 
 def test_the_page_holds_every_answer(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 4, 2))
-    result = view(folder)
-    assert result.exit_code == 0 and result.stdout.strip() == str(folder / "view.html")
+    result = view(folder, folder / "view.html")
+    assert result.exit_code == 0 and result.stderr.strip() == str(folder / "view.html")
     found = scripts((folder / "view.html").read_text())
     index = json.loads(found.pop("index"))
     assert len(found) == len(index["records"]) == 16
@@ -91,7 +84,7 @@ def test_the_page_holds_every_answer(tmp_path):
 
 def test_the_page_names_no_other_host(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
-    view(folder)
+    view(folder, folder / "view.html")
     text = (folder / "view.html").read_text()
     assert set(re.findall(r"\w+://[^\s\"']+", text)) == {
         "http://www.w3.org/2000/svg"
@@ -118,13 +111,13 @@ def test_a_placeholder_in_a_title_or_text_stays_what_it_is(tmp_path):
 def test_a_failed_write_leaves_nothing(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1))
     (tmp_path / "there").mkdir()
-    assert view(folder, "--output", tmp_path / "absent" / "x.html").exit_code == 1
+    assert view(folder, tmp_path / "absent" / "x.html").exit_code == 1
     assert sorted(path.name for path in folder.iterdir()) == ["records.jsonl", "run.json"]
 
 
 def test_a_folder_whose_name_is_no_text(tmp_path):
-    folder = reference(tmp_path / "caf\udce9", 1)
-    assert view(folder, "--output", tmp_path / "view.html").exit_code == 0
+    folder = write(tmp_path / "caf\udce9", synthetic.run(Truth(), 1, 1))
+    assert view(folder, tmp_path / "view.html").exit_code == 0
     assert (
         CliRunner()
         .invoke(cli, ["report", str(folder), "--output", str(tmp_path / "report.txt")])
@@ -133,11 +126,9 @@ def test_a_folder_whose_name_is_no_text(tmp_path):
     )
 
 
-def test_answers_without_steps_are_shown_whole(tmp_path):
-    folder = reference(tmp_path / "AIME_20251031_120000_1", 1)
-    assert view(folder).exit_code == 0
-    (record,) = collection.read([folder]).records
-    (step,) = detail(record)["steps"]
+def test_answers_without_steps_are_shown_whole():
+    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
+    (step,) = detail({**record, "steps": [], "branches": []})["steps"]
     assert (step["target"]["text"], step["outcome"]) == (record["text"], "written")
 
 
@@ -183,7 +174,7 @@ def seen(browser, tmp_path):
     opened = []
 
     def look(records, **size):
-        view(written(tmp_path / "a", records), "--output", tmp_path / "view.html")
+        view(written(tmp_path / "a", records), tmp_path / "view.html")
         opened.append(Seen(browser, tmp_path / "view.html", **size))
         return opened[-1]
 

@@ -16,12 +16,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import budget, order, servers, sweeps
+from lr_sglang.bench import order, servers, sweeps
 from lr_sglang.bench.variants import WAYS, Setting, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
@@ -41,6 +41,8 @@ def test_values_of_a_sweep():
     assert sweeps.parse("sd-tokens=0,2..4, 4") == [{"sd-tokens": n} for n in (0, 2, 3, 4)]
     assert sweeps.parse("verifier=exact,judge") == [{"verifier": "exact"}, {"verifier": "judge"}]
     assert sweeps.parse("alpha=.5,0.63") == [{"alpha": ".5"}, {"alpha": "0.63"}]
+    options = sweeps.parse("option=none,width:2+depth:3,gate:.05")
+    assert options == [{}, {"width": 2, "depth": 3}, {"gate": 0.05}]
 
 
 @pytest.mark.parametrize(
@@ -56,16 +58,6 @@ def test_a_value_that_is_none_is_refused_with_what_would_be_one(wrong, hint):
     with pytest.raises(ConfigError, match="is no such value") as error:
         sweeps.parse(wrong)
     assert error.value.hint == hint
-
-
-def test_a_budget_is_split_between_steps_and_tokens():
-    for point in sweeps.parse("budget=1,6,16"):
-        assert point["depth"] * (point["sd-tokens"] + 1) in (1, 6, 16)
-    assert sweeps.splits(8) == [{"depth": d, "sd-tokens": 8 // d - 1} for d in (8, 4, 2, 1)]
-    assert sweeps.parse("option=none,width:2+depth:3,gate:.05") == [
-        {}, {"width": 2, "depth": 3}, {"gate": 0.05}
-    ]  # fmt: skip
-    assert sweeps.splits(6) == [{"depth": 6, "sd-tokens": 0}, {"depth": 3, "sd-tokens": 1}]
 
 
 def test_several_sweeps_multiply():
@@ -89,7 +81,7 @@ def test_several_sweeps_multiply():
         ["alpha=x"],
         ["depth=\u0663..\u0665x"],
         ["depth=1", "depth=2"],
-        ["budget=4", "depth=2"],
+        ["budget=4"],
         ["alpha=.5", "verifier=judge"],
         ["option=priorities"],
         ["option=gate"],
@@ -780,141 +772,3 @@ def test_a_simulated_acceptance_is_said_with_the_figures(call):
     record = {"versions": {}, "config": config}
     group = collection.Group("", "sd", 1, {}, [record])
     assert group.marks == ("dummy weights", "simulated acceptance")
-
-
-def test_random_weights_that_are_stopped_leave_pictures(call, tmp_path, monkeypatch):
-    from lr_sglang.results.store import Store
-
-    append, left = Store.append, iter(range(8))
-
-    def interrupted(self, record):
-        append(self, record)
-        if next(left) == 7:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Store, "append", interrupted)
-    result = CliRunner().invoke(
-        cli, ["bench", "--dummy-weights", "--sweep", "depth=1,2", "--limit", "4", "--output", "out"]
-    )
-    assert result.exit_code == 130, result.output
-    assert (tmp_path / "out" / "plots" / "budget.json").exists()
-
-
-@pytest.fixture
-def swept(tmp_path):
-    """A run at two acceptance rates and two depths, of random weights."""
-    for alpha, depth in itertools.product((0.4, 0.8), (2, 6)):
-        truth = synthetic.Truth(alpha=alpha, depth=depth, steps=30)
-        found = synthetic.run(
-            truth, questions=6, samples=1, seed=depth, modes=("autoregressive", "lookahead")
-        )
-        for one in found:
-            for runtime in one["config"]["runtimes"].values():
-                runtime["model"] = "dummy:" + runtime["model"]
-            if one["config"]["lookahead"]:
-                one["config"]["lookahead"] |= {
-                    "depth": depth,
-                    "verifier": f"oracle:{alpha}",
-                    "schedule": "async",
-                }
-        write(tmp_path / f"{alpha}-{depth}", found)
-    return reports.make(collection.read([tmp_path]))
-
-
-def test_what_the_budget_buys(swept, tmp_path):
-    points = budget.spent(swept)
-    assert {(one.share, one.budget) for one in points} == {
-        (a, d) for a in (0.4, 0.8) for d in (2, 6)
-    }
-    for one in points:
-        group = next(m for m in swept.measures if m.group.name == one.name)
-        branches = [b for r in group.group.records for b in r["branches"] if b["role"] == "target"]
-        target = sum(b["generated"] for b in branches)
-        assert one.spent == pytest.approx(
-            target / sum(r["tokens"]["used"] for r in group.group.records)
-        )
-        assert one.speedup == group.speed.tokens
-    table = budget.table(swept)
-    assert len(table.rows) == 4
-    files = budget.draw(swept, tmp_path / "plots")
-    assert {path.name for path in files} == {
-        "alpha.png",
-        "alpha.svg",
-        "budget.png",
-        "budget.svg",
-        "budget.json",
-    }
-    assert "random weights" in (tmp_path / "plots" / "alpha.svg").read_text("utf-8").lower()
-    told = json.loads((tmp_path / "plots" / "budget.json").read_text("utf-8"))
-    assert len(told["points"]) == 4 and "random weights" in told["warning"]
-
-
-def test_formulas_of_lookahead_are_not_held_against_both_layers(tmp_path):
-    modes = ("autoregressive", "sd", "lookahead", "lookahead+sd")
-    for alpha in (0.4, 0.8):
-        truth = synthetic.Truth(alpha=alpha, depth=2, steps=20, token_layer=2.0)
-        found = synthetic.run(truth, questions=6, samples=1, modes=modes)
-        for one in found:
-            if one["config"]["lookahead"]:
-                one["config"]["lookahead"] |= {
-                    "depth": 2,
-                    "verifier": f"oracle:{alpha}",
-                    "schedule": "async",
-                }
-        write(tmp_path / f"{alpha}", found)
-    points = budget.spent(reports.make(collection.read([tmp_path])))
-    assert {(one.mode, one.expected is None) for one in points} == {
-        ("lookahead", False),
-        ("lookahead+sd", True),
-    }
-    (axes,) = budget.alpha(points).axes
-    lines = {line.get_label(): line for line in axes.containers}
-    assert set(lines) == {"lookahead, depth 2", "lookahead+sd, depth 2"}
-    assert [list(line[0].get_xdata()) for line in lines.values()] == [[0.4, 0.8]] * 2
-
-
-@pytest.mark.parametrize(
-    ("look", "layer", "sd", "most"),
-    [
-        ({}, None, {}, 3),
-        ({"schedule": "sync"}, None, {}, 4),
-        ({"width": 2}, None, {}, 1 + 2 + 4),
-        ({"width": 2, "schedule": "sync"}, None, {}, 1 + 2 + 4 + 8),
-        ({}, {"algorithm": "ngram", "tokens": None}, {}, 3 * 9),
-        ({}, {"algorithm": "ngram", "tokens": 3}, {}, 3 * 4),
-        ({"width": 2}, {"algorithm": "eagle3", "tokens": None, "steps": 4}, {}, 7 * 5),
-        ({}, {"algorithm": "dspark", "tokens": 5}, {}, 3 * 6),
-        ({}, {"algorithm": "dflash", "tokens": None}, {"verified": 10, "drafted": 70}, 3 * 8),
-        ({}, {"algorithm": "of_a_package", "tokens": 2}, {}, 3 * 3),
-        ({}, {"algorithm": "none", "tokens": None}, {}, 3),
-        ({}, "a running server", {"verified": 10, "drafted": 40}, 3 * 5),
-    ],
-)
-def test_the_budget_is_all_that_the_target_can_have_in_work(tmp_path, look, layer, sd, most):
-    records = synthetic.run(synthetic.Truth(depth=3), 3, 1, modes=("autoregressive", "lookahead"))
-    for record in records:
-        if ahead := record["config"]["lookahead"]:
-            record["mode"] = record["config"]["mode"] = "lossless"
-            ahead |= look
-            record["tokens"]["target"]["sd"] = sd
-            target = record["config"]["runtimes"]["target"]
-            if layer == "a running server":
-                del target["token_layer"]
-            elif layer:
-                target["token_layer"] = layer
-    write(tmp_path / "run", records)
-    (one,) = budget.spent(reports.make(collection.read([tmp_path])))
-    assert one.budget == most
-
-
-def test_a_folder_that_cannot_be_written_is_named(swept, tmp_path, monkeypatch):
-    monkeypatch.setattr("lr_sglang.results.plots.draw_each", lambda *_: [])
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match=r"budget\.json: cannot be written"):
-        budget.draw(swept, tmp_path / "file")
-
-
-def test_nothing_to_draw_of_one_point(swept):
-    one = budget.spent(swept)[:1]
-    assert budget.alpha(one) is None
-    assert budget.budget(one) is None

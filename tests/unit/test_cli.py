@@ -22,13 +22,12 @@ from rich.text import Text
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, assignments, cli, compare, display, failures, session, settings
+from lr_sglang.cli import COMMANDS, assignments, cli, display, failures, session, settings
 from lr_sglang.config import TokenLayer
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.results import record as result_record
-from lr_sglang.results import statistics, summary
-from lr_sglang.results.gain import Gain
+from lr_sglang.results import summary
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.probe import Room
@@ -211,50 +210,19 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
     assert "Please" not in sent
 
 
-def test_try_compares_lookahead_with_the_best_plain_mode(call, tmp_path, servers):
-    servers.transports = transports(0.001)
-    file = tmp_path / "my.jsonl"
-    file.write_text(
-        "".join(f'{{"question": "{n}?", "answer": "17"}}\n' for n in range(22)), "utf-8"
-    )
-    out = ("--input", file, "--output", tmp_path / "out")
-    made = call("try", *out, "--json")
-    assert made.exit_code == 0, made.output
-    found = json.loads(made.stdout)
-    assert (found["mode"], found["plain"]) == ("lookahead", "autoregressive")
-    assert found["speedup"]["questions"] == 20 and found["accuracy"]["value"] == 0
-    assert found["target_tokens"]["generated"][1] == 1
-    assert len(records(tmp_path / "out")) == 40
-    again = call("try", *out, "--resume")
-    assert again.exit_code == 0 and "40 of 40 samples are done already" in again.stderr
-    assert again.stdout.startswith(
-        ("Yes: lookahead has", "No: lookahead has", "Too few questions to tell")
-    )
-    layered = call(
-        "try", "--input", file, "--mode", "auto", "--token-layer", "ngram", "--limit", 2, "--json"
-    )
-    assert json.loads(layered.stdout)["plain"] == "sd", layered.output
-    assert call("try").exit_code == 2
-
-
-@pytest.mark.parametrize(
-    ("command", "modes"),
-    [("try", ()), ("run", ("--mode", "autoregressive", "--mode", "lookahead"))],
-)
-def test_a_mode_that_is_compared_has_the_servers_to_itself(
-    call, tmp_path, servers, monkeypatch, command, modes
-):
+def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, servers, monkeypatch):
+    compared = ("run", "--mode", "autoregressive", "--mode", "lookahead")
     file, seen, target = tmp_path / "my.jsonl", [], servers.transports["target"]
     file.write_text("".join(f'{{"question": "{n}?"}}\n' for n in range(6)), "utf-8")
     get = target.get
     monkeypatch.setattr(target, "get", lambda path: (seen.append(path), get(path))[1])
-    made = call(command, *modes, "--input", file, "--limit", 3, "--output", tmp_path / "one")
+    made = call(*compared, "--input", file, "--limit", 3, "--output", tmp_path / "one")
     assert made.exit_code == 0, made.output
     assert seen.count("/flush_cache") == 6, "no mode finds the question in the cache"
     seen.clear()
     assert (
         call(
-            command, *modes, "--input", file, "--concurrency", 3, "--output", tmp_path / "several"
+            *compared, "--input", file, "--concurrency", 3, "--output", tmp_path / "several"
         ).exit_code
         == 0
     )
@@ -267,33 +235,6 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(
     seen.clear()
     assert call("run", "--input", file, "--output", tmp_path / "alone").exit_code == 0
     assert "/flush_cache" not in seen, "where nothing is compared the caches are of use"
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "right", "said"),
-    [
-        (1.2, 1.9, 0, "Yes: auto has 1.50x the speed of sd (95 %: 1.20 to 1.90), 30 questions."),
-        (1.2, 1.9, -1, "No: auto has"),
-        (0.5, 0.9, 0, "No: auto has"),
-        (0.9, 1.9, 0, "Too few questions to tell (--limit): auto has"),
-        (
-            None,
-            None,
-            0,
-            "Too few questions to tell (--limit): auto has 1.50x the speed of sd, 30 questions.",
-        ),
-    ],
-)
-def test_try_says_yes_or_no(low, high, right, said):
-    accuracy = statistics.difference({n: [right] for n in range(30)})
-    found = Gain(
-        "auto", "sd", statistics.Estimate(1.5, low, high, 30, 30), accuracy, (1.5, 1.0), (2.0, 0.1)
-    )
-    assert compare.words(found)[0].startswith(said)
-    assert (
-        "The target writes 1.50 tokens for each token of an answer, 1.00 with sd."
-        in compare.words(found)
-    )
 
 
 def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 from lr_sglang import plugin_files, tasks
-from lr_sglang.algorithm.policy.confidence import Calibration
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.results import collection
 from lr_sglang.tasks.sources import Own
@@ -76,13 +75,10 @@ NOBODYS = "~nobody-of-this-name/a"
         (lambda: plugin_files.check(f"{NOBODYS}.py", "mine"), "there is no file"),
         (lambda: program_registry.parse(f"{NOBODYS}.py:mine"), "there is no file"),
         (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
-        (lambda: verifier_registry.parse(f"cascade:{NOBODYS}.json"), "cannot read"),
-        (lambda: Calibration.read(f"{NOBODYS}.json"), "cannot read"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "no such file"),
         (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "there is no file"),
         (lambda: tasks.get(f"{NOBODYS}.py:mine"), "there is no task"),
         (lambda: collection.read([NOBODYS]), "there is no such folder"),
-        (lambda: collection.read([f"sd={NOBODYS}"]), "there is no such folder"),
     ],
 )
 def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):

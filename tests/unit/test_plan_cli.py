@@ -2,7 +2,6 @@
 fails.
 """
 
-import builtins
 import json
 from pathlib import Path
 
@@ -381,43 +380,9 @@ def test_it_can_come_from_variables(call, monkeypatch):
         ((*PAPER, "--budget", 0), "--budget"),
         ((*PAPER, "--max-depth", 65), "--max-depth"),
         ((*PAPER, "--mode", "lossless"), "--records"),
-        ((*PAPER, "--picture", "a.pdf"), ".svg or .png"),
-        ((*PAPER, "--picture", "no/folder/a.svg"), "cannot be written"),
     ],
 )
 def test_bad_input_is_named(call, arguments, message):
     result = call(*arguments, code=2)
     assert message in result.stderr
     assert "Traceback" not in result.stderr
-
-
-# -- pictures
-
-
-@pytest.mark.parametrize("more", [(), ("--alpha2", 0.6, "--budget", 8)], ids=["depths", "splits"])
-def test_a_picture_is_small_and_the_same_every_time(call, tmp_path, more):
-    for name in ("a.svg", "b.svg"):
-        call(*PAPER, "--max-depth", 6, "--picture", name, *more)
-    one, other = ((tmp_path / name).read_bytes() for name in ("a.svg", "b.svg"))
-    assert one == other
-    assert len(one) < 100_000
-    assert b"async" in one
-
-
-def test_a_png_too(call, tmp_path):
-    call("--alpha", 0, "--c1", 0.9, "--max-depth", 1, "--picture", "a.png", "--json")
-    assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
-
-
-def test_without_matplotlib_the_error_says_what_to_install(call, monkeypatch, tmp_path):
-    real = builtins.__import__
-
-    def missing(name, *rest, **more):
-        if name.startswith("matplotlib"):
-            raise ImportError(name)
-        return real(name, *rest, **more)
-
-    monkeypatch.setattr(builtins, "__import__", missing)
-    result = call(*PAPER, "--picture", "a.svg", code=1)
-    assert "Hint: pip install 'lr-sglang[plots]'" in result.stderr
-    assert not (tmp_path / "a.svg").exists()

@@ -1,18 +1,16 @@
 """Reading runs, the tables and plots of a report, and the command."""
 
-import copy
 import csv
 import io
 import json
 import xml.etree.ElementTree as ET
-from itertools import pairwise
 
 import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import charts, collection, report, store, timeline
+from lr_sglang.results import charts, collection, report, store
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -24,30 +22,6 @@ def write(folder, records, **about):
     lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
     (folder / "records.jsonl").write_text(lines, encoding="utf-8")
     (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
-    return folder
-
-
-def reference(folder, count=3, speed=10.0, **changes):
-    """A folder as the paper's own code writes it."""
-    folder.mkdir(parents=True)
-    for n in range(count):
-        table = {
-            "question_id": n,
-            "question": f"What is {n} + {n}?",
-            "draft_prompt": "",
-            "target_prompt": "",
-            "generation_tokens": list(range(20)),
-            "generation_text": f"Hmm.</think>\n\n\\boxed{{{2 * n}}}",
-            "full_text": "",
-            "full_tokens": [],
-            "gold": 2 * n if n else 1,
-            "time_taken": 20 / speed,
-            "speed": speed,
-            "draft_config": {"name": "qwen3"},
-            "target_config": {"name": "qwen3", "temperature": 0.6, "judge_model": "Qwen2.5-7B"},
-            **changes,
-        }
-        (folder / f"{n}.json").write_text(json.dumps(table))
     return folder
 
 
@@ -203,68 +177,6 @@ def test_a_folder_without_records_is_named(tmp_path):
         collection.read(["a" * 300])
 
 
-# -- the reference's folders
-
-
-def test_the_references_folders_are_read(tmp_path):
-    slow = reference(tmp_path / "AIME_20251031_120000_123456")
-    fast = reference(tmp_path / "AIME_20251031_130000_654321", speed=15.0)
-    found = made(f"autoregressive={slow}", f"lookahead={fast}")
-    base, ahead = found.measures
-    assert (base.group.task, base.group.marks) == ("AIME", ("reference",))
-    assert base.accuracy.value == pytest.approx(2 / 3)
-    assert (base.rate_mean, base.tokens, base.thinks) == (pytest.approx(10), 20, 1)
-    assert ahead.speed.tokens.value == pytest.approx(1.5)
-    assert "records no steps" in found.warning
-    assert (
-        table(found, "Table 1").rows[0][0] == "target accuracy %"
-    )  # though both are of one family
-    row = table(found, "Per answer").rows[1]
-    assert row[1:] == ["lookahead", "3", "15.00", "20.0", "1.00", "66.67"]
-
-
-def test_the_references_mode_and_task_can_be_said(tmp_path):
-    folder = reference(tmp_path / "some run", 1)
-    assert [(g.task, g.mode) for g in collection.read([folder]).groups] == [("some run", "unknown")]
-    assert [
-        (g.task, g.mode) for g in collection.read([f"lookahead+sd@aime24={folder}"]).groups
-    ] == [("aime24", "lookahead+sd")]
-    with pytest.raises(RecordError, match="no mode 'fast'"):
-        collection.read([f"fast={folder}"])
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("{", "no JSON file"),
-        ("[1]", "it has no question"),
-        ('{"question": "a", "generation_text": "b"}', "it has no time_taken"),
-        ('{"question": "a", "generation_text": "b", "time_taken": "soon"}', "is no number"),
-    ],
-)
-def test_a_damaged_file_of_the_reference_is_named(tmp_path, text, message):
-    folder = reference(tmp_path / "a", 1)
-    (folder / "7.json").write_text(text)
-    with pytest.raises(RecordError, match=message):
-        collection.read([folder])
-
-
-def test_a_reference_file_may_lack_what_is_not_needed(tmp_path):
-    folder = reference(
-        tmp_path / "a", 1, generation_tokens=None, gold=None, target_config=None, draft_config=7
-    )
-    (measures,) = made(folder).measures
-    assert measures.tokens == 20  # by its speed
-    assert measures.accuracy is None
-    assert collection.read([folder]).models == ""
-
-
-def test_nobody_knows_the_models_of_a_reference_folder(tmp_path):
-    folder = reference(tmp_path / "a", 2, target_config=None, draft_config=None)
-    found = table(made(f"autoregressive={folder}"), "Table 1")
-    assert (found.title, found.rows[0][0]) == ("Table 1: models unknown", "target accuracy %")
-
-
 # -- tables
 
 
@@ -328,49 +240,6 @@ def test_a_draft_that_answers_alone_is_called_so(tmp_path):
     assert any(name.startswith("draft") for name in names) and any(
         name.startswith("target") for name in names
     )
-
-
-def sized(tmp_path, target, **run):
-    records = synthetic.run(Truth(alpha=0.75, token_layer=1.5), 8, 1, modes=MODES, **run)
-    for one in records:
-        one["config"]["runtimes"]["target"]["model"] = target
-    return made(write(tmp_path / target.replace("/", "-"), records))
-
-
-@pytest.mark.parametrize(
-    ("target", "task", "papers"),
-    [
-        (
-            "dummy:qwen3-32b",
-            "pocket",
-            "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x",
-        ),
-        (
-            "pocket:target@qwen3-32b",
-            "pocket",
-            "DeepSeek-R1-Distill, 1.5B for 32B, gsm8k 0.63 1.71x 1.39x 2.11x",
-        ),
-        ("Qwen/Qwen3-32B", "gsm8k", "Qwen3, 1.7B for 32B, gsm8k 0.50 1.32x 1.32x 1.68x"),
-    ],
-)
-def test_the_papers_row_stands_beside_a_target_of_its_size(tmp_path, target, task, papers):
-    report = sized(tmp_path, target, task=task)
-    found = report.tables[1]
-    assert found.title == "Beside the paper's Table 1"
-    assert found.columns == ["", "alpha", "lookahead", "sd", "lookahead+sd"]
-    ours, theirs = found.rows
-    speeds = {m.group.mode: f"{m.speed.tokens.value:.2f}x" for m in report.measures if m.speed}
-    alpha = next(m.alpha.value for m in report.measures if m.group.mode == "lookahead")
-    assert ours == [
-        f"measured: {task}",
-        f"{alpha:.2f}",
-        *(speeds[mode] for mode in found.columns[2:]),
-    ]
-    assert " ".join(theirs) == f"the paper: {papers}"
-
-
-def test_other_sizes_have_no_row_of_the_papers(tmp_path):
-    assert not [one for one in sized(tmp_path, "Qwen/Qwen3-8B").tables if "Beside" in one.title]
 
 
 def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, whole):
@@ -477,6 +346,13 @@ def test_a_report_can_be_written_to_a_file(tmp_path, run):
 # -- plots
 
 
+def drawn(folder):
+    assert {path.suffix for path in folder.iterdir()} == {".png", ".svg"}
+    for path in folder.glob("*.png"):
+        assert path.read_bytes().startswith(b"\x89PNG")
+    return {path.stem: path.read_text() for path in folder.glob("*.svg")}
+
+
 def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     records = synthetic.run(Truth(depth=3), 4, 1, modes=MODES, task="gsm8k")
     for record in records:
@@ -489,70 +365,87 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     named = write(tmp_path / "named", synthetic.run(Truth(), 3, 1, task=formula))
     result = invoke(run, more, named, "--format", "csv", "--plots", tmp_path / "plots")
     assert result.exit_code == 0, result.output
-    names = {path.name for path in (tmp_path / "plots").iterdir()}
-    kinds = ("speedup", "depth", "sd_tokens", "concurrency", "acceptance", "time", "timeline")
-    assert names == {f"{kind}.{suffix}" for kind in kinds for suffix in ("png", "svg")}
-    for kind in kinds:
-        assert (tmp_path / "plots" / f"{kind}.png").read_bytes().startswith(b"\x89PNG")
-        svg = (tmp_path / "plots" / f"{kind}.svg").read_text()
+    pictures = drawn(tmp_path / "plots")
+    assert pictures.keys() == {
+        *("speedup", "by_concurrency", "by_depth", "by_sd_tokens", "by_acceptance"),
+    }
+    assert formula in pictures["speedup"]
+    for svg in pictures.values():
         assert ET.fromstring(svg).tag.endswith("svg")
-        assert "Simulated runtimes" in svg and formula in svg
+        assert "Simulated runtimes" in svg
 
 
-def test_of_several_ways_to_draft_as_many_tokens_the_fastest_is_drawn(tmp_path):
-    """A layer that was left its own number of tokens has no place on the axis."""
-    for number, (tokens, depth, faster) in enumerate(
-        [(None, 6, 1.1), (2, 3, 2.0), (2, 6, 1.2), (4, 6, 1.8)]
-    ):
-        found = synthetic.run(Truth(depth=depth, token_layer=faster), 3, 1, modes=MODES)
-        for record in found:
-            for runtime in record["config"]["runtimes"].values():
-                if runtime["token_layer"]["algorithm"] != "none":
-                    runtime["token_layer"]["tokens"] = tokens
-        write(tmp_path / str(number), found)
+def test_a_swept_setting_is_drawn_at_its_values_with_the_formulas(tmp_path):
+    for depth in (4, 1, 2):
+        modes = ("autoregressive", "lookahead") if depth == 4 else ("lookahead",)
+        write(tmp_path / str(depth), synthetic.run(Truth(depth=depth), 4, 1, modes=modes))
     found = made(tmp_path)
-    sd, ahead = (container.lines[0] for container in charts.sd_tokens(found).axes[0].containers)
-    assert list(sd.get_xdata()) == list(ahead.get_xdata()) == [0, 2, 4]
-    assert sd.get_ydata()[0] == 1
-    groups = [
-        m
-        for m in found.measures
-        if (m.group.mode, m.group.value("sd tokens")) == ("lookahead+sd", 2)
-    ]
-    assert len(groups) == 2 and ahead.get_ydata()[1] == max(m.speed.tokens.value for m in groups)
+    fast = [m for m in found.measures if m.speed]
+    assert charts.swept(fast) == ["lookahead.depth"]
+    (axes,) = charts.by_setting(fast, "lookahead.depth").axes
+    ((line, _, _),) = axes.containers
+    assert list(line.get_xdata()) == [1, 2, 4]
+    by_depth = {m.group.value("depth"): m for m in fast}
+    assert list(line.get_ydata()) == [by_depth[n].speed.tokens.value for n in (1, 2, 4)]
+    dotted = next(one for one in axes.lines if one.get_linestyle() == ":")
+    assert list(dotted.get_ydata()) == [by_depth[n].expected.slowdown for n in (1, 2, 4)]
 
 
-def test_branches_of_a_lane_do_not_overlap():
-    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
-    rows = timeline.lanes(record, "target")
-    assert sum(map(len, rows)) == sum(b["role"] == "target" for b in record["branches"])
-    for row in rows:
-        assert all(a["ended"] <= b["started"] + 1e-5 for a, b in pairwise(row))
-
-
-def test_the_picture_is_of_an_answer_like_the_others(tmp_path):
-    """Not of one in which every draft was refused, nor of the lossless mode, which
-    accepts little.
-    """
-    records = synthetic.run(Truth(alpha=0.6, steps=6), 8, 1, modes=("lookahead",))
-    records.sort(key=lambda record: record["seconds"])
-    records[4] |= {"accepted": 0, "alpha": 0.0}  # of middle time
-    others = copy.deepcopy(records)
-    for record in others:
-        record["mode"] = record["config"]["mode"] = "lossless"
-    write(tmp_path / "a", [*records, *others, *others])
-    shown = timeline.typical(made(tmp_path))
-    alpha = sum(record["accepted"] for record in records) / sum(
-        record["judged"] for record in records
-    )
-    nearest = min(records[2:6], key=lambda record: abs(record["alpha"] - alpha))
-    assert (shown["mode"], shown["question_id"]) == ("lookahead", nearest["question_id"]) and shown[
-        "alpha"
-    ] > 0
+def test_acceptance_is_drawn_beside_the_papers_formula(whole):
+    (axes,) = charts.by_acceptance([m for m in whole.measures if m.speed and m.alpha]).axes
+    ((points, _, _),) = axes.containers
+    alphas = [m.alpha.value for m in whole.measures if m.alpha]
+    assert list(points.get_xdata()) == alphas
+    formula = next(one for one in axes.lines if one.get_linestyle() == ":")
+    speeds = dict(zip(formula.get_xdata(), formula.get_ydata(), strict=True))
+    assert speeds[0.0] == pytest.approx(1) and speeds[0.6] > speeds[0.4] > 1
 
 
 def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1, modes=("autoregressive",)))
     result = invoke(folder, "--plots", tmp_path / "plots")
     assert result.exit_code == 0, result.output
-    assert {path.name for path in (tmp_path / "plots").iterdir()} == {"time.png", "time.svg"}
+    assert not (tmp_path / "plots").exists()
+    assert "Does looking ahead pay" not in result.output
+
+
+# -- the verdict
+
+
+def test_the_fastest_way_is_held_against_the_fastest_without_lookahead(tmp_path):
+    records = synthetic.run(Truth(alpha=0.7, token_layer=1.5), 20, 1, modes=MODES)
+    (found,) = made(write(tmp_path / "a", records)).verdicts
+    assert (found.ahead, found.plain, found.pays) == ("lookahead+sd", "sd", True)
+    said = " ".join(invoke(tmp_path / "a").stdout.split())
+    assert "Does looking ahead pay for synthetic, 1 at once? Yes: lookahead+sd has 1." in said
+    assert "x the speed of sd (95 %: 1." in said and "20 questions. Accuracy: " in said
+    (told,) = json.loads(invoke(tmp_path / "a", "--format", "json").stdout)["verdicts"]
+    assert told["pays"] is True and told["speed"]["low"] > 1
+
+
+@pytest.mark.parametrize(
+    ("truth", "questions", "said"),
+    [
+        (Truth(alpha=0.02, c1=0.9, judge=0.5), 20, "No: lookahead has 0."),
+        (Truth(alpha=0.25, c1=0.4), 20, "Too few questions to tell: lookahead has 1."),
+        (Truth(alpha=0.7), 20, "Yes: lookahead has 2."),
+        (Truth(alpha=0.7, accuracy=0.9, loss=0.8), 40, "No: lookahead has 2."),
+    ],
+)
+def test_a_verdict_in_words(tmp_path, truth, questions, said):
+    (found,) = made(write(tmp_path / "a", synthetic.run(truth, questions, 1))).verdicts
+    assert found.words()[0].partition("? ")[2].startswith(said)
+
+
+def test_what_may_have_spoiled_it_stands_beside_the_verdict(tmp_path):
+    records = synthetic.run(Truth(), 8, 1)
+    for record in records:
+        for step in record["steps"]:
+            for verdict in step["verdicts"]:
+                verdict["by"] = "late"
+    write(tmp_path / "bench" / "sampled", records)
+    spoiled = {"warnings": ["draft: its cache is not emptied between modes (busy)"]}
+    (tmp_path / "bench" / "run.json").write_text(json.dumps(spoiled))
+    said = " ".join(invoke(tmp_path / "bench").stdout.split())
+    assert "% of the drafts came too late to be compared" in said
+    assert said.index("its cache is not emptied") > said.index("Does looking ahead pay")

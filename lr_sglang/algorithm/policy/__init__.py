@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.adaptive import Adaptive
-from lr_sglang.algorithm.policy.confidence import Calibration, confidence, pairs_of
+from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.room import SPARE, in_flight, limit, running_requests
@@ -24,26 +24,11 @@ __all__ = [
     "Policy",
     "RunStatistics",
     "confidence",
-    "experience_for",
     "in_flight",
     "limit",
     "make",
-    "pairs_of",
     "running_requests",
 ]
-
-
-def experience_for(look: Lookahead) -> RunStatistics:
-    """The statistics that a run begins with: empty, or with the calibration of an earlier run.
-
-    Raises:
-        ConfigError: the calibration file cannot be read.
-    """
-    return (
-        RunStatistics(calibration=Calibration.read(look.calibration))
-        if look.calibration
-        else RunStatistics()
-    )
 
 
 def make(

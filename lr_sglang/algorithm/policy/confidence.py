@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
-
-from lr_sglang import plugin_files
-from lr_sglang.errors import ConfigError
 
 # ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut
 # step.
@@ -49,28 +45,6 @@ class Calibration:
         return _logistic(self.level + self.slope * (confidence - self.centre))
 
     @classmethod
-    def read(cls, path: str) -> Calibration:
-        """Reads the file that ``lr-sglang calibrate`` wrote.
-
-        Raises:
-            ConfigError: there is no such file, or it has no calibration for the gate.
-        """
-        hint = "lr-sglang calibrate makes it, from records of a run with --gate"
-        try:
-            table = json.loads(plugin_files.expanded(path).read_text(encoding="utf-8"))["gate"]
-            level, slope, centre = (float(table[name]) for name in ("level", "slope", "centre"))
-            found = cls(level, slope, centre, int(table["samples"]))
-        except OSError as error:
-            raise ConfigError(f"cannot read {path}: {error.strerror}", hint=hint) from error
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ConfigError(
-                f"{path}: no calibration of the draft's confidence ({error!r})", hint=hint
-            ) from error
-        if not all(map(math.isfinite, (level, slope, centre))):
-            raise ConfigError(f"{path}: a calibration that is not finite", hint=hint)
-        return found
-
-    @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Calibration:
         """Fits by Newton's method, with a weak Gaussian prior around 0 on the slope."""
         if not samples:
@@ -100,18 +74,3 @@ class Calibration:
 
 def _logistic(x: float) -> float:
     return 1 / (1 + math.exp(-x)) if x > -500 else 0.0
-
-
-def pairs_of(records: Iterable[Mapping[str, Any]]) -> Iterator[Sample]:
-    """Confidence and verdict of every compared draft in the records of a run."""
-    for record in records:
-        for step in record["steps"]:
-            for sure, verdict in zip(step.get("confidences") or (), step["verdicts"], strict=False):
-                if (
-                    sure is None
-                    or verdict is None
-                    or verdict["failed"]
-                    or verdict["by"] in NO_COMPARISON
-                ):
-                    continue
-                yield sure, verdict["accepted"]

@@ -28,8 +28,6 @@ SECOND = 16.0
 # verdicts.
 COMMON = 16.0
 _REFIT = 16  # new verdicts between two fits of the calibration
-# Number of verdicts after which a run replaces the calibration from a file by its own.
-_OWN = 100
 
 
 @dataclass
@@ -71,7 +69,7 @@ class RunStatistics:
         first: acceptance of the first draft of a step; ``others``: of further drafts where the
             first was rejected.
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
-        calibration: of the draft's confidence; at first that of an earlier run, if there is one.
+        calibration: of the draft's confidence.
         probes: steps that were drafted only to learn from them; ``explorer`` is the answer that
             drafts the first ones.
         since: steps since the last of them, when an answer last ended.
@@ -92,10 +90,6 @@ class RunStatistics:
     _turns: dict[int, Turns] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _new: int = 0
-    _least: int = 0
-
-    def __post_init__(self) -> None:
-        self._least = _OWN if self.calibration.samples else 0
 
     def load(self, role: str) -> Load:
         """The load of the runtime that plays a role."""
@@ -149,5 +143,5 @@ class RunStatistics:
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))
         self._new += 1
-        if self._new >= min(_REFIT, len(self._samples)) and len(self._samples) >= self._least:
+        if self._new >= min(_REFIT, len(self._samples)):
             self.calibration, self._new = Calibration.fit(self._samples), 0

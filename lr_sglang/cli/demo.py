@@ -1,0 +1,65 @@
+"""``lr-sglang demo``: modes side by side on the pocket models."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from lr_sglang import tasks
+from lr_sglang.bench import order
+from lr_sglang.cli import options, source
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.execute import Execution, need_an_answer
+from lr_sglang.cli.settings import settle
+from lr_sglang.modes import MODES
+
+SMALL = ("autoregressive", "lookahead")
+CLOSING = """\
+The pocket models are a demonstration: they know one kind of problem. In the larger
+body the target's words are theirs, and its cost is that of 199 million parameters."""
+
+
+@click.command()
+@click.option(
+    "--questions",
+    type=click.IntRange(1, 190),
+    help="Problems to answer.  [default: 4; with --small 10]",
+)
+@click.option(
+    "--small", is_flag=True, help="The target as it is, 6 million parameters, in two modes."
+)
+@click.option("--temperature", type=float, help="0 is greedy.  [default: the deployment's]")
+@click.option("--seed", type=int, help="Of the run.  [default: 0]")
+@options.output
+def demo(questions: int | None, small: bool, **given: Any) -> None:
+    """Answers a few problems in the four modes and compares them.
+
+    Three SGLang servers are started on this machine's CPU, with the pocket models that come with
+    the package, and then three whose target has a token layer. The target is in a larger body, so
+    that it is bound by memory as a large model is.
+
+    \b
+    Examples:
+      lr-sglang demo
+      lr-sglang demo --small
+    """
+    modes = (
+        SMALL
+        if small
+        else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
+    )
+    held_out = tasks.load("pocket")
+    chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
+    plan = settle({**given, "deployment": "pocket" if small else "pocket-body", "mode": modes})
+    made = order.side_by_side(plan, "pocket", "", order.samples_of(chosen, 1))
+    display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
+    display.note(
+        f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on "
+        "this machine"
+    )
+    folder = source.folder_for("demo", given)
+    records = Execution(folder, made, display, warm_up=spare).run()
+    display.many(records, folder)
+    need_an_answer(records)
+    display.note(CLOSING)
