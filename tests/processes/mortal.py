@@ -39,10 +39,10 @@ class Mortal:
     its lives.
     """
 
-    def __init__(self, role: str, options: Sequence[str], log: Path) -> None:
+    def __init__(self, role: str, options: Sequence[str], log: Path, port: int = 0) -> None:
         self.role, self.options, self.log = role, tuple(options), log
         with socket.socket() as sock:
-            sock.bind(("127.0.0.1", 0))
+            sock.bind(("127.0.0.1", port))
             self.port = sock.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.live()
@@ -117,6 +117,7 @@ class Client:
     question: str
     stream: bool = True
     more: Mapping[str, Any] = field(default_factory=dict)
+    key: str = ""
     status: int = 0
     headers: Mapping[str, str] = field(default_factory=dict)
     text: str = ""
@@ -160,7 +161,11 @@ class Client:
         }
         try:
             ask = HTTP.build_request(
-                "POST", f"{self.url}/v1/chat/completions", json={**body, **self.more}, timeout=120
+                "POST",
+                f"{self.url}/v1/chat/completions",
+                json={**body, **self.more},
+                headers=authorized(self.key),
+                timeout=120,
             )
             ask.extensions["trace"] = self._connected
             with closing(HTTP.send(ask, stream=True)) as reply:
@@ -168,7 +173,9 @@ class Client:
                 if self.stream and self.status == 200:
                     self._events(reply)
                 else:
-                    self._whole(json.loads(reply.read()))
+                    said = reply.read()
+                    # a proxy's own words are a page
+                    self._whole(json.loads(said) if said.startswith(b"{") else {})
         except httpx.HTTPError as error:
             self.broken = "" if self._left else repr(error)
         self.seconds = time.monotonic() - self._asked
@@ -240,9 +247,14 @@ class Diary:
         self._thread.join(10)
 
 
-def metric(url: str, name: str, **labels: str) -> float:
+def authorized(key: str) -> dict[str, str]:
+    """The header with a key, if there is one."""
+    return {"Authorization": f"Bearer {key}"} if key else {}
+
+
+def metric(url: str, name: str, *, key: str = "", **labels: str) -> float:
     """One of the endpoint's figures; 0 where there is none yet."""
-    text = HTTP.get(f"{url}/metrics", timeout=10).text
+    text = HTTP.get(f"{url}/metrics", headers=authorized(key), timeout=10).text
     wanted = (
         "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "}"
         if labels

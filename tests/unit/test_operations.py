@@ -1,13 +1,9 @@
-"""The files of examples/operations: they name metrics, options, services and ports that
-there are.
-"""
+"""The files of examples/operations: they name metrics, options and ports that there are."""
 
-import argparse
-import json
 import re
-import shlex
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,56 +11,36 @@ import yaml
 
 from lr_sglang.cli import cli
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.launching import server_options
 from lr_sglang.serve.metrics import Metrics
+from tests.operations import FOLDER, Service, unit, units
 from tests.unit.test_docs import parsed
 
-FOLDER = Path(__file__).parents[2] / "examples" / "operations"
-SERVICES = yaml.safe_load((FOLDER / "compose.yaml").read_text("utf-8"))["services"]
+NGINX = (FOLDER / "nginx.conf").read_text("utf-8")
+ENDPOINT = Service.read(FOLDER / "lr-sglang-serve@.service")
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
-PANELS = json.loads((FOLDER / "grafana.json").read_text("utf-8"))["panels"]
-METRIC = re.compile(r"lr_sglang_\w+")
+DEPLOYMENT = load_deployment(FOLDER / "deployment.toml")
 
 
 def exposed():
     """Names of the endpoint's metrics, with those of a histogram's series."""
     kinds = dict(re.findall(r"^# TYPE (\S+) (\S+)$", Metrics().exposed().decode(), re.M))
-    series = {
-        f"{name}_{part}"
-        for name, kind in kinds.items()
-        if kind == "histogram"
-        for part in ("bucket", "count")
-    }
-    return {name for name in kinds if not name.endswith("_created")} | series
+    buckets = {f"{name}_bucket" for name, kind in kinds.items() if kind == "histogram"}
+    return kinds.keys() | buckets
 
 
-def words(service):
-    return shlex.split(SERVICES[service]["command"])
+def default(option):
+    """Of an option of ``serve``."""
+    (found,) = (one for one in cli.get_command(None, "serve").params if one.name == option)
+    return found.default
 
 
-def option(service, name):
-    command = words(service)
-    return command[command.index(name) + 1]
-
-
-def ports():
-    """Where each service listens."""
-    return {
-        name: int(option(name, "--port"))
-        for name, service in SERVICES.items()
-        if "--port" in service.get("command", "")
-    }
-
-
-def test_every_metric_of_the_dashboard_and_of_the_alerts_is_exposed():
-    shown = {
-        name
-        for panel in PANELS
-        for target in panel["targets"]
-        for name in METRIC.findall(target["expr"])
-    }
-    alerted = {name for rule in RULES for name in METRIC.findall(rule["expr"])}
-    assert shown | alerted <= exposed()
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
+def test_an_alert_is_about_metrics_that_there_are_and_says_who_is_woken_and_why(rule):
+    assert set(re.findall(r"lr_sglang_\w+", rule["expr"])) <= exposed()
+    assert rule["labels"]["severity"] in ("page", "ticket")
+    assert rule["annotations"]["summary"] and rule["for"]
+    roles = re.findall(r'role=~?"([\w|]+)"', rule["expr"])
+    assert set("|".join(roles).split("|")) <= {"", "target", "draft", "judge"}
 
 
 @pytest.mark.parametrize(
@@ -80,73 +56,64 @@ def test_prometheus_takes_its_files(arguments):
     assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
-@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
-def test_an_alert_says_who_is_woken_and_why(rule):
-    assert (
-        rule["labels"]["severity"] in ("page", "ticket")
-        and rule["annotations"]["summary"]
-        and rule["for"]
-    )
-    assert rule["expr"].count("(") == rule["expr"].count(")")
-    roles = re.findall(r'role=~?"([\w|]+)"', rule["expr"])
-    assert set("|".join(roles).split("|")) <= {"", "target", "draft", "judge"}
-
-
-def test_the_endpoints_of_the_composition_are_commands_of_ours(monkeypatch):
-    monkeypatch.setattr("click.Path.convert", lambda self, value, param, ctx: Path(value))
-    for name in ("endpoint-1", "endpoint-2"):
-        parsed(words(name))
-    assert cli.get_command(None, "serve") is not None
-
-
-@pytest.mark.parametrize("name", ["target-1", "target-2", "draft", "judge"])
-def test_the_servers_of_the_composition_have_options_of_sglang(name):
-    command = words(name)
-    assert command[:3] == ["python3", "-m", "sglang.launch_server"]
-    assert {word[2:] for word in command if word.startswith("--")} <= server_options.known()
-
-
 def test_whoever_is_asked_listens_there():
-    listening = {f"{name}:{port}" for name, port in ports().items()}
-    asked = {
-        runtime.url.removeprefix("http://")
-        for runtime in load_deployment(FOLDER / "deployment.toml").runtimes.values()
-    }
-    router = words("router")
-    asked |= {url.removeprefix("http://") for url in router[router.index("--worker-urls") + 1 :]}
-    asked |= set(re.findall(r"server (\S+);", (FOLDER / "nginx.conf").read_text("utf-8")))
+    servers = {f"127.0.0.1:{one.port}" for one in DEPLOYMENT.runtimes.values()}
+    assert {url.removeprefix("http://") for url in ENDPOINT.argv if "http://" in url} == servers
+    endpoints = set(re.findall(r"server (\S+:\d+) max_fails=0;", NGINX))
     scraped = yaml.safe_load((FOLDER / "prometheus.yaml").read_text("utf-8"))["scrape_configs"]
-    asked |= {
-        target for job in scraped for one in job["static_configs"] for target in one["targets"]
-    }
-    assert asked == listening
-    for name, service in SERVICES.items():
-        assert (
-            "HEALTH" not in service.get("environment", {})
-            or f":{ports()[name]}/" in service["environment"]["HEALTH"]
-        )
+    assert {
+        job["job_name"]: {target for one in job["static_configs"] for target in one["targets"]}
+        for job in scraped
+    } == {"lr-sglang": endpoints, "sglang": servers}
+    (example,) = re.findall(r"enable --now (.*)", ENDPOINT.file.read_text("utf-8"))
+    assert re.findall(r"@(\d+)", example) == [one.rpartition(":")[2] for one in sorted(endpoints)]
 
 
-def test_an_answer_has_time_to_end_when_its_endpoint_is_stopped():
-    (drain,) = (one.default for one in cli.get_command(None, "serve").params if one.name == "drain")
-    assert all(
-        int(SERVICES[name]["stop_grace_period"].rstrip("s")) > drain
-        for name in ("endpoint-1", "endpoint-2")
-    )
+def test_the_endpoint_is_a_command_of_ours_and_has_time_to_end(monkeypatch):
+    monkeypatch.setattr("click.Path.convert", lambda self, value, param, ctx: Path(value))
+    program, *arguments = ENDPOINT.argv
+    assert program.endswith("/lr-sglang")
+    parsed([word.replace("%i", "8001") for word in arguments])
+    assert ENDPOINT.stop_seconds > default("drain")
+    assert ENDPOINT.restart == "always"
 
 
 def test_the_proxy_waits_longer_than_an_endpoint_which_would_else_be_asked_twice():
-    (limit,) = (
-        one.default
-        for one in cli.get_command(None, "serve").params
-        if one.name == "request_timeout"
+    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
+    assert int(waits) > default("request_timeout")
+
+
+def test_the_units_of_the_servers_are_the_commands_that_launch_prints(tmp_path):
+    found = units(FOLDER / "deployment.toml", tmp_path)
+    assert found.keys() == {"target", "draft", "judge"}
+    for role, service in found.items():
+        runtime = DEPLOYMENT.runtimes[role]
+        assert service.argv[1:4] == ["-P", "-m", "sglang.launch_server"]
+        assert service.argv[service.argv.index("--port") + 1] == str(runtime.port)
+        assert service.argv[service.argv.index("--model-path") + 1] == runtime.model
+        gpus = ",".join(map(str, runtime.gpus))
+        assert service.env["CUDA_VISIBLE_DEVICES"] == gpus and service.restart == "always"
+    endpoint = tmp_path / "lr-sglang-serve@8001.service"
+    program = sys.executable
+    endpoint.write_text(
+        re.sub("ExecStart=\\S+", f"ExecStart={program}", ENDPOINT.file.read_text("utf-8"))
     )
-    (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", (FOLDER / "nginx.conf").read_text("utf-8"))
-    assert int(waits) > limit
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed here")
+    files = [*(service.file for service in found.values()), endpoint]
+    checked = subprocess.run(
+        ["systemd-analyze", "verify", *files], capture_output=True, text=True, check=False
+    )
+    ours = [line for line in checked.stderr.splitlines() if str(tmp_path) in line]
+    assert not ours, checked.stderr
 
 
-def test_the_router_of_the_composition_has_options_of_sglangs_router():
-    arguments = pytest.importorskip("sglang_router.router_args").RouterArgs
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    arguments.add_cli_args(parser)
-    assert parser.parse_args(words("router")[3:]).policy == "manual"
+@pytest.mark.parametrize(
+    "word", ["plain", "two words", '{"a": "b c"}', "100%", "$HOME", "a\\b", "new 'quote'"]
+)
+def test_a_word_of_any_kind_reaches_a_server_as_it_is(word, tmp_path):
+    made = unit("target", ["/bin/echo", word], {"WORD": word})
+    file = tmp_path / "one.service"
+    file.write_text(made, encoding="utf-8")
+    service = Service.read(file)
+    assert service.argv == ["/bin/echo", word] and service.env == {"WORD": word}
