@@ -158,6 +158,16 @@ def test_links_of_the_root_lead_somewhere(page):
     assert not [link for link in inside if not (ROOT / link).exists()]
 
 
+def test_a_test_that_a_page_names_is_there():
+    named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", pages()["docs/features.md"])
+    assert named
+    assert not [
+        (path, name)
+        for path, name in named
+        if f"def {name}(" not in (ROOT / path).read_text("utf-8")
+    ]
+
+
 # -- metrics and records
 
 
