@@ -34,7 +34,6 @@ COMMANDS = {
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "report": ("lr_sglang.cli.report", "Make tables, plots and an HTML page of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
-    "grade": ("lr_sglang.cli.grade", "Grade the records of a run again."),
     "bench": ("lr_sglang.cli.bench", "Measure whether looking ahead pays, and what varies it."),
     "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }

@@ -99,7 +99,6 @@ class Modes(click.Choice[str]):
 )
 @options.flag
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
-@options.grading
 @options.program
 @options.method
 @options.token_layer
@@ -262,9 +261,9 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
     random, display = given["dummy_weights"], execution.display
     with ExitStack() as stack:
         for task, one in {} if random else sources.items():
-            execution.graders[task] = stack.enter_context(one.grader(given))
-            if lacking := source.lacks(execution.graders[task]):
-                display.warn(f"{task}: {lacking}; lr-sglang grade can do it later")
+            execution.graders[task] = stack.enter_context(one.grader())
+            if lacking := source.lacks(one):
+                display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
     report = bench_show.report_of(execution)
     bench_show.result(execution, report)

@@ -54,7 +54,7 @@ def examine() -> checks.Findings:
     for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
     seen = gpus.visible()
     for_gpu = list(checks.graphics(seen))
-    also = [checks.disk(), checks.compiler(), checks.code_execution(), checks.hub()]
+    also = [checks.disk(), checks.compiler(), checks.hub()]
     cpu = not any(
         check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS
     )

@@ -163,23 +163,6 @@ def compiler() -> Check:
     return Check("C++ compiler", "ok", "there, with ninja (SGLang's n-gram speculation needs both)")
 
 
-def code_execution() -> Check:
-    """Which sandbox the code of answers would run in."""
-    from lr_sglang.grading import sandbox
-
-    apart = sandbox.standing()
-    found = (
-        f"is kept apart by {apart[0]}, if it may be run (grading of code)"
-        if apart
-        else "nothing keeps it apart"
-    )
-    get = (
-        "it is not run; install bubblewrap (Debian, Ubuntu: apt install bubblewrap), or "
-        "permit user namespaces"
-    )
-    return needed("code of answers", bool(apart), found, get, "note")
-
-
 def port() -> Check:
     """Whether servers can listen."""
     try:

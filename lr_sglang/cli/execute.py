@@ -212,14 +212,14 @@ class Execution:
         again.
         """
         if grader := self.graders.get(variant.task):
-            record = grader.postponed(record)
+            record = {**record, **grader.postponed(record)}
         self.stores[variant.folder].append(record)
         return record
 
     def _graded(self, variant: Variant, record: Record) -> Record:
         """The record with its grade, stored, if it has none or grading failed."""
         if self._lacks_grade(variant, record):
-            record = self.graders[variant.task].apply(record)
+            record = {**record, **self.graders[variant.task].verdict(record)}
             self.stores[variant.folder].append(record)
         return record
 

@@ -276,25 +276,6 @@ token_layer = together(
     ),
 )
 
-grading = together(
-    click.option(
-        "--allow-code-execution", is_flag=True, help="Run the code of answers, apart, to grade it."
-    ),
-    click.option(
-        "--unsafe-code-execution",
-        is_flag=True,
-        help="With it: run it where nothing keeps it apart, too.",
-    ),
-    click.option(
-        "--rater", metavar="URL", help="Server of the model that rates open answers (mt-bench)."
-    ),
-    click.option(
-        "--rater-model",
-        metavar="NAME",
-        help="Its name there.  [default: the first that the server has]",
-    ),
-)
-
 as_json = click.option(
     "--json", is_flag=True, help="JSON on standard output, and nothing else there."
 )

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 import click
 
 from lr_sglang.cli import options
+from lr_sglang.tasks.task import EXPORTS
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -34,6 +36,12 @@ if TYPE_CHECKING:
     default=2.0,
     help="Points of accuracy that may be lost and still count as kept.",
 )
+@click.option("--grade", is_flag=True, help="Grade the answers again first, and keep the grades.")
+@click.option(
+    "--export",
+    type=click.Choice(EXPORTS),
+    help="Write the programs in the answers for another grader, into DIR, and no table.",
+)
 def report(
     folders: tuple[str, ...],
     format: str,
@@ -41,6 +49,8 @@ def report(
     html: Path | None,
     output: Path | None,
     margin: float,
+    grade: bool,
+    export: str | None,
 ) -> None:
     """Tables and plots of runs, and one HTML page; several folders are put together.
 
@@ -53,12 +63,27 @@ def report(
       lr-sglang report runs/pocket_20260101_120000 --plots plots
       lr-sglang report runs/pocket_20260101_120000 --html page.html
       lr-sglang report runs --format markdown --output results.md
+      lr-sglang report runs/gsm8k_20260101_120000 --grade
+      lr-sglang report runs/humaneval_20260101_120000 --export evalplus
     """
     from rich.console import Console
 
     from lr_sglang.results import charts, collection, page, store
     from lr_sglang.results import report as reports
 
+    if grade:
+        from lr_sglang.grading.regrade import regrade
+
+        for run in _runs(folders):
+            click.echo(f"{run}: {regrade(run)}", err=True)
+    if export is not None:
+        from lr_sglang.grading import export as programs
+
+        for run in _runs(folders):
+            records, _ = store.read_records(run / store.RECORDS)
+            for path in programs.export(export, records, run):
+                click.echo(str(path))
+        return
     made = reports.make(collection.read(folders), margin / 100)
     forms = {
         "markdown": reports.markdown,
@@ -82,6 +107,15 @@ def report(
         with store.writing(html, "give another --html"):  # a folder's name may be no text
             store.replace_file(html, (piece.encode("utf-8", "replace") for piece in pieces))
         click.echo(str(html), err=True)
+
+
+def _runs(folders: Sequence[str]) -> list[Path]:
+    """The folders of runs in those that are given."""
+    from lr_sglang import plugin_files
+    from lr_sglang.results import collection
+
+    found = [run for one in folders for run in collection.folders_in(plugin_files.expanded(one))]
+    return [run.parent if run.is_file() else run for run in found]
 
 
 def _plain(made: Report) -> str:

@@ -23,7 +23,6 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @options.chosen
 @click.option("--samples", type=options.AT_LEAST_1, default=1, help="Answers per question.")
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
-@options.grading
 @options.program
 @options.method
 @options.token_layer
@@ -45,7 +44,6 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --task pocket --limit 20 --samples 2
       lr-sglang run --task pocket --mode autoregressive --mode lookahead+sd --token-layer ngram
       lr-sglang run --input questions.jsonl --deployment qwen3.toml --concurrency 8
-      lr-sglang run --task humaneval --allow-code-execution --deployment qwen3.toml
       lr-sglang run --attach qwen3-4gpu --input questions.jsonl
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
@@ -67,9 +65,9 @@ def run(question: str | None, **given: Any) -> None:
     execution = Execution(folder, made, display, given["samples"], given["launch_timeout"])
     with ExitStack() as stack:
         if asked.name:
-            grader = execution.graders[task] = stack.enter_context(asked.grader(given))
-            if lacking := source.lacks(grader):
-                display.warn(f"{lacking}; lr-sglang grade {folder} can do it later")
+            execution.graders[task] = stack.enter_context(asked.grader())
+            if lacking := source.lacks(asked):
+                display.warn(lacking)
         records = execution.run(resume=given["resume"])
     if len(records) == 1:
         display.single(records[0], folder)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping
@@ -15,7 +14,7 @@ import click
 from lr_sglang import tasks
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import ConfigError, GradingError, RecordError
-from lr_sglang.grading import Grader, Rater, Rules
+from lr_sglang.grading import Grader
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RUN, new_folder, newest_folder
 from lr_sglang.results.summary import grading_failed
@@ -35,10 +34,9 @@ class Source:
     suffix: str  # appended to each question
     task: Found | None = None
 
-    def grader(self, given: Given) -> Grader:
+    def grader(self) -> Grader:
         """The grader of the answers; a file of questions is graded as mathematics."""
-        kind = self.task.task.grader if self.task else "math"
-        return Grader(kind, rules(given), {q.id: q.hidden for q in self.questions if q.hidden})
+        return Grader(self.task.task.grader if self.task else "math")
 
 
 def of_command(given: Given, question: str | None = None) -> Source:
@@ -110,24 +108,13 @@ def folder_for(name: str, given: Given) -> Path:
     return Path(output)
 
 
-def rules(given: Given) -> Rules:
-    """What the options allow grading to do.
-
-    Raises:
-        ConfigError: the rater is no URL.
-    """
-    rater = Rater(given["rater"], given["rater_model"] or "") if given["rater"] else None
-    execute, unsafe = given["allow_code_execution"], given["unsafe_code_execution"]
-    return Rules(execute, unsafe, rater=rater, workers=min(os.cpu_count() or 1, 4))
-
-
-def lacks(made: Grader) -> str:
-    """Why no answer will be graded; empty if answers will be."""
-    if made.name in ("humaneval", "livecodebench") and not made.rules.execute:
-        return "answers are not graded: their code is run only with --allow-code-execution"
-    if made.name == "mt-bench" and made.rules.rater is None:
-        return "answers are not graded: they are rated only with --rater URL"
-    return ""
+def lacks(asked: Source) -> str:
+    """What to say where no answer will be graded; empty if answers will be."""
+    task = asked.task.task if asked.task else None
+    if task is None or task.grader != "none":
+        return ""
+    other = f"; lr-sglang report DIR --export {task.export} writes them for {task.export}"
+    return f"{task.name}: answers get no grade here{other if task.export else ''}"
 
 
 def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> None:
@@ -140,7 +127,7 @@ def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> 
     failed = grading_failed(answers)
     if not failed:
         return
-    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang grade {folder} tries again"
+    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang report {folder} --grade tries again"
     if len(failed) == len(answers):
         raise GradingError(
             f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}"

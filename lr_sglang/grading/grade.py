@@ -15,11 +15,9 @@ class Grade:
     Attributes:
         correct: None where it cannot be decided; ``reason`` says why.
         answer: the final answer that was found in the text.
-        by: who decided: ``text``, ``number``, ``math-verify``, ``choice``, ``tests``, a judge's
-            URL, ...
+        by: who decided: ``text``, ``number``, ``units``, ``math-verify``, ``choice``, or the name
+            of a user's grader.
         reason: why it is wrong, or why there is no verdict.
-        score: for tasks that have one (MT-Bench: 1 to 10).
-        extra: more for the record, such as the isolation of a program.
         failed: whether grading itself failed, for example because the grader raised; ``correct`` is
             then None.
     """
@@ -28,20 +26,12 @@ class Grade:
     answer: str | None = None
     by: str = ""
     reason: str = ""
-    score: float | None = None
-    extra: dict[str, Any] | None = None
     failed: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """The record's ``grade``; empty fields are left out."""
-        table = {
-            "by": self.by,
-            "reason": self.reason,
-            "score": self.score,
-            "failed": self.failed or None,
-        }
-        table |= self.extra or {}
-        return {key: value for key, value in table.items() if value not in (None, "")}
+        table = {"by": self.by, "reason": self.reason, "failed": self.failed}
+        return {key: value for key, value in table.items() if value}
 
 
 def without(answer: str | None, question: Question, by: str) -> Grade:

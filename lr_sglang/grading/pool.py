@@ -1,27 +1,26 @@
-"""Worker processes for Math-Verify: each verdict has a timeout, after which its worker
-is replaced.
+"""Worker processes for Math-Verify: each verdict has limits of time and memory, at which its worker
+is killed and replaced.
+
+Math-Verify limits its time by SIGALRM, which only a main thread can receive, and which cannot
+interrupt the computation of a huge power.
 """
 
 from __future__ import annotations
 
-import json
-import queue
-import subprocess
-import sys
-import threading
-from contextlib import suppress
-from multiprocessing import Pipe
+import logging
+import multiprocessing
+import resource
+from concurrent.futures import CancelledError
 from typing import Any, Self
 
+from pebble import ProcessExpired, ProcessPool
+
 from lr_sglang.errors import SetupError
-from lr_sglang.grading.worker import READY
 
 SECONDS = 15.0  # for a verdict
-START_SECONDS = 120.0  # for a worker to import what it needs, on a busy machine
-# The module path is passed on, because it may depend on how this interpreter was started.
-_CODE = (
-    "import sys; sys.path[:] = {path!r}; from lr_sglang.grading.worker import main; main({pipe})"
-)
+PART_SECONDS = 4  # of parsing one side, or of comparing
+MEMORY = 4 << 30  # bytes of a worker's address space
+ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
 
 class Pool:
@@ -29,17 +28,14 @@ class Pool:
     the processes.
 
     Args:
-        size: how many processes at most; each is started when it is first needed.
+        size: the number of processes; they are started when the first answer is compared.
         seconds: for one verdict.
     """
 
     def __init__(self, size: int = 1, seconds: float = SECONDS) -> None:
         self.seconds = seconds
-        self._lock, self._closed = threading.Lock(), False
-        self._workers: list[_Worker | None] = [None] * size
-        self._free: queue.LifoQueue[int] = queue.LifoQueue()  # places in the list
-        for place in reversed(range(size)):
-            self._free.put(place)
+        context: Any = multiprocessing.get_context("spawn")  # a fork would copy locked locks
+        self._pool = ProcessPool(size, initializer=begin, context=context)
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are the same, and why not.
@@ -47,40 +43,24 @@ class Pool:
         Answers whose comparison takes too long or ends its worker count as different.
 
         Raises:
-            SetupError: no worker starts on this machine.
+            SetupError: no worker starts on this machine, or the pool is closed.
         """
-        place, reply = self._free.get(), None
         try:
-            worker = self._worker(place)
-            reply = worker.ask([gold, answer], self.seconds)
-            late = worker.alive()
-        finally:
-            if reply is None:
-                self._put(place, None)
-            self._free.put(place)
-        if reply is None:
-            return (
-                False,
-                f"no verdict within {self.seconds:g} s"
-                if late
-                else "the comparison ended its process",
-            )
-        return bool(reply["same"]), str(reply["why"])
-
-    def processes(self) -> list[int]:
-        """The pids of the running workers."""
-        with self._lock:
-            return [
-                worker.process.pid
-                for worker in self._workers
-                if worker is not None and worker.alive()
-            ]
+            verdict = self._pool.schedule(compare, [gold, answer], timeout=self.seconds)
+            return verdict.result()
+        except TimeoutError:
+            return False, f"no verdict within {self.seconds:g} s"
+        except ProcessExpired:
+            return False, "the comparison ended its process"
+        except (RuntimeError, CancelledError) as error:  # the pool is broken, or closed
+            why = "grading: the worker processes have ended"
+            hint = "try: python -c 'import math_verify'"
+            raise SetupError(why, hint=hint) from error
 
     def close(self) -> None:
         """Ends the workers. Idempotent."""
-        self._closed = True
-        for place in range(len(self._workers)):
-            self._put(place, None)
+        self._pool.stop()  # type: ignore[no-untyped-call]
+        self._pool.join()
 
     def __enter__(self) -> Self:
         return self
@@ -88,56 +68,29 @@ class Pool:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _worker(self, place: int) -> _Worker:
-        worker = self._workers[place]
-        if worker is not None and worker.alive():
-            return worker
-        self._put(place, worker := _Worker())
-        if self._closed:
-            raise SetupError("grading: the pool is closed")
-        if worker.read(START_SECONDS) != READY:
-            raise SetupError(
-                "grading: no worker process starts",
-                hint=f"try: {sys.executable} -c 'import math_verify'",
-            )
-        return worker
 
-    def _put(self, place: int, worker: _Worker | None) -> None:
-        """Sets the worker of a place, and ends the previous one."""
-        with self._lock:
-            before, self._workers[place] = self._workers[place], worker
-        if before is not None:
-            before.kill()
+def begin() -> None:
+    """Prepares a worker: imports Math-Verify, so that no verdict waits for it, and sets limits."""
+    import math_verify  # noqa: F401
+
+    logging.disable(logging.CRITICAL)
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-class _Worker:
-    def __init__(self) -> None:
-        self._pipe, theirs = Pipe()
-        code = _CODE.format(path=sys.path, pipe=theirs.fileno())
-        nothing = subprocess.DEVNULL
-        streams: dict[str, Any] = {"stdin": nothing, "stdout": nothing, "stderr": nothing}
-        with theirs:
-            # A session of its own, so that Ctrl-C reaches only us, and we end the workers.
-            streams |= {"pass_fds": [theirs.fileno()], "start_new_session": True}
-            self.process = subprocess.Popen([sys.executable, "-c", code], **streams)
+def compare(gold: str, answer: str) -> tuple[bool, str]:
+    """Whether Math-Verify finds them equal, and why not; answers that it cannot parse are not."""
+    from math_verify import parse, verify
 
-    def alive(self) -> bool:
-        return self.process.poll() is None
-
-    def ask(self, question: Any, seconds: float) -> Any:
-        """The reply; None if there is none in time, or the worker has ended."""
-        with suppress(OSError):
-            self._pipe.send_bytes(json.dumps(question).encode())
-        return self.read(seconds)
-
-    def read(self, seconds: float) -> Any:
-        try:
-            return json.loads(self._pipe.recv_bytes()) if self._pipe.poll(seconds) else None
-        except (EOFError, OSError):
-            self.process.wait()
-            return None
-
-    def kill(self) -> None:
-        self.process.kill()
-        self.process.wait()
-        self._pipe.close()
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    _, most = resource.getrlimit(resource.RLIMIT_CPU)
+    resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))
+    try:
+        known = parse(f"${gold}$", parsing_timeout=PART_SECONDS)
+        given = parse(f"${answer}$", parsing_timeout=PART_SECONDS)
+        if not given:
+            return False, "it cannot be read"
+        same = verify(known, given, timeout_seconds=PART_SECONDS, allow_set_relation_comp=True)
+        return bool(same), ""
+    except Exception as error:  # noqa: BLE001 - it has many of its own, and all mean the same
+        return False, f"{type(error).__name__}: {error}"[:200]

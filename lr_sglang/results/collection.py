@@ -81,7 +81,7 @@ def read(arguments: Sequence[str | Path]) -> Collection:
         try:
             path = plugin_files.expanded(str(argument))
             notes += [f"{path}: {warning}" for warning in _run_json(path).get("warnings", ())]
-            for folder in _folders(path):
+            for folder in folders_in(path):
                 _sort(*_read(folder, notes), groups)
                 folders.append(str(folder))
         except OSError as error:
@@ -93,7 +93,13 @@ def read(arguments: Sequence[str | Path]) -> Collection:
     return Collection(labelled(list(groups.values())), notes, folders)
 
 
-def _folders(path: Path) -> list[Path]:
+def folders_in(path: Path) -> list[Path]:
+    """The folders of runs that a path names: itself, or those below it.
+
+    Raises:
+        RecordError: there is none.
+    """
+
     def is_run(folder: Path) -> bool:
         return (folder / RECORDS).exists()
 
@@ -120,7 +126,7 @@ def _read(folder: Path, notes: list[str]) -> tuple[list[Record], int]:
             "was killed"
         )
     if failed := len(grading_failed(records)):
-        again = f"lr-sglang grade {path.parent} does it again"
+        again = f"lr-sglang report {path.parent} --grade does it again"
         notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")
     for number, record in enumerate(records, 1):
         if missing := [name for name in _NEEDED if name not in record]:

@@ -1,4 +1,4 @@
-"""Questions: built-in tasks, those of third parties, files of them, and single ones."""
+"""Questions: built-in tasks, a user's own, files of them, and single ones."""
 
 from __future__ import annotations
 
@@ -7,13 +7,12 @@ from pathlib import Path
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks.lookup import GROUP, Found, find, get, names
+from lr_sglang.tasks.hub import TaskUnavailable
+from lr_sglang.tasks.lookup import Found, find, get, names
 from lr_sglang.tasks.question import Question, of_file
-from lr_sglang.tasks.sources import File, Own
-from lr_sglang.tasks.task import Task, TaskUnavailable
+from lr_sglang.tasks.task import Task
 
 __all__ = [
-    "GROUP",
     "Found",
     "Question",
     "Task",
@@ -47,21 +46,14 @@ def load(
         TaskUnavailable: the task's questions cannot be read on this machine.
     """
     found = find(name_or_path) if isinstance(name_or_path, str) else None
-    path = plugin_files.expanded(file if found and file is not None else name_or_path)
-    if found is None:
+    path = name_or_path if found is None else file
+    if path is not None:
+        path = plugin_files.expanded(path)
         if not path.is_file():
             why = "this is a folder" if path.is_dir() else "no such file"
             hint = f"built-in tasks: {', '.join(names())}; anything else is a JSONL file"
             raise ConfigError(f"{path}: cannot read the questions: {why}", hint=hint)
-        everything = of_file(path)
-    elif file is not None:
-        own = next((one for one in found.task.sources if isinstance(one, Own)), None)
-        source = File(path, own.to_question if own else None)
-        if reason := source.missing():
-            raise ConfigError(reason)
-        everything = found.task.questions(source, everything=found.everything)
-    else:
-        everything = found.questions()
+    everything = found.questions(path) if found else of_file(plugin_files.expanded(name_or_path))
     chosen = everything[span or slice(None)][:limit]
     if not chosen:
         name = name_or_path if found else Path(name_or_path).name

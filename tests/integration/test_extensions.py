@@ -56,8 +56,6 @@ FILES = {
     "../theirs-1.0.dist-info/entry_points.txt": """
         [lr_sglang.verifiers]
         same-initial = theirs.rulings:SameInitial
-        [lr_sglang.tasks]
-        letters = theirs.questions:TASK
         [lr_sglang.programs]
         redraft = theirs.drafts:redraft
         [lr_sglang.token_layers]
@@ -92,14 +90,13 @@ def call(tmp_path):
 
 
 def test_a_verifier_a_task_and_a_program_of_another_package(call, tmp_path):
-    assert "letters" in call("tasks")
     with simulating(
         tmp_path, "--steps", 6, "--step-seconds", 0.01, "--judge-seconds", 0
     ) as runtimes:
         attach = [word for role, url in runtimes.urls.items() for word in (f"--{role}", url)]
         names = (
             "--task",
-            "letters",
+            f"{tmp_path}/theirs/questions.py:TASK",
             "--verifier",
             "same-initial",
             "--program",

@@ -986,8 +986,6 @@ POINTS = """[lr_sglang.programs]
 shout = outside_lr:shout
 [lr_sglang.verifiers]
 never = outside_lr:Never
-[lr_sglang.tasks]
-sums = outside_lr:sums
 [lr_sglang.token_layers]
 guess = outside_lr:GUESS
 """
@@ -1012,7 +1010,7 @@ def test_one_file_adds_a_program_a_verifier_a_task_and_an_algorithm(package):
     from lr_sglang.config import TokenLayer
     from lr_sglang.runtimes.launching import token_layer
 
-    questions = tasks.load("sums")
+    questions = tasks.load(f"{package}:sums")
     settings = Settings(lookahead=Lookahead(depth=2), program="shout:mark=?")
     with Runner(simulated(), settings) as runner:
         (record,) = list(runner.run(plan(questions, ("lookahead",))))

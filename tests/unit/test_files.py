@@ -8,7 +8,6 @@ import pytest
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.results import collection
-from lr_sglang.tasks.sources import Own
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -76,7 +75,7 @@ NOBODYS = "~nobody-of-this-name/a"
         (lambda: program_registry.parse(f"{NOBODYS}.py:mine"), "there is no file"),
         (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "no such file"),
-        (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "there is no file"),
+        (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "no such file"),
         (lambda: tasks.get(f"{NOBODYS}.py:mine"), "there is no task"),
         (lambda: collection.read([NOBODYS]), "there is no such folder"),
     ],
@@ -86,12 +85,6 @@ def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):
     with pytest.raises((ConfigError, RecordError), match=said) as caught:
         use()
     assert "~nobody-of-this-name" in caught.value.message
-
-
-def test_a_folder_of_data_in_the_home_of_an_unknown_user_is_passed_over(monkeypatch):
-    monkeypatch.setenv("LR_SGLANG_DATA", NOBODYS)
-    own = next(one for one in tasks.get("gsm8k").task.sources if isinstance(one, Own))
-    assert NOBODYS in own.missing()
 
 
 def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
