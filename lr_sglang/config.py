@@ -1,112 +1,183 @@
-"""The configuration: frozen dataclasses that check their values and refuse unknown keys.
+"""Every setting, described once: its name, type, range, default, a line of help, and whether a
+request to the endpoint may set it.
 
-All classes are plain data. ``from_dict`` makes one from a TOML table or a record; ``to_dict`` is
-its inverse.
+The keys of deployment files, ``-o NAME=VALUE``, the keywords in Python, error messages and the
+table in docs/cli.md come from these models. All are frozen; a wrong value is a ``ConfigError`` that
+names the setting.
 """
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, field, fields
-from typing import Any, ClassVar, Literal
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, Self, get_args
 
-from lr_sglang.config_model import ConfigModel, need
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from lr_sglang.errors import ConfigError, did_you_mean
 
 Role = Literal["target", "draft", "judge"]
 ROLES: tuple[Role, ...] = ("target", "draft", "judge")
 Schedule = Literal["async", "sync"]
 MAX_WIDTH = 16
+MAX_BRANCHES = 4096
 
 
-@dataclass(frozen=True)
-class Sampling(ConfigModel):
-    """How tokens are drawn. ``seed`` is the run's seed, from which the seed of every branch is
-    derived.
+def setting(default: Any, help: str, *, request: str = "", **limits: Any) -> Any:
+    """A field of a model.
+
+    Args:
+        default: of the field; ``...`` if it must be given.
+        help: one line for people.
+        request: the bound within which a request may set it; empty if it may not.
+        limits: pydantic's, such as ``ge`` and ``le``.
     """
+    return Field(default, description=help, json_schema_extra={"request": request}, **limits)
 
-    temperature: float = 0.6
-    top_p: float = 0.95
-    top_k: int = -1
-    min_p: float = 0.0
-    seed: int = 0
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(0 <= self.temperature < math.inf, "temperature: must be 0 or more")
-        need(0 < self.top_p <= 1, "top_p: must be in (0, 1]")
-        # SGLang's scheduler stores top_k in 32 bits, and crashes if it does not fit
-        need(
-            self.top_k == -1 or 1 <= self.top_k < 2**31,
-            "top_k: must be -1 (off) or in 1..2147483647",
-        )
-        need(0 <= self.min_p <= 1, "min_p: must be in [0, 1]")
+class ConfigModel(BaseModel):
+    """A frozen model that refuses unknown keys and reports every error as a ``ConfigError``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    def __init__(self, *values: Any, **named: Any) -> None:
+        """Takes fields by name, or by position in the order in which they are declared.
+
+        Raises:
+            ConfigError: an unknown field, a wrong type, or a value out of range.
+        """
+        fields = type(self).model_fields
+        named.update(zip(fields, values, strict=False))
+        try:
+            super().__init__(**named)
+        except ValidationError as error:
+            raise _config_error(type(self), error, type(self).__name__.lower()) from None
+
+    # pydantic calls an __init__ of a subclass for inner models too, and loses the place of an error
+    __init__.__pydantic_base_init__ = True  # type: ignore[attr-defined]
+
+    @classmethod
+    def from_dict(cls, table: dict[str, Any], where: str = "") -> Self:
+        """Builds an instance from a table of TOML or JSON.
+
+        Args:
+            where: the table's name in error messages.
+
+        Raises:
+            ConfigError: an unknown key, a missing one, a wrong type or a value out of range.
+        """
+        try:
+            return cls.model_validate(table)
+        except ValidationError as error:
+            raise _config_error(cls, error, where) from None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, ready for JSON."""
+        return self.model_dump()
+
+    def given(self) -> dict[str, Any]:
+        """The values that were given, without those that are defaults."""
+        return self.model_dump(exclude_unset=True)
+
+    def replace(self, **changes: Any) -> Self:
+        """A copy with these values, which are checked."""
+        kept = {name: getattr(self, name) for name in self.model_fields_set}
+        return type(self)(**{**kept, **changes})
+
+    def with_options(self, **given: Any) -> Self:
+        """A copy with these values; None is an option that was not given, and keeps the field's
+        value.
+        """
+        return self.replace(**{key: value for key, value in given.items() if value is not None})
+
+
+class Sampling(ConfigModel):
+    """How tokens are drawn."""
+
+    temperature: float = setting(0.6, "0 is greedy", ge=0)
+    top_p: float = setting(0.95, "share of the probability that is drawn from", gt=0, le=1)
+    # SGLang's scheduler stores top_k in 32 bits, and crashes if it does not fit
+    top_k: int = setting(-1, "number of tokens that are drawn from; -1 is off", ge=-1, lt=2**31)
+    min_p: float = setting(0.0, "least probability over that of the likeliest token", ge=0, le=1)
+    seed: int = setting(0, "of the run; the seed of every branch is derived from it")
+
+    @field_validator("top_k")
+    @classmethod
+    def _is_off_or_positive(cls, value: int) -> int:
+        if value == 0:
+            raise ValueError("must be -1 (off) or at least 1")
+        return value
 
     def drawn(self) -> dict[str, Any]:
         """The keywords of ``sgl.gen``: all fields but the seed."""
-        return {key: value for key, value in self.to_dict().items() if key != "seed"}
+        return self.model_dump(exclude={"seed"})
 
 
-@dataclass(frozen=True)
 class Lookahead(ConfigModel):
-    """The settings of lookahead reasoning (paper section 4).
+    """The settings of lookahead reasoning (paper section 4)."""
 
-    Attributes:
-        gate: the minimum probability that a branch is needed, for it to begin; 0 is off
-            (docs/policies.md).
-        max_false_accepts: if a judge's share of accepted pairs that differ is higher with
-            statistical confidence, the target answers alone (docs/verifiers.md); 1 trusts any
-            judge.
-        policy: ``adaptive`` chooses depth and width up to those given.
-    """
+    schedule: Schedule = setting(
+        "async", "whether drafts and target overlap", request="async or sync"
+    )
+    depth: int = setting(6, "steps to look ahead", ge=1, le=64, request="at most serve.max_depth")
+    width: int = setting(
+        1,
+        "drafted alternatives per step",
+        ge=1,
+        le=MAX_WIDTH,
+        request="at most serve.max_width",
+    )
+    max_step_tokens: int = setting(100, "tokens of one step", ge=1)
+    half_sentence_guard: bool = setting(True, "never accept a step after one that was cut")
+    verifier: str = setting(
+        "judge",
+        "who compares the versions of a step: NAME[:ARGUMENT] or FILE.py:CLASS",
+        request="one of serve.verifiers",
+    )
+    gate: float = setting(
+        0.0,
+        "least probability that a branch is needed, for it to begin; 0 is off (docs/policies.md)",
+        ge=0,
+        lt=1,
+    )
+    policy: Literal["fixed", "adaptive"] = setting(
+        "fixed", "adaptive chooses depth and width by what is measured, up to those given"
+    )
+    max_false_accepts: float = setting(
+        0.35,
+        "share of differing pairs of steps: a judge that accepts more is not trusted; 1 trusts any",
+        gt=0,
+        le=1,
+    )
 
-    _REMOVED: ClassVar[tuple[str, ...]] = ("hedge", "fast_accept", "priorities")
+    @field_validator("verifier", mode="before")
+    @classmethod
+    def _is_a_name(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            raise ValueError(
+                "must be a name; a class of yours is 'FILE.py:CLASS', and an object goes with "
+                "lr.AnswerRequest(verifier=...)"
+            )
+        return value
 
-    schedule: Schedule = "async"
-    depth: int = 6
-    width: int = 1
-    max_step_tokens: int = 100
-    half_sentence_guard: bool = True
-    verifier: str = "judge"
-    gate: float = 0.0
-    policy: Literal["fixed", "adaptive"] = "fixed"
-    max_false_accepts: float = 0.35
-
-    def __post_init__(self) -> None:
-        hint = (
-            "a class of yours is 'FILE.py:CLASS'; an object goes with "
-            "lr.AnswerRequest(verifier=...)"
-        )
-        need(isinstance(self.verifier, str), f"verifier: must be a name; {hint}")
-        super().__post_init__()
-        need(1 <= self.depth <= 64, "depth: must be in 1..64")
-        need(1 <= self.width <= MAX_WIDTH, f"width: must be in 1..{MAX_WIDTH}")
-        need(self.max_step_tokens >= 1, "max_step_tokens: must be at least 1")
-        need(0 <= self.gate < 1, "gate: must be in [0, 1) (0: off)")
-        need(
-            0 < self.max_false_accepts <= 1,
-            "max_false_accepts: must be in (0, 1] (1: any judge is trusted)",
-        )
+    @model_validator(mode="after")
+    def _bounds_branches(self) -> Self:
         if self.policy == "adaptive":
-            return  # the adaptive policy limits the size of the tree, see policy.room
+            return self  # the adaptive policy limits the size of the tree, see policy.room
         branches = sum(self.width**i for i in range(self.depth + 1))
-        need(
-            branches <= 4096,
-            f"width {self.width} at depth {self.depth} means {branches} branches at once (of 4096)",
-        )
+        if branches > MAX_BRANCHES:
+            raise ValueError(
+                f"width {self.width} at depth {self.depth} means {branches} branches at once "
+                f"(of {MAX_BRANCHES})"
+            )
+        return self
 
 
-@dataclass(frozen=True)
 class Limits(ConfigModel):
     """Token budgets of one answer; None for the model's context length."""
 
-    max_tokens: int | None = None
-    max_total_tokens: int | None = None
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("max_tokens", "max_total_tokens"):
-            value = getattr(self, name)
-            need(value is None or value >= 1, f"{name}: must be at least 1")
+    max_tokens: int | None = setting(None, "tokens of an answer", ge=1)
+    max_total_tokens: int | None = setting(None, "tokens of prompt and answer together", ge=1)
 
     def budget(self, prompt_tokens: int, context: int) -> int:
         """Maximum tokens of an answer, for this length of the prompt and of the model's context."""
@@ -114,42 +185,44 @@ class Limits(ConfigModel):
         return min(total - prompt_tokens, self.max_tokens or total)
 
 
-@dataclass(frozen=True)
 class TokenLayer(ConfigModel):
     """SGLang's own speculative decoding inside a runtime; the name of the algorithm may stand for
     the table.
-
-    Attributes:
-        algorithm: ``none``, ``ngram``, ``standalone``, ``eagle``, ``eagle3`` and more: see
-            ``runtimes.token_layer``.
-        tokens: drafted tokens per verification, besides the token that every forward pass
-            generates. None: follows from ``steps``, or is 8 (paper section 4).
-        draft_model: path, hub name or ``pocket:draft``, for algorithms that draft with a model.
-        steps: steps of the draft model per verification; None: ``tokens``, or 5 for a tree.
-        topk: alternatives per step of the draft model; 1 drafts a chain, more a tree.
-        ngram_max: the longest match in the text so far after which all ``tokens`` are drafted.
-        accept_length: mean tokens per verification, including the target's own, that SGLang
-            simulates for random weights, whose drafts would all be rejected; None: not simulated.
     """
 
-    SHORT: ClassVar[str] = "algorithm"
+    algorithm: str = setting(
+        "none", "none, ngram, standalone, eagle, eagle3, nextn, dflash, dspark, or a package's"
+    )
+    tokens: int | None = setting(
+        None, "drafted tokens per verification; by default steps, or 8 (paper section 4)", ge=1
+    )
+    draft_model: str = setting(
+        "", "path, hub name or pocket:draft, for algorithms that draft with a model"
+    )
+    steps: int | None = setting(
+        None, "steps of the draft model per verification; by default tokens, or 5 for a tree", ge=1
+    )
+    topk: int | None = setting(
+        None, "alternatives per step of the draft model; 1 is a chain, more a tree", ge=1
+    )
+    ngram_max: int | None = setting(
+        None, "longest match in the text so far after which all tokens are drafted", ge=1
+    )
+    accept_length: float | None = setting(
+        None, "tokens per verification that SGLang simulates for random weights", ge=1
+    )
 
-    algorithm: str = "none"
-    tokens: int | None = None
-    draft_model: str = ""
-    steps: int | None = None
-    topk: int | None = None
-    ngram_max: int | None = None
-    accept_length: float | None = None
+    @model_validator(mode="before")
+    @classmethod
+    def _by_name(cls, value: Any) -> Any:
+        return {"algorithm": value} if isinstance(value, str) else value
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for name in ("tokens", "steps", "topk", "ngram_max", "accept_length"):
-            value = getattr(self, name)
-            need(value is None or value >= 1, f"{name}: must be at least 1")
-        if not self.on:
-            idle = [name for name, value in self.to_dict().items() if name != "algorithm" and value]
-            need(not idle, f"{', '.join(idle)}: given for no token layer; name its 'algorithm'")
+    @model_validator(mode="after")
+    def _has_an_algorithm(self) -> Self:
+        idle = [name for name, value in self if name != "algorithm" and value]
+        if idle and not self.on:
+            raise ValueError(f"{', '.join(idle)}: given for no token layer; name its 'algorithm'")
+        return self
 
     @property
     def on(self) -> bool:
@@ -157,125 +230,208 @@ class TokenLayer(ConfigModel):
         return self.algorithm != "none"
 
 
-@dataclass(frozen=True)
 class Runtime(ConfigModel):
-    """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already.
+    """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already."""
 
-    Attributes:
-        model: a path, a hub name, ``pocket:target`` (built in), ``pocket:target@qwen3-0.6b`` (the
-            same in a larger body), or ``dummy:qwen3-32b`` (random weights).
-        tokenizer: needed only when a URL's server reports a path that is not on this machine.
-        worker_api_key_env: for a router whose workers have another key than the router itself.
-        token_layer: used by modes with a token layer.
-        max_running_requests: requests at a time; None: as many as lookahead can have in flight (see
-            ``policy``).
-    """
+    model: str = setting(
+        "", "path, hub name, pocket:target, pocket:target@qwen3-0.6b (a body) or dummy:qwen3-32b"
+    )
+    url: str = setting("", "of a server or a router that runs already", pattern="^$|^https?://")
+    tokenizer: str = setting(
+        "", "needed only where a URL's server reports a path that is not on this machine"
+    )
+    device: Literal["auto", "cpu", "cuda"] = setting("auto", "where to launch it")
+    gpus: tuple[int, ...] = setting((), "numbers from 0, such as 0,1; by default it is placed")
+    tensor_parallel: int = setting(
+        1, "GPUs that share the weights; by -o it follows from gpus", ge=1
+    )
+    data_parallel: int = setting(1, "replicas", ge=1)
+    memory_fraction: float | None = setting(
+        None, "share of what is free on the GPU when the server starts", gt=0, lt=1
+    )
+    dtype: str = setting("auto", "of the weights")
+    quantization: str = setting("", "SGLang's name of it")
+    context_length: int | None = setting(None, "tokens; by default the model's", ge=1)
+    port: int = setting(0, "0 is any that is free", ge=0, lt=65536)
+    timeout: float = setting(
+        600.0, "seconds of a request of up to 1,000 tokens; a longer one has more", gt=0
+    )
+    api_key_env: str = setting("", "variable that has the server's key")
+    worker_api_key_env: str = setting(
+        "", "for a router whose workers have another key than the router itself"
+    )
+    repeatable: bool = setting(False, "seeds count on a GPU too (deterministic inference)")
+    token_layer: TokenLayer = setting(TokenLayer(), "of modes with a token layer")
+    max_running_requests: int | None = setting(
+        None, "requests at a time; by default as many as lookahead can have in flight", ge=1
+    )
+    extra: dict[str, Any] = setting({}, "further flags of SGLang, such as extra.max-total-tokens")
 
-    _RENAMED: ClassVar[dict[str, str]] = {"slots": "max_running_requests"}
+    @field_validator("gpus", mode="before")
+    @classmethod
+    def _split(cls, value: Any) -> Any:
+        if isinstance(value, int):
+            return (value,)
+        return tuple(filter(None, value.split(","))) if isinstance(value, str) else value
 
-    model: str = ""
-    url: str = ""
-    tokenizer: str = ""
-    device: Literal["auto", "cpu", "cuda"] = "auto"
-    gpus: tuple[int, ...] = ()
-    tensor_parallel: int = 1
-    data_parallel: int = 1
-    memory_fraction: float | None = None
-    dtype: str = "auto"
-    quantization: str = ""
-    context_length: int | None = None
-    port: int = 0
-    timeout: float = 600.0
-    api_key_env: str = ""
-    worker_api_key_env: str = ""
-    repeatable: bool = False
-    token_layer: TokenLayer = TokenLayer()
-    max_running_requests: int | None = None
-    extra: dict[str, Any] = field(default_factory=dict)
+    @field_validator("gpus")
+    @classmethod
+    def _are_different(cls, value: tuple[int, ...]) -> tuple[int, ...]:
+        if any(gpu < 0 for gpu in value) or len(set(value)) < len(value):
+            raise ValueError("GPUs are counted from 0, each of them once")
+        return value
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(
-            bool(self.model) != bool(self.url),
-            "a runtime needs either 'model' or 'url', and not both",
-        )
-        need(
-            not self.url or self.url.startswith(("http://", "https://")),
-            f"url: {self.url!r} is no http address",
-        )
-        need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
-        need(0 < self.timeout < math.inf, "timeout: must be more than 0 seconds")
-        need(all(gpu >= 0 for gpu in self.gpus), "gpus: they are counted from 0")
-        need(len(set(self.gpus)) == len(self.gpus), "gpus: each of them once")
-        need(
-            self.tensor_parallel >= 1 and self.data_parallel >= 1,
-            "parallel sizes must be at least 1",
-        )
-        fraction = self.memory_fraction
-        need(fraction is None or 0 < fraction < 1, "memory_fraction: must be between 0 and 1")
-        for name in ("context_length", "max_running_requests"):
-            value = getattr(self, name)
-            need(value is None or value >= 1, f"{name}: must be at least 1")
-        need(
-            bool(self.url) or not self.worker_api_key_env,
-            "worker_api_key_env: is for a router, given by its 'url'",
-        )
-        need(
-            not (self.url and self.token_layer.on),
-            "token_layer: a server that runs already has its own, or none",
-        )
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if bool(self.model) == bool(self.url):
+            raise ValueError("a runtime needs either 'model' or 'url', and not both")
+        if self.worker_api_key_env and not self.url:
+            raise ValueError("worker_api_key_env: is for a router, given by its 'url'")
+        if self.url and self.token_layer.on:
+            raise ValueError("token_layer: a server that runs already has its own, or none")
+        return self
 
 
-@dataclass(frozen=True)
 class Deployment(ConfigModel):
-    """The runtimes of a run. In a file, a role may be the name of another role, whose runtime it
-    shares.
-
-    ``judge_prompt`` is the name of the judge's prompt; if empty, it is chosen by the judge's model.
-    ``judge_pairs`` is a file of pairs of steps that differ, for checking the judge
-    (docs/verifiers.md).
+    """The runtimes of a run, and its settings. In a file, a role may be the name of another role,
+    whose runtime it shares: ``judge = "target"`` under ``[runtimes]``.
     """
 
-    name: str
-    runtimes: dict[str, Runtime]
-    shared: dict[str, str] = field(default_factory=dict)
-    sampling: Sampling = Sampling()
-    lookahead: Lookahead = Lookahead()
-    limits: Limits = Limits()
-    judge_prompt: str = ""
-    judge_pairs: str = ""
+    name: str = setting(..., "of the deployment; by default its file's")
+    runtimes: dict[str, Runtime] = setting(..., "by role")
+    shared: dict[str, str] = setting({}, "by role, the role whose runtime it shares")
+    sampling: Sampling = setting(Sampling(), "how tokens are drawn")
+    lookahead: Lookahead = setting(Lookahead(), "lookahead reasoning")
+    limits: Limits = setting(Limits(), "token budgets of one answer")
+    judge_prompt: str = setting("", "paper or pocket; by default what suits the judge")
+    judge_pairs: str = setting(
+        "", "file of pairs of steps that differ, for checking the judge (docs/verifiers.md)"
+    )
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
+    @model_validator(mode="before")
+    @classmethod
+    def _split_shared(cls, table: Any) -> Any:
+        runtimes = table.get("runtimes") if isinstance(table, dict) else None
+        shared = table.get("shared", {}) if isinstance(table, dict) else None
+        if not isinstance(runtimes, dict) or not isinstance(shared, dict):
+            return table
+        named = {role: one for role, one in runtimes.items() if isinstance(one, str)}
+        own = {role: one for role, one in runtimes.items() if role not in named}
+        return {**table, "runtimes": own, "shared": {**shared, **named}}
+
+    @model_validator(mode="after")
+    def _has_its_roles(self) -> Self:
         for role in (*self.runtimes, *self.shared):
-            need(role in ROLES, f"[runtimes.{role}]: no such role; roles are {', '.join(ROLES)}")
-        need("target" in self.runtimes, "a deployment needs at least [runtimes.target]")
+            if role not in ROLES:
+                raise ValueError(f"runtimes.{role}: no such role; roles are {', '.join(ROLES)}")
+        if "target" not in self.runtimes:
+            raise ValueError("a deployment needs at least [runtimes.target]")
         for role, other in self.shared.items():
-            need(role not in self.runtimes, f"shared.{role}: the role has a runtime of its own")
-            need(
-                other in self.runtimes, f"shared.{role} = {other!r}: there is no [runtimes.{other}]"
-            )
-
+            if role in self.runtimes:
+                raise ValueError(f"shared.{role}: the role has a runtime of its own")
+            if other not in self.runtimes:
+                raise ValueError(f"shared.{role} = {other!r}: there is no [runtimes.{other}]")
         judge = self.runtimes.get("judge")
-        need(
-            not judge or not judge.token_layer.on or "judge" in self.shared.values(),
-            "[runtimes.judge]: the judge writes one token, for which a token layer has no use",
-        )
+        if judge and judge.token_layer.on and "judge" not in self.shared.values():
+            raise ValueError(
+                "runtimes.judge.token_layer: the judge writes one token, for which a token layer "
+                "has no use"
+            )
+        return self
 
     def runtime(self, role: str) -> Runtime | None:
         """The runtime that plays a role, its own or a shared one."""
         return self.runtimes.get(self.shared.get(role, role))
 
 
+@dataclass(frozen=True)
+class Described:
+    """One setting, for lists of them.
+
+    Attributes:
+        name: dotted, as in a deployment file.
+        request: the bound within which a request may set it; empty if it may not.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    request: str
+
+
+def described(model: type[ConfigModel], root: str = "") -> Iterator[Described]:
+    """The settings of a model and of its tables, those of a role's runtime once for each role."""
+    for name, field in model.model_fields.items():
+        place = f"{root}{name}"
+        inner = _model_in(field.annotation)
+        if inner is Runtime:
+            for role in ROLES:
+                yield from described(Runtime, f"{place}.{role}.")
+            continue
+        if inner is not None:
+            yield from described(inner, f"{place}.")
+            continue
+        extra = field.json_schema_extra
+        request = str(extra.get("request", "")) if isinstance(extra, dict) else ""
+        default = "" if field.is_required() else field.default
+        yield Described(place, _kind(field), default, field.description or "", request)
+
+
+def _kind(field: Any) -> str:
+    """The type of a field with its bounds, in words."""
+    annotation = field.annotation
+    choices = get_args(annotation)
+    if choices and all(isinstance(one, str) for one in choices):
+        return " or ".join(choices)
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    kinds = [
+        words[one]
+        for one in (annotation, *choices)
+        if one in words and annotation != tuple[int, ...]
+    ]
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(one, key)}"
+        for one in field.metadata
+        for key, sign in signs.items()
+        if getattr(one, key, None) is not None
+    ]
+    found = "list of whole numbers" if annotation == tuple[int, ...] else "table"
+    found = kinds[0] if kinds else found
+    return " ".join([found, ", ".join(bounds)]).strip()
+
+
+def _model_in(annotation: Any) -> type[ConfigModel] | None:
+    """The model that an annotation names, alone or as the values of a table."""
+    for one in (annotation, *get_args(annotation)):
+        if isinstance(one, type) and issubclass(one, ConfigModel):
+            return one
+    return None
+
+
 def setting_names() -> list[str]:
     """The dotted names of all settings of a deployment."""
-    names = []
-    for table, kind in (("sampling", Sampling), ("lookahead", Lookahead), ("limits", Limits)):
-        names += [f"{table}.{one.name}" for one in fields(kind)]
-    for role in ROLES:
-        for one in fields(Runtime):
-            inner = fields(TokenLayer) if one.name == "token_layer" else ()
-            names += [f"runtimes.{role}.{one.name}.{each.name}" for each in inner]
-            names += [f"runtimes.{role}.{one.name}"] * (not inner)
-        names.append(f"shared.{role}")
-    return [*names, "judge_prompt", "judge_pairs"]
+    return [one.name for one in described(Deployment)] + [f"shared.{role}" for role in ROLES]
+
+
+def _config_error(model: type[ConfigModel], error: ValidationError, where: str) -> ConfigError:
+    """The first error of several, with the dotted name of its setting."""
+    found = error.errors(include_url=False)[0]
+    path = [str(part) for part in found["loc"]]
+    if found["type"] == "extra_forbidden":
+        *tables, name = path
+        inner: type[ConfigModel] | None = model
+        for table in tables:
+            field = inner.model_fields.get(table) if inner else None
+            inner = _model_in(field.annotation) if field else inner
+        known = list(inner.model_fields) if inner else []
+        place = ".".join(filter(None, (where, *tables)))
+        hint = did_you_mean(name, known, f"known keys: {', '.join(sorted(known))}")
+        return ConfigError(f"{place}: unknown key {name!r}".lstrip(": "), hint=hint)
+    place = ".".join(filter(None, (where, *path)))
+    said = found["msg"].removeprefix("Value error, ")
+    said = said[:1].lower() + said[1:] if said.startswith(("Input", "Field")) else said
+    if found["type"] != "missing" and not found["msg"].startswith("Value error"):
+        said += f", got {found['input']!r:.80}"
+    return ConfigError(f"{place}: {said}".lstrip(": "))

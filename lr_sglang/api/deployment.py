@@ -62,7 +62,10 @@ def deployment(
                 f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out"
             )
         return OpenDeployment(
-            Deployment("given", {"target": Runtime(url="http://given")}), logs, timeout, of
+            Deployment(name="given", runtimes={"target": Runtime(url="http://given")}),
+            logs,
+            timeout,
+            of,
         )
     if attach:
         plan = launched.find(attach).attachable()

@@ -10,14 +10,14 @@ import asyncio
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.deployment import OpenDeployment
 from lr_sglang.api.runner import answer
 from lr_sglang.api.solution import Solution
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling
 from lr_sglang.config_model import need
 from lr_sglang.engine.loop import call, elsewhere
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
@@ -29,11 +29,12 @@ from lr_sglang.tasks import Question
 from lr_sglang.user_programs.program import Program
 
 Asked = str | Sequence[Mapping[str, str]]
+S = TypeVar("S", bound=ConfigModel)
 _WITH_LAYER = {
     "lookahead": "lookahead+sd",
     "autoregressive": "sd",
 }  # names for runtimes with a token layer
-_OPTIONS = {field.name: kind for kind in (Lookahead, Sampling, Limits) for field in fields(kind)}
+_OPTIONS = [name for kind in (Lookahead, Sampling, Limits) for name in kind.model_fields]
 
 
 @dataclass
@@ -126,14 +127,21 @@ def resolve_request(
     config = live.config
     job = live.requests.make(
         known,
-        config.lookahead.with_its_options(options),
-        config.sampling.with_its_options(options),
-        config.limits.with_its_options(options),
+        _with(config.lookahead, options),
+        _with(config.sampling, options),
+        _with(config.limits, options),
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
         sample=sample,
         on_event=on_event,
     )
     return AnswerTask(live, messages, program, known, job)
+
+
+def _with(settings: S, options: dict[str, Any]) -> S:
+    """A copy with the options that are fields of it."""
+    return settings.with_options(
+        **{k: v for k, v in options.items() if k in type(settings).model_fields}
+    )
 
 
 def solve(

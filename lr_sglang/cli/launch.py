@@ -15,7 +15,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
 from lr_sglang.cli import options, session
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.settings import Given, sampling_of_file, settle
+from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
@@ -194,7 +194,7 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
     """
     layered, sampling, started = (
         plan.layered(plan.modes[0]),
-        sampling_of_file(given),
+        plan.deployment.sampling.given(),
         time.strftime(STAMP),
     )
 

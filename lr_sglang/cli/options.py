@@ -147,11 +147,6 @@ method = together(
         help="adaptive: depth and width follow what is measured, up to those given.  [default: "
         "fixed]",
     ),
-    click.option(
-        "--reference-defaults",
-        is_flag=True,
-        help="The reference code's depth (4) and SD tokens (6).",
-    ),
 )
 
 sampling = together(

@@ -4,12 +4,11 @@ else defaults.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli.assignments import ALGORITHM, LAYER, OfVariable, Table, merge, nested, parsed
+from lr_sglang.cli.assignments import ALGORITHM, LAYER, OfVariable, Table, merge, nested
 from lr_sglang.cli.options import LAYER_FIELDS
 from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
@@ -26,12 +25,8 @@ FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
     ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
     ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
 )
-# The reference's code has other numbers than its paper (paper section 4: a token layer of 8).
-REFERENCE_DEPTH = 4
-REFERENCE_LAYER = {"tokens": 6, "ngram_max": 2}
 DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
 OFF = "none"  # the token layer's name where there is none
-_SIMPLE = ("sampling", "lookahead", "limits", "judge_prompt", "judge_pairs", "name")
 # Options that are settings -> the setting.
 NAMED = {
     **{
@@ -67,7 +62,7 @@ def settle(given: Given) -> Plan:
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
     }
     family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
-    sampling = family | sampling_of_file(given) | asked.get("sampling", {})
+    sampling = family | deployment.sampling.given()
     # the file's prompt was written for another judge
     own_judge = given.get("judge") or "judge" in asked.get("runtimes", {}) or _bare(given)
     prompt = (
@@ -98,8 +93,6 @@ def asked_settings(given: Given) -> Table:
     for option, name in NAMED.items():
         if given.get(option) is not None:
             merge(named, nested(name, given[option]))
-    if given.get("reference_defaults") and given.get("depth") is None:
-        merge(named, nested("lookahead.depth", REFERENCE_DEPTH))
     assigned = given.get("option") or {}
     first, last = (assigned, named) if isinstance(assigned, OfVariable) else (named, assigned)
     return merge(merge({}, first), last)
@@ -115,7 +108,10 @@ def _bare(given: Given) -> bool:
 def _deployment(given: Given) -> Deployment:
     """The deployment of the file, else of the roles that are given, else the pocket deployment."""
     if given.get("attach"):
-        deployment = launched.find(given["attach"]).attachable()
+        found = launched.find(given["attach"])
+        deployment = found.attachable().replace(
+            sampling=Sampling.from_dict(found.sampling, "sampling")
+        )
     elif _bare(given):
         deployment = deployments.custom(given["target"])
     else:
@@ -125,17 +121,6 @@ def _deployment(given: Given) -> Deployment:
         {role: given.get(role) for role in ROLES},
         {role: given.get(f"{role}_gpus") for role in ROLES},
     )
-
-
-def sampling_of_file(given: Given) -> dict[str, Any]:
-    """The [sampling] that the file itself gives (a ``Deployment`` has defaults in it already)."""
-    if _bare(given):
-        return {}
-    if given.get("attach"):
-        return launched.find(given["attach"]).sampling
-    path = deployments.path_of(given.get("deployment") or deployments.DEFAULT)
-    table: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8")).get("sampling", {})
-    return table
 
 
 def _layers_of(given: Given) -> dict[str, Table]:
@@ -189,39 +174,23 @@ def with_settings(
     Raises:
         ConfigError: an unknown setting, a wrong value, or an option that applies to no runtime.
     """
-    table = deployment.to_dict()
+    table = deployment.given()
     runtimes: dict[str, Table] = table["runtimes"]
-    for role, settings in asked.get("runtimes", {}).items():
-        if isinstance(settings, str):
-            table["shared"][role] = settings
-            runtimes.pop(role, None)
-        else:
-            table["shared"].pop(role, None)
-            merge(runtimes.setdefault(role, {}), settings)
-    merge(table, {key: value for key, value in asked.items() if key in _SIMPLE})
-    _set_layers(given, deployment, runtimes, modes)
-    for runtime in runtimes.values():
-        runtime |= _gpus(runtime)
-    made = Deployment.from_dict(table, "deployment")
-    for role, settings in asked.get("runtimes", {}).items():
-        if "gpus" in settings and "tensor_parallel" not in settings:
-            own = made.runtimes[role]
-            made = made.replace(
-                runtimes={**made.runtimes, role: deployments.placed(own, role, own.gpus)}
-            )
-    for role, made_runtime in made.runtimes.items():
-        token_layer.check(made_runtime, "", f"[runtimes.{role}]")
+    for role in asked.get("runtimes", {}):
+        table.get("shared", {}).pop(role, None)
+    merge(table, {name: value for name, value in asked.items() if name in Deployment.model_fields})
+    own = {role: one for role, one in runtimes.items() if isinstance(one, dict)}
+    _set_layers(given, deployment, own, modes)
+    made = Deployment.from_dict(table)
+    placed = {
+        role: deployments.placed(made.runtimes[role], role, made.runtimes[role].gpus)
+        for role, one in asked.get("runtimes", {}).items()
+        if "gpus" in one and "tensor_parallel" not in one
+    }
+    made = made.replace(runtimes={**made.runtimes, **placed})
+    for role, runtime in made.runtimes.items():
+        token_layer.check(runtime, "", f"[runtimes.{role}]")
     return made
-
-
-def _gpus(runtime: Table) -> Table:
-    """GPUs as a list: ``0,1`` is text, ``0`` a number."""
-    gpus = runtime.get("gpus")
-    if isinstance(gpus, int):
-        return {"gpus": [gpus]}
-    if isinstance(gpus, str):
-        return {"gpus": [parsed(part.strip()) for part in gpus.split(",")]}
-    return {}
 
 
 def _set_layers(
@@ -271,11 +240,6 @@ def _set_layers(
             )
         for taker in takers:
             layers[taker][ALGORITHM] = DEFAULT_LAYER
-    if given.get("reference_defaults"):
-        for layer in layers.values():
-            for name, value in REFERENCE_LAYER.items():
-                if _on(layer) and layer.get(name) is None and _takes(layer, name):
-                    layer[name] = value
     for option, name in LAYER_FIELDS.items():
         for role, value in given.get(option) or ():
             takers = (
@@ -298,13 +262,14 @@ def _suited(name: str) -> tuple[str, ...]:
     draft model.
     """
     with_model = (
-        name != "none" and token_layer.find(TokenLayer(name), "--token-layer").draft != "none"
+        name != "none"
+        and token_layer.find(TokenLayer(algorithm=name), "--token-layer").draft != "none"
     )
     return ("target",) if with_model else ("target", "draft")
 
 
 def _takes(layer: Table, name: str) -> bool:
-    known = token_layer.find(TokenLayer(layer[ALGORITHM]), "--token-layer")
+    known = token_layer.find(TokenLayer(algorithm=layer[ALGORITHM]), "--token-layer")
     return (
         known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
     )

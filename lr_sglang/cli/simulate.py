@@ -269,9 +269,9 @@ def simulated(context: click.Context, /, json: bool, times: Path | None, **given
     given["same_words"] = given["same_words"] or given["verifier"] == "exact"
     setting = simulation_of(given)
     look = Lookahead(
-        given["schedule"],
-        given["depth"],
-        given["width"],
+        schedule=given["schedule"],
+        depth=given["depth"],
+        width=given["width"],
         max_step_tokens=setting.model.longest
         + 1,  # a blank line ends each step, as almost always in real models
         verifier=given["verifier"],

@@ -67,7 +67,7 @@ def lookahead(
     Raises:
         ConfigError: there is no such option, or its value is invalid.
     """
-    fields = {key: given.pop(key) for key in list(given) if key in Lookahead.__dataclass_fields__}
+    fields = {key: given.pop(key) for key in list(given) if key in Lookahead.model_fields}
     mark = LookaheadMark("\x00lookahead")
     mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
     Lookahead().with_options(**fields)  # raises here for invalid values

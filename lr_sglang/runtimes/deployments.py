@@ -80,7 +80,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
 
 def custom(target: str) -> Deployment:
     """A deployment of a target alone, given as a URL or a model."""
-    return Deployment("custom", {"target": _other(None, target)})
+    return Deployment(name="custom", runtimes={"target": _other(None, target)})
 
 
 def override_all(
@@ -156,28 +156,9 @@ def placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtime
 
 
 def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
-    """Builds the runtimes one by one, so that an error names the role it concerns."""
-    for name in ("runtimes", "shared"):
-        if not isinstance(table.get(name, {}), dict):
-            raise ConfigError(f"[{name}] must be a table")
-    runtimes, shared = dict[str, Runtime](), dict(table.get("shared", {}))
-    for role, value in table.get("runtimes", {}).items():
-        if isinstance(value, str):
-            shared[role] = value
-            continue
-        where = f"[runtimes.{role}]"
-        if not isinstance(value, dict):
-            raise ConfigError(
-                f"{where}: must be a table, or the name of a role whose runtime is shared"
-            )
-        try:
-            runtimes[role] = _rooted(Runtime.from_dict(value, where), folder)
-        except ConfigError as error:
-            message = (
-                error.message if error.message.startswith(where) else f"{where}: {error.message}"
-            )
-            raise ConfigError(message, hint=error.hint) from error
-    made = Deployment.from_dict({**table, "runtimes": runtimes, "shared": shared}, "deployment")
+    made = Deployment.from_dict({"runtimes": {}, **table})
+    runtimes = {role: _rooted(runtime, folder) for role, runtime in made.runtimes.items()}
+    made = made.replace(runtimes=runtimes)
     if made.judge_pairs:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
         pairs(made.judge_pairs)  # reports errors in the file now
@@ -201,7 +182,13 @@ def _rooted(runtime: Runtime, folder: Path) -> Runtime:
         key: root(value) if isinstance(value, str) and value.startswith(("./", "../")) else value
         for key, value in runtime.extra.items()
     }
-    layer = runtime.token_layer.replace(draft_model=root(runtime.token_layer.draft_model))
-    return runtime.replace(
-        model=root(runtime.model), tokenizer=root(runtime.tokenizer), token_layer=layer, extra=extra
-    )
+    layer = runtime.token_layer
+    rooted: dict[str, Any] = {
+        "model": root(runtime.model),
+        "tokenizer": root(runtime.tokenizer),
+        "extra": extra,
+    }
+    if layer.draft_model:
+        rooted["token_layer"] = layer.replace(draft_model=root(layer.draft_model))
+    changed = {name: value for name, value in rooted.items() if value != getattr(runtime, name)}
+    return runtime.replace(**changed)

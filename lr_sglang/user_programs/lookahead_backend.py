@@ -276,7 +276,13 @@ class LookaheadBackend(BaseBackend):
         job = self._requests.make(
             MODES["lookahead"],
             look,
-            Sampling(params.temperature, params.top_p, params.top_k, params.min_p, self.seed),
+            Sampling(
+                temperature=params.temperature,
+                top_p=params.top_p,
+                top_k=params.top_k,
+                min_p=params.min_p,
+                seed=self.seed,
+            ),
             self.limits.replace(max_tokens=min(most, default=None)),
             question=question,
             sample=sample,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -61,7 +60,7 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
     target = deployment.runtimes["target"].replace(
         extra={"enable-metrics": True}, token_layer=TokenLayer()
     )
-    deployment = dataclasses.replace(deployment, runtimes={**deployment.runtimes, "target": target})
+    deployment = deployment.replace(runtimes={**deployment.runtimes, "target": target})
     with (
         launch(deployment, tmp_path_factory.mktemp("logs"), timeout=280) as fleet,
         connected(fleet) as roles,
