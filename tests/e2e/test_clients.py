@@ -1,4 +1,4 @@
-"""Clients that others wrote, at new versions and in environments of their own
+"""Clients that others wrote, at new versions and in an environment of their own
 (``scripts/clients.sh``), against ``lr-sglang serve`` over real SGLang servers: as
 ``docs/clients.md`` shows them, and what else they do by default.
 """
@@ -45,11 +45,9 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         assert "Traceback" not in process.said
 
 
-def call(
-    command: str, url: str, folder: Path, environment: str = "clients", given: str = ""
-) -> str:
-    """What a line of shell says, in one of the environments, with the page's address replaced."""
-    programs = ROOT / f".venv-{environment}" / "bin"
+def call(command: str, url: str, folder: Path, given: str = "") -> str:
+    """What a line of shell says in their environment, with the page's address replaced."""
+    programs = ROOT / ".venv-clients" / "bin"
     if not (programs.parent / ".ready").exists():
         assert os.environ.get("CI") != "true", (
             "no clients, although CI=true: scripts/clients.sh brings them"
@@ -60,7 +58,7 @@ def call(
         name: str(folder)
         for name in ("LLM_USER_PATH", "INSPECT_LOG_DIR", "HF_HOME", "XDG_DATA_HOME")
     }
-    offline = {"HF_HUB_OFFLINE": "1", "LITELLM_LOCAL_MODEL_COST_MAP": "True", "DO_NOT_TRACK": "1"}
+    offline = {"HF_HUB_OFFLINE": "1", "DO_NOT_TRACK": "1"}
     done = subprocess.run(
         ["bash", "-c", command.replace(ADDRESS, url)],
         cwd=ROOT,
@@ -76,7 +74,7 @@ def call(
 
 
 def test_the_page_has_each_of_them():
-    assert set(PYTHON) == {"openai", "anthropic", "litellm", "inspect_ai"}
+    assert set(PYTHON) == {"openai", "anthropic", "inspect_ai"}
     assert {name for name in SHELL if name in RUNS} == RUNS and len(SHELL) == 3
 
 
@@ -167,30 +165,10 @@ assert isinstance(made.choices[0].message.parsed, Number), made
 """
 
 
-LITELLM = """
-import litellm
-
-asked = {"model": "openai/pocket:target", "api_base": "http://localhost:8000/v1", "api_key": "none", "temperature": 0,
-         "messages": [{"role": "user", "content": "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"}],
-         "lookahead": {"mode": "autoregressive"}}
-whole = litellm.completion(**asked).choices[0].message.content
-chunks = list(litellm.completion(**asked, stream=True))
-assert whole and "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
-raw = {**asked, "model": "text-completion-openai/pocket:target", "prompt": "Sam has 3 pens.", "max_tokens": 20}
-del raw["messages"]
-assert litellm.text_completion(**raw).choices[0].text
-"""
-
-# What else a client does, behind what the page shows of it and in the same process.
-MORE = {"openai": OPENAI, "litellm": LITELLM}
-
-
 @pytest.mark.parametrize("name", PYTHON)
 def test_what_the_page_shows_of_it_answers_and_so_does_the_rest(name, endpoint, pocket, tmp_path):
-    environment = "litellm" if name == "litellm" else "clients"
-    program = f"{PYTHON[name]}\n{MORE.get(name, '')}"
-    said = call(
-        f"python - {pocket.fleet.urls['target']}", endpoint.url, tmp_path, environment, program
-    )
+    more = OPENAI if name == "openai" else ""
+    command = f"python - {pocket.fleet.urls['target']}"
+    said = call(command, endpoint.url, tmp_path, f"{PYTHON[name]}\n{more}")
     # the target's own temperature is that of Anthropic's messages: its answer may be a wrong one
     assert said.strip() if name == "anthropic" else ANSWER in said
