@@ -27,6 +27,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr_sglang.cli import formats
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RECORDS
 from lr_sglang.results.summary import Running, summarise
@@ -234,7 +235,7 @@ class Display:
             self._bar.stop()
             self._bar = None
 
-    def many(self, records: list[Record], folder: Path) -> None:
+    def many(self, records: list[Brief], folder: Path) -> None:
         """The figures of all samples."""
         if self.as_json:
             table = {"output": str(folder), "samples": len(records), "summary": summarise(records)}
@@ -249,7 +250,7 @@ class Display:
             self.out.print(thing)
 
 
-def comparison(records: list[Record]) -> RenderableType:
+def comparison(records: list[Brief]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = formats.table(records)
     apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1

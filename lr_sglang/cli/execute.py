@@ -23,6 +23,7 @@ from lr_sglang.config import ROLES, Runtime
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RUN, Store, write_whole, writing
 from lr_sglang.results.summary import Running
@@ -114,16 +115,16 @@ class Execution:
                         hint="the file of questions has changed; give another --output",
                     )
 
-    def made(self, variant: Variant) -> Iterator[Record]:
-        """The existing records of a variant."""
+    def made(self, variant: Variant) -> Iterator[Brief]:
+        """The existing records of a variant, in short."""
         return (
             one
             for one in self.stores[variant.folder].records.values()
             if one["mode"] in variant.modes
         )
 
-    def records(self) -> list[Record]:
-        """The records of all samples, sorted by mode."""
+    def records(self) -> list[Brief]:
+        """The records of all samples in short, sorted by mode."""
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
         rank = {
             mode: number
@@ -133,8 +134,8 @@ class Execution:
         works.sort(key=lambda one: rank.get(one[1].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
-    def run(self, *, resume: bool = False) -> list[Record]:
-        """Makes the samples that have no record yet; returns the records of all.
+    def run(self, *, resume: bool = False) -> list[Brief]:
+        """Makes the samples that have no record yet; returns the records of all, in short.
 
         Raises:
             LookaheadError: servers do not come up, or the target is gone; records so far are kept.
@@ -223,7 +224,7 @@ class Execution:
             self.stores[variant.folder].append(record)
         return record
 
-    def _lacks_grade(self, variant: Variant, record: Record) -> bool:
+    def _lacks_grade(self, variant: Variant, record: Record | Brief) -> bool:
         return variant.task in self.graders and bool(
             (record.get("grade") or {"failed": True}).get("failed")
         )
@@ -243,7 +244,7 @@ class Execution:
         self.display.begin(len(left), 0, "grading")
         try:
             for done, (variant, of) in enumerate(left, 1):
-                self._graded(variant, made[variant.folder][of])
+                self._graded(variant, made[variant.folder][of].whole())
                 self.display.update(done, len(left))
         finally:
             self.display.end()
@@ -341,7 +342,7 @@ class Execution:
                     pass
 
 
-def need_an_answer(records: Sequence[Record]) -> None:
+def need_an_answer(records: Sequence[Brief]) -> None:
     """Raises the error of the last record if all of them have one."""
     if records and all(record["error"] for record in records):
         error = records[-1]["error"]

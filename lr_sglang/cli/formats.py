@@ -11,6 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr_sglang.config import ROLES
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import speed_up, summarise
 from lr_sglang.theory.shares import wilson
@@ -142,7 +143,7 @@ def brief(summary: dict[str, dict[str, Any]]) -> str:
     return " ".join(parts) if len(summary) == 1 else "answering"
 
 
-def table(records: list[Record]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Modes, and rows of a name and a cell for each mode.
 
     ``SD length`` is the acceptance length of a role's token layer, in tokens.

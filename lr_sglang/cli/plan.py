@@ -107,14 +107,14 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
     """
     from lr_sglang.cli import forecast
     from lr_sglang.cli.runs import complete, read
-    from lr_sglang.theory.measured import measure
+    from lr_sglang.theory.measured import Answer, measure
 
     if records is None and given["mode"]:
         raise click.UsageError("--mode is of the run in --records")
     measured = None
     if records is not None:
         with complete(records):
-            measured = measure(read(records), given["mode"])
+            measured = measure(map(Answer.of, read(records)), given["mode"])
     case, tokens = _case(given, measured), _tokens(given, measured)
     deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
     found = forecast.Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)

@@ -70,7 +70,7 @@ def run(question: str | None, **given: Any) -> None:
                 display.warn(lacking)
         records = execution.run(resume=given["resume"])
     if len(records) == 1:
-        display.single(records[0], folder)
+        display.single(records[0].whole(), folder)
     else:
         display.many(records, folder)
     need_an_answer(records)

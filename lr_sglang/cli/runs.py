@@ -8,18 +8,18 @@ from pathlib import Path
 
 from lr_sglang.errors import RecordError
 from lr_sglang.results.record import Record
-from lr_sglang.results.store import RECORDS, read_records
+from lr_sglang.results.store import RECORDS, each_record
 
 
-def read(folder: Path) -> list[Record]:
-    """The records of a run, by its folder or their file.
+def read(folder: Path) -> Iterator[Record]:
+    """The records of a run one by one, by its folder or their file.
 
     Raises:
         RecordError: there are no records, or a line is no record.
     """
     path = folder / RECORDS if folder.is_dir() else folder
     try:
-        return read_records(path)[0]
+        yield from each_record(path)
     except OSError as error:
         hint = f"give the folder of a run, which has {RECORDS}"
         raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error

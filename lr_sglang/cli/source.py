@@ -15,6 +15,7 @@ from lr_sglang import tasks
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import ConfigError, GradingError, RecordError
 from lr_sglang.grading import Grader
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RUN, new_folder, newest_folder
 from lr_sglang.results.summary import grading_failed
@@ -117,7 +118,7 @@ def lacks(asked: Source) -> str:
     return f"{task.name}: answers get no grade here{other if task.export else ''}"
 
 
-def tell_failures(records: Iterable[Record], display: Display, folder: Path) -> None:
+def tell_failures(records: Iterable[Record | Brief], display: Display, folder: Path) -> None:
     """Warns if grading failed for some answers, with their number and the reason.
 
     Raises:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
@@ -91,29 +91,6 @@ def parts(record: Record) -> dict[str, float]:
     for piece in critical_path(record):
         sums[piece.part] += piece.end - piece.start
     return sums
-
-
-def total(records: Iterable[Record]) -> dict[str, Any]:
-    """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
-
-    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the
-    other parts.
-    """
-    ended = [record for record in records if record["error"] is None]
-    each = [parts(record) for record in ended]
-    sums = {part: sum((one[part] for one in each), 0.0) for part in PARTS}
-    explained, wall = sum(sums.values()), sum(record["seconds"] for record in ended)
-    known = any(
-        branch.get("prefill") is not None for record in ended for branch in record["branches"]
-    )
-    share = explained / wall if wall else None
-    return {
-        "parts": sums,
-        "explained": explained,
-        "wall": wall,
-        "share": share,
-        "waits_known": known,
-    }
 
 
 def critical_path(record: Record) -> list[Span]:

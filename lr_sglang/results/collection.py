@@ -11,9 +11,10 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
+from lr_sglang.results.brief import Row
 from lr_sglang.results.groups import Group, labelled
 from lr_sglang.results.record import Record
-from lr_sglang.results.store import RECORDS, RUN, flat, read_records
+from lr_sglang.results.store import RECORDS, RUN, cut_off, flat, lines, sample_of
 from lr_sglang.results.summary import grading_failed
 
 _NEEDED = (
@@ -41,8 +42,8 @@ class Collection:
         return list(dict.fromkeys(group.task for group in self.groups))
 
     @property
-    def records(self) -> list[Record]:
-        return [record for group in self.groups for record in group.records]
+    def rows(self) -> list[Row]:
+        return [row for group in self.groups for row in group.rows]
 
     @property
     def models(self) -> str:
@@ -82,7 +83,8 @@ def read(arguments: Sequence[str | Path]) -> Collection:
             path = plugin_files.expanded(str(argument))
             notes += [f"{path}: {warning}" for warning in _run_json(path).get("warnings", ())]
             for folder in folders_in(path):
-                _sort(*_read(folder, notes), groups)
+                for group, row in _read(folder, groups, notes):
+                    group.rows.append(row)
                 folders.append(str(folder))
         except OSError as error:
             raise RecordError(
@@ -116,25 +118,35 @@ def folders_in(path: Path) -> list[Path]:
     return below
 
 
-def _read(folder: Path, notes: list[str]) -> tuple[list[Record], int]:
-    """The records of a folder, each once, and the concurrency of the run."""
+def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[tuple[Group, Row]]:
+    """What a report needs of the records of a folder, read one by one; the last one of each sample
+    counts."""
     path = folder if folder.is_file() else folder / RECORDS
-    records, cut = read_records(path)
+    try:
+        concurrency = int(_run_json(path.parent).get("concurrency") or 1)
+    except (ValueError, TypeError):
+        concurrency = 1
+    last: dict[Any, tuple[Group, Row]] = {}
+    whole = 0
+    with path.open("rb") as file:
+        for number, (record, start, end) in enumerate(lines(file), 1):
+            whole = end
+            if missing := [name for name in _NEEDED if name not in record]:
+                raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
+            last[sample_of(record)] = (
+                group_of(record, concurrency, groups),
+                Row(record, path, start),
+            )
+        cut = cut_off(file, whole)
     if cut:
         notes.append(
             f"{path}: its last line is cut off ({len(cut)} bytes); the run may be at work, or "
             "was killed"
         )
-    if failed := len(grading_failed(records)):
+    if failed := len(grading_failed(row for _, row in last.values())):
         again = f"lr-sglang report {path.parent} --grade does it again"
-        notes.append(f"{path}: grading failed for {failed} of {len(records)} answers; {again}")
-    for number, record in enumerate(records, 1):
-        if missing := [name for name in _NEEDED if name not in record]:
-            raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
-    try:
-        return records, int(_run_json(path.parent).get("concurrency") or 1)
-    except (ValueError, TypeError):
-        return records, 1
+        notes.append(f"{path}: grading failed for {failed} of {len(last)} answers; {again}")
+    return last.values()
 
 
 def _run_json(folder: Path) -> dict[str, Any]:
@@ -146,14 +158,16 @@ def _run_json(folder: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
-def _sort(records: Iterable[Record], concurrency: int, groups: dict[str, Group]) -> None:
-    """Puts records into the groups that they belong to."""
-    for record in records:
-        config, mode = record["config"], record["mode"]
-        task = str(
-            record.get("task") or config.get("task") or config.get("questions") or "questions"
-        )
-        at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
-        settings = {name: value for name, value in flat(config) if name not in _LOOSE}
-        name = json.dumps([task, mode, at_once, settings], sort_keys=True)
-        groups.setdefault(name, Group(task, mode, at_once, settings, [])).records.append(record)
+def group_of(record: Record, concurrency: int, groups: dict[str, Group]) -> Group:
+    """The group that a record belongs to, a new one if there is none yet.
+
+    Args:
+        concurrency: of the run, if the record does not say.
+    """
+    config, mode = record["config"], record["mode"]
+    task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
+    at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
+    settings = {name: value for name, value in flat(config) if name not in _LOOSE}
+    simulated = (record.get("versions") or {}).get("runtimes") == "simulated"
+    name = json.dumps([task, mode, at_once, settings, simulated], sort_keys=True)
+    return groups.setdefault(name, Group(task, mode, at_once, settings, [], simulated))

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from lr_sglang.errors import ConfigError
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.groups import Group, program
-from lr_sglang.results.record import Record
 from lr_sglang.theory.judged import MAX_STEPS
-from lr_sglang.theory.measured import AHEAD, Measured, measure, without
+from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure, without
 from lr_sglang.theory.planner import Case
 
 
@@ -53,12 +53,13 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     The formulas hold for one answer at one depth, and not for programs that make several
     generations.
     """
-    if group.mode not in AHEAD or not _at_one_depth(group.records[0]) or program(group):
+    answers = [row.answer for row in group.rows if row.answer]
+    if group.mode not in AHEAD or not all(map(_at_one_depth, answers)) or program(group):
         return None
-    base = collection.base(
-        group, without(group.records)
-    )  # the group with the same token layer, if any
-    found = _measured([*group.records, *(base.records if base else ())], group.mode)
+    base = collection.base(group, without(answers))  # with the same token layer, if any
+    found = _measured(
+        [*answers, *(row.answer for row in (base.rows if base else ()) if row.answer)], group.mode
+    )
     if found is None:
         return None
     alpha, c1, judge, steps, slower = (
@@ -78,7 +79,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     return Expected(paper, judged, ends, slowdown, found.speedup, alpha, c1, judge, steps, slower)
 
 
-def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float | None:
+def of_mode(records: Sequence[Brief], mode: str, length: float | None) -> float | None:
     """The speed-up over plain decoding that ``lr-sglang plan --records`` computes for one mode of a
     run.
 
@@ -89,9 +90,10 @@ def of_mode(records: Sequence[Record], mode: str, length: float | None) -> float
     """
     if mode not in AHEAD:
         return length
-    if not all(_at_one_depth(record) for record in records if record["mode"] == mode):
+    answers = [record.answer for record in records if record.answer]
+    if not all(_at_one_depth(answer) for answer in answers if answer.mode == mode):
         return None
-    found = _measured(records, mode)
+    found = _measured(answers, mode)
     if found is None:
         return None
     return _case(found).speedup(found.schedule, found.depth) * (length or 1.0)
@@ -104,15 +106,14 @@ def _case(found: Measured) -> Case:
     )
 
 
-def _at_one_depth(record: Record) -> bool:
-    look = record["config"].get("lookahead")
-    return bool(look) and look.get("policy") != "adaptive"
+def _at_one_depth(answer: Answer) -> bool:
+    return answer.lookahead is not None and answer.lookahead.policy != "adaptive"
 
 
-def _measured(records: Sequence[Record], mode: str) -> Measured | None:
+def _measured(answers: Sequence[Answer], mode: str) -> Measured | None:
     """The inputs of the formulas; None if the records do not suffice, or drafting is no faster."""
     try:
-        found = measure(records, mode)
+        found = measure(answers, mode)
     except (ConfigError, ZeroDivisionError):
         return None
     return found if found.c1 < 1 else None

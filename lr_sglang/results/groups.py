@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+from lr_sglang.config import ROLES
 from lr_sglang.modes import MODES
-from lr_sglang.results.record import Record
+from lr_sglang.results.brief import Row
 
 Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
 
@@ -28,6 +29,7 @@ class Group:
     """Records that were made in one way.
 
     Attributes:
+        rows: what a report needs of each record.
         settings: the configuration, flat, without the settings that may differ within a group.
         label: the settings that distinguish it from other groups of its task and mode; empty if
             there is none.
@@ -39,7 +41,8 @@ class Group:
     mode: str
     concurrency: int
     settings: dict[str, Any]
-    records: list[Record] = field(repr=False)
+    rows: list[Row] = field(repr=False)
+    simulated: bool = False
     label: str = ""
 
     @property
@@ -47,33 +50,36 @@ class Group:
         """Mode and label."""
         return f"{self.mode} ({self.label})" if self.label else self.mode
 
-    @cached_property
+    @property
     def marks(self) -> tuple[str, ...]:
-        return tuple(mark for mark, said in _MARKS.items() if any(map(said, self.records)))
+        lengths = (f"runtimes.{role}.token_layer.accept_length" for role in ROLES)
+        found = {
+            "simulated": self.simulated,
+            "dummy weights": any(one.startswith("dummy:") for one in self.models.values()),
+            "simulated acceptance": any(self.settings.get(length) for length in lengths),
+        }
+        return tuple(mark for mark, holds in found.items() if holds)
 
     @property
     def models(self) -> dict[str, str]:
         """The known models, by role."""
-        return {
-            role: str(one["model"])
-            for role, one in _runtimes(self.records[0]).items()
-            if one.get("model")
-        }
+        found = {role: self.settings.get(f"runtimes.{role}.model") for role in ROLES}
+        return {role: str(model) for role, model in found.items() if model}
 
-    @property
-    def ended(self) -> list[Record]:
-        """The records without an error."""
-        return [record for record in self.records if record["error"] is None]
+    @cached_property
+    def ended(self) -> list[Row]:
+        """Those without an error."""
+        return [row for row in self.rows if row["error"] is None]
 
-    def by_pair(self) -> dict[Pair, Record]:
+    def by_pair(self) -> dict[Pair, Row]:
         """Each record by its question and sample; those of several folders are numbered 0, 1 and so
         on.
         """
         seen: Counter[tuple[str, int]] = Counter()
         found = {}
-        for record in self.records:
-            name = record["question_id"], record["sample"]
-            found[*name, seen[name]] = record
+        for row in self.rows:
+            name = row["question_id"], row["sample"]
+            found[*name, seen[name]] = row
             seen[name] += 1
         return found
 
@@ -95,29 +101,6 @@ class Group:
         )
         places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
         return ours == theirs and places[0] == places[1]
-
-
-def _runtimes(record: Record) -> dict[str, Any]:
-    return record["config"].get("runtimes") or {}
-
-
-def _versions(record: Record) -> dict[str, Any]:
-    return record.get("versions") or {}
-
-
-def _asked_for(layer: Any) -> bool:
-    return isinstance(layer, dict) and bool(layer.get("accept_length"))
-
-
-_MARKS: dict[str, Callable[[Record], bool]] = {
-    "simulated": lambda r: _versions(r).get("runtimes") == "simulated",
-    "dummy weights": lambda r: any(
-        str(one.get("model", "")).startswith("dummy:") for one in _runtimes(r).values()
-    ),
-    "simulated acceptance": lambda r: any(
-        _asked_for(one.get("token_layer")) for one in _runtimes(r).values()
-    ),
-}
 
 
 def labelled(groups: list[Group]) -> list[Group]:

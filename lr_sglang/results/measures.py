@@ -13,14 +13,12 @@ import numpy as np
 
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
+from lr_sglang.results.brief import Row
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.expected import Expected, expected
 from lr_sglang.results.groups import Group
-from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import Difference, Estimate
-from lr_sglang.theory.measured import finished
 
-_UNASKED = ("late", "draft", "guard", "ending", "special")
 MAX_RUNS = 6  # accepted steps before
 
 
@@ -82,8 +80,8 @@ class Measures:
         names = ("task", "mode", "label", "marks", "concurrency", "models", "settings")
         about = {name: getattr(group, name) for name in names} | {"marks": list(group.marks)}
         about |= {
-            "samples": len(group.records),
-            "questions": len({r["question_id"] for r in group.records}),
+            "samples": len(group.rows),
+            "questions": len({r["question_id"] for r in group.rows}),
         }
         return about | {
             name: _plain(value) for name, value in vars(self).items() if name != "group"
@@ -98,12 +96,11 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
     """
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
-    ended, graded = group.ended, [r for r in group.records if r["correct"] is not None]
-    generated = sum(r["tokens"]["generated"] for r in group.records)
-    judged = [(r["question_id"], list(_judged(r))) for r in ended]
+    ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
+    generated = sum(r["tokens"]["generated"] for r in group.rows)
     return Measures(
         group=group,
-        errors=len(group.records) - len(ended),
+        errors=len(group.rows) - len(ended),
         cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
         spread=_spread(graded),
@@ -115,20 +112,16 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
         alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
         alpha_mean=_mean([r["alpha"] for r in ended if r.get("alpha") is not None]),
-        runs=_by((name, before, ok) for name, steps in judged for before, ok in steps),
-        late=sum(
-            any(v is not None and v["by"] == "late" for v in s["verdicts"])
-            for r in ended
-            for s in r["steps"]
-        ),
+        runs=_by((r["question_id"], before, ok) for r in ended for before, ok in r.runs),
+        late=sum(r.late for r in ended),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
-        step_seconds=_per(ended, lambda r: _times(r, "target"))
+        step_seconds=_per(ended, lambda r: r.answer.target if r.answer else (0, 0))
         if group.mode.startswith("lo")
         else None,
-        judge_seconds=_per(ended, _verdicts),
-        wasted=sum(r["tokens"]["wasted"] for r in group.records) / generated if generated else None,
-        time=accounting.total(ended),
+        judge_seconds=_per(ended, lambda r: r.verdicts),
+        wasted=sum(r["tokens"]["wasted"] for r in group.rows) / generated if generated else None,
+        time=_time(ended),
         expected=expected(collection, group),
     )
 
@@ -166,22 +159,9 @@ def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
     return found
 
 
-def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Record, Record]]:
+def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Row, Row]]:
     other = base.by_pair()
     return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
-
-
-def _judged(record: Record) -> Iterable[tuple[int, bool]]:
-    """The judged steps (a draft was compared, or came too late): number of steps accepted directly
-    before, and whether this one was accepted."""
-    before = 0
-    for step in record["steps"]:
-        if any(v is not None and not v["failed"] for v in step["verdicts"]):
-            kept = step["source"] == "draft"
-            yield before, kept
-            before = before + 1 if kept else 0
-        else:
-            before = 0
 
 
 def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
@@ -208,18 +188,18 @@ def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, 
 
 
 def _counts(
-    records: Iterable[Record], count: Callable[[Record], tuple[float, float]]
+    records: Iterable[Row], count: Callable[[Row], tuple[float, float]]
 ) -> dict[Hashable, Any]:
     return _sums((record["question_id"], count(record)) for record in records)
 
 
-def _per(records: Sequence[Record], of: Callable[[Record], tuple[float, float]]) -> Estimate | None:
+def _per(records: Sequence[Row], of: Callable[[Row], tuple[float, float]]) -> Estimate | None:
     """The ratio of two sums over all records."""
     columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
     return st.product(columns, [1, -1], len(records)) if columns else None
 
 
-def _spread(graded: Sequence[Record]) -> float | None:
+def _spread(graded: Sequence[Row]) -> float | None:
     by_sample: dict[int, list[bool]] = defaultdict(list)
     for record in graded:
         by_sample[record["sample"]].append(bool(record["correct"]))
@@ -230,14 +210,11 @@ def _spread(graded: Sequence[Record]) -> float | None:
     )
 
 
-def _times(record: Record, role: str) -> tuple[float, float]:
-    whole = [branch["ended"] - branch["started"] for branch in finished([record], role)]
-    return sum(whole), len(whole)
-
-
-def _c1(records: Sequence[Record]) -> Estimate | None:
+def _c1(records: Sequence[Row]) -> Estimate | None:
     """Mean draft step over mean target step."""
-    sums = _sums((r["question_id"], (*_times(r, "draft"), *_times(r, "target"))) for r in records)
+    sums = _sums(
+        (r["question_id"], (*r.answer.draft, *r.answer.target)) for r in records if r.answer
+    )
     rows = [row for row in sums.values() if row[1] and row[3]]
     return (
         st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], int(sum(r[1] for r in rows)))
@@ -246,12 +223,22 @@ def _c1(records: Sequence[Record]) -> Estimate | None:
     )
 
 
-def _verdicts(record: Record) -> tuple[float, float]:
-    said = [
-        v for step in record["steps"] for v in step["verdicts"] if v is not None and not v["failed"]
-    ]
-    seconds = [v["seconds"] for v in said if v["by"] not in _UNASKED and v["seconds"] > 0]
-    return sum(seconds), len(seconds)
+def _time(rows: Sequence[Row]) -> dict[str, Any]:
+    """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
+
+    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the
+    other parts.
+    """
+    sums = {part: sum(row.parts[part] for row in rows) for part in accounting.PARTS}
+    explained, wall = sum(sums.values()), sum(row["seconds"] for row in rows)
+    return {
+        "parts": sums,
+        "explained": explained,
+        "wall": wall,
+        "share": explained / wall if wall else None,
+        "waits_known": any(row.waits_known for row in rows),
+        "timed": any(row.timed for row in rows),
+    }
 
 
 def _mean(values: Sequence[float]) -> float | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import hashlib
 import json
 import os
 import threading
@@ -22,7 +23,7 @@ from typing import Any, Self
 
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import RecordError
-from lr_sglang.results.packed import Packed
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import SCHEMA, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
@@ -62,24 +63,57 @@ def newest_folder(root: Path, name: str) -> Path:
 
 
 def read_records(path: Path) -> tuple[list[Record], bytes]:
-    """The records of a file, packed, the last one of each sample; and the incomplete last line,
-    empty if there is none.
+    """The records of a file, the last one of each sample; and the incomplete last line, empty if
+    there is none. For large files, ``lines`` and ``each_record`` hold one record at a time.
 
     Raises:
         RecordError: a line before the last is no record, or a later release wrote the file.
     """
-    last: dict[Any, Record] = {}
-    whole = 0
     with path.open("rb") as file:
-        for record, _, end in _lines(file):
-            config = json.dumps(record.get("config"), sort_keys=True)
-            last[(*key(record), record.get("concurrency"), config)], whole = record, end
-        until = file.tell()  # a run at work may have written more meanwhile
-        file.seek(whole)
-        return list(last.values()), file.read(until - whole)
+        starts, cut = _last(file)
+        return [_at(file, start) for start in starts], cut
 
 
-def _lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
+def each_record(path: Path) -> Iterator[Record]:
+    """The records of a file one by one, the last one of each sample.
+
+    Raises:
+        RecordError: as ``read_records``.
+    """
+    with path.open("rb") as file:
+        starts, _ = _last(file)
+        yield from (_at(file, start) for start in starts)
+
+
+def sample_of(record: Record) -> tuple[Any, ...]:
+    """Equal for records of which only the last one counts."""
+    config = json.dumps(record.get("config"), sort_keys=True).encode()
+    return *key(record), record.get("concurrency"), hashlib.blake2b(config, digest_size=16).digest()
+
+
+def _last(file: BufferedReader) -> tuple[list[int], bytes]:
+    """Where the last line of each sample begins, and the incomplete last line."""
+    found = {}
+    whole = 0
+    for record, start, end in lines(file):
+        found[sample_of(record)], whole = start, end
+    return list(found.values()), cut_off(file, whole)
+
+
+def _at(file: BufferedReader, start: int) -> Record:
+    file.seek(start)
+    record: Record = json.loads(file.readline())
+    return record
+
+
+def cut_off(file: BufferedReader, whole: int) -> bytes:
+    """What has been read after ``whole`` bytes of complete lines."""
+    until = file.tell()  # a run at work may have written more meanwhile
+    file.seek(whole)
+    return file.read(until - whole)
+
+
+def lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
     """The records of a file, and where the line of each begins and ends."""
     whole = 0
     for number, line in enumerate(file, 1):
@@ -87,19 +121,18 @@ def _lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
             break
         where = f"{file.name}, line {number}"
         try:
-            made = json.loads(line)
-            record = Packed(made)
+            record: Record = json.loads(line)
             hash(key(record))
             if record["schema"] > SCHEMA:
                 raise RecordError(f"{where}: written by a later release", hint="update lr-sglang")
-            _check(made)
+            _check(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(f"{where}: this is no record", hint="move the file away") from error
         yield record, whole, whole + len(line)
         whole += len(line)
 
 
-def _check(record: dict[str, Any]) -> None:
+def _check(record: Record) -> None:
     """Raises TypeError if a field has a wrong type."""
     wrong = [
         name
@@ -136,6 +169,7 @@ class Store:
         resume: whether existing records belong to this run.
 
     Attributes:
+        records: the last one of each sample, in short.
         cut: bytes of an incomplete last line, which was removed.
 
     Raises:
@@ -147,8 +181,7 @@ class Store:
         self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False
     ) -> None:
         self.folder, self.path = folder, folder / RECORDS
-        self.records: dict[Key, Record] = {}
-        self._starts: dict[Key, int] = {}  # by sample, where its last line begins in the file
+        self.records: dict[Key, Brief] = {}
         self._twice, self._lock = False, threading.Lock()
         new, self._file = not folder.exists(), -1
         with writing(folder):
@@ -187,8 +220,8 @@ class Store:
                 raise RecordError(
                     f"{self.path}: cannot write a record: {error.strerror}"
                 ) from error
-            self._twice |= of in self._starts
-            self.records[of], self._starts[of] = Packed(record), end
+            self._twice |= of in self.records
+            self.records[of] = Brief(record, self.path, end)
 
     def close(self) -> None:
         """Releases the folder for other processes; removes it if we made it and it has
@@ -208,14 +241,8 @@ class Store:
                 os.close(self._file)
             self._file = -1  # for an ``append`` of another thread after this
         if self._twice:
-            with (
-                contextlib.suppress(OSError),
-                self.path.open("rb") as file,
-            ):  # older lines do no harm
-                starts = sorted(self._starts.values())
-                replace_file(
-                    self.path, (file.readline() for start in starts if file.seek(start) == start)
-                )
+            with contextlib.suppress(OSError), self.path.open("rb") as file:
+                self._drop_older(file)  # if it fails, older lines do no harm
         with contextlib.suppress(OSError):
             ours = (
                 RECORDS,
@@ -231,13 +258,29 @@ class Store:
                     (self.folder / name).unlink(missing_ok=True)
                 self.folder.rmdir()
 
+    def _drop_older(self, file: BufferedReader) -> None:
+        """Replaces the file by one with the last line of each sample."""
+        records = sorted(self.records.values(), key=lambda record: record.start)
+        starts = [0]
+
+        def kept() -> Iterator[bytes]:
+            for record in records:
+                file.seek(record.start)
+                line = file.readline()
+                starts.append(starts[-1] + len(line))
+                yield line
+
+        replace_file(self.path, kept())
+        for record, start in zip(records, starts, strict=False):
+            record.start = start
+
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
         whole = 0
         with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
-            for record, start, end in _lines(file) if file else ():
+            for record, start, end in lines(file) if file else ():
                 of, whole = key(record), end
-                self._twice |= of in self._starts
-                self.records[of], self._starts[of] = record, start
+                self._twice |= of in self.records
+                self.records[of] = Brief(record, self.path, start)
         if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
             raise RecordError(f"{self.folder} has {len(self.records)} records already", hint=hint)

@@ -7,21 +7,21 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from lr_sglang.config import ROLES
-from lr_sglang.results import packed
+from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.theory.shares import wilson
 
 
-def summarise(records: Iterable[Record]) -> dict[str, dict[str, Any]]:
+def summarise(records: Iterable[Record | Brief]) -> dict[str, dict[str, Any]]:
     """The figures of each mode (``of_mode``), in the order of the modes' first records."""
-    modes: dict[str, list[Record]] = {}
-    for record in records:
+    modes: dict[str, list[Brief]] = {}
+    for record in map(Brief.of, records):
         modes.setdefault(record["mode"], []).append(record)
     return {mode: of_mode(group) for mode, group in modes.items()}
 
 
-def of_mode(records: list[Record]) -> dict[str, Any]:
+def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
     """Figures of one mode; None for a figure that was not measured.
 
     ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions,
@@ -31,8 +31,9 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
     cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens over all
     prompt tokens, ``sd`` the figures of the token layer.
     """
+    records = [Brief.of(record) for record in given]
 
-    def total(count: Callable[[Record], Any], of: list[Record] = records) -> Any:
+    def total(count: Callable[[Brief], Any], of: list[Brief] = records) -> Any:
         return sum(map(count, of))
 
     ended = [r for r in records if r["error"] is None]
@@ -50,7 +51,7 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
         **{"grading_failed": len(grading_failed(records)), "correct": right},
         **{"accuracy": _over(right, len(graded)), "interval": _interval(graded)},
         **{
-            "steps": total(packed.steps),
+            "steps": total(lambda r: r.steps),
             "judged": judged,
             "accepted": accepted,
             "alpha": _over(accepted, judged),
@@ -73,12 +74,12 @@ def of_mode(records: list[Record]) -> dict[str, Any]:
     }
 
 
-def grading_failed(records: Iterable[Record]) -> list[Record]:
+def grading_failed(records: Iterable[Record | Brief]) -> list[Record | Brief]:
     """Records without a verdict because grading itself failed."""
     return [r for r in records if (r.get("grade") or {}).get("failed")]
 
 
-def _interval(graded: list[Record]) -> tuple[float, float] | None:
+def _interval(graded: list[Brief]) -> tuple[float, float] | None:
     """Wilson's interval; if questions have several samples, which are correlated, that of
     ``statistics.share``.
     """
@@ -115,12 +116,12 @@ class Running:
     timed meanwhile.
     """
 
-    def __init__(self, records: Iterable[Record] = ()) -> None:
+    def __init__(self, records: Iterable[Record | Brief] = ()) -> None:
         self._sums: dict[str, list[float]] = {}
         for record in records:
             self.add(record)
 
-    def add(self, record: Record) -> None:
+    def add(self, record: Record | Brief) -> None:
         """Adds one sample."""
         used, seconds = (
             (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
@@ -148,7 +149,7 @@ class Running:
         }
 
 
-def speed_up(records: Iterable[Record], mode: str) -> float | None:
+def speed_up(records: Iterable[Record | Brief], mode: str) -> float | None:
     """Summed seconds of autoregressive over those of a mode, of the samples that both have
     completed.
     """

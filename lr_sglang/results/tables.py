@@ -52,7 +52,7 @@ def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit:
 
 
 QUALITY: dict[str, Cell] = {
-    "samples": lambda m: str(len(m.group.records)) + (f" ({m.errors} failed)" if m.errors else ""),
+    "samples": lambda m: str(len(m.group.rows)) + (f" ({m.errors} failed)" if m.errors else ""),
     "accuracy %": lambda m: cell(m.accuracy, 1, 100),
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
     "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
@@ -242,7 +242,7 @@ def _varied(
 
 
 def _time(measures: list[Measures]) -> Table | None:
-    shown = [m for m in measures if m.time["wall"] and any(r["branches"] for r in m.group.ended)]
+    shown = [m for m in measures if m.time["wall"] and m.time["timed"]]
     columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
     for part, meaning in accounting.MEANING.items():
         if any(m.time["parts"][part] for m in measures):

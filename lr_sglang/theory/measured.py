@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
@@ -19,6 +19,87 @@ _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted",
 _NO_VERDICT = ("late", "draft")
 
 AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
+
+
+class Times(NamedTuple):
+    """Summed seconds of things, and their number."""
+
+    seconds: float
+    number: int
+
+
+class Settings(NamedTuple):
+    """Of lookahead."""
+
+    schedule: str
+    depth: int
+    width: int
+    policy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the formulas need of the record of one answer.
+
+    Attributes:
+        failed: whether it ended with an error.
+        target, draft: finished steps; ``generated`` is the number of the target's tokens in them.
+        sd: the token layer's verified, drafted and accepted tokens in the target's finished steps.
+        verdicts: including those without a request.
+        lookahead: None in a mode without.
+        layered: whether the target has a token layer.
+    """
+
+    mode: str
+    failed: bool
+    seconds: float
+    used: int
+    steps: int
+    judged: int
+    accepted: int
+    target: Times
+    draft: Times
+    generated: int
+    sd: tuple[int, int, int]
+    verdicts: Times
+    lookahead: Settings | None
+    layered: bool
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any]) -> Self:
+        """The figures of a record.
+
+        Raises:
+            KeyError, TypeError: it lacks a field.
+        """
+        target, draft = ([*_finished(record, role)] for role in ("target", "draft"))
+        counts = [branch["sd"] for branch in target if branch.get("sd")]
+        look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
+        said = [
+            verdict["seconds"]
+            for step in record["steps"]
+            for verdict in step["verdicts"]
+            if verdict is not None and not verdict["failed"] and verdict["by"] not in _NO_VERDICT
+        ]
+        return cls(
+            mode=record["mode"],
+            failed=record["error"] is not None,
+            seconds=record["seconds"],
+            used=record["tokens"]["used"],
+            steps=len(record["steps"]),
+            judged=record["judged"],
+            accepted=record["accepted"],
+            target=Times(sum(map(_seconds, target)), len(target)),
+            draft=Times(sum(map(_seconds, draft)), len(draft)),
+            generated=sum(branch["generated"] for branch in target),
+            sd=tuple(map(sum, zip(*counts, strict=True))) if counts else (0, 0, 0),  # type: ignore[arg-type]
+            verdicts=Times(sum(said), len(said)),
+            lookahead=look
+            and Settings(
+                look["schedule"], look["depth"], look["width"], look.get("policy", "fixed")
+            ),
+            layered=_layered(record),
+        )
 
 
 @dataclass(frozen=True)
@@ -55,51 +136,49 @@ class Measured:
     judged: int
 
 
-def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Measured:
+def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
     """Measures one mode of a run, by default the first with lookahead.
 
     Raises:
         ConfigError: there are no such samples, or their settings differ.
     """
-    ended = [r for r in records if r["error"] is None]
-    modes = {r["mode"] for r in ended}
+    ended = [answer for answer in answers if not answer.failed]
+    modes = {answer.mode for answer in ended}
     mode = mode or next((m for m in AHEAD if m in modes), "lookahead")
-    ahead = [r for r in ended if r["mode"] == mode]
+    ahead = [answer for answer in ended if answer.mode == mode]
     if not ahead:
         raise ConfigError(
             f"the records have no sample of mode {mode} without an error",
             hint="measure another run",
         )
     base = without(ahead)
-    ways = {
-        (c["schedule"], c["depth"], c["width"]) for c in (r["config"]["lookahead"] for r in ahead)
-    }
+    ways = {answer.lookahead[:3] for answer in ahead if answer.lookahead}
     if len(ways) > 1:
         raise ConfigError(
             "the records have different schedules, depths or widths", hint="measure one run"
         )
     schedule, depth, width = ways.pop()
-    judged, target = sum(r["judged"] for r in ahead), list(finished(ahead, "target"))
-    seconds = [_seconds(branch) for branch in target]
-    step = _mean(seconds, "target step")
-    draft = _mean([_seconds(branch) for branch in finished(ahead, "draft")], "judged draft step")
-    verdict = _mean(list(_verdicts(ahead)), "verdict")
+    judged = sum(answer.judged for answer in ahead)
+    step = _mean([answer.target for answer in ahead], "target step")
+    draft = _mean([answer.draft for answer in ahead], "judged draft step")
+    verdict = _mean([answer.verdicts for answer in ahead], "verdict")
     slowdown = speedup = None
-    if alone := [r for r in ended if r["mode"] == base]:
-        pace = sum(r["seconds"] for r in alone) / max(1, sum(r["tokens"]["used"] for r in alone))
-        slowdown = sum(seconds) / max(1, sum(branch["generated"] for branch in target)) / pace
-        speedup = pace * sum(r["tokens"]["used"] for r in ahead) / sum(r["seconds"] for r in ahead)
+    if alone := [answer for answer in ended if answer.mode == base]:
+        pace = sum(answer.seconds for answer in alone) / max(1, sum(a.used for a in alone))
+        busy = sum(answer.target.seconds for answer in ahead)
+        slowdown = busy / max(1, sum(answer.generated for answer in ahead)) / pace
+        speedup = pace * sum(a.used for a in ahead) / sum(a.seconds for a in ahead)
     return Measured(
         mode=mode,
         base=base,
-        alpha=sum(r["accepted"] for r in ahead) / judged,
+        alpha=sum(answer.accepted for answer in ahead) / judged,
         c1=draft / step,
         judge=verdict / step,
         step_seconds=step,
-        alpha2=_token_layer([branch["sd"] for branch in target if branch.get("sd")]),
+        alpha2=_token_layer([answer.sd for answer in ahead]),
         slowdown=slowdown,
         speedup=speedup,
-        steps=max(1, round(sum(len(r["steps"]) for r in ahead) / len(ahead))),
+        steps=max(1, round(sum(answer.steps for answer in ahead) / len(ahead))),
         schedule="sync" if schedule == "sync" else "async",
         depth=depth,
         width=width,
@@ -108,19 +187,23 @@ def measure(records: Iterable[Mapping[str, Any]], mode: str | None = None) -> Me
     )
 
 
-def without(records: Sequence[Mapping[str, Any]]) -> str:
-    """The mode without lookahead that has a token layer if these records, all of one mode, have
+def without(answers: Iterable[Answer]) -> str:
+    """The mode without lookahead that has a token layer if these answers, all of one mode, have
     one.
     """
-    layered = MODES[records[0]["mode"]].token_layer
-    if layered is None:
-        target = (records[0]["config"].get("runtimes") or {}).get("target") or {}
-        if "token_layer" in target:
-            layered = target["token_layer"].get("algorithm", "none") != "none"
-        else:  # the server was attached: its counts show whether it has a token layer
-            roles = [record["tokens"].get("target") or {} for record in records]
-            layered = any((role.get("sd") or {}).get("verified") for role in roles)
-    return "sd" if layered else "autoregressive"
+    return "sd" if any(answer.layered for answer in answers) else "autoregressive"
+
+
+def _layered(record: Mapping[str, Any]) -> bool:
+    mode = MODES.get(record["mode"])
+    if mode is not None and mode.token_layer is not None:
+        return mode.token_layer
+    target = (record["config"].get("runtimes") or {}).get("target") or {}
+    if "token_layer" in target:
+        return bool(target["token_layer"].get("algorithm", "none") != "none")
+    # The server was attached: its counts show whether it has a token layer.
+    counts = (record["tokens"].get("target") or {}).get("sd") or {}
+    return bool(counts.get("verified"))
 
 
 def token_acceptance(accepted: float, drafted: int) -> float:
@@ -141,41 +224,30 @@ def token_acceptance(accepted: float, drafted: int) -> float:
     return high
 
 
-def _token_layer(counts: list[list[int]]) -> float | None:
-    verified, drafted, accepted = map(sum, zip(*counts, strict=True)) if counts else (0, 0, 0)
+def _token_layer(counts: Sequence[tuple[int, int, int]]) -> float | None:
+    verified, drafted, accepted = map(sum, zip(*counts, strict=True))
     if not verified or not drafted:
         return None
     width = max(1, round(drafted / verified))
     return token_acceptance(min(accepted / verified, width), width)
 
 
-def _seconds(branch: dict[str, Any]) -> float:
+def _seconds(branch: Mapping[str, Any]) -> float:
     return float(branch["ended"] - branch["started"])
 
 
-def finished(records: Iterable[Mapping[str, Any]], role: str) -> Iterator[dict[str, Any]]:
+def _finished(record: Mapping[str, Any], role: str) -> Iterator[dict[str, Any]]:
     """The branches of a role with one of the outcomes in ``_FINISHED``, and without an error."""
-    for record in records:
-        for branch in record["branches"]:
-            whole = branch["ended"] is not None and not branch["error"]
-            if whole and branch["role"] == role and branch["outcome"] in _FINISHED[role]:
-                yield branch
+    for branch in record["branches"]:
+        whole = branch["ended"] is not None and not branch["error"]
+        if whole and branch["role"] == role and branch["outcome"] in _FINISHED[role]:
+            yield branch
 
 
-def _verdicts(records: Iterable[Mapping[str, Any]]) -> Iterator[float]:
-    said = (
-        verdict for record in records for step in record["steps"] for verdict in step["verdicts"]
-    )
-    return (
-        v["seconds"]
-        for v in said
-        if v is not None and not v["failed"] and v["by"] not in _NO_VERDICT
-    )
-
-
-def _mean(values: list[float], what: str) -> float:
-    if not values or (what != "verdict" and not sum(values)):
+def _mean(times: Sequence[Times], what: str) -> float:
+    seconds, number = sum(one.seconds for one in times), sum(one.number for one in times)
+    if not number or (what != "verdict" and not seconds):
         raise ConfigError(
             f"the records have no {what} with a time", hint="measure a run with more questions"
         )
-    return sum(values) / len(values)
+    return seconds / number

@@ -777,6 +777,5 @@ def test_a_simulated_acceptance_is_said_with_the_figures(call):
     )
     config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]
     assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
-    record = {"versions": {}, "config": config}
-    group = collection.Group("", "sd", 1, {}, [record])
+    group = collection.group_of({"mode": "sd", "config": config}, 1, {})
     assert group.marks == ("dummy weights", "simulated acceptance")

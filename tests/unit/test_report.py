@@ -61,7 +61,7 @@ def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
         r for depth in (2, 4) for r in synthetic.run(Truth(depth=depth), 3, modes=("lookahead",))
     ]
     found = collection.read([write(tmp_path / "a", records)])
-    assert [(g.mode, g.label, len(g.records)) for g in found.groups] == [
+    assert [(g.mode, g.label, len(g.rows)) for g in found.groups] == [
         ("lookahead", "depth 2", 6),
         ("lookahead", "depth 4", 6),
     ]
@@ -77,7 +77,7 @@ def test_folders_are_merged_and_paired(tmp_path):
     second = write(tmp_path / "c", synthetic.run(Truth(), 5, 1, seed=1, modes=("lookahead",)))
     one, two = made(base, first), made(base, first, second)
     assert one.measures[1].speed.seconds.samples == 5
-    assert len(two.measures[1].group.records) == 10
+    assert len(two.measures[1].group.rows) == 10
     assert two.measures[1].speed.seconds.samples == 5  # the baseline has one of each
     assert made(tmp_path).measures[1].speed == two.measures[1].speed
 
@@ -109,7 +109,7 @@ def test_a_record_that_was_made_again_counts_once(tmp_path):
     records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
     failed = {**records[0], "error": {"message": "late", "retryable": True}, "correct": False}
     found = collection.read([write(tmp_path / "a", [failed, *records])])
-    assert len(found.records) == 2 and not any(r["error"] for r in found.records)
+    assert len(found.rows) == 2 and not any(r["error"] for r in found.rows)
 
 
 def test_tasks_are_told_apart_by_all_of_their_names(tmp_path):
@@ -118,7 +118,7 @@ def test_tasks_are_told_apart_by_all_of_their_names(tmp_path):
         ("What is 3/4 of 8?", "What is 1/4 of 8?", "my/tasks.py:a", "my/tasks.py:b")
     ):
         write(tmp_path / str(number), synthetic.run(Truth(), 1, 1, modes=("lookahead",), task=task))
-    assert [len(group.records) for group in collection.read([tmp_path]).groups] == [1] * 4
+    assert [len(group.rows) for group in collection.read([tmp_path]).groups] == [1] * 4
 
 
 def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
@@ -126,7 +126,7 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     with (folder / "records.jsonl").open("a") as file:
         file.write('{"schema": 1, "quest')
     found = collection.read([folder])
-    assert len(found.records) == 4
+    assert len(found.rows) == 4
     assert "cut off" in found.notes[0]
 
 
@@ -144,7 +144,7 @@ def test_a_file_that_is_replaced_or_written_while_it_is_read_is_not_cut_off(tmp_
 
     monkeypatch.setattr(store, "_check", meanwhile)
     found = collection.read([folder])
-    assert (len(found.records), found.notes) == (len(lines), [])
+    assert (len(found.rows), found.notes) == (len(lines), [])
 
 
 @pytest.mark.parametrize(

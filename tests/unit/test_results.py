@@ -3,16 +3,15 @@
 import importlib.metadata
 import json
 import shutil
+import sys
 import time
-import tracemalloc
 from contextlib import nullcontext
 
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
-from lr_sglang.results import machine, store, summary
-from lr_sglang.results.packed import Packed
+from lr_sglang.results import collection, machine, store, summary
 from lr_sglang.results.record import key, make
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Outcome, Verdict
@@ -110,27 +109,6 @@ def test_a_record_has_what_the_release_promises():
     assert len(made["branches"]) == 5
 
 
-def test_a_packed_record_is_the_same_and_takes_little_room():
-    made = json.loads(json.dumps(record(text="\ud800 \u2028 the rest")))
-    many = {
-        **made,
-        "branches": [{**branch, "seed": n} for n in range(200) for branch in made["branches"]],
-    }
-    line = store.line_of(many)
-    tracemalloc.start()
-    packed = Packed(json.loads(line))
-    room = tracemalloc.get_traced_memory()[0]
-    tracemalloc.stop()
-    assert room < len(line) / 2
-    assert dict(packed) == json.loads(line) and list(packed) == list(many) and "steps" in packed
-    assert packed.get("branches") == many["branches"] and packed.get("none") is None
-    assert store.line_of(packed) == line and (packed | {"text": "x"})["text"] == "x"
-    assert packed.steps == (packed | {}).steps == packed.copy().steps == len(many["steps"]) == 2
-    assert packed["config"] is Packed(many)["config"]
-    with pytest.raises(KeyError):
-        packed["none"]
-
-
 def test_an_unknown_gold_answer_is_not_graded():
     assert record(gold=None)["correct"] is None
 
@@ -146,6 +124,72 @@ def test_a_failed_sample_says_why():
     )
     assert made["correct"] is False
     assert made.keys() == record().keys()
+
+
+# -- what is kept in memory
+
+
+def test_what_is_kept_of_a_record_are_its_short_fields(tmp_path):
+    with opened(tmp_path) as run:
+        run.append(record("a"))
+        run.append(record("b", text="\ud800 \u2028 the rest"))
+        kept = run.records["b", 0, "lookahead"]
+    assert (kept["seconds"], kept["tokens"]["generated"], kept.steps) == (2.0, 10, 2)
+    assert kept.get("text") is None and "branches" not in kept
+    with pytest.raises(KeyError):
+        kept["steps"]
+    assert kept.whole()["text"] == "? \u2028 the rest" and len(kept.whole()["branches"]) == 5
+
+
+def test_a_record_is_found_after_older_lines_went(tmp_path):
+    with opened(tmp_path) as run:
+        for name in ("a", "b", "a", "c"):
+            run.append(record(name, seconds=9.0))
+        run.append(record("b", seconds=3.0))
+    assert [one.whole()["question_id"] for one in run.records.values()] == ["a", "b", "c"]
+    assert run.records["b", 0, "lookahead"].whole()["seconds"] == 3.0
+    assert len(run.path.read_bytes().splitlines()) == 3
+    run.path.unlink()
+    with pytest.raises(RecordError, match="is not where it was"):
+        run.records["a", 0, "lookahead"].whole()
+
+
+def held(thing, seen):
+    """The bytes of an object and of all that it holds."""
+    if id(thing) in seen or isinstance(thing, type):
+        return 0
+    seen[id(thing)] = thing
+    inner = []
+    if isinstance(thing, dict):
+        inner = [*thing, *thing.values()]
+    elif isinstance(thing, list | tuple | set):
+        inner = thing
+    else:
+        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
+        inner = [getattr(thing, name, None) for name in slots] + list(
+            getattr(thing, "__dict__", ())
+        )
+    return sys.getsizeof(thing) + sum(held(one, seen) for one in inner)
+
+
+def test_a_report_of_thousands_of_records_holds_no_branches(tmp_path):
+    """What is held grows with the number of records, by 6 kB each, and not with their length."""
+
+    def rows(folder, count, branches, text=""):
+        one = json.loads(json.dumps(record(text=text)))
+        one["branches"] *= branches
+        folder.mkdir()
+        with (folder / "records.jsonl").open("wb") as file:
+            for number in range(count):
+                file.write(store.line_of({**one, "question_id": f"q{number:04}"}))
+        return collection.read([folder]).rows
+
+    many = rows(tmp_path / "many", 2000, 4)
+    assert len(many) == 2000 and many[1999].steps == 2
+    assert held(many, {}) < 2000 * 6000
+    short, long = rows(tmp_path / "a", 1, 1), rows(tmp_path / "b", 1, 1000, "word " * 100_000)
+    assert held(long, {}) < held(short, {}) + 1000
+    assert long[0].whole()["branches"] == short[0].whole()["branches"] * 1000
 
 
 # -- the folder
@@ -488,15 +532,6 @@ def test_a_bars_figures_are_those_of_the_table():
             figures == pytest.approx({name: table[mode][name] for name in figures})
             and len(figures) == 3
         )
-
-
-def test_nothing_is_unpacked_for_figures(monkeypatch):
-    """It would take most of a millisecond a record."""
-    made = Packed(json.loads(json.dumps(record())))
-    shorter = Packed({**made, "steps": made["steps"][:1]})
-    monkeypatch.setattr("lr_sglang.results.packed._unpacked", lambda value: pytest.fail("unpacked"))
-    assert summary.of_mode([made, shorter, made])["steps"] == 5
-    summary.Running([made, shorter]).figures()
 
 
 def test_speed_up_compares_the_same_samples():

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.results import accounting
+from lr_sglang.results.brief import Row
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.record import Record
 from lr_sglang.results.report import Report
@@ -48,10 +49,9 @@ def page(report: Report, title: str) -> Iterator[str]:
         if number % 2 == 0:
             yield part
         elif part == "RECORDS":
-            for n, record in enumerate(report.collection.records):
-                yield (
-                    f'<script type="application/json" id="r{n}">{inert(detail(record))}</script>\n'
-                )
+            for n, row in enumerate(report.collection.rows):
+                text = inert(detail(row.whole()))
+                yield f'<script type="application/json" id="r{n}">{text}</script>\n'
         else:
             yield values[part]
 
@@ -72,7 +72,7 @@ def index(report: Report) -> dict[str, Any]:
     """The data of the list and the summary; an answer's details are read when it is opened."""
     records: list[dict[str, Any]] = []
     for number, group in enumerate(report.collection.groups):
-        for record in group.records:
+        for record in group.rows:
             words = " ".join(
                 (record["question_id"], record["question"][:SEARCHED], str(record["answer"] or ""))
             )
@@ -101,7 +101,7 @@ def index(report: Report) -> dict[str, Any]:
     }
 
 
-def result(record: Record) -> str:
+def result(record: Row) -> str:
     """``failed``, ``correct``, ``wrong`` or ``ungraded``."""
     return (
         "failed"
