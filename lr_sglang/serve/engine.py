@@ -38,7 +38,7 @@ class Running(Protocol):
     task: asyncio.Task[None] | None
 
     def end(self, last: Any) -> None:
-        """Queues the last piece; in a full queue it replaces an unread one."""
+        """Queues the last piece."""
 
     def stop(self) -> None:
         """Stops it on every runtime."""

@@ -20,7 +20,6 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.passed_request import PROMPTS, PassedRequest
 from lr_sglang.serve.served_answer import END, ServedAnswer
 
-PIECES = 64  # of a reply that are buffered for a slow client
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
@@ -35,7 +34,7 @@ class PassedAnswer(ServedAnswer):
     """
 
     def __init__(self, engine: AnswerEngine, asked: PassedRequest, about: dict[str, Any]) -> None:
-        super().__init__(engine, PIECES)
+        super().__init__(engine)
         self.asked, self.about, self.name = asked, about, ""
 
     def prepare(self) -> None:
@@ -65,7 +64,7 @@ class PassedAnswer(ServedAnswer):
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.stream:
                     async for event in _events(reply):
-                        await self.ready.put(self._rewritten(event))
+                        self.ready.put_nowait(self._rewritten(event))
                 else:
                     whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
                     if head.status != 200:
@@ -75,10 +74,10 @@ class PassedAnswer(ServedAnswer):
                             f"{asked.route.path} does not answer in the form that it was asked for"
                         )
                         raise BadReply(message, role="target")
-                    await self.ready.put(self._rewritten(whole))
+                    self.ready.put_nowait(self._rewritten(whole))
         finally:
             target.pool.leave()
-        await self.ready.put(END)
+        self.ready.put_nowait(END)
 
     def _rewritten(self, piece: bytes) -> bytes:
         """A piece of the target's reply with our name of the model, and with the extension where

@@ -22,20 +22,18 @@ END = object()  # after the last piece of an answer that went well
 class ServedAnswer:
     """One answer. Belongs to the event loop.
 
-    Args:
-        most: pieces that may wait for a client that reads slowly; 0 is any number.
-
     Attributes:
-        ready: the pieces for the client, then ``END`` or an error.
+        ready: the pieces for the client, then ``END`` or an error. It takes any number, so that a
+            client that reads slowly, or not at all, holds no place once its answer is made.
         task: runs ``make``; the answer gives back its place when the task ends.
         between: observes the seconds between two steps; None if pieces are no steps.
     """
 
     between: Histogram | None = None
 
-    def __init__(self, engine: AnswerEngine, most: int = 0) -> None:
+    def __init__(self, engine: AnswerEngine) -> None:
         self.engine, self.began = engine, 0.0
-        self.ready: asyncio.Queue[Any] = asyncio.Queue(most)
+        self.ready: asyncio.Queue[Any] = asyncio.Queue()
         self.task: asyncio.Task[None] | None = None
 
     def prepare(self) -> None:
@@ -99,9 +97,7 @@ class ServedAnswer:
             self.stop()
 
     def end(self, last: Any) -> None:
-        """Queues the last piece; in a full queue it replaces an unread one."""
-        if self.ready.full():
-            self.ready.get_nowait()
+        """Queues the last piece."""
         self.ready.put_nowait(last)
 
     def _start(self) -> None:

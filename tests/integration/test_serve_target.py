@@ -64,6 +64,9 @@ def packed(value):
 STREAM = b"".join(b"data: " + packed(event) + b"\n\n" for event in EVENTS) + b"data: [DONE]\n\n"
 
 
+LONG = 5000  # events of a long stream
+
+
 class Upstream:
     """A server with SGLang's routes as far as a test needs them, which does what the field ``user``
     says.
@@ -131,6 +134,8 @@ class Upstream:
             if what == "breaks":
                 yield STREAM[:300]
                 raise ConnectionError
+            for _ in range(LONG if what == "long" else 0):
+                yield STREAM[: STREAM.index(b"\n\n") + 2]
             for at in range(
                 0, len(STREAM), 7
             ):  # pieces that end within events, and within characters
@@ -392,6 +397,28 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
             'lr_sglang_tokens_total{kind="delivered"} 3.0' in text
             and "lr_sglang_answer_seconds_count 1.0" in text
         )
+
+
+def test_a_client_that_reads_nothing_holds_no_place():
+    """Its place is free when its answer is made, and it can still read the whole of it."""
+    service = SERVICE.replace(concurrency=1, queue=0)
+    asked = json.dumps({**ASK, "stream": True, "logprobs": True, "user": "long"})
+    head = f"POST {CHAT} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+    head += f"Connection: close\r\nContent-Length: {len(asked)}\r\n\r\n"
+    with passing(service) as (one, target), socket.socket() as deaf:
+        one.sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.settimeout(20)
+        deaf.connect(one.sock.getsockname())
+        deaf.sendall((head + asked).encode())
+        within(10, lambda: len(target.seen) == 1)
+        within(10, lambda: one.engine.idle)
+        for _ in range(3):
+            assert one.ask(logprobs=True).status_code == 200
+        got = b""
+        while piece := deaf.recv(65536):
+            got += piece
+    assert got.count(b'"content"') == LONG + 3 and got.count(b"data: [DONE]\n\n") == 1
 
 
 def test_time_limits_hold():
