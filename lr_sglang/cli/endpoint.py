@@ -8,6 +8,7 @@ import dataclasses
 import errno
 import json
 import logging
+import resource
 import socket
 import threading
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ from lr_sglang.verifiers import verifier_registry
 if TYPE_CHECKING:
     from lr_sglang.serve.server import EndpointServer
 
+DEAF_SECONDS = 60
+FILES = 2**16
+
 # Fields of ``Service`` whose options have another name.
 NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
 
@@ -48,13 +52,11 @@ def serve(given: Given, display: Display) -> None:
         hint = "a token layer is set when a server starts: serve them at two ports"
         raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
     service = service_of(plan, given)
-    allowed, warnings = keys.load(given["api_keys_file"])
+    allowed = keys.load(given["api_keys_file"])
     settings.check_public(service, len(allowed), given["allow_no_key"])
     service = dataclasses.replace(service, hosts_are_open=bool(allowed) or given["allow_no_key"])
-    for warning in warnings:
-        display.warn(warning)
     sized = _sized(plan, service)
-    _check_files(sized, service)
+    _allow_files()
     with listening(service.host, service.port) as sock, display.starting() as progress:
         needed = sized.needed(service.modes, service.concurrency).replace(sampling=plan.sampling)
         lean = plan.lean(*service.verifiers)
@@ -144,6 +146,8 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
         sock.setsockopt(
             socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
         )  # its connections too: no step waits for an ACK
+        # A connection whose client takes nothing for so long is closed.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAF_SECONDS * 1000)
         sock.bind(address)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
     except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
@@ -168,21 +172,12 @@ def _sized(plan: Plan, service: Service) -> Plan:
     return dataclasses.replace(plan, lookahead=look)
 
 
-def _check_files(plan: Plan, service: Service) -> None:
-    """Checks the limit of open files: each answer has its client's connection, and one for each
-    request in flight.
-    """
-    from lr_sglang.serve.connections import files
-
-    roles = dict.fromkeys(role for mode in service.modes for role in plan.roles(mode))
-    needed = service.concurrency * (1 + plan.branches(roles, service.modes))
-    if needed > (most := files()):
-        message = (
-            f"--concurrency {service.concurrency} takes up to {needed} open files, "
-            f"and {most} are allowed"
-        )
-        hint = "ulimit -Hn N allows more; or give a lower --concurrency"
-        raise ConfigError(message, hint=hint)
+def _allow_files() -> None:
+    """Raises the soft limit of open files: every connection and request in flight has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:

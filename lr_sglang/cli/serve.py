@@ -64,14 +64,7 @@ from lr_sglang.serve.settings import Service
     "--max-connections",
     type=options.AT_LEAST_1,
     default=1024,
-    help="Open at a time, of all clients; and no more than half of the files that the process "
-    "may open.",
-)
-@click.option(
-    "--max-connections-per-address",
-    type=options.AT_LEAST_1,
-    default=256,
-    help="Of one client's address, unless it is this machine's.",
+    help="Of clients, open at a time; others get 503.",
 )
 @click.option(
     "--drain",
@@ -103,6 +96,12 @@ from lr_sglang.serve.settings import Service
 )
 @click.option(
     "--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys."
+)
+@click.option(
+    "--allow-origin",
+    metavar="URL",
+    multiple=True,
+    help="Of web pages that may use the endpoint, such as https://chat.example; * is any.",
 )
 @options.keeping
 @click.option(

@@ -5,15 +5,24 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from mimetypes import guess_type
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from fastapi import APIRouter, FastAPI, Request, Response
+import orjson
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from fastapi.routing import APIRoute
+from fastapi.security import HTTPBearer
+from pydantic import BaseModel, GetJsonSchemaHandler
 from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse
 
 from lr_sglang import __version__, results
@@ -28,17 +37,25 @@ from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
 from lr_sglang.serve.middleware import Guard, refuse
 from lr_sglang.serve.passed_answer import PassedAnswer
 from lr_sglang.serve.passed_request import PassedRequest
-from lr_sglang.serve.reading import read_json
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.replies import Reply
-from lr_sglang.serve.schema import ERRORS, body_of, described, responses_of
 from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import EventStream, begun, events_of, together, unless_gone
-from lr_sglang.serve.target_routes import ANSWERED, OTHERS, TargetRoute
+from lr_sglang.serve.streaming import (
+    Disconnected,
+    EventStream,
+    begun,
+    events_of,
+    together,
+    unless_gone,
+)
+from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, OTHERS, TargetRoute
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 PROMPT_THREADS = (
     4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
 )
+# Names of this machine. Without keys no other may be asked for: a web page's domain can point here.
+OWN_HOSTS = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 # The page's own files, and those that it shares with the HTML report.
 PAGE = (Path(__file__).parent / "page", Path(results.__file__).parent / "page" / "shared")
 PAGE_HEADERS = {
@@ -88,20 +105,13 @@ def create_app(
     app = FastAPI(
         title="lr-sglang",
         version=__version__,
-        openapi_url=None,  # our own route serves a schema that is made once
+        docs_url=None,  # its page would load scripts from another host
+        redoc_url=None,
         redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=lifespan,
     )
     app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
-    for route in (*ANSWERED, *(OTHERS if service.passes else ())):
-        about: Any = {
-            "responses": responses_of(route),
-            "openapi_extra": body_of(route),
-            "summary": route.path,
-        }
-        app.add_api_route(
-            route.path, _answer(engine, route), methods=["POST"], description=route.about, **about
-        )
+    app.include_router(_answers(engine))
     app.include_router(_models(engine, service))
     app.include_router(_state(engine, health, metrics))
     for path in (
@@ -110,51 +120,135 @@ def create_app(
         fixed = _fixed(path.read_bytes(), guess_type(path)[0], PAGE_HEADERS)
         name = "/" if path.name == "index.html" else f"/page/{path.name}"
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
-    app.add_exception_handler(HTTPException, _refused)
-    app.add_exception_handler(Refusal, _refused)
+    for kind in (HTTPException, RequestValidationError, Refusal):
+        app.add_exception_handler(kind, _refused)
+    if not service.hosts_are_open:
+        app.add_middleware(TrustedHostMiddleware, allowed_hosts=[service.host, *OWN_HOSTS])
     app.add_middleware(Guard, service=service, keys=keys or Keys(), metrics=metrics)
-    schema = _fixed(described(app, bool(keys)), "application/json", {})
-    app.add_api_route("/openapi.json", schema, include_in_schema=False)
+    if service.allow_origin:
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=service.allow_origin,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-lookahead-mode", "x-lookahead-why", "retry-after"],
+        )
     return app
 
 
-def _answer(engine: AnswerEngine, route: TargetRoute) -> Callable[[Request], Awaitable[Response]]:
-    """The handler of a route that answers."""
+class JsonRequest(Request):
+    """A request whose JSON is read by orjson: it refuses NaN, half a surrogate and endless
+    nesting.
+    """
 
-    async def answer(request: Request) -> Response:
-        plan = await engine.plan(route, await read_json(request, engine.service.body_timeout))
-        about = request.scope["state"]["about"]
-        about |= {"mode": plan.mode_name, "stream": plan.stream} | (
-            {"why": plan.why} if plan.why else {}
-        )
-        headers = (
-            {"X-Lookahead-Mode": plan.mode_name, "X-Lookahead-Why": ", ".join(plan.why)}
-            if plan.why
-            else {}
-        )
+    async def json(self) -> Any:
+        return orjson.loads(await self.body())
 
-        def stream(events: AsyncGenerator[bytes, None]) -> EventStream:
-            return EventStream(events, headers, about, named=route.reads is None)
 
-        if isinstance(plan, PassedRequest):
-            pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
-            if plan.stream:
-                return stream(pieces)
-            body = b"".join(
-                [piece async for piece in pieces]
-            )  # a reply that is not streamed is one piece
-            return Response(body, headers=headers, media_type="application/json")
-        reply = Reply(plan, engine.service.model, about)
-        items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
+class JsonRoute(APIRoute):
+    """A route that reads its body as ``JsonRequest``."""
+
+    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+        handle = super().get_route_handler()
+
+        async def handler(request: Request) -> Response:
+            return await handle(JsonRequest(request.scope, request.receive))
+
+        return handler
+
+
+@dataclass(frozen=True)
+class Shape:
+    """Shows a model in the schema of a body that is read as any object: what the model does not
+    take goes to the target.
+    """
+
+    model: type[BaseModel]
+
+    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
+        return handler(self.model.__pydantic_core_schema__)
+
+
+Body = dict[str, Any]
+ChatBody = Annotated[Body, Shape(ChatRequest)]
+CompletionBody = Annotated[Body, Shape(CompletionRequest)]
+
+
+class ErrorFields(BaseModel):
+    """The fields of OpenAI's errors."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorReply(BaseModel):
+    """The body of an error response."""
+
+    error: ErrorFields
+
+
+ERRORS: dict[int | str, dict[str, Any]] = {name: {"model": ErrorReply} for name in ("4XX", "5XX")}
+KEY = [Depends(HTTPBearer(auto_error=False))]  # for the schema; ``Guard`` looks at the key
+
+
+def _answers(engine: AnswerEngine) -> APIRouter:
+    """The routes that generate."""
+    router = APIRouter(route_class=JsonRoute, responses=ERRORS, dependencies=KEY)
+
+    @router.post(CHAT.path)
+    async def chat(request: Request, body: ChatBody) -> Response:
+        """Answers a conversation."""
+        return await _answer(engine, CHAT, request, body)
+
+    @router.post(COMPLETIONS.path)
+    async def completion(request: Request, body: CompletionBody) -> Response:
+        """Continues a raw prompt."""
+        return await _answer(engine, COMPLETIONS, request, body)
+
+    def passing(route: TargetRoute) -> Callable[[Request, Body], Awaitable[Response]]:
+        async def other(request: Request, body: Body) -> Response:
+            return await _answer(engine, route, request, body)
+
+        return other
+
+    for route in OTHERS if engine.service.passes else ():
+        about = route.about
+        router.add_api_route(route.path, passing(route), methods=["POST"], description=about)
+    return router
+
+
+async def _answer(
+    engine: AnswerEngine, route: TargetRoute, request: Request, body: Body
+) -> Response:
+    """The response of a route that answers."""
+    plan = await engine.plan(route, body)
+    about = request.scope["state"]["about"]
+    about |= {"mode": plan.mode_name, "stream": plan.stream}
+    headers = {}
+    if plan.why:
+        about["why"] = plan.why
+        headers = {"X-Lookahead-Mode": plan.mode_name, "X-Lookahead-Why": ", ".join(plan.why)}
+
+    def stream(events: AsyncGenerator[bytes, None]) -> EventStream:
+        return EventStream(events, headers, about, named=route.reads is None)
+
+    if isinstance(plan, PassedRequest):
+        pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
         if plan.stream:
-            return stream(await begun(request.receive, events_of(reply.chunks(items))))
-        return JSONResponse(await unless_gone(request.receive, reply.whole(items)), headers=headers)
-
-    return answer
+            return stream(pieces)
+        whole = b"".join([piece async for piece in pieces])  # one piece
+        return Response(whole, headers=headers, media_type="application/json")
+    reply = Reply(plan, engine.service.model, about)
+    items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
+    if plan.stream:
+        return stream(await begun(request.receive, events_of(reply.chunks(items))))
+    return JSONResponse(await unless_gone(request.receive, reply.whole(items)), headers=headers)
 
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/models")
+    router = APIRouter(prefix="/v1/models", responses=ERRORS, dependencies=KEY)
     about = {
         "object": "model",
         "created": int(time.time()),
@@ -181,7 +275,7 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
         )
         return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
-    @router.get("", responses={status: ERRORS[status] for status in (401, 403)})
+    @router.get("")
     async def models() -> dict[str, Any]:
         """The model that is served and what its requests may ask for, and the target's LoRA
         adapters.
@@ -191,7 +285,7 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
             "data": [named(name) for name in (service.model, *await engine.adapters())],
         }
 
-    @router.get("/{model:path}", responses={status: ERRORS[status] for status in (401, 403, 404)})
+    @router.get("/{model:path}")
     async def model(model: str) -> dict[str, Any]:
         """One model."""
         if model != service.model and model not in await engine.adapters():
@@ -219,7 +313,7 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
         found = {"status": state, "roles": health.report()}
         return JSONResponse(found, 503 if state in ("down", "draining") else 200)
 
-    @router.get("/metrics", responses={401: ERRORS[401], 200: {"content": {"text/plain": {}}}})
+    @router.get("/metrics", responses={**ERRORS, 200: {"content": {"text/plain": {}}}})
     async def exposed() -> Response:
         """What the endpoint counts, for Prometheus."""
         return Response(metrics.exposed(), media_type=CONTENT_TYPE)
@@ -239,9 +333,17 @@ def _fixed(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """The response for a ``Refusal``, or for starlette's own error (an unknown route, a wrong
-    method).
+    """The response for a ``Refusal``, for a body that is no JSON object, or for starlette's own
+    error (an unknown route, a wrong method).
     """
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, ClientDisconnect):
+        raise Disconnected from error
+    if isinstance(error, HTTPException) and isinstance(error.__cause__, Refusal):
+        error = error.__cause__  # raised while FastAPI read the body
+    if isinstance(error, RequestValidationError):
+        found = error.errors()[0]
+        why = found.get("ctx", {}).get("error") or "it must be a JSON object"
+        error = Refusal(400, f"The body: {why} (with 'Content-Type: application/json')")
     if not isinstance(error, HTTPException):
         return refuse(refusal_of(error), request.scope)
     said = {

@@ -1,11 +1,10 @@
-"""Errors as OpenAI's clients know them: a status, and ``{"error": {message, type, param,
-code}}``.
-"""
+"""Errors as OpenAI's clients know them: a status, and an object of message, type, param, code."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
+from pydantic import BaseModel, ValidationError
 from starlette.responses import JSONResponse
 
 from lr_sglang.errors import (
@@ -20,6 +19,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 
+M = TypeVar("M", bound=BaseModel)
 INVALID, SERVER, KEY, TIME = (
     "invalid_request_error",
     "server_error",
@@ -37,11 +37,6 @@ KNOWN: dict[str, tuple[int, str, str]] = {
         401,
         KEY,
         "You need a valid API key: send it as 'Authorization: Bearer KEY'",
-    ),
-    "unknown_host": (
-        403,
-        KEY,
-        "This endpoint has no key, and answers only to the address that it listens on",
     ),
     "model_not_found": (
         404,
@@ -75,7 +70,6 @@ class Refusal(LookaheadError):
         code: for programs to tell errors apart.
         again: seconds after which it may be tried again.
         field: stands for ``param`` in the log if ``param`` may hold text of the client.
-        close: whether the connection is closed after it.
     """
 
     def __init__(
@@ -88,11 +82,10 @@ class Refusal(LookaheadError):
         code: str | None = None,
         again: int | None = None,
         field: str | None = None,
-        close: bool = False,
     ) -> None:
         super().__init__(message)
         self.status, self.kind, self.param, self.code, self.again = status, kind, param, code, again
-        self.field, self.close = field or param, close
+        self.field = field or param
 
     @property
     def reason(self) -> str:
@@ -119,8 +112,7 @@ class Refusal(LookaheadError):
 
     def headers(self) -> dict[str, str]:
         found = {} if self.again is None else {"Retry-After": str(self.again)}
-        found |= {"WWW-Authenticate": "Bearer"} if self.status == 401 else {}
-        return found | ({"Connection": "close"} if self.close else {})
+        return found | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
 
 def refusal(
@@ -128,15 +120,12 @@ def refusal(
     *,
     param: str | None = None,
     again: int | None = None,
-    close: bool = False,
     **words: object,
 ) -> Refusal:
     """The refusal for a code of ``KNOWN``; ``words`` are inserted into its message."""
     status, kind, message = KNOWN[code]
     again = AGAIN.get(code) if again is None else again
-    return Refusal(
-        status, message.format(**words), kind=kind, param=param, code=code, again=again, close=close
-    )
+    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again)
 
 
 def refusal_of(error: BaseException) -> Refusal:
@@ -166,6 +155,22 @@ def refusal_of(error: BaseException) -> Refusal:
             return refusal("target_failed")
         case _:
             return refusal("internal_error")
+
+
+def checked(kind: type[M], value: Any) -> M:
+    """A value as a model; raises a ``Refusal`` (400) that names the first wrong field, and nothing
+    of what was sent.
+    """
+    try:
+        return kind.model_validate(value)
+    except ValidationError as error:
+        found = error.errors(include_url=False, include_input=False)[0]
+        where = [part for part in map(str, found["loc"]) if part.isdecimal() or part.isidentifier()]
+        said = "Input should be an object" if found["type"] == "model_type" else found["msg"]
+        said = said.removeprefix("Value error, ")
+        field = where[0] if where else None  # the rest of the path may be text of the client
+        param = ".".join(where) or None
+        raise Refusal(400, f"{param or 'The body'}: {said}", param=param, field=field) from None
 
 
 def response_of(refused: Refusal) -> JSONResponse:

@@ -43,10 +43,6 @@ class Metrics:
         self.disconnects = counter(
             "disconnects", "Clients that hung up before their answer was complete"
         )
-        self.connections = gauge("connections", "Connections of clients that are open")
-        self.hung_up = counter(
-            "connections_closed", "Connections of clients that were late or too many", "reason"
-        )
         self.degraded = counter(
             "degraded_requests", "Answers that went without draft or judge for a while"
         )

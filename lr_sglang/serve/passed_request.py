@@ -12,9 +12,8 @@ from typing import Annotated, Any, ClassVar, Literal
 from pydantic import Field
 
 from lr_sglang.engine.transport import Post
-from lr_sglang.serve.errors import Refusal, refusal
+from lr_sglang.serve.errors import Refusal, checked, refusal
 from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
-from lr_sglang.serve.reading import checked
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
 

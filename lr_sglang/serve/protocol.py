@@ -14,12 +14,10 @@ from pydantic import (
     BeforeValidator,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     model_validator,
 )
 
-from lr_sglang.serve.errors import Refusal
-from lr_sglang.serve.reading import checked
+from lr_sglang.serve.errors import Refusal, checked
 
 MAX_PARTS = 4096  # messages of a conversation, and parts of one of them
 INT64 = 2**63
@@ -210,17 +208,6 @@ class Asking(Lenient):
         if refuse and why:
             raise Refusal(400, f"{why[0]}: not supported by this endpoint", param=why[0])
         return request, why or ((name,) if request.begun and not refuse else ())
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core: Any, handler: GetJsonSchemaHandler
-    ) -> dict[str, Any]:
-        schema = handler.resolve_ref_schema(handler(core))
-        for name in cls.target_only:
-            schema["properties"].setdefault(
-                name, {"description": "The target alone answers a request with it."}
-            )
-        return schema
 
     @property
     def begun(self) -> bool:

@@ -7,13 +7,11 @@ import socket
 import time
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, cast
 
 import uvicorn
 from fastapi import FastAPI
 
 from lr_sglang import plugin_files
-from lr_sglang.serve.connections import Connections
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.settings import Service
 
@@ -22,7 +20,6 @@ LAST_SECONDS = 3
 # An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just
 # when the next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
-LOOK_TICKS = 5  # of uvicorn's, a tenth of a second each, between two looks at all connections
 
 
 class Ended(KeyboardInterrupt):
@@ -45,7 +42,6 @@ class EndpointServer(uvicorn.Server):
     def __init__(
         self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None
     ) -> None:
-        self.connections = Connections(service, app.state.metrics)
         super().__init__(
             uvicorn.Config(
                 app,
@@ -53,10 +49,9 @@ class EndpointServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,  # the client's address is not used
-                http=cast(
-                    Any, self.connections.protocol
-                ),  # uvicorn accepts any callable that returns a protocol
+                http="h11",
                 ws="none",
+                limit_concurrency=service.max_connections,
                 timeout_keep_alive=IDLE_SECONDS,
                 timeout_graceful_shutdown=LAST_SECONDS,
                 h11_max_incomplete_event_size=2**16,
@@ -103,8 +98,6 @@ class EndpointServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._signals:
             self._drain()
-        if counter % LOOK_TICKS == 0:
-            self.connections.look(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
     def _drain(self) -> None:

@@ -26,12 +26,7 @@ class Service(ConfigModel):
         concurrency: answers at a time; ``queue`` more requests wait, and further ones are refused.
         timeout: seconds of one request, its time in the queue included.
         stall: seconds that one request to draft or judge may take before it is given up.
-        header_timeout, body_timeout, send_timeout: seconds in which a client must have sent a
-        request's headers, then
-            its body, and must read 64 KiB of an answer, or the rest of it; else its connection is
-            closed.
-        max_connections, max_connections_per_address: that may be open; the latter not of this
-        machine's own addresses.
+        max_connections: of clients, that may be open at a time.
         drain: seconds that answers have to end in when the endpoint stops.
         reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and
             by what is written, ``on`` says that it always does, ``off`` leaves markers in the
@@ -46,6 +41,7 @@ class Service(ConfigModel):
             they are always refused.
         check_judge: whether the judge is asked at start about steps that differ
             (``verifiers.known_pairs``).
+        allow_origin: of web pages that browsers let use the endpoint; ``*`` is any.
         open_metrics: whether ``/metrics`` can be read without a key where there are keys.
     """
 
@@ -65,17 +61,14 @@ class Service(ConfigModel):
     queue: int = 64
     timeout: float = 600.0
     stall: float = 10.0
-    header_timeout: float = 20.0
-    body_timeout: float = 60.0
-    send_timeout: float = 60.0
     max_connections: int = 1024
-    max_connections_per_address: int = 256
     drain: float = 30.0
     max_body_bytes: int = 2**21
     max_prompt_tokens: int | None = None
     reasoning: Reasoning = "auto"
     refuse: bool = False
     check_judge: bool = False
+    allow_origin: tuple[str, ...] = ()
     open_metrics: bool = False
     hosts_are_open: bool = True
 
@@ -88,12 +81,12 @@ class Service(ConfigModel):
             need(mode in MODES, f"modes: {mode!r} is not one of {', '.join(MODES)}")
         for name in (
             *("max_depth", "max_width", "max_prompt_tokens", "max_body_bytes"),
-            *("concurrency", "max_connections", "max_connections_per_address"),
+            *("concurrency", "max_connections"),
         ):
             value = getattr(self, name)
             need(value is None or value >= 1, f"{name}: must be at least 1")
         need(self.queue >= 0, "queue: must be 0 or more")
-        for name in ("timeout", "stall", "header_timeout", "body_timeout", "send_timeout"):
+        for name in ("timeout", "stall"):
             need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
         need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
 

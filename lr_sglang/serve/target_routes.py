@@ -37,23 +37,21 @@ class TargetRoute:
 
 
 _CHAT_LIMITS = ("max_completion_tokens", "max_tokens")
-ANSWERED = (
-    TargetRoute(
-        "/v1/chat/completions",
-        "Answers a conversation.",
-        ChatRequest,
-        "rid",
-        limits=_CHAT_LIMITS,
-        unlimited=True,
-    ),
-    TargetRoute(
-        "/v1/completions",
-        "Continues a raw prompt.",
-        CompletionRequest,
-        "rid",
-        limits=("max_tokens",),
-        batch="prompt",
-    ),
+CHAT = TargetRoute(
+    "/v1/chat/completions",
+    "Answers a conversation.",
+    ChatRequest,
+    "rid",
+    limits=_CHAT_LIMITS,
+    unlimited=True,
+)
+COMPLETIONS = TargetRoute(
+    "/v1/completions",
+    "Continues a raw prompt.",
+    CompletionRequest,
+    "rid",
+    limits=("max_tokens",),
+    batch="prompt",
 )
 # Always answered by the target.
 OTHERS = (
@@ -79,4 +77,4 @@ OTHERS = (
     TargetRoute("/tokenize", "Token ids of a text.", batch="prompt"),
     TargetRoute("/detokenize", "The text of token ids.", batch="tokens"),
 )
-PATHS = frozenset(route.path for route in (*ANSWERED, *OTHERS))
+PATHS = frozenset(route.path for route in (CHAT, COMPLETIONS, *OTHERS))

@@ -12,7 +12,7 @@ import time
 
 import psutil
 
-from lr_sglang.serve.connections import files
+from lr_sglang.cli.endpoint import _allow_files
 from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Truth, get, serving, simulating
 
@@ -27,7 +27,7 @@ LATEST = 1.2
 
 
 def test_streams_open_at_once(tmp_path, record_property, capsys):
-    files()  # as many for the runtimes and the clients, too
+    _allow_files()  # as many for the runtimes and the clients, too
     look = (
         "--steps",
         STEPS,

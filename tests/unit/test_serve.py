@@ -12,7 +12,6 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 from starlette.responses import JSONResponse
 
 from lr_sglang.cli import cli
@@ -33,15 +32,13 @@ from lr_sglang.errors import (
 )
 from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText, beginning
 from lr_sglang.runtimes.attach import TEXT
-from lr_sglang.serve import connections, errors, keys
+from lr_sglang.serve import errors, keys
 from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.app import create_app
 from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.health import FAILURES, Health, Watch
 from lr_sglang.serve.logs import JsonLines
-from lr_sglang.serve.middleware import _is_ours
 from lr_sglang.serve.prompt import prepare
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.request_options import options_of
@@ -221,69 +218,23 @@ def test_reasoning_is_the_same_wherever_steps_are_cut(inside):
 def test_keys_come_from_a_file_and_from_the_environment(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nsk-one\n\n  sk-two  \n")
-    file.chmod(0o600)
-    found, warnings = keys.load(file, {keys.VARIABLE: "sk-three,sk-four"})
-    assert len(found) == 4 and not warnings
+    found = keys.load(file, {keys.VARIABLE: "sk-three,sk-four"})
+    assert len(found) == 4
     assert all(found.open_to(f"Bearer sk-{n}") for n in ("one", "two", "three", "four"))
-    for wrong in (
-        "",
-        "Bearer",
-        "Bearer ",
-        "Bearer sk-on",
-        "Bearer sk-one2",
-        "sk-one",
-        "Basic sk-one",
-        "Bearer # ours",
-    ):
+    for wrong in ("", "Bearer", "Bearer ", "Bearer sk-on", "Bearer sk-one2", "Bearer sk-öne"):
+        assert not found.open_to(wrong), wrong
+    for wrong in ("sk-one", "Basic sk-one", "Bearer # ours"):
         assert not found.open_to(wrong), wrong
     assert found.open_to("bearer sk-one"), "the scheme's case is of no account"
-    assert not found.open_to("Bearer sk-öne")
-    assert "sk-one" not in repr(vars(found))
 
 
-def test_a_key_file_that_others_can_read_is_warned_of(tmp_path):
+@pytest.mark.parametrize("text", ["", "# nothing\n", None], ids=["empty", "comment", "missing"])
+def test_a_key_file_that_cannot_be_is_refused(tmp_path, text):
     file = tmp_path / "keys"
-    file.write_text("sk-one\n")
-    file.chmod(0o644)
-    assert "chmod 600" in keys.load(file, {})[1][0]
-
-
-@pytest.mark.parametrize(
-    ("text", "said"),
-    [
-        ("", "no key"),
-        ("# nothing\n", "no key"),
-        ("\nsk-one # ours\n", "line 2: "),
-        ("schlüssel\n", "line 1: "),
-    ],
-)
-def test_a_key_file_that_cannot_be_is_refused(tmp_path, text, said):
-    file = tmp_path / "keys"
-    file.write_text(text, "utf-8")
-    with pytest.raises(ConfigError, match=said) as caught:
+    if text is not None:
+        file.write_text(text, "utf-8")
+    with pytest.raises(ConfigError, match=str(file)):
         keys.load(file, {})
-    assert "sk-one" not in str(caught.value) and "schl" not in str(caught.value)
-
-
-def test_a_key_of_the_environment_that_cannot_be_is_refused():
-    with pytest.raises(ConfigError, match=keys.VARIABLE):
-        keys.load(None, {keys.VARIABLE: "sk-one,schlüssel"})
-
-
-def test_a_key_file_that_is_missing_is_named(tmp_path):
-    with pytest.raises(ConfigError, match="none here"):
-        keys.load(tmp_path / "none here", {})
-
-
-def test_every_key_is_compared_whichever_fits(monkeypatch):
-    compared = []
-    real = keys.hmac.compare_digest
-    monkeypatch.setattr(keys.hmac, "compare_digest", lambda a, b: compared.append(a) or real(a, b))
-    found = keys.Keys(["a", "b", "c"])
-    for given in ("a", "b", "c", "d"):
-        compared.clear()
-        found.open_to(f"Bearer {given}")
-        assert len(compared) == 3
 
 
 def test_without_keys_everybody_may_come_in():
@@ -305,81 +256,6 @@ def test_one_for_others_does_unless_it_is_said(host):
         check_public(Service(host=host), 0, allowed=False)
     check_public(Service(host=host), 1, allowed=False)
     check_public(Service(host=host), 0, allowed=True)
-
-
-@pytest.mark.parametrize(
-    ("host", "ours"),
-    [
-        *(
-            (host, True)
-            for host in (
-                *(
-                    "localhost:80",
-                    "127.0.0.1",
-                    "10.0.0.7:8000",
-                    "[::1]:8000",
-                    "gpubox",
-                    "a.localhost:1",
-                    "LOCALHOST",
-                ),
-                *(
-                    "A.LocalHost",
-                    "[::FFFF:10.0.0.7]",
-                    "[fe80::1%eth0]:80",
-                    "gpubox:",
-                    "Our.Name:8000",
-                    "our.name",
-                ),
-                "",  # HTTP/1.0 without any; no browser sends that
-            )
-        ),
-        *(
-            (host, False)
-            for host in (
-                *(
-                    "evil.example:8000",
-                    "evil.example",
-                    "127.0.0.1.evil.example",
-                    "1.2.3.4x.org",
-                    "[::1].evil.com",
-                ),
-                *(
-                    "[::1]evil.com",
-                    "[::1]:80.evil.com",
-                    "[::1]@evil.com",
-                    "evil.com[::1]",
-                    "[evil.com]",
-                    "[::1",
-                    "::1",
-                ),
-                *(
-                    "localhost@evil.com",
-                    "localhost:80@evil.com",
-                    "localhost:evil.com",
-                    "localhost:80:80",
-                    "localhost.",
-                ),
-                *(
-                    "evil.com.",
-                    "127.0.0.1.",
-                    "1.2.3",
-                    "localhost evil.com",
-                    "localhost,evil.com",
-                    "localhost/evil",
-                ),
-                *(
-                    "localhost\n",
-                    "our.name.evil.com",
-                    "evil.our.name",
-                    "evillocalhost.com",
-                    "x.localhost.evil.com",
-                ),
-            )
-        ),
-    ],
-)
-def test_names_by_which_a_page_elsewhere_could_reach_us(host, ours):
-    assert _is_ours(host, "Our.Name") is ours
 
 
 @pytest.mark.parametrize(
@@ -730,63 +606,6 @@ def test_a_prompt_is_text(prompt):
     assert options_of(CompletionRequest(model="lookahead", prompt=prompt), SERVICE).asked == "Once"
 
 
-# -- bodies that do not come
-
-
-def sent(*messages, kind=b"application/json", service=SERVICE, every=0.0):
-    """What a client that sends so, and then waits, is told, and the endpoint's metrics."""
-    app = create_app(simulated_roles(Simulation(Model())), service)
-    left, told = list(messages), []
-
-    async def receive():
-        await asyncio.sleep(every if left else 60)
-        return left.pop(0)
-
-    async def send(message):
-        told.append(message)
-
-    headers = [(b"host", b"localhost"), *([(b"content-type", kind)] if kind else [])]
-    scope = {"type": "http", "method": "POST", "path": "/v1/chat/completions", "headers": headers}
-    asyncio.run(
-        app({**scope, "http_version": "1.1", "query_string": b"", "root_path": ""}, receive, send)
-    )
-    text = b"".join(
-        message.get("body", b"") for message in told if message["type"] == "http.response.body"
-    )
-    status = told[0]["status"] if told else 0
-    return status, text.decode(), app.state.metrics.exposed().decode()
-
-
-HALF = {"type": "http.request", "body": b'{"model": ', "more_body": True}
-
-
-def test_a_client_that_hangs_up_in_its_body_is_no_bad_request():
-    _, _, metrics = sent(HALF, {"type": "http.disconnect"})
-    assert "lr_sglang_disconnects_total 1.0" in metrics and 'status="499"' in metrics
-    assert "lr_sglang_rejected_total{" not in metrics
-
-
-def test_a_body_that_does_not_come_is_not_waited_for():
-    status, text, _ = sent(HALF, HALF, service=SERVICE.replace(body_timeout=0.05))
-    assert (
-        status == 408 and "did not come within 0.05 seconds" in json.loads(text)["error"]["message"]
-    )
-
-
-def test_a_body_that_comes_byte_by_byte_is_not_waited_for_either():
-    """There is always more of it, sooner than the limit."""
-    status, _, _ = sent(*[HALF] * 100_000, service=SERVICE.replace(body_timeout=0.2), every=0.02)
-    assert status == 408
-
-
-@pytest.mark.parametrize("kind", [b"text/plain", b""])
-def test_json_that_is_not_sent_as_such_is_told_so(kind):
-    status, text, _ = sent({"type": "http.request", "body": json.dumps(ASKED).encode()}, kind=kind)
-    assert (
-        status == 400 and "'Content-Type: application/json'" in json.loads(text)["error"]["message"]
-    )
-
-
 # -- errors
 
 
@@ -894,14 +713,6 @@ def test_who_waits_when_it_closes_is_told():
         assert admission.running == 0
 
     run(scene())
-
-
-def test_more_answers_at_a_time_than_there_may_be_files_are_refused_at_once(monkeypatch):
-    monkeypatch.setattr(connections, "files", lambda: 1500)
-    command = "serve --mode autoregressive --host 0..0 --allow-no-key --concurrency 1000"
-    result = CliRunner().invoke(cli, command.split())
-    assert result.exit_code == 2, result.output
-    assert "--concurrency 1000 takes up to 2000 open files, and 1500 are allowed" in result.output
 
 
 # -- the watch
