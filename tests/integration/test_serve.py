@@ -3,6 +3,7 @@ what goes wrong.
 """
 
 import asyncio
+import errno
 import gc
 import io
 import json
@@ -21,7 +22,7 @@ from click.testing import CliRunner
 
 from lr_sglang import plugin_files
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.cli import cli
+from lr_sglang.cli import cli, endpoint
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.endpoint import _tell, listening
 from lr_sglang.config import Lookahead
@@ -1048,6 +1049,20 @@ def test_what_is_always_the_same_is_made_once(path, quick):
 
 
 # -- the command
+
+
+def test_a_connection_is_closed_whose_client_takes_nothing(monkeypatch):
+    monkeypatch.setattr(endpoint, "DEAF_SECONDS", 1)
+    with listening("127.0.0.1", 0) as sock, socket.socket() as deaf:
+        sock.listen()
+        deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        deaf.connect(sock.getsockname())
+        accepted, _ = sock.accept()
+        with accepted, pytest.raises(OSError) as error:
+            accepted.settimeout(60)
+            while True:
+                accepted.sendall(bytes(2**16))
+        assert error.value.errno == errno.ETIMEDOUT
 
 
 def test_options_that_cannot_be(tmp_path):
