@@ -129,6 +129,9 @@ class Lookahead(ConfigModel):
     )
     max_step_tokens: int = setting(100, "tokens of one step", ge=1)
     half_sentence_guard: bool = setting(True, "never accept a step after one that was cut")
+    shared_draws: bool = setting(
+        True, "draft and target draw a step with the same random numbers (docs/theory.md)"
+    )
     verifier: str = setting(
         "judge",
         "who compares the versions of a step: NAME[:ARGUMENT] or FILE.py:CLASS",

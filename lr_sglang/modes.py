@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.config import Lookahead
 
 
 @dataclass(frozen=True)
@@ -19,8 +19,8 @@ class Mode:
         token_layer: whether the runtimes use their token layer; None: as the user chooses.
         adaptive: whether measurements decide how far it looks ahead, and if at all
             (docs/policies.md).
-        lossless: whether only identical steps are accepted, at temperature 0; the answer then has
-            the target's tokens.
+        lossless: whether only identical steps are accepted; the answer then has the target's own
+            tokens.
     """
 
     name: str
@@ -39,10 +39,6 @@ class Mode:
         if self.adaptive:
             return look.replace(policy="adaptive")
         return look.replace(verifier="exact") if self.lossless else look
-
-    def sampling(self, sampling: Sampling) -> Sampling:
-        """The sampling as this mode uses it: the lossless mode has temperature 0."""
-        return sampling.replace(temperature=0.0) if self.lossless else sampling
 
 
 _MODES = (

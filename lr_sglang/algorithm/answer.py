@@ -56,16 +56,16 @@ class Answer:
         self.s.text()  # a state that has failed raises here
         prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
         self.branches = Branches(self.trace, self._loop)
-        self.tree = StepTree(look.depth, look.width, budget, look.half_sentence_guard)
+        # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
+        guard = look.half_sentence_guard and not job.exact
+        self.tree = StepTree(look.depth, look.width, budget, guard)
         self.tree.root.state = self.s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.emitter = EventEmitter(job.on_event, self.branches.now)
         self._verification = Verification(job, self.branches, self.emitter, self.begin)
         self.ask_verifier = self._verification.ask_verifier
         self.trace.prompt_tokens = prompt_tokens
-        self.trace.seeded = job.sampling.temperature == 0 or all(
-            b.seeded for b in self.roles.values()
-        )
+        self._note_draws()
         job.listen(self._stop)
         self.policy.__enter__()
         return self
@@ -76,6 +76,29 @@ class Answer:
         finally:
             self.job.listen(None)
             self.policy.__exit__()
+
+    def _note_draws(self) -> None:
+        """Records whether the same seed gives the same answer, and what draft and target share."""
+        job, trace, target = self.job, self.trace, self.roles["target"]
+        greedy = job.sampling.temperature == 0
+        trace.seeded = greedy or all(backend.seeded for backend in self.roles.values())
+        if job.exact:
+            trace.lossless = "text" if greedy or target.seeded else "distribution"
+        draft = self.roles.get("draft")
+        if job.verifier is None or draft is None:
+            return
+        trace.own_draws = (
+            "temperature 0 draws nothing"
+            if greedy
+            else "shared_draws is off"
+            if not job.lookahead.shared_draws
+            else "a runtime honours no seed"
+            if not (draft.seeded and target.seeded)
+            else "draft and target have different vocabularies"
+            if draft.tokenizer.vocabulary != target.tokenizer.vocabulary
+            else ""
+        )
+        trace.shared_draws = not trace.own_draws
 
     def _stop(self) -> None:
         stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
@@ -124,14 +147,10 @@ class Answer:
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
         """Makes a branch, after ``node``, for the next generation of ``state``."""
         alternative = child.alternative if child else 0
-        branch = Branch(
-            role,
-            node.position,
-            alternative,
-            self.job.seed(role, node.position, node.lineage, alternative),
-        )
+        seed, place = self.job.draws(role, node, alternative)
+        branch = Branch(role, node.position, alternative, seed)
         branch.request = state.stream_executor.request = Request(
-            branch.seed, self.job.key, self.tree.ahead(node)
+            seed, self.job.key, self.tree.ahead(node), place
         )
         self.branches.begin(branch)
         return branch

@@ -13,6 +13,7 @@ from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
+from lr_sglang.steps.node import Node
 from lr_sglang.steps.trace import StepRecord, Trace
 
 
@@ -22,7 +23,8 @@ class AnswerRequest:
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
-        question, sample: identify the answer; seeds are derived from them.
+        question, sample: identify the answer among those with the same ``sampling.seed``; empty
+            and 0 where the seed is the answer's own.
         experience: statistics shared by all answers of a run.
         on_step: called with each step as it is kept, on the event loop, which waits for it.
         on_event: called with each event while the answer is made, on the event loop, which waits
@@ -68,9 +70,39 @@ class AnswerRequest:
         if self._stopped and wake is not None:
             wake()
 
-    def seed(self, *where: Any) -> int:
-        """The seed of one branch, derived from the run's seed, the question, the sample and
-        ``where``.
+    @property
+    def exact(self) -> bool:
+        """Whether the answer is the target's own draw: plain decoding, or lookahead that keeps a
+        drafted step only where the target has drawn the same tokens.
         """
-        key = repr((self.sampling.seed, self.question, self.sample, *where)).encode()
-        return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1
+        return self.verifier is None or getattr(self.verifier, "exact", False)
+
+    def draws(self, role: str, node: Node, alternative: int = 0) -> tuple[int, int]:
+        """The seed of a branch for the step after ``node``, and its place (``Request``).
+
+        With shared draws, the target's version of a step and the first drafted one use the same
+        random numbers (docs/theory.md). An exact answer has one seed, and the place of a step is the
+        number of the answer's tokens before it. Otherwise every step has a seed of its own: a
+        verdict on a step has seen numbers after the end of the drafted version, which the next step
+        must not use.
+        """
+        shared = role == "target" or (alternative == 0 and self.lookahead.shared_draws)
+        if not shared:
+            return self.seed(role, node.position, node.lineage, alternative), 0
+        if self.exact:
+            return self.seed(), node.tokens_used
+        return self.seed("step", node.position, node.lineage), 0
+
+    def seed(self, *where: Any) -> int:
+        """The seed of the answer, or of its part ``where``: derived from the run's seed, question
+        and sample, or ``sampling.seed`` itself for an answer that these do not identify.
+        """
+        if not where and not self.question and not self.sample:
+            return self.sampling.seed
+        return derived_seed(self.sampling.seed, self.question, self.sample, *where)
+
+
+def derived_seed(seed: int, question: str, sample: int, *where: Any) -> int:
+    """A seed of 31 bits for one sample of a question, or for its part ``where``."""
+    key = repr((seed, question, sample, *where)).encode()
+    return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

@@ -118,7 +118,7 @@ class Plan(Settings):
             "runtimes": {
                 role: self._described(role, mode) for role in roles if role in self.models
             },
-            "sampling": MODES[mode].sampling(self.sampling).to_dict(),
+            "sampling": self.sampling.to_dict(),
             "limits": self.limits.to_dict(),
             "lookahead": MODES[mode].lookahead(self.lookahead).to_dict()
             if MODES[mode].ahead

@@ -1,11 +1,15 @@
 """Seeded sampling: the same seed draws the same tokens, alone or in a batch.
 
 SGLang drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
-CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed,
-position, token id), where position is the token's place in its own sequence; the draw is the token
-with the largest probability / -log(uniform), which has exactly the filtered distribution (an
-exponential race). Nothing in it depends on the rest of the batch, on the cache, or on the order of
-near-equal probabilities.
+CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed, place,
+token id), and the draw is the token with the largest probability / -log(uniform), which has exactly
+the filtered distribution (an exponential race). Nothing in it depends on the rest of the batch, on
+the cache, or on the order of near-equal probabilities.
+
+The place counts from the first token of the answer, so that two models with prompts of different
+lengths draw one answer with the same numbers, and an answer that is written in several requests is
+the one that a single request writes. A request says how many tokens of its prompt belong to the
+answer already (`lr_sglang.sglang_api.draws`); one that says nothing begins its answer.
 """
 
 from collections.abc import Callable
@@ -14,29 +18,36 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
+from lr_sglang.sglang_api.draws import place_of
+
 # For requests that this field lists, SGLang 0.5.23's sampler also returns the filtered tokens;
 # 0.5.16 lacks the field.
 CAPTURED = "sampling_mask_batch_indices"
 Sampled: TypeAlias = Tensor | tuple[Tensor, Any]
 
 FEW = 64  # most probable tokens, which the filters try first: several times as fast as sorting all
-NO_SEED = torch.iinfo(torch.int64).min
+NO_SEED = torch.iinfo(torch.int64).min  # the key of a request without a seed
 _GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)
 _MIX_1 = 0xBF58476D1CE4E5B9 - (1 << 64)
 _MIX_2 = 0x94D049BB133111EB - (1 << 64)
 
 
 def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: object) -> None:
-    """After SamplingBatchInfo.from_schedule_batch: keep every request's seed.
+    """After SamplingBatchInfo.from_schedule_batch: sets every request's key (`keys`) as its seed.
 
     The tensor is there even when no request has a seed: merging two batches would lose the seeds of
     one if the other had none.
     """
     seeds = [request.sampling_params.sampling_seed for request in batch.reqs]
-    info.sampling_seed = torch.tensor(
-        [NO_SEED if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds],
-        dtype=torch.int64,
-    )
+    # SGLang gives its sampler the position of the last token that the model has read.
+    starts = [
+        len(request.origin_input_ids) - 1 - place_of(request.sampling_params.custom_params)
+        for request in batch.reqs
+    ]
+    numbers = [0 if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds]
+    found = keys(torch.tensor(numbers, dtype=torch.int64), torch.tensor(starts, dtype=torch.int64))
+    seeded = torch.tensor([seed is not None for seed in seeds], dtype=torch.bool)
+    info.sampling_seed = torch.where(seeded, found, NO_SEED)
 
 
 def sample_with_seeds(
@@ -84,7 +95,8 @@ def draw(
 ) -> Tensor:
     """Draw one token per row.
 
-    probs: [batch, vocabulary] float32, after temperature. seeds, positions: [batch] integers.
+    probs: [batch, vocabulary] float32, after temperature. seeds: [batch], the requests' `keys`.
+    positions: [batch] integers.
     top_ks, top_ps, min_ps: [batch], or None where no row filters; the filters are SGLang's own: the
     `top_k` largest; those whose predecessors sum to at most `top_p`; those of at least `min_p`
     times the largest. Returns [batch] int32 token ids.
@@ -133,11 +145,21 @@ def _largest(probs: Tensor, count: int) -> tuple[Tensor, Tensor]:
     return weights, candidates.gather(1, order)
 
 
+def keys(seeds: Tensor, starts: Tensor) -> Tensor:
+    """The keys of requests, [batch] int64: of the seed and the position of the answer's beginning.
+
+    `uniform` adds a position to a key, so that the same seed gives the same numbers at the same
+    distance from `starts`.
+    """
+    mixed = _mix(seeds.to(torch.int64) + _GOLDEN) - starts.to(torch.int64) * _GOLDEN
+    return torch.where(mixed == NO_SEED, NO_SEED + 1, mixed)
+
+
 def uniform(seeds: Tensor, positions: Tensor, token_ids: Tensor) -> Tensor:
-    """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from seed, position and
+    """Uniform float64 numbers in (0, 1), [batch, tokens], hashed from key, position and
     token id.
     """
-    key = _mix(_mix(seeds.to(torch.int64) + _GOLDEN) + positions.to(torch.int64) * _GOLDEN)
+    key = _mix(seeds + positions.to(torch.int64) * _GOLDEN)
     bits = _mix(key.view(-1, 1) + token_ids * _GOLDEN)
     return (
         _shift(bits, 12).to(torch.float64) + 0.5

@@ -22,6 +22,8 @@ class Request:
 
     Args:
         seed: for the runtime's sampler; None for a random one.
+        place: number of tokens at the end of the prompt that belong to the answer already: draws
+            are numbered from its first token.
         key: a router sends requests with the same key, which share a prefix, to one worker. ASCII;
             empty for none.
         order: the waiting request with the lowest order gets the next slot of the runtime.
@@ -35,8 +37,11 @@ class Request:
         result: the ``Generation``, or the ``LookaheadError`` that was raised.
     """
 
-    def __init__(self, seed: int | None = None, key: str = "", order: int = 0) -> None:
-        self.seed, self.key, self.order, self.patience = seed, key, order, 1.0
+    def __init__(
+        self, seed: int | None = None, key: str = "", order: int = 0, place: int = 0
+    ) -> None:
+        self.seed, self.place, self.key, self.order = seed, place, key, order
+        self.patience = 1.0
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.ended = self.connection_closed = False
         self.result: Any = None
@@ -75,7 +80,7 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        made = Request(self.seed, self.key, self.order)
+        made = Request(self.seed, self.key, self.order, self.place)
         made.patience = self.patience
         self._abort = lambda _: made.cancel()
         return made

@@ -24,6 +24,7 @@ from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, P
 from lr_sglang.frontend.choices import decide
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.values import SamplingParams
+from lr_sglang.sglang_api import draws
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
     ChatTemplate,
@@ -236,7 +237,7 @@ class RuntimeBackend(BaseBackend):
         """
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
         if request.seed is not None and self.seeded:
-            payload["sampling_params"] = {**params.sent, "sampling_seed": request.seed}
+            payload["sampling_params"] = draws.seeded(params.sent, request.seed, request.place)
         most = None
         if params.return_logprob:
             most = params.logprob_start_len

@@ -49,7 +49,8 @@ def make(
     return {
         **{"schema": SCHEMA, "question_id": question.id, "sample": job.sample, "mode": mode},
         **{"question": question.question, "gold": question.answer, "extra": question.extra},
-        **{"seed": job.sampling.seed, "seeded": trace.seeded},
+        **{"seed": job.sampling.seed, "seeded": trace.seeded, "shared_draws": trace.shared_draws},
+        **{"own_draws": trace.own_draws, "lossless": trace.lossless},
         **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
         **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
         **{

@@ -109,7 +109,7 @@ def options_of(
         seed=secrets.randbits(31) if request.seed is None else request.seed,
     )
     try:
-        sampling, look = mode.sampling(sampling), mode.lookahead(_lookahead(wish, service))
+        look = mode.lookahead(_lookahead(wish, service))
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
     most = request.most_tokens

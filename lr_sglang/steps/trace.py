@@ -53,6 +53,12 @@ class Trace:
         finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
         seconds: when the last step was kept.
         drained: when the last branch had ended on its runtime.
+        seeded: whether the same seed gives the same answer: every runtime honours seeds.
+        shared_draws: whether draft and target drew steps with the same random numbers; if they did
+            not, ``own_draws`` says why.
+        lossless: ``text`` where the answer is the one that plain decoding writes with this seed,
+            ``distribution`` where it is another draw of the target's distribution; empty where
+            steps of the draft were kept that the target did not write.
         failures: number of failures by role, of draft and judge; the answer went on without them.
         program: with ``--program``: the program's name and the figures of its generations
             (docs/programs.md).
@@ -66,6 +72,9 @@ class Trace:
     drained: float = 0.0
     cycles: int = 0
     seeded: bool = False
+    shared_draws: bool = False
+    own_draws: str = ""
+    lossless: str = ""
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)

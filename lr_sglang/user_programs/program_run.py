@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.algorithm.branches import DRAIN_SECONDS
 from lr_sglang.engine.prefix_reuse import PendingReuse
 from lr_sglang.engine.request import Request
@@ -188,7 +188,10 @@ class ProgramRun:
     ) -> Iterator[GenerationTrace]:
         """One generation by a runtime alone, without lookahead."""
         question, sample = self.samples.next(s)
-        branch = Branch(known.role, 0, seed=self.job.seed("program", known.role, question, sample))
+        # As ``AnswerRequest.seed`` of the same generation by lookahead, so that an exact verifier
+        # gives the text that the target writes here.
+        where = () if known.role == "target" else (known.role,)
+        branch = Branch(known.role, 0, seed=derived_seed(self.seed, question, sample, *where))
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False
         )

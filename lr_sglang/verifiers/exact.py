@@ -1,6 +1,4 @@
-"""Accepts identical token ids, with the end of sequence; answers at temperature 0 are then the
-target's own.
-"""
+"""Accepts identical token ids, with the end of sequence; answers are then the target's own draws."""
 
 from __future__ import annotations
 
@@ -13,6 +11,7 @@ class Exact:
     """Compares token ids; asks no runtime."""
 
     name = "exact"
+    exact = True  # see ``AnswerRequest.exact``
 
     @classmethod
     def make(cls, setup: Setup) -> Exact:

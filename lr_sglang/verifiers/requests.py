@@ -71,8 +71,8 @@ class RequestMaker:
         """The request of one answer.
 
         Args:
-            look, sampling: settings, which the mode may change.
-            question, sample: identify the answer, for its seeds.
+            look: settings, which the mode may change.
+            question, sample: identify the answer, as in ``AnswerRequest``.
             on_step, on_event: as in ``AnswerRequest``.
 
         Raises:
@@ -81,7 +81,7 @@ class RequestMaker:
         look = mode.lookahead(look)
         made = AnswerRequest(
             lookahead=look,
-            sampling=mode.sampling(sampling),
+            sampling=sampling,
             limits=limits,
             verifier=self.verifier(look.verifier) if mode.ahead else None,
             question=question,

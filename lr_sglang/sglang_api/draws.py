@@ -1,0 +1,33 @@
+"""What a request says about its draws, besides SGLang's `sampling_seed`.
+
+SGLang passes `custom_params` of a request on to the processes of the server unread. Ours has the
+request's place: how many tokens at the end of its prompt belong to the answer already. The plugin
+of a server (`lr_sglang.cpu.seeds`) counts draws from the first token of the answer. A server without
+the plugin ignores it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+PLACE = "lr_sglang_place"
+
+
+def seeded(params: Mapping[str, Any], seed: int, place: int) -> dict[str, Any]:
+    """Sampling parameters with a seed and a place, for ``/generate``.
+
+    Args:
+        params: of the request.
+        place: number of the prompt's last tokens that belong to the answer.
+    """
+    made = {**params, "sampling_seed": seed}
+    if place:
+        made["custom_params"] = {**(params.get("custom_params") or {}), PLACE: place}
+    return made
+
+
+def place_of(custom_params: Any) -> int:
+    """The place that a request's ``custom_params`` have; 0 where they say nothing valid."""
+    found = custom_params.get(PLACE) if isinstance(custom_params, dict) else None
+    return found if isinstance(found, int) and found > 0 else 0
