@@ -1,0 +1,119 @@
+"""With the exact verifier an answer is the target's own draw: with one seed, plain decoding and
+lookahead write the same tokens at every temperature, however the answer is cut into steps.
+"""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+
+import pytest
+
+from lr_sglang import tasks, verifiers
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Limits, Lookahead, Sampling, Schedule
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.steps.trace import Trace
+from tests.e2e.conftest import Pocket, full
+
+PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One way to draw, and to cut the answer."""
+
+    sampling: Sampling
+    schedule: Schedule = "async"
+    most: int = 100  # tokens of a step
+    width: int = 1
+    max_tokens: int = 300
+    shared_draws: bool = True
+
+    def look(self, verifier: str = "exact") -> Lookahead:
+        return Lookahead(
+            schedule=self.schedule,
+            depth=6 if self.width == 1 else 2,
+            width=self.width,
+            max_step_tokens=self.most,
+            verifier=verifier,
+            shared_draws=self.shared_draws,
+        )
+
+
+WARM, HOT = Sampling(temperature=0.6, seed=3), Sampling(temperature=1.0, seed=3)
+CASES = {
+    "whole steps": Case(WARM),
+    "hot, pieces of 8": Case(HOT, most=8),
+    "sync, whole steps": Case(WARM, "sync"),
+    "sync, pieces of 5": Case(WARM, "sync", most=5),
+    "filters, two alternatives": Case(HOT.replace(top_k=5, min_p=0.05), width=2),
+    "cut by the budget": Case(WARM, most=13, max_tokens=17),
+}
+if full:
+    CASES |= {f"budget of {most}": Case(WARM, most=13, max_tokens=most) for most in range(1, 41, 3)}
+    CASES |= {
+        f"{sampling.temperature}, {schedule}, {most}": Case(sampling, schedule, most)  # type: ignore[arg-type]
+        for sampling in (WARM, HOT)
+        for schedule in ("async", "sync")
+        for most in (5, 8, 13)
+    }
+
+
+def answers(
+    pocket: Pocket, case: Case, verifier: str | None, seed: int | None = None
+) -> list[Trace]:
+    """The answers to all problems at once; ``verifier`` None is plain decoding."""
+    sampling = case.sampling if seed is None else case.sampling.replace(seed=seed)
+
+    def answer(question: tasks.Question) -> Trace:
+        limits = Limits(max_tokens=case.max_tokens)
+        made = verifier and verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
+        job = AnswerRequest(case.look(verifier or "exact"), sampling, limits, made, question.id)
+        program = lookahead if verifier else autoregressive
+        asked = [{"role": "user", "content": question.question}]
+        program.run(asked, job, backend=pocket.roles["target"])
+        return job.record
+
+    with ThreadPoolExecutor(len(PROBLEMS)) as pool:
+        return list(pool.map(answer, PROBLEMS))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("name", CASES)
+def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name: str) -> None:
+    case = CASES[name]
+    plain, ahead = answers(pocket, case, None), answers(pocket, case, "exact")
+    assert [one.ids for one in ahead] == [one.ids for one in plain]
+    assert [one.text for one in ahead] == [one.text for one in plain]
+    assert [one.finish for one in ahead] == [one.finish for one in plain]
+    assert all(one.lossless == "text" for one in plain + ahead)
+    assert all(one.shared_draws and not one.own_draws for one in ahead)
+    if case.schedule == "sync":  # otherwise drafts may come too late on a busy machine
+        assert sum(one.accepted for one in ahead) > 0
+    if case.schedule == "sync" and case.most < 10:
+        used = sum(len(one.ids) for one in ahead)
+        drafted = sum(s.tokens for one in ahead for s in one.steps if s.source == "draft")
+        assert drafted >= used / 2, f"{drafted} of {used} tokens are accepted drafts"
+
+
+@pytest.mark.timeout(600)
+def test_another_seed_or_temperature_draws_other_answers(pocket: Pocket) -> None:
+    case = Case(HOT, most=8)
+    first, other = (answers(pocket, case, "exact", seed) for seed in (3, 4))
+    greedy = answers(pocket, Case(Sampling(temperature=0.0), most=8), "exact")
+    pairs = zip(first, other, greedy, strict=True)
+    differing = [one.ids != two.ids and one.ids != three.ids for one, two, three in pairs]
+    assert sum(differing) >= len(PROBLEMS) / 2
+
+
+@pytest.mark.timeout(600)
+def test_draft_and_target_agree_more_often_with_shared_draws(pocket: Pocket) -> None:
+    """Whole steps: the draft writes those of the target as often as their distributions allow."""
+    shared, own = (
+        answers(pocket, Case(WARM, "sync", shared_draws=on), "exact") for on in (True, False)
+    )
+    assert [one.ids for one in own] == [one.ids for one in shared], "the text is the target's own"
+    assert all(not one.shared_draws and one.own_draws for one in own)
+    assert sum(one.accepted for one in shared) > sum(one.accepted for one in own)
