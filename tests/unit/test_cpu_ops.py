@@ -9,6 +9,7 @@ from lr_sglang.cpu import operators, seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import Together, plan_decode
 from lr_sglang.cpu.extend import plan_extend
+from lr_sglang.sglang_api import draws
 from tests.attention import reference, registered, same_numbers  # noqa: F401
 
 ROWS = 3000
@@ -352,15 +353,74 @@ def test_a_uniform_number_is_never_0_nor_1(bits, monkeypatch):
     assert 0 < drawn < 1
 
 
-def request(seed):
-    return SimpleNamespace(sampling_params=SimpleNamespace(sampling_seed=seed))
+def request(seed, prompt=1, **custom):
+    params = SimpleNamespace(sampling_seed=seed, custom_params=custom or None)
+    return SimpleNamespace(sampling_params=params, origin_input_ids=[0] * prompt)
+
+
+def carried(*requests):
+    info = SimpleNamespace()
+    seeds.carry_seeds(info, object, SimpleNamespace(reqs=requests))
+    return info.sampling_seed
 
 
 def test_any_integer_is_a_seed_and_none_is_none():
-    info = SimpleNamespace()
-    numbers = [3, None, -1, 2**64 + 3, 0]
-    seeds.carry_seeds(info, object, SimpleNamespace(reqs=[request(number) for number in numbers]))
-    assert info.sampling_seed.tolist() == [3, seeds.NO_SEED, 2**63 - 1, 3, 0]
+    three, none, last, also_three, zero = carried(
+        *(request(number) for number in (3, None, -1, 2**63 + 3, 0))
+    ).tolist()
+    assert none == seeds.NO_SEED
+    assert three == also_three and len({three, none, last, zero}) == 4
+
+
+@pytest.mark.parametrize(
+    ("prompt", "custom"),
+    [(1, {}), (7, {}), (900, {}), (7, {draws.PLACE: 5}), (30, {draws.PLACE: 29, "other": "x"})],
+)
+def test_places_count_from_the_first_token_of_the_answer(prompt, custom):
+    """Prompts of other lengths and an answer in pieces draw with the numbers of one request."""
+    place = custom.get(draws.PLACE, 0)
+    ids = torch.arange(50).expand(4, -1)
+
+    def numbers(key, first):
+        return seeds.uniform(key.expand(4), first + torch.arange(4), ids)
+
+    # The sampler's position is that of the last token that was read.
+    made = numbers(carried(request(11, prompt, **custom)), prompt - 1)
+    assert torch.equal(made, numbers(carried(request(11)), place))
+    assert not torch.equal(made, numbers(carried(request(11)), place + 1))
+
+
+@pytest.mark.parametrize("wrong", [-1, "3", 2.5, None])
+def test_a_place_that_is_none_is_not_used(wrong):
+    assert torch.equal(carried(request(11, 5, **{draws.PLACE: wrong})), carried(request(11, 5)))
+
+
+def coupled(p, q):
+    """How often the same numbers draw the same token of two distributions (Gumbel coupling)."""
+    total = 0.0
+    for i in range(len(p)):
+        total += 1 / float(torch.maximum(p / p[i], q / q[i]).sum())
+    return total
+
+
+def test_two_models_with_the_same_numbers_agree_as_often_as_the_coupling_says():
+    """Each keeps its own distribution (chi-square), also with top-p, which sorts the tokens."""
+    n = 20_000
+    p = torch.tensor([0.02, 0.3, 0.08, 0.2, 0.15, 0.11, 0.09, 0.05])
+    q = torch.tensor([0.05, 0.22, 0.1, 0.3, 0.1, 0.08, 0.05, 0.1])
+    key = seeds.keys(torch.arange(n), torch.zeros(n, dtype=torch.int64))
+    place = torch.full((n,), 4)
+    for top_p in (None, 1.0):
+        filters = {} if top_p is None else {"top_ps": torch.full((n,), top_p)}
+        both = [seeds.draw(each.expand(n, -1), key, place, **filters).long() for each in (p, q)]
+        for tokens, of in zip(both, (p, q), strict=True):
+            counts = torch.bincount(tokens, minlength=8)
+            expected = of.double() * n
+            chi_square = ((counts - expected) ** 2 / expected).sum()
+            assert chi_square < 24.3  # p = 0.001 at 7 degrees of freedom
+        equal = float((both[0] == both[1]).double().mean())
+        assert abs(equal - coupled(p, q)) < 0.01  # three standard errors
+        assert equal > 1.5 * float((p * q).sum()), "independent draws agree far less often"
 
 
 def test_requests_without_a_seed_keep_the_plain_sampling():
