@@ -43,6 +43,7 @@ from lr_sglang.simulated.runtime import SimulatedRuntime
 from lr_sglang.simulated.simulation import Simulation
 from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.simulated.virtual import alone, numbers, questions
+from lr_sglang.steps.node import Node
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
@@ -109,8 +110,8 @@ class SameDrafts(AnswerRequest):
     same drafts.
     """
 
-    def seed(self, *where: Any) -> int:
-        return int(where[-1])
+    def draws(self, role: str, node: Node, alternative: int = 0) -> tuple[int, int]:
+        return alternative, 0
 
 
 class Told:

@@ -1,8 +1,10 @@
 """What lookahead reasoning keeps, refuses, counts and leaves alone, over scripted runtimes."""
 
+import itertools
 import signal
 import threading
 import time
+from collections import Counter
 
 import pytest
 
@@ -12,6 +14,7 @@ from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Exact, Judge, Random
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
@@ -264,14 +267,89 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
     )
 
 
+class Same:
+    """Accepts versions with the same text, as a judge may; the answer is not the target's own draw."""
+
+    name = "same"
+
+    def verify(self, inquiry):
+        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
+
+
+def drawn(schedule, width=1, verifier=None, **look):
+    """Each branch with the seed and the place that its runtime was asked to draw with."""
+    target, draft = ScriptedTransport(chapters(STEPS), slow(0.02)), ScriptedTransport(chapters(STEPS))
+    job = AnswerRequest(
+        Lookahead(schedule, width=width, depth=3, **look),
+        Sampling(seed=7),
+        verifier=verifier or Same(),
+        question="q",
+    )
+    solve(target, draft, job=job)
+    sent = {
+        role: [
+            (r["sampling_params"]["sampling_seed"], place_of(r["sampling_params"].get("custom_params")))
+            for r in transport.requests
+        ]
+        for role, transport in (("target", target), ("draft", draft))
+    }
+    assert {seed for seed, _ in sent["target"] + sent["draft"]} <= {b.seed for b in job.record.branches}
+    return job, sent
+
+
 @pytest.mark.parametrize("width", [1, 2])
-def test_no_two_branches_of_other_places_share_a_seed(schedule, width):
-    _, branches, target = seeds(schedule, width)
-    drawn = {b.seed for b in branches}
-    assert len(drawn) == len(
-        branches
-    )  # alternatives of the same position under different parents too
-    assert {r["sampling_params"]["sampling_seed"] for r in target.requests} <= drawn
+def test_a_step_is_drawn_with_the_same_numbers_by_the_target_and_by_one_draft(schedule, width):
+    """Alternatives have numbers of their own, also those of one position under other parents."""
+    job, sent = drawn(schedule, width)
+    assert job.record.shared_draws and not job.record.lossless
+    target, draft = (Counter(sent[role]) for role in ("target", "draft"))
+    assert set((target + draft).values()) <= {1, 2} and max(target.values()) == 1
+    assert max(draft.values()) == 1
+    assert {place for _, place in target + draft} == {0}, "a step has a seed of its own"
+    first = {(b.seed, 0) for b in job.record.of("draft") if b.alternative == 0}
+    others = {(b.seed, 0) for b in job.record.of("draft") if b.alternative}
+    assert first <= set(target) or schedule == "async"
+    assert not others & set(target) and bool(others) == (width > 1)
+
+
+def test_draws_of_their_own(schedule):
+    job, sent = drawn(schedule, shared_draws=False)
+    assert (job.record.shared_draws, job.record.own_draws) == (False, "shared_draws is off")
+    assert not set(sent["target"]) & set(sent["draft"])
+
+
+@pytest.mark.parametrize("width", [1, 2])
+def test_an_exact_answer_has_one_seed_and_the_place_of_a_step_is_its_first_token(schedule, width):
+    job, sent = drawn(schedule, width, Exact())
+    assert job.record.lossless == "text" and job.record.shared_draws
+    ends = list(itertools.accumulate((step.tokens for step in job.record.steps), initial=0))
+    own = job.seed()
+    assert {seed for seed, _ in sent["target"]} == {own}
+    assert set(ends[:-1]) <= {place for _, place in sent["target"]}
+    assert (own, 0) in sent["draft"]
+    alternatives = {b.seed for b in job.record.of("draft") if b.alternative}
+    assert own not in alternatives and bool(alternatives) == (width > 1)
+
+
+def test_an_answer_that_nothing_identifies_draws_with_the_given_seed_itself():
+    assert AnswerRequest(sampling=Sampling(seed=123)).seed() == 123
+    assert AnswerRequest(sampling=Sampling(seed=123), question="q").seed() != 123
+    assert AnswerRequest(sampling=Sampling(seed=123), sample=1).seed() != 123
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda roles: setattr(roles["draft"], "seeded", False), "a runtime honours no seed"),
+        (lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"), "different vocabularies"),
+    ],
+)
+def test_what_is_not_shared_says_why(change, why):
+    backend = deployment(target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS)))
+    change(backend.roles)
+    job = AnswerRequest(verifier=Same())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert not job.record.shared_draws and why in job.record.own_draws
 
 
 def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
@@ -290,7 +368,7 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     backend.seeded = False
     job = AnswerRequest(verifier=Exact())
     lookahead.run(QUESTION, job, backend=backend)
-    assert job.record.seeded is False
+    assert job.record.seeded is False and job.record.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
 
 
