@@ -81,10 +81,10 @@ class AnswerRequest:
         """The seed of a branch for the step after ``node``, and its place (``Request``).
 
         With shared draws, the target's version of a step and the first drafted one use the same
-        random numbers (docs/theory.md). An exact answer has one seed, and the place of a step is the
-        number of the answer's tokens before it. Otherwise every step has a seed of its own: a
-        verdict on a step has seen numbers after the end of the drafted version, which the next step
-        must not use.
+        random numbers (docs/theory.md). An exact answer has one seed, and the place of a step is
+        the number of the answer's tokens before it. Otherwise every step has a seed of its own: a
+        verdict on a step has seen numbers after the end of the drafted version, which the next
+        step must not use.
         """
         shared = role == "target" or (alternative == 0 and self.lookahead.shared_draws)
         if not shared:

@@ -2,8 +2,8 @@
 
 SGLang passes `custom_params` of a request on to the processes of the server unread. Ours has the
 request's place: how many tokens at the end of its prompt belong to the answer already. The plugin
-of a server (`lr_sglang.cpu.seeds`) counts draws from the first token of the answer. A server without
-the plugin ignores it.
+of a server (`lr_sglang.cpu.seeds`) counts draws from the first token of the answer. A server
+without the plugin ignores it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Accepts identical token ids, with the end of sequence; answers are then the target's own draws."""
+"""Accepts identical token ids, with the end of sequence: answers are the target's own draws."""
 
 from __future__ import annotations
 

@@ -361,7 +361,9 @@ def test_with_every_verifier_whatever_goes_wrong(verifier, case, late, faults):
         assert job.record.ids == case.ids
     for role in ("target", "draft"):
         drawn = [b.seed for b in job.record.of(role)]
-        assert len(set(drawn)) == len(drawn), "no two branches of an answer draw with the same seed"
+        assert job.exact or len(set(drawn)) == len(drawn), (
+            "no two branches of an answer draw with the same seed"
+        )
         assert at_once(job.record.of(role)) <= policy.in_flight(case.look, role)
 
 

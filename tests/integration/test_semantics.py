@@ -278,7 +278,10 @@ class Same:
 
 def drawn(schedule, width=1, verifier=None, **look):
     """Each branch with the seed and the place that its runtime was asked to draw with."""
-    target, draft = ScriptedTransport(chapters(STEPS), slow(0.02)), ScriptedTransport(chapters(STEPS))
+    target, draft = (
+        ScriptedTransport(chapters(STEPS), slow(0.02)),
+        ScriptedTransport(chapters(STEPS)),
+    )
     job = AnswerRequest(
         Lookahead(schedule, width=width, depth=3, **look),
         Sampling(seed=7),
@@ -288,12 +291,17 @@ def drawn(schedule, width=1, verifier=None, **look):
     solve(target, draft, job=job)
     sent = {
         role: [
-            (r["sampling_params"]["sampling_seed"], place_of(r["sampling_params"].get("custom_params")))
+            (
+                r["sampling_params"]["sampling_seed"],
+                place_of(r["sampling_params"].get("custom_params")),
+            )
             for r in transport.requests
         ]
         for role, transport in (("target", target), ("draft", draft))
     }
-    assert {seed for seed, _ in sent["target"] + sent["draft"]} <= {b.seed for b in job.record.branches}
+    assert {seed for seed, _ in sent["target"] + sent["draft"]} <= {
+        b.seed for b in job.record.branches
+    }
     return job, sent
 
 
@@ -341,11 +349,16 @@ def test_an_answer_that_nothing_identifies_draws_with_the_given_seed_itself():
     ("change", "why"),
     [
         (lambda roles: setattr(roles["draft"], "seeded", False), "a runtime honours no seed"),
-        (lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"), "different vocabularies"),
+        (
+            lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
+            "different vocabularies",
+        ),
     ],
 )
 def test_what_is_not_shared_says_why(change, why):
-    backend = deployment(target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS)))
+    backend = deployment(
+        target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
+    )
     change(backend.roles)
     job = AnswerRequest(verifier=Same())
     lookahead.run(QUESTION, job, backend=backend)
