@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.cli import options, runs
 from lr_sglang.tasks.task import EXPORTS
 
 if TYPE_CHECKING:
@@ -80,8 +80,7 @@ def report(
         from lr_sglang.grading import export as programs
 
         for run in _runs(folders):
-            records, _ = store.read_records(run / store.RECORDS)
-            for path in programs.export(export, records, run):
+            for path in programs.export(export, runs.read(run), run):
                 click.echo(str(path))
         return
     made = reports.make(collection.read(folders), margin / 100)

@@ -30,14 +30,18 @@ def regrade(folder: Path) -> str:
     """
     path = folder / RECORDS
     kind = _kind(folder)
-    with held(folder, "a run is at work in", "wait for it"), writing(path, ""):
-        records, cut = read_records(path)
+    with held(folder, "a run is at work in", "wait for it"):
+        try:
+            records, cut = read_records(path)
+        except OSError as error:
+            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
         changed = 0
         with Grader(kind, workers=min(len(os.sched_getaffinity(0)), 4)) as grader:
             for record, fields in zip(records, grader.verdicts(records), strict=True):
                 changed += record["correct"] is not fields["correct"]
                 record.update(fields)
-        replace_file(path, chain(map(line_of, records), [cut]))
+        with writing(path, ""):
+            replace_file(path, chain(map(line_of, records), [cut]))
     counts = Counter(_NAMES[record["correct"]] for record in records)
     said = ", ".join(f"{counts[name]} {name}" for name in _NAMES.values() if counts[name])
     verdicts = "verdict" if changed == 1 else "verdicts"

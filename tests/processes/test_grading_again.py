@@ -59,7 +59,7 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
     before = [
         record(0, correct=True),
         record(1, "\\boxed{5}", correct=True),
-        record(2, "\\boxed{2+2}"),
+        record(2, "\\boxed{4.0}"),
         record(3, gold=None),
     ]
     path = folder(tmp_path / "r", before, rest=b'{"schema":1,"cut o')
