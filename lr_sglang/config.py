@@ -194,7 +194,7 @@ class TokenLayer(ConfigModel):
     """
 
     algorithm: str = setting(
-        "none", "none, ngram, standalone, eagle, eagle3, nextn, dflash, dspark, or a package's"
+        "none", "none, ngram, standalone, eagle, eagle3, nextn, dflash or dspark"
     )
     tokens: int | None = setting(
         None, "drafted tokens per verification; by default steps, or 8 (paper section 4)", ge=1

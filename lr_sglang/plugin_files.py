@@ -12,7 +12,6 @@ import symtable
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -40,11 +39,6 @@ def named(text: str) -> Named | None:
     """Parses ``FILE.py:NAME[:ARGUMENT]``; None if ``text`` has another form."""
     found = _NAMED.fullmatch(text)
     return Named(**found.groupdict()) if found else None
-
-
-def outside(group: str) -> dict[str, EntryPoint]:
-    """The entry points of installed packages in a group, by name."""
-    return {point.name: point for point in entry_points(group=group)}
 
 
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:

@@ -2,8 +2,6 @@
 
 NAME[:KEY=VALUE,...]              a program of this package: a file of that name in ``programs/``
 FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
-NAME[:KEY=VALUE,...]              a program of an installed package, by the entry point group
-``lr_sglang.programs``
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
-GROUP = "lr_sglang.programs"
+PACKAGE = "lr_sglang.programs"
 _HINT = "docs/programs.md has an example"
 
 
@@ -30,7 +28,7 @@ class Chosen:
     """The parsed value of ``--program``.
 
     Attributes:
-        file: its path; empty for a program of the package or of an entry point.
+        file: its path; empty for a program of the package.
         options: keyword arguments of its function.
     """
 
@@ -51,9 +49,8 @@ def parse(text: str) -> Chosen:
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
-    known = [*names(), *plugin_files.outside(GROUP)]
-    if name not in known:
-        raise plugin_files.unknown("program", text, known, "FILE.py:FUNCTION")
+    if name not in names():
+        raise plugin_files.unknown("program", text, names(), "FILE.py:FUNCTION")
     return Chosen(name, options=_options(options))
 
 
@@ -62,7 +59,7 @@ def names() -> tuple[str, ...]:
     """The programs of this package: files in ``programs/`` that have a program of their
     own name.
     """
-    spec = importlib.util.find_spec(GROUP)
+    spec = importlib.util.find_spec(PACKAGE)
     folders = list(spec.submodule_search_locations or ()) if spec else []
     files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
     return tuple(path.stem for path in files if _answers(path))
@@ -87,9 +84,7 @@ def load(chosen: Chosen) -> Any:
     try:
         if chosen.file:
             return plugin_files.find(chosen.file, chosen.name)
-        if chosen.name in names():
-            return getattr(importlib.import_module(f"{GROUP}.{chosen.name}"), chosen.name)
-        return plugin_files.outside(GROUP)[chosen.name].load()
+        return getattr(importlib.import_module(f"{PACKAGE}.{chosen.name}"), chosen.name)
     except ConfigError:
         raise
     except (Exception, SystemExit) as error:

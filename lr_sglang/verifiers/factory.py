@@ -1,4 +1,4 @@
-"""Makes a verifier from its name: built in, from a user's file, or from an installed package."""
+"""Makes a verifier from its name: built in, or from a user's file."""
 
 from __future__ import annotations
 
@@ -51,14 +51,11 @@ def make(name: str, setup: Setup) -> Verifier:
 
 
 def _outside(chosen: verifier_registry.Chosen, setup: Setup) -> Verifier:
-    """A verifier from a file or a package, by its ``make(setup)`` if it has this method, else by
+    """A verifier from a file, by its ``make(setup)`` if it has this method, else by
     calling the class.
     """
     try:
-        if chosen.file:
-            found = plugin_files.find(chosen.file, chosen.name)
-        else:
-            found = plugin_files.outside(verifier_registry.GROUP)[chosen.name].load()
+        found = plugin_files.find(chosen.file, chosen.name)
         arguments = [chosen.argument] if chosen.argument else []
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:

@@ -3,8 +3,6 @@ import SGLang.
 
 name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
 cascade:A,B, ... FILE.py:CLASS[:argument]  a verifier from a file
-NAME[:argument]         a verifier of an installed package, by the entry point group
-``lr_sglang.verifiers``
 """
 
 from __future__ import annotations
@@ -18,7 +16,6 @@ from lr_sglang import plugin_files
 from lr_sglang.config import Role
 from lr_sglang.errors import ConfigError, SetupError
 
-GROUP = "lr_sglang.verifiers"
 # Name -> the roles that it asks; for a cascade, see ``asks``.
 ASKS: dict[str, tuple[Role, ...]] = {
     "judge": ("judge",),
@@ -39,9 +36,8 @@ class Chosen:
     """The parsed value of ``--verifier``.
 
     Attributes:
-        kind: one of ``NAMES``, or empty for a verifier that is not built in.
-        file, name: the file and class of such a verifier; without a file, ``name`` is an entry
-            point.
+        kind: one of ``NAMES``, or empty for a verifier from a file.
+        file, name: the file and class of such a verifier.
     """
 
     kind: str
@@ -85,10 +81,7 @@ def parse(text: str) -> Chosen:
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
         return Chosen("", found.argument or "", found.file, found.name)
-    known = [*NAMES, *plugin_files.outside(GROUP)]
-    if kind in known:
-        return Chosen("", argument, name=kind)
-    raise plugin_files.unknown("verifier", text, known, "FILE.py:CLASS")
+    raise plugin_files.unknown("verifier", text, NAMES, "FILE.py:CLASS")
 
 
 def _all(text: str) -> list[Chosen]:

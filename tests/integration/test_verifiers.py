@@ -8,7 +8,6 @@ import dataclasses
 import json
 import threading
 import time
-from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -470,14 +469,6 @@ def test_the_example_of_the_docs_works(tmp_path):
     assert record.text == "1 and 2.\n\nEnd 3"
     strict, _ = solve(named(f"{name}:sorted"), "1 and 2.\n\nEnd 3" + E, "2 or 1 .\n\nEnd 4" + E)
     assert strict.text == "2 or 1 .\n\nEnd 3"
-
-
-def test_a_package_offers_one_under_an_entry_point(monkeypatch):
-    mine = EntryPoint("mine", "lr_sglang.verifiers.exact:Exact", verifier_registry.GROUP)
-    monkeypatch.setattr(plugin_files, "entry_points", lambda group: (mine,))
-    made = verifiers.make("mine", verifiers.Setup({}, "paper"))
-    assert made.name == "exact" and isinstance(made.inner, Exact)
-    assert verifier_registry.asks("mine") == {"target", "judge"}
 
 
 @pytest.mark.parametrize(

@@ -2,18 +2,13 @@
 
 import json
 import re
-import tomllib
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import click
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang import plugin_files
 from lr_sglang.cli import cli, session
-from lr_sglang.config import Runtime, TokenLayer
-from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.serve.metrics import Metrics
 from tests.commands import Block, Command, blocks, commands, pages
 from tests.scripted_cli import Servers
@@ -128,22 +123,6 @@ def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkey
         "task": record["correct"] is False,
     }
     assert seen[what], record
-
-
-def test_the_token_layer_of_contributing_becomes_flags(tmp_path, monkeypatch):
-    (tmp_path / "my_layer.py").write_text(EXAMPLES["token layer"], "utf-8")
-    monkeypatch.syspath_prepend(tmp_path)
-    package = tomllib.loads(EXAMPLES["package"])
-    ((name, value),) = package["project"]["entry-points"][token_layer.GROUP].items()
-    assert package["tool"]["setuptools"]["py-modules"] == ["my_layer"]
-    monkeypatch.setattr(
-        plugin_files, "entry_points", lambda group: [EntryPoint(name, value, group)]
-    )
-    made = token_layer.flags(TokenLayer("suffix", tokens=5))
-    assert made == {"speculative-algorithm": "SUFFIX", "speculative-num-draft-tokens": 6}
-    token_layer.check(
-        Runtime(model="pocket:target", token_layer=TokenLayer("suffix")), "cpu", "target"
-    )
 
 
 # -- links

@@ -1,6 +1,5 @@
 """A file of the user's is read before it is run."""
 
-from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import pytest
@@ -130,12 +129,9 @@ def test_an_argument_may_look_like_the_whole(tmp_path):
     [
         (program_registry.parse, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
         (verifier_registry.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
-        (verifier_registry.parse, "theirz", "theirs", "FILE.py:CLASS"),
     ],
 )
-def test_a_name_that_nobody_has_is_answered_with_the_nearest(monkeypatch, parse, text, near, far):
-    theirs = [EntryPoint("theirs", "a:b", verifier_registry.GROUP)]
-    monkeypatch.setattr(plugin_files, "entry_points", lambda group: theirs)
+def test_a_name_that_nobody_has_is_answered_with_the_nearest(parse, text, near, far):
     with pytest.raises(ConfigError, match=f"is called {text!r}") as caught:
         parse(text)
     assert caught.value.hint == f"did you mean {near}?"

@@ -4,11 +4,9 @@ starts, slots.
 
 import itertools
 import json
-from types import SimpleNamespace
 
 import pytest
 
-from lr_sglang import plugin_files
 from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
@@ -17,7 +15,7 @@ from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.launching import flags, server_options, token_layer
 from lr_sglang.runtimes.launching.flags import Platform
-from lr_sglang.runtimes.launching.token_layer import BUILT_IN, Algorithm
+from lr_sglang.runtimes.launching.token_layer import ALGORITHMS
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.tree import Node, StepTree
 
@@ -25,7 +23,7 @@ CPU, GPU = Platform("cpu", {"enable-mixed-chunk": True}), Platform("cuda")
 
 
 def layer(algorithm, **more):
-    draft = {"draft_model": "owner/head"} if BUILT_IN[algorithm].draft == "needed" else {}
+    draft = {"draft_model": "owner/head"} if ALGORITHMS[algorithm].draft == "needed" else {}
     return TokenLayer(algorithm, **{**draft, **more})
 
 
@@ -40,7 +38,7 @@ def value(argv, flag):
 # -- flags
 
 
-@pytest.mark.parametrize("algorithm", BUILT_IN)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
 def test_every_algorithm_becomes_flags_that_the_installed_sglang_has(algorithm):
     found = token_layer.flags(layer(algorithm, tokens=5))
     assert found["speculative-algorithm"] in server_options.speculative_algorithms()
@@ -60,7 +58,7 @@ def test_every_algorithm_of_the_installed_sglang_is_there():
     # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO,
     # new in 0.5.23, drafts with a LoRA adapter of the target, for which there is no setting.
     assert server_options.speculative_algorithms() - {"FROZEN_KV_MTP", "UNO"} == {
-        known.name for known in BUILT_IN.values()
+        known.name for known in ALGORITHMS.values()
     }
 
 
@@ -120,69 +118,16 @@ def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
     assert caught.value.hint == "it has EAGLE"
 
 
-def test_another_package_adds_one(monkeypatch):
-    mine = Algorithm(
-        "MINE", lambda given: {"speculative-num-draft-tokens": given.tokens}, "none", built_in=False
-    )
-    point = SimpleNamespace(name="mine", load=lambda: mine)
-    monkeypatch.setattr(
-        plugin_files,
-        "entry_points",
-        lambda group: [point] if group == "lr_sglang.token_layers" else [],
-    )
-    argv = line(Runtime(model="a/b", token_layer=TokenLayer("mine", tokens=3)))
-    assert value(argv, "speculative-algorithm") == "MINE"
-    assert value(argv, "speculative-num-draft-tokens") == "3"
+def test_an_unknown_one_is_named_with_those_that_there_are():
+    with pytest.raises(ConfigError, match="no token layer is called 'nagram'") as caught:
+        token_layer.find(TokenLayer("nagram"), "target")
+    assert {*ALGORITHMS} < set(caught.value.hint.removeprefix("one of ").split(", "))
 
 
-BROKEN = {
-    "raises": ("a_package:LAYER", ZeroDivisionError("their bug"), "their bug"),
-    "exits": ("a_package:EXITS", SystemExit(3), "SystemExit"),
-    "gone": ("a_package:NONE", AttributeError("no NONE"), "no NONE"),
-    "other": ("a_package:other", lambda layer: {}, "expected an Algorithm, not function"),
-}
-
-
-@pytest.fixture
-def broken(monkeypatch):
-    """Packages from outside whose token layers cannot be had."""
-
-    def point(name, text, found):
-        def load():
-            if isinstance(found, BaseException):
-                raise found
-            return found
-
-        return SimpleNamespace(name=name, value=text, load=load)
-
-    points = [point(name, text, found) for name, (text, found, _) in BROKEN.items()]
-    mine = Algorithm("MINE", lambda given: {}, "none", built_in=False)
-    points.append(point("mine", "b_package:MINE", mine))
-    monkeypatch.setattr(plugin_files, "entry_points", lambda group: points)
-
-
-def test_a_broken_package_is_in_nobodys_way(broken):
-    assert token_layer.find(TokenLayer("ngram"), "target") is BUILT_IN["ngram"]
-    assert token_layer.find(TokenLayer("mine"), "target").name == "MINE"
+def test_what_runs_on_gpus_only_is_refused_on_a_cpu():
     with pytest.raises(ConfigError, match="runs it on GPUs only") as caught:
         token_layer.check(Runtime(model="a/b", token_layer=layer("dflash")), "cpu", "target")
     assert "ngram" in caught.value.hint
-    with pytest.raises(ConfigError, match="no token layer is called 'nagram'") as caught:
-        token_layer.find(TokenLayer("nagram"), "target")
-    assert {*BUILT_IN, *BROKEN, "mine"} < set(caught.value.hint.removeprefix("one of ").split(", "))
-    assert token_layer.GROUP in caught.value.hint
-    with pytest.raises(ConfigError, match="says that it needs a GPU") as caught:
-        token_layer.check(Runtime(model="a/b", token_layer=TokenLayer("mine")), "cpu", "target")
-    assert "on_cpu=True" in caught.value.hint
-
-
-@pytest.mark.parametrize("name", BROKEN)
-def test_a_broken_package_is_named_to_who_asks_for_it(broken, name):
-    text, _, said = BROKEN[name]
-    with pytest.raises(ConfigError, match=said) as caught:
-        token_layer.find(TokenLayer(name), "target")
-    assert caught.value.message.startswith(f"target: token layer {name}, entry point {text}: ")
-    assert token_layer.GROUP in caught.value.hint
 
 
 # -- what cannot be

@@ -1,8 +1,6 @@
 """The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
 
-One table says how each algorithm takes them. Another package adds a row through an entry point of
-group ``lr_sglang.token_layers``, whose value is an ``Algorithm``; it is imported when its name is
-used.
+One table says how each algorithm takes them.
 """
 
 from __future__ import annotations
@@ -11,14 +9,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
-from lr_sglang import plugin_files
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import server_options
 from lr_sglang.runtimes.placement import models, shapes
 
 Flags = dict[str, Any]
-GROUP = "lr_sglang.token_layers"
 TOKENS = 8  # paper section 4
 TREE_STEPS = 5  # SGLang's own choice for a tree
 ADAPTIVE = (
@@ -39,7 +35,6 @@ class Algorithm:
             may be in the target's checkpoint).
         takes: the settings that mean something to it, beside ``tokens``.
         on_cpu: whether it runs without a GPU.
-        built_in: whether it is SGLang's own, and so must be in the installed version.
     """
 
     name: str
@@ -47,7 +42,6 @@ class Algorithm:
     draft: Literal["none", "needed", "bundled"] = "needed"
     takes: frozenset[str] = frozenset()
     on_cpu: bool = False
-    built_in: bool = True
 
 
 def _ngram(layer: TokenLayer) -> Flags:
@@ -73,7 +67,7 @@ def _model(layer: TokenLayer) -> Flags:
 
 
 _TREE = frozenset({"steps", "topk", "accept_length"})
-BUILT_IN: Mapping[str, Algorithm] = {
+ALGORITHMS: Mapping[str, Algorithm] = {
     "ngram": Algorithm(
         "NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True
     ),
@@ -95,31 +89,19 @@ def find(layer: TokenLayer, where: str) -> Algorithm:
     """The algorithm that a token layer names.
 
     Raises:
-        ConfigError: there is none, it cannot be loaded, or the installed SGLang does not have it.
+        ConfigError: there is none, or the installed SGLang does not have it.
     """
-    found = BUILT_IN.get(layer.algorithm) or _of_package(layer.algorithm, where)
-    if found.built_in and found.name not in server_options.speculative_algorithms():
+    found = ALGORITHMS.get(layer.algorithm)
+    if found is None:
+        raise ConfigError(
+            f"{where}: no token layer is called {layer.algorithm!r}",
+            hint=f"one of {', '.join(['none', *ALGORITHMS])}",
+        )
+    if found.name not in server_options.speculative_algorithms():
         names = ", ".join(sorted(server_options.speculative_algorithms()))
         raise ConfigError(
             f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}"
         )
-    return found
-
-
-def _of_package(name: str, where: str) -> Algorithm:
-    points = plugin_files.outside(GROUP)
-    if name not in points:
-        names = ", ".join(["none", *BUILT_IN, *points])
-        hint = f"one of {names}, or your own by an entry point of group {GROUP} (CONTRIBUTING.md)"
-        raise ConfigError(f"{where}: no token layer is called {name!r}", hint=hint)
-    try:
-        found = points[name].load()
-        if not isinstance(found, Algorithm):
-            raise TypeError(f"expected an Algorithm, not {type(found).__name__}")
-    except (Exception, SystemExit) as error:  # code of another package: it may raise anything
-        hint = f"an entry point of group {GROUP} names an Algorithm of {__name__}"
-        what = f"token layer {name}, entry point {points[name].value}"
-        raise ConfigError(f"{where}: {what}: {error!r}", hint=hint) from error
     return found
 
 
@@ -139,11 +121,9 @@ def check(runtime: Runtime, device: str, where: str) -> None:
         raise ConfigError(f"{where}: token layer {layer.algorithm}: {why}", hint=hint)
 
     if device == "cpu" and not known.on_cpu:
-        if layer.algorithm not in BUILT_IN:
-            refuse("its Algorithm says that it needs a GPU", "on_cpu=True says that it does not")
         refuse(
             "SGLang runs it on GPUs only",
-            f"on a CPU: {', '.join(n for n, it in BUILT_IN.items() if it.on_cpu)}",
+            f"on a CPU: {', '.join(n for n, it in ALGORITHMS.items() if it.on_cpu)}",
         )
     if known.draft == "needed" and not layer.draft_model:
         refuse("it drafts with a model", "give 'draft_model' (--sd-draft-model)")
