@@ -19,7 +19,7 @@ from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RUN, new_folder, newest_folder
 from lr_sglang.results.summary import grading_failed
-from lr_sglang.tasks import Found, Question
+from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.task import SUFFIX
 
 RUNS = Path("runs")
@@ -33,11 +33,11 @@ class Source:
     name: str
     questions: list[Question]
     suffix: str  # appended to each question
-    task: Found | None = None
+    task: Task | None = None
 
     def grader(self) -> Grader:
         """The grader of the answers; a file of questions is graded as mathematics."""
-        return Grader(self.task.task.grader if self.task else "math")
+        return Grader(self.task.grader if self.task else "math")
 
 
 def of_command(given: Given, question: str | None = None) -> Source:
@@ -70,7 +70,7 @@ def of_command(given: Given, question: str | None = None) -> Source:
 def of_task(name: str, given: Given, file: Path | None = None) -> Source:
     """A task, whose questions may be in a file."""
     found = tasks.get(name)
-    return _chosen(name, name, given, found.task.suffix, found, file)
+    return _chosen(name, name, given, found.suffix, found, file)
 
 
 def of_file(given: Given) -> Source:
@@ -83,7 +83,7 @@ def _chosen(
     of: str | Path,
     given: Given,
     suffix: str,
-    task: Found | None = None,
+    task: Task | None = None,
     file: Path | None = None,
 ) -> Source:
     span = tasks.parse_range(given["range"]) if given["range"] else None
@@ -111,7 +111,7 @@ def folder_for(name: str, given: Given) -> Path:
 
 def lacks(asked: Source) -> str:
     """What to say where no answer will be graded; empty if answers will be."""
-    task = asked.task.task if asked.task else None
+    task = asked.task
     if task is None or task.grader != "none":
         return ""
     other = f"; lr-sglang report DIR --export {task.export} writes them for {task.export}"

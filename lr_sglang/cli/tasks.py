@@ -10,7 +10,7 @@ import click
 from lr_sglang.cli import options
 
 if TYPE_CHECKING:
-    from lr_sglang.tasks import Found
+    from lr_sglang.tasks import Task
 
 WIDTH = 14
 
@@ -42,7 +42,7 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
     click.echo(json_format.dumps(table, indent=1, ensure_ascii=False) if json else text)
 
 
-def about(found: Found, check: bool = False) -> dict[str, Any]:
+def about(task: Task, check: bool = False) -> dict[str, Any]:
     """The description of a task.
 
     Args:
@@ -50,14 +50,13 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
     """
     from lr_sglang.errors import LookaheadError
 
-    task = found.task
     offline = task.hub is None
     questions = example = None
     problem = task.hub.missing() if task.hub else ""
     hint = ""
     if check or offline:
         try:
-            read = found.questions()
+            read = task.questions()
             questions, example = len(read), read[0].question
         except LookaheadError as error:
             problem, hint = error.message, error.hint
@@ -67,7 +66,7 @@ def about(found: Found, check: bool = False) -> dict[str, Any]:
         "suffix": task.suffix,
         "grader": getattr(task.grader, "__name__", task.grader),
         "export": task.export,
-        "choice": "all" if found.everything else task.choice,
+        "choice": task.choice,
         "source": task.hub.place if task.hub else "",
         "offline": offline,
         "questions": questions,

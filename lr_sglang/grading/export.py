@@ -22,8 +22,9 @@ def export(form: str, records: Iterable[Record], folder: Path) -> list[Path]:
     An answer without a program has an empty one, because these tools want all questions.
 
     Args:
-        form: one of ``tasks.task.EXPORTS``: evalplus has a line for each sample, ``{"task_id", "solution"}``;
-            livecodebench a list with ``{"question_id", "code_list"}`` for each question.
+        form: one of ``tasks.task.EXPORTS``: evalplus has a line for each sample,
+            ``{"task_id", "solution"}``; livecodebench a list with ``{"question_id", "code_list"}``
+            for each question.
         folder: where the files go.
 
     Raises:

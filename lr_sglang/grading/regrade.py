@@ -59,7 +59,7 @@ def _kind(folder: Path) -> str | Function:
         why = f"{folder}: there is no run in it ({RUN} is missing or damaged)"
         raise RecordError(why) from error
     if found := tasks.find(name):
-        return found.task.grader
+        return found.grader
     try:
         with (folder / RECORDS).open(encoding="utf-8") as file:
             before = str(json.loads(file.readline())["grade"]["grader"])

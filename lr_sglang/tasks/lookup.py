@@ -5,31 +5,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import replace
 from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
 from lr_sglang.tasks.catalogue import CATALOGUE
-from lr_sglang.tasks.question import Question
 from lr_sglang.tasks.task import Task
-
-
-@dataclass(frozen=True)
-class Found:
-    """A task as the user asked for it.
-
-    Attributes:
-        everything: all of its questions, rather than the task's choice.
-    """
-
-    task: Task
-    everything: bool = False
-
-    def questions(self, file: Path | None = None) -> list[Question]:
-        """As ``Task.questions``."""
-        return self.task.questions(file, everything=self.everything)
 
 
 def names() -> list[str]:
@@ -37,7 +19,7 @@ def names() -> list[str]:
     return sorted(CATALOGUE)
 
 
-def find(spec: str) -> Found | None:
+def find(spec: str) -> Task | None:
     """The task of that name; None if there is none.
 
     Raises:
@@ -47,12 +29,12 @@ def find(spec: str) -> Found | None:
         path = plugin_files.expanded(found.file)
         if not path.is_file():
             return None
-        return Found(_made(lambda: plugin_files.find(path, found.name), spec))
-    name = spec.removesuffix(":all")
-    return Found(CATALOGUE[name], everything=name != spec) if name in CATALOGUE else None
+        return _made(lambda: plugin_files.find(path, found.name), spec)
+    task = CATALOGUE.get(spec.removesuffix(":all"))
+    return replace(task, pick=None, choice="all") if task and spec.endswith(":all") else task
 
 
-def get(spec: str) -> Found:
+def get(spec: str) -> Task:
     """The task of that name.
 
     Raises:

@@ -61,12 +61,11 @@ class Task:
         if (self.hub is None) == (self.load is None):
             raise ConfigError(f"task {self.name}: give either load or hub")
 
-    def questions(self, file: Path | None = None, *, everything: bool = False) -> list[Question]:
+    def questions(self, file: Path | None = None) -> list[Question]:
         """Its questions.
 
         Args:
             file: JSONL with the questions, in the form of the hub's data set or in our own.
-            everything: all questions, rather than the task's choice.
 
         Raises:
             TaskUnavailable: they cannot be read here.
@@ -78,7 +77,7 @@ class Task:
             found = self.hub.read(self.name)
         else:
             found = unique(self._loaded(), f"task {self.name}")
-        return found if self.pick is None or everything else self.pick(found)
+        return self.pick(found) if self.pick else found
 
     def _loaded(self) -> Iterator[tuple[Question, str]]:
         where = f"task {self.name}"

@@ -167,7 +167,7 @@ def test_what_is_not_known_is_not_wrong():
 
 
 def test_the_pocket_models_get_the_bare_question():
-    assert tasks.get("pocket").task.suffix == ""
+    assert tasks.get("pocket").suffix == ""
     assert "boxed" in SUFFIX
     assert messages("q", "s") == [{"role": "user", "content": "q\ns"}]
     assert messages("q") == [{"role": "user", "content": "q"}]

@@ -52,18 +52,18 @@ def gsm8k_rows(count=catalogue.GSM8K_TEST):
 def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
     assert PAPER | {"pocket"} == set(tasks.names())
     for name in PAPER:
-        task = tasks.get(name).task
+        task = tasks.get(name)
         assert task.about and task.choice
         assert len(task.hub.revision) == 40
 
 
 def test_the_prompts_have_single_braces():
     for name in PAPER:
-        suffix = tasks.get(name).task.suffix
+        suffix = tasks.get(name).suffix
         assert "{{" not in suffix
-        assert ("\\boxed{}" in suffix) == (tasks.get(name).task.grader in ("math", "choice"))
-    assert tasks.get("gsm8k:all").task.suffix == SUFFIX
-    assert tasks.get("pocket").task.suffix == ""
+        assert ("\\boxed{}" in suffix) == (tasks.get(name).grader in ("math", "choice"))
+    assert tasks.get("gsm8k:all").suffix == SUFFIX
+    assert tasks.get("pocket").suffix == ""
 
 
 def test_gsm8k_is_always_the_same_hundred(hub):
@@ -245,7 +245,7 @@ def test_a_task_from_a_file(tmp_path):
     path.write_text(THIRD)
     for name in ("TASK", "make"):
         found = tasks.get(f"{path}:{name}")
-        assert [q.answer for q in found.questions()] == ["x", "y"] and found.task.grader(
+        assert [q.answer for q in found.questions()] == ["x", "y"] and found.grader(
             "x", found.questions()[0]
         )
     assert len(tasks.load(f"{path}:questions")) == 1
