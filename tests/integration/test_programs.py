@@ -994,6 +994,6 @@ def test_one_file_has_a_program_a_verifier_and_a_task(tmp_path):
     with Runner(simulated(), settings) as runner:
         (record,) = list(runner.run(plan(questions, ("lookahead",))))
     assert record["text"].endswith("?") and record["accepted"] == 0
-    assert record["program"]["name"] == f"{package}:shout"
+    assert record["program"]["name"] == f"{package}:shout:mark=?"
     verdicts = [v for step in record["steps"] for v in step["verdicts"] if v]
     assert {v["by"] for v in verdicts} <= {"never", "late", "ending"}
