@@ -91,10 +91,7 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
 # Compilation at the first start: servers with the token layer use all kernels that those without use. Its time is a
 # guess.
-IFS=, read -r target draft judge <<<"$shapes"
-item prime 200 "$command" launch --target "dummy:$target" --draft "dummy:$draft" --judge "dummy:$judge" \
-    --mode lookahead+sd --token-layer ngram "${flags[@]}" --prime --json
-[ -z "$ran" ] || grep '^{' "$folder/prime.txt" >"$folder/prime.json" || rm "$folder/prime.json"
+bench prime 200 1 16 --modes lookahead+sd --token-layer ngram --alpha "${ALPHA:-0.63}"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"

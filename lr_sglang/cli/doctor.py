@@ -50,7 +50,7 @@ _HIDDEN = "(set, not shown)"
 
 def examine() -> checks.Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*checks.system(), *checks.sglang(), *checks.packages(), checks.port()]
+    both = [*checks.system(), checks.sglang(), *checks.packages(), checks.port()]
     for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
     seen = gpus.visible()
     for_gpu = list(checks.graphics(seen))

@@ -1,4 +1,4 @@
-"""``lr-sglang serve`` at work: starts runtimes (or attaches), keeps them up, serves the endpoint,
+"""``lr-sglang serve`` at work: starts runtimes (or attaches), watches them, serves the endpoint,
 and stops both.
 """
 
@@ -21,10 +21,9 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, settle
-from lr_sglang.errors import ConfigError, LaunchError, LookaheadError
+from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, launched
-from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
 from lr_sglang.serve import keys, settings
 from lr_sglang.serve.logs import log, set_up
 from lr_sglang.serve.settings import Service
@@ -79,7 +78,7 @@ def serve(given: Given, display: Display) -> None:
             server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
             # else old connections would prevent listen()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with _kept_up(live.fleet, given["restarts"], timeout, server):
+            with _watched(live.fleet, server):
                 server.run(sockets=[sock])
             display.note("stopped")
 
@@ -191,36 +190,35 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
 
 
 @contextmanager
-def _kept_up(
-    fleet: Fleet | None, restarts: int, timeout: float, server: EndpointServer
-) -> Iterator[None]:
-    """Servers that we started are started again when they end."""
+def _watched(fleet: Fleet | None, server: EndpointServer) -> Iterator[None]:
+    """Logs the end of a server that we started; without its target the endpoint ends.
+
+    Raises:
+        LaunchError: the target's server has ended.
+    """
     if fleet is None or not fleet.servers:
         yield
         return
-    keeper, failed = (
-        Keeper(fleet, _changed, Patience(restarts=restarts), timeout),
-        list[LookaheadError](),
-    )
+    ending, failed = threading.Event(), list[LaunchError]()
 
     def watch() -> None:
         try:
-            keeper.watch()
-        except LookaheadError as error:
+            fleet.watch(ending, _ended)
+        except LaunchError as error:
             failed.append(error)
             server.end()
 
-    thread = threading.Thread(target=watch, name="lr-keeper", daemon=True)
+    thread = threading.Thread(target=watch, name="lr-watch", daemon=True)
     thread.start()
     try:
         yield
     finally:
-        keeper.ending.set()
+        ending.set()
         thread.join()
     if failed:
         raise failed[0]
 
 
-def _changed(event: Event) -> None:
-    about = {"role": event.role, "message": event.message, "again": event.delay, "hint": event.hint}
-    log(f"server {event.what}", logging.WARNING, **about)
+def _ended(error: LaunchError) -> None:
+    about = {"role": error.role, "message": error.message, "hint": error.hint}
+    log("server ended", logging.WARNING, **about)

@@ -1,12 +1,12 @@
-"""``lr-sglang launch``: a deployment, brought up and kept up until a signal ends it."""
+"""``lr-sglang launch``: a deployment, up until a signal ends it."""
 
 from __future__ import annotations
 
 import json
 import shlex
+import threading
 import time
-from contextlib import ExitStack
-from dataclasses import asdict
+from contextlib import ExitStack, suppress
 from typing import Any
 
 import click
@@ -17,11 +17,10 @@ from lr_sglang.cli import options, session
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import Deployment
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
 from lr_sglang.runtimes import launch as start
-from lr_sglang.runtimes.launching import compilers, fleet, probe
-from lr_sglang.runtimes.launching.keeper import Event, Keeper, Patience
+from lr_sglang.runtimes.launching import fleet
 
 STAMP = "%Y-%m-%dT%H:%M:%S%z"
 
@@ -30,12 +29,6 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @click.argument("deployment", required=False)
 @click.option("--list", is_flag=True, help="Say which deployments are built in, and which are up.")
 @click.option("--print", is_flag=True, help="Print the servers' exact commands, and start nothing.")
-@click.option(
-    "--prime",
-    is_flag=True,
-    help="Start, answer a greedy and a sampled request, say which compile caches were filled, "
-    "and stop.",
-)
 @options.modes(
     "What it shall serve, again for more: sd and lookahead+sd need the token layer, the others "
     "none of it.  "
@@ -54,7 +47,7 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
 @options.flag
-@options.keeping
+@options.logs
 @options.roles
 @options.token_layer
 @options.method
@@ -62,12 +55,12 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @options.as_json
 @options.quiet
 def launch(**given: Any) -> None:
-    """Brings a DEPLOYMENT up and keeps it up: a built-in name (--list) or a TOML file.  [default:
+    """Brings a DEPLOYMENT up: a built-in name (--list) or a TOML file.  [default:
     pocket]
 
-    Roles whose file names no GPUs are placed on those that there are. A server that ends is started
-    again on its port, with longer and longer pauses. Ctrl-C or SIGTERM stops all of them; the exit
-    status is then 0 if they were up, and 1 if the target could not be kept up.
+    Roles whose file names no GPUs are placed on those that there are. Ctrl-C or SIGTERM stops all
+    servers, with exit status 0 if they were up. A draft or judge that ends is reported; with the
+    target everything ends, with exit status 1.
 
     \b
     Examples:
@@ -75,7 +68,6 @@ def launch(**given: Any) -> None:
       lr-sglang launch qwen3-4gpu
       lr-sglang launch qwen3-2gpu --with-token-layer --concurrency 4 --name fast
       lr-sglang launch deepseek-1gpu --print
-      lr-sglang launch pocket --prime
       lr-sglang launch --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --judge target
       lr-sglang run --attach qwen3-4gpu "How many primes are below 60?"
     """
@@ -95,27 +87,13 @@ def launch(**given: Any) -> None:
         return
     with ExitStack() as stack:
         stack.enter_context(launched.claimed(deployment.name))
-        before = compilers.cache_contents(compilers.cache_folders()) if given["prime"] else {}
         progress = stack.enter_context(display.starting())
         running = stack.enter_context(
             start(deployment, given["logs"], progress, given["launch_timeout"])
         )
         progress.finish()
         session.tell_shortages(session.of_servers(plan, plan.modes, running), display)
-        if not given["prime"]:
-            _keep(running, plan, given, display)
-            return
-        for (
-            role,
-            server,
-        ) in running.servers.items():  # compiles what a later start would compile on first use
-            probe.warm(
-                server.url,
-                timeout=given["launch_timeout"],
-                role=role,
-                sampled=plan.sampling.drawn(),
-            )
-    _show_caches(deployment.name, before, display)
+        _watch(running, plan, given, display)
 
 
 def placed(plan: Plan, given: Given) -> Deployment:
@@ -188,34 +166,24 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
             click.echo(f"# {role} runs already at {runtime.url}")
 
 
-def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
-    """Keeps servers up until a signal ends this, and keeps their description in a file for runs
-    that attach.
+def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
+    """Returns when a signal ends it. Until then the servers' description is in a file for runs that
+    attach.
     """
-    layered, sampling, started = (
-        plan.layered(plan.modes[0]),
-        plan.deployment.sampling.given(),
-        time.strftime(STAMP),
+    layered, sampling = plan.layered(plan.modes[0]), plan.deployment.sampling.given()
+    up = launched.describe(
+        running, list(plan.modes), layered, sampling, started=time.strftime(STAMP)
     )
 
-    def remember() -> launched.Launched:
-        up = launched.describe(running, list(plan.modes), layered, sampling, started)
-        launched.write(up)
-        return up
-
-    def tell(event: Event) -> None:
+    def tell(error: LaunchError) -> None:
         # it may be read hours later
-        said = f"{time.strftime('%H:%M:%S')} {event.role}: {event.message}"
-        if event.what == "ended":
-            display.warn(f"{said}; started again in {event.delay:g} s ({event.hint})")
-        elif event.what == "given up":
-            display.warn(f"{said}; given up, answers go on without it, slower but no worse")
-        else:
-            display.note(said)
-            remember()  # its process has changed
+        said = f"{time.strftime('%H:%M:%S')} {error.role}: {error.message}"
+        # a full disk, or a terminal that has gone (where rich exits), is no reason to stop
+        with suppress(OSError, SystemExit):
+            display.warn(f"{said}; answers go on without it, slower ({error.hint})")
 
     try:
-        up = remember()
+        launched.write(up)
         if display.as_json:
             click.echo(
                 json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False)
@@ -226,27 +194,8 @@ def _keep(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
             display.note(
                 f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C'
             )
-        Keeper(running, tell, Patience(restarts=given["restarts"]), given["launch_timeout"]).watch()
+        running.watch(threading.Event(), tell)
     except KeyboardInterrupt:  # the usual way to end it
         display.note("stopping the servers")
     finally:
         launched.remove(running.deployment.name)
-
-
-def _show_caches(name: str, before: dict[str, Any], display: Display) -> None:
-    """Prints the folders of compiled kernels, before and after."""
-    folders = compilers.cache_folders()
-    after = compilers.cache_contents(folders)
-    if display.as_json:
-        caches = {
-            key: {"path": str(path), "before": asdict(before[key]), "after": asdict(after[key])}
-            for key, path in folders.items()
-        }
-        click.echo(json.dumps({"name": name, "caches": caches}))
-        return
-    for key, path in folders.items():
-        was, now = before[key], after[key]
-        sizes = (
-            f"{was.size / 1e6:8.1f} -> {now.size / 1e6:8.1f} MB, {now.files - was.files:+} files"
-        )
-        click.echo(f"{key:16} {sizes if now.files else 'nothing'}  {path}")

@@ -295,17 +295,9 @@ output = together(
     quiet,
 )
 
-keeping = together(
-    click.option(
-        "--restarts",
-        type=AT_LEAST_0,
-        default=8,
-        help="Times in a row that a server is started again before it is given up.",
-    ),
-    click.option(
-        "--logs",
-        type=FOLDER,
-        metavar="DIR",
-        help="Of the servers.  [default: in the user's state folder]",
-    ),
+logs = click.option(
+    "--logs",
+    type=FOLDER,
+    metavar="DIR",
+    help="Of the servers.  [default: in the user's state folder]",
 )

@@ -103,7 +103,7 @@ from lr_sglang.serve.settings import Service
     multiple=True,
     help="Of web pages that may use the endpoint, such as https://chat.example; * is any.",
 )
-@options.keeping
+@options.logs
 @click.option(
     "--log-level",
     type=click.Choice(["debug", "info", "warning", "error"]),
@@ -123,7 +123,7 @@ def serve(**given: Any) -> None:
     watch it at /.
 
     With no other options it starts three small models that come with the package, on this machine's
-    CPU, and keeps them up. --attach uses what 'lr-sglang launch' keeps up, --target URL and so on
+    CPU. --attach uses what 'lr-sglang launch' keeps up, --target URL and so on
     any SGLang servers. --max-tokens is the most that a request may ask for. A request may choose
     within what is allowed here (docs/serving.md).
 

@@ -1,57 +1,81 @@
-"""What we change in SGLang on a CPU, through its own HookRegistry; ``sglang_api.server`` says where
-and why.
-"""
+"""What we change in SGLang on a CPU, through its own HookRegistry."""
 
-import fcntl
-import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.errors import SetupError
-from lr_sglang.sglang_api import release, server
-from lr_sglang.sglang_api.need import Need, check
+from lr_sglang.sglang_api import release
+
+_SRT = "sglang.srt"
+_BACKEND = f"{_SRT}.layers.attention.intel_amx_backend.IntelAMXAttnBackend"
+_SAMPLING = f"{_SRT}.sampling"
 
 
 def install() -> None:
     """Register all hooks; SGLang applies them when every plugin has been called.
 
-    Raises SystemExit where an untested SGLang lacks what they need: it would log any other
-    exception and go on without.
+    Raises SystemExit where an untested SGLang lacks what they change: it would only log that, and
+    go on without.
     """
-    if not release.is_tested(release.version()):
-        try:
-            check(server.NEEDS)
-        except SetupError as error:
-            raise SystemExit(f"lr-sglang: {error}") from error
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     from lr_sglang.cpu import qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
-    hooks: tuple[tuple[Need, Callable[..., Any], Any], ...] = (
-        (server.LINEAR, _lay_out_weight, HookType.AFTER),
-        (server.FORWARD, qwen3.forward_qwen3, HookType.AROUND),
-        (server.BACKEND_MADE, _use_batched_attention, HookType.AFTER),
-        (server.BACKEND_BEGINS, _begin_forward, HookType.BEFORE),
-        (server.SEEDS, seeds.carry_seeds, HookType.AFTER),
-        (server.SAMPLE, seeds.sample_with_seeds, HookType.AROUND),
-        (server.VERIFY, sampling.sample_and_verify, HookType.AROUND),
-        (server.SPECULATES, sampling.refuse_processors, HookType.AFTER),
-        (server.SCALE, sampling.scale_penalties, HookType.REPLACE),
+    linear = f"{_SRT}.layers.quantization.unquant.UnquantizedLinearMethod"
+    hooks: tuple[tuple[str, Callable[..., Any], Any], ...] = (
+        (f"{linear}.process_weights_after_loading", _lay_out_weight, HookType.AFTER),
+        (f"{_SRT}.models.qwen3.Qwen3Model.forward", qwen3.forward_qwen3, HookType.AROUND),
+        (f"{_BACKEND}.__init__", _use_batched_attention, HookType.AFTER),
+        (f"{_BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE),
+        (
+            f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch",
+            seeds.carry_seeds,
+            HookType.AFTER,
+        ),
+        (
+            f"{_SRT}.layers.sampler.Sampler._sample_from_probs",
+            seeds.sample_with_seeds,
+            HookType.AROUND,
+        ),
+        (
+            f"{_SRT}.speculative.eagle_utils.eagle_sample",
+            sampling.sample_and_verify,
+            HookType.AROUND,
+        ),
+        (
+            f"{_SRT}.arg_groups.speculative_hook.handle_speculative_decoding",
+            sampling.refuse_processors,
+            HookType.AFTER,
+        ),
+        (
+            # SGLang compiles it at the first request that has such a penalty.
+            f"{_SAMPLING}.penaltylib.repetition_penalty.apply_scaling_penalties",
+            sampling.scale_penalties,
+            HookType.REPLACE,
+        ),
     )
-    if server.BUILD.applies():
-        hooks += ((server.BUILD, load_alone, HookType.AROUND),)
-    if server.GRAMMAR.applies():
-        hooks += ((server.GRAMMAR, mask_on_cpu, HookType.AFTER),)
-    for need, hook, kind in hooks:
-        HookRegistry.register(need.name, hook, kind)
+    for name, hook, kind in hooks:
+        HookRegistry.register(name, hook, kind)
+    if not release.is_tested(release.version()):
+        _need(name for name, _, _ in hooks)
+
+
+def _need(names: Iterable[str]) -> None:
+    """Imports everything that is hooked, which takes seconds that a tested release need not
+    spend.
+    """
+    for name in names:
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            why = f"this SGLang has no {name}; {release.advice()}"
+            raise SystemExit(f"lr-sglang: {why}") from error
 
 
 def _allow_intel_amx() -> None:
@@ -64,9 +88,9 @@ def _allow_intel_amx() -> None:
     from sglang.srt import runtime_context
     from sglang.srt.arg_groups import overrides
 
-    if server.PLATFORM.applies():
+    if hasattr(runtime_context, "override_platform"):
         runtime_context.override_platform(has_amx=True).install()
-    else:
+    else:  # 0.5.16
         overrides.cpu_has_amx_support = lambda: True
 
 
@@ -120,45 +144,3 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     """
     if layer.weight.dtype == torch.float32:
         layer.weight.data = layer.weight.data.t().contiguous().t()
-
-
-# For SGLang 0.5.16 only.
-
-
-def load_alone(load: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Around load_jit, with which a server compiles n-gram speculation on first use: one server at
-    a time.
-
-    load_jit loads a library as soon as its file exists, while the linker of another server may
-    still be writing it.
-    """
-    folder = Path(os.environ.get("TVM_FFI_CACHE_DIR", "~/.cache/tvm-ffi")).expanduser()
-    folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lr-sglang.lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released with the file, also when the process is killed
-        return load(*args, **kwargs)
-
-
-def mask_on_cpu(backend: Any, server_args: Any, *args: object, **kwargs: object) -> None:
-    """After create_grammar_backend: let xgrammar's own function apply the masks of its grammars.
-
-    A grammar is a regex or a JSON schema. SGLang applies their masks with a GPU kernel, and a CPU
-    server ends at the first request that has one. The classes with the methods are hooked here and
-    not at the start, because importing them takes two seconds in every process.
-    """
-    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
-
-    if backend is not None and server_args.grammar_backend == "xgrammar":
-        for need in server.MASKS:
-            HookRegistry.register(need.name, apply_mask, HookType.REPLACE)
-        HookRegistry.apply_hooks()
-
-
-def apply_mask(*owner: object, logits: Tensor, vocab_mask: Tensor) -> None:
-    """Set the logits [rows, vocabulary] of tokens that are not allowed to minus infinity.
-
-    vocab_mask: [rows, vocabulary / 32] int32, a bit for every token.
-    """
-    import xgrammar
-
-    xgrammar.apply_token_bitmask_inplace(logits, vocab_mask)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from lr_sglang.sglang_api import server
-
 FIELD = "prefix_cache"
+STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 
 
 def plugin() -> None:
@@ -15,7 +14,7 @@ def plugin() -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    HookRegistry.register(server.STATE.name, name_prefix_cache, HookType.AFTER)
+    HookRegistry.register(STATE, name_prefix_cache, HookType.AFTER)
 
 
 def name_prefix_cache(result: Any, scheduler: Any, *_: object) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from importlib import metadata
 
 TESTED = ("0.5.16", "0.5.23")
@@ -16,17 +15,16 @@ def version() -> str:
         return ""
 
 
-def numbers(release: str) -> tuple[int, ...]:
-    """The leading numbers of a release, for comparisons, so that 0.5.24rc1 counts as 0.5.24."""
-    found = re.match(r"\d+(\.\d+)*", release)
-    return tuple(map(int, found[0].split("."))) if found else ()
-
-
 def is_tested(release: str) -> bool:
     """Whether the tests passed with exactly this release; a local build of it
     (``+cu130``) counts.
     """
     return release.partition("+")[0] in TESTED
+
+
+def advice() -> str:
+    """What to do about a release with which something does not work."""
+    return f"tested with {' and '.join(TESTED)}: pip install 'sglang=={TESTED[-1]}'"
 
 
 def describe(release: str) -> str:

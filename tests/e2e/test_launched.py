@@ -6,7 +6,6 @@ session's.
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
@@ -186,35 +185,3 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
         with pytest.raises(urllib3.exceptions.HTTPError):
             urllib3.request("GET", f"{url}/health", retries=False, timeout=5)
     assert "up: pocket" not in home.call("launch", "--list")
-
-
-@pytest.mark.skipif(
-    not full, reason="a start of a server more, and C++ to compile: only in test-full"
-)
-def test_priming_fills_the_caches_and_leaves_no_server(home: Home, tmp_path: Path) -> None:
-    given = ("--target", "pocket:target", "--mode", "sd", "--name", "primed", "--prime", "--json")
-    command = [sys.executable, ROOT / "cli.py", "launch", *given]
-    done = subprocess.run(
-        command,
-        cwd=home.path,
-        env={**os.environ, "HOME": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        timeout=400,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    caches = json.loads(done.stdout)["caches"].values()
-    assert any(
-        one["after"]["size"] > one["before"]["size"] == 0 for one in caches
-    )  # the corpus of n-grams is C++
-    assert not [
-        one for one in Path("/proc").glob("[0-9]*/environ") if f"HOME={tmp_path}\0" in _read(one)
-    ]
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:  # it has ended, or is another user's
-        return ""

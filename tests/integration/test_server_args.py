@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import re
-import shlex
 import subprocess
 import sys
 from contextlib import ExitStack
@@ -20,11 +19,9 @@ from typing import Any
 
 import pytest
 
-from lr_sglang.cli.run import run
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.launching import flags, fleet, platforms, token_layer
 from lr_sglang.runtimes.placement import models
@@ -99,7 +96,6 @@ json.dump(found, open(sys.argv[1], "w"))
 # Settings that token_layer.check refuses, and flags for them; what SGLang does with the flags while
 # it reads them.
 DRAFT = "dummy:qwen3-1.7b-eagle3"
-DP = {"enable-dp-attention": True, "dp": 2, "tp": 2}
 WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
     name: (
         Runtime(model="dummy:qwen3-1.7b", device="cuda", token_layer=layer, extra=extra),
@@ -107,21 +103,6 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
         said,
     )
     for name, layer, extra, more, said in (
-        (
-            "ngram with data-parallel attention",
-            *(TokenLayer("ngram"), {"enable_dp_attention": True, "dp": 2, "tp": 2}, {}),
-            "refused: ngram speculative decoding does not support dp attention",
-        ),
-        (
-            "standalone with data-parallel attention",
-            *(TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"), DP, {}),
-            "refused: standalone speculative decoding does not support dp attention",
-        ),
-        (
-            "dflash with data-parallel attention",
-            *(TokenLayer("dflash", draft_model=DRAFT), DP, {}),
-            "refused: DFLASH .*with dp attention requires|DFLASH .* does not support dp attention",
-        ),
         (
             "no such algorithm",
             TokenLayer("nagram"),
@@ -148,24 +129,6 @@ WRONG: dict[str, tuple[Runtime, dict[str, Any], str]] = {
                 {"speculative-eagle-topk": 2},
             ),
             "changed: speculative_eagle_topk from 2 to 1",
-        ),
-        (
-            "adaptive steps for a model that drafts",
-            *(
-                TokenLayer("standalone", draft_model="dummy:qwen3-0.6b"),
-                {"speculative-adaptive": True},
-                {},
-            ),
-            "changed: speculative_adaptive from True to False",
-        ),
-        (
-            "adaptive steps for a tree",
-            *(
-                TokenLayer("eagle3", draft_model=DRAFT, steps=3, topk=2, tokens=6),
-                {"speculative_adaptive": True},
-                {},
-            ),
-            "changed: speculative_adaptive from True to False",
         ),
         # These pass here and end, or mean nothing, later: our check is the only one that says so in
         # time.
@@ -267,7 +230,7 @@ def benchmarked(folder: Path) -> dict[str, list[str]]:
 def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     """The line that there would be if nothing were checked."""
     layer = runtime.token_layer
-    if layer.algorithm in token_layer.BUILT_IN:
+    if layer.algorithm in token_layer.ALGORITHMS:
         layer = (
             layer.replace(draft_model=models.locate(layer.draft_model))
             if layer.draft_model
@@ -387,47 +350,10 @@ def test_the_resolved_fields(stem, role, layered, answers):
     assert fields["speculative_draft_load_format"] == "dummy"
 
 
-# -- what their comments say
-
-
-def comment(path: Path) -> str:
-    """The head of the file."""
-    return "".join(
-        line[1:] for line in re.match(r"(?:#.*\n)+", path.read_text())[0].splitlines(keepends=True)
-    )
-
-
-def spelled_out(path: Path) -> dict[str, list[str]]:
-    """The servers of a file's head: ``role: python -m sglang.launch_server ...``, with deeper
-    indented lines after.
-    """
-    found = re.findall(
-        r"^   (\w+): python -m sglang\.launch_server((?:.*\n)(?:     \S.*\n)*)", comment(path), re.M
-    )
-    return {role: shlex.split(words) for role, words in found}
-
-
 @pytest.mark.parametrize("path", LAYERED, ids=lambda path: path.stem)
-def test_the_flags_in_the_comments_are_ours(path):
-    plan = plan_of(path)
-    real = lines(plan.needed(["sd", "lookahead+sd"]))
-    for line in real.values():
-        for flag in ("--host", "--port"):
-            del line[(at := line.index(flag)) : at + 2]
-    assert spelled_out(path) == real
-    plain = lines(plan.needed(["autoregressive", "lookahead"]))
+def test_modes_without_the_token_layer_have_no_flag_of_it(path):
+    plain = lines(plan_of(path).needed(["autoregressive", "lookahead"]))
     assert not [word for line in plain.values() for word in line if "speculative" in word]
-
-
-@pytest.mark.parametrize("path", LAYERED, ids=lambda path: path.stem)
-def test_the_command_in_the_comments_runs_the_four_modes(path, monkeypatch):
-    monkeypatch.chdir(ROOT)
-    command = re.search(r"^   lr-sglang run ((?:.*\\\n)*.*\n)", comment(path), re.M)[1]
-    given = run.make_context("run", shlex.split(command)).params
-    assert given["mode"] == FOUR and set(FOUR) <= MODES.keys()
-    assert Path(given["deployment"]) == path.relative_to(ROOT)
-    assert given["input"].is_file()
-    assert settle(given) == plan_of(path)
 
 
 # -- what we refuse

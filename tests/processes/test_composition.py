@@ -52,6 +52,12 @@ def free_port() -> int:
         return int(sock.getsockname()[1])
 
 
+def answers(url: str) -> bool:
+    with suppress(httpx.HTTPError):
+        return httpx.get(url, timeout=2).status_code == 200
+    return False
+
+
 @dataclass
 class Program:
     """A unit's command, or nginx."""
@@ -59,11 +65,23 @@ class Program:
     argv: list[str]
     log: Path
     up: Callable[[], bool]
+    env: dict[str, str] = field(default_factory=dict)
     popen: subprocess.Popen[bytes] = field(init=False)
 
     def live(self) -> None:
         with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(self.argv, stdout=log, stderr=log)
+            self.popen = subprocess.Popen(
+                self.argv,
+                stdout=log,
+                stderr=log,
+                env={**os.environ, **self.env},
+                start_new_session=True,
+            )
+
+    def sweep(self) -> None:
+        """Ends what a dead one has left, as systemd does with the rest of a unit."""
+        with suppress(ProcessLookupError):
+            os.killpg(self.popen.pid, signal.SIGKILL)
 
     def ended(self) -> bool:
         return self.popen.poll() is not None
@@ -89,6 +107,9 @@ class Simulated:
     def ended(self) -> bool:
         return not self.mortal.process.is_alive()
 
+    def sweep(self) -> None:
+        """It is a single process."""
+
     def send(self, number: int) -> None:
         self.mortal.send(number)
 
@@ -104,7 +125,10 @@ class Unit:
 
     def _keep(self) -> None:
         while not self._stopped.wait(0.05):
-            if self.part.ended() and not self._stopped.wait(RESTART_SECONDS):
+            if not self.part.ended():
+                continue
+            self.part.sweep()
+            if not self._stopped.wait(RESTART_SECONDS):
                 self.part.live()
                 self.starts += 1
 
@@ -119,6 +143,7 @@ class Unit:
         self._thread.join(PATIENCE)
         with suppress(ProcessLookupError):
             self.part.send(signal.SIGKILL)
+        self.part.sweep()
 
 
 @dataclass
@@ -172,13 +197,9 @@ def endpoint(folder: Path, number: int, port: int, urls: dict[str, int]) -> Prog
     for written, ours in urls.items():
         words = [word.replace(written, f"http://127.0.0.1:{ours}") for word in words]
 
-    def up() -> bool:
-        with suppress(httpx.HTTPError):
-            return httpx.get(f"http://127.0.0.1:{port}/ready", timeout=2).status_code == 200
-        return False
-
     argv = [sys.executable, str(ROOT / "cli.py"), *words]
-    return Program(argv, folder / f"endpoint-{number}.log", up)
+    ready = f"http://127.0.0.1:{port}/ready"
+    return Program(argv, folder / f"endpoint-{number}.log", lambda: answers(ready))
 
 
 def proxy(folder: Path, port: int, ports: list[int]) -> Program:

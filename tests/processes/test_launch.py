@@ -1,4 +1,4 @@
-"""``lr-sglang launch``: up, kept up, attached to and taken down, with a small script in SGLang's
+"""``lr-sglang launch``: up, attached to and taken down, with a small script in SGLang's
 place.
 """
 
@@ -23,12 +23,10 @@ from click.testing import CliRunner
 from lr_sglang.api import deployment
 from lr_sglang.cli import cli, launch, settings
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import Server, launched, load_deployment
-from lr_sglang.runtimes.launching import compilers, flags, keeper, platforms
+from lr_sglang.errors import ConfigError, LaunchError
+from lr_sglang.runtimes import launched, load_deployment
+from lr_sglang.runtimes.launching import compilers, flags, platforms
 from lr_sglang.runtimes.launching.fleet import Fleet
-from lr_sglang.runtimes.launching.keeper import Keeper, Patience
-from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.placement import gpus
 from tests.processes.test_runtimes import FAKE, pids_in, runs, wait_for
 
@@ -50,13 +48,11 @@ temperature = 0.3
 depth = 4
 """
 
-# The installed command, but for what it starts and how long it waits before it starts it again.
+# The installed command, but for what it starts.
 PROGRAM = """
 import sys
 from lr_sglang import cli
-from lr_sglang.cli import launch
 from lr_sglang.runtimes.launching import flags, fleet
-from lr_sglang.runtimes.launching.keeper import Patience
 
 script = sys.argv[1]
 
@@ -65,8 +61,7 @@ def command(runtime, port, platform, *, model=None, **_):
     argv = (sys.executable, "-S", script, "--port", str(port), "--model-path", str(model), *words)
     return flags.Command(argv)
 
-fleet.flags.command, fleet.server_options.check = command, lambda *_: None
-launch.Patience = lambda restarts: Patience(0.2, 0.4, 60, restarts)
+fleet.flags.command = command
 sys.argv[:2] = ["lr-sglang"]
 cli.main()
 """
@@ -235,58 +230,42 @@ def test_what_the_servers_have_to_tell_is_said_once_when_they_are_up(start, home
     assert one.end() == 0
 
 
-def test_a_server_that_ends_is_started_again_where_it_was(start):
+def test_without_a_draft_it_goes_on_and_without_a_target_it_does_not(start):
     one = start("mine.toml", "--json")
     before = one.up()
-    assert json.loads(one.out.read_text())["roles"]["draft"]["url"] == before.roles["draft"]["url"]
-    main = one.server_pids()[3]
-    os.kill(main, signal.SIGKILL)
-    one.says("draft: the server ended with status 137")
-    wait_for(
-        lambda: launched.find("mine").roles["draft"]["pid"] != before.roles["draft"]["pid"], 10
-    )
-    after = launched.find("mine")
-    assert after.roles["draft"]["url"] == before.roles["draft"]["url"]
-    assert after.roles["target"] == before.roles["target"]
-    assert settings.settle({"attach": "mine"}).models["draft"]
-    assert (
-        one.err.read_text().count("ended with status 137") == 1
-        and "again in 0.2 s" in one.err.read_text()
-    )
-    assert "want of memory" in one.err.read_text(), "what its end may mean is said with it"
-    log = Path(after.roles["draft"]["log"])
-    assert f"pids {main} " in log.with_suffix(".previous.log").read_text()
-    pids = one.server_pids()
-    assert one.end(signal.SIGINT) == 0
-    assert not any(map(runs, pids))
-
-
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(1)])
-def test_what_cannot_be_told_is_no_reason_to_stop(error):
-    told: list[str] = []
-
-    def tell(event: keeper.Event) -> None:
-        told.append(event.what)
-        raise error
-
-    kept = Keeper(Fleet(Deployment("x", {"target": Runtime(url="http://a")})), tell)
-    for what in ("ended", "back"):
-        kept._report(keeper.Event("draft", what, ""))
-    assert told == ["ended", "back"]
-
-
-def test_one_that_is_given_up(start):
-    """Without a draft it goes on, without a target it does not."""
-    one = start("mine.toml", "--restarts", "0")
-    one.up()
+    assert json.loads(one.out.read_text())["roles"] == before.roles
     target, *_, draft, _, _ = pids = one.server_pids()
     os.kill(draft, signal.SIGKILL)
-    one.says("given up")
-    assert one.process.poll() is None
+    one.says("draft: the server ended with status 137")
+    said = one.err.read_text()
+    assert "answers go on without it" in said and "want of memory" in said
+    assert one.process.poll() is None and launched.find("mine").roles == before.roles
     os.kill(target, signal.SIGKILL)
     assert one.process.wait(10) == 1
     assert "Error: target: the server ended with status 137" in one.err.read_text()
     assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), SystemExit(1)])
+def test_what_cannot_be_told_is_no_reason_to_stop(error, home, monkeypatch):
+    ended = LaunchError("it has ended", role="draft", hint="its log")
+
+    class Running(Fleet):
+        def watch(self, ending, tell):
+            tell(ended)
+            tell(ended)
+
+    def warn(text):
+        told.append(text)
+        raise error
+
+    told: list[str] = []
+    display = SimpleNamespace(warn=warn, note=lambda text: None, as_json=False)
+    plan, url = settings.settle({"mode": ("autoregressive",)}), "http://127.0.0.1:1"
+    attached = Deployment("x", {"target": Runtime(url=url)})
+    running = Running(attached, urls={"target": url}, tokenizers={"target": ""})
+    launch._watch(running, plan, {}, display)
+    assert len(told) == 2 and "draft: it has ended" in told[0]
 
 
 def test_before_it_is_up_a_signal_is_an_interruption(start, home):
@@ -521,108 +500,3 @@ def test_the_list_names_every_preset(home):
         and {"pocket", "qwen3-1gpu", "deepseek-4gpu"} <= listed["built_in"].keys()
     )
     assert all(listed["built_in"].values())
-
-
-# -- keeping
-
-
-def test_pauses_grow_and_are_bounded():
-    patience = Patience(first=1, longest=60)
-    assert [patience.delay(ends) for ends in (1, 2, 3, 6, 7, 1000)] == [1, 2, 4, 32, 60, 60]
-
-
-@pytest.mark.parametrize(("steady", "delays"), [(0, [0.01, 0.01]), (100, [0.01, 0.02])])
-def test_one_that_was_up_for_long_begins_anew(home, monkeypatch, steady, delays):
-    port = Reservation()
-    argv = [
-        sys.executable,
-        "-S",
-        str(home / "fake.py"),
-        "--port",
-        str(port.port),
-        "--model-path",
-        str(home / "model"),
-    ]
-    fleet = Fleet(Deployment("x", {"target": Runtime(url="http://a"), "draft": Runtime(model="m")}))
-    fleet.servers["draft"] = Server("draft", argv, f"http://127.0.0.1:{port.port}", home / "log")
-    monkeypatch.setattr(platforms, "_gpus", lambda: 0)
-    monkeypatch.setattr(keeper, "POLL", 0.01)
-    events: list[keeper.Event] = []
-
-    def end_server() -> None:
-        """Not its guardian's whole group: what it started in sessions of their own would
-        be left.
-        """
-        os.kill(pids_in(home / "log")[0], signal.SIGKILL)
-
-    def tell(event: keeper.Event) -> None:
-        events.append(event)
-        if len(events) == 3:
-            kept.ending.set()
-        elif event.what == "back":
-            end_server()
-
-    kept = Keeper(fleet, tell, Patience(0.01, 60, steady))
-    with fleet:
-        port.release()
-        fleet.servers["draft"].start()
-        end_server()
-        kept.watch()
-    assert [event.what for event in events] == ["ended", "back", "ended"]
-    assert [event.delay for event in events if event.what == "ended"] == delays
-
-
-def test_one_beside_others_gets_the_memory_that_it_had(monkeypatch, tmp_path):
-    monkeypatch.setattr(platforms, "_gpus", lambda: 1)
-    fractions = {"target": 0.6, "draft": 0.25, "judge": 0.8}
-    runtimes = {
-        role: Runtime(model="m", gpus=(0,), memory_fraction=it) for role, it in fractions.items()
-    }
-    fleet = Fleet(Deployment("x", runtimes))
-    for role in fractions:
-        fleet.servers[role] = Server(role, [], "http://127.0.0.1:1", tmp_path / role)
-        monkeypatch.setattr(fleet.servers[role], "alive", lambda role=role: role != "target")
-    argv = ["x", "--mem-fraction-static", "0.6", "--dtype", "auto"]
-    assert Keeper(fleet, lambda event: None)._argv("target", argv)[2] == "0.909"
-    assert Keeper(fleet, lambda event: None)._argv("target", ["x"]) == ["x"]
-
-
-def test_a_priming_start_shows_what_was_compiled_and_leaves_no_server(start, home, monkeypatch):
-    folder = home / "kernels"
-    folder.mkdir()
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(folder))
-    write(home, target=f'extra = {{compiles = "{folder}/one"}}')
-    one = start("mine.toml", "--prime", "--json")
-    assert one.process.wait(60) == 0, one.err.read_text()
-    triton = json.loads(one.out.read_text())["caches"]["triton"]
-    assert (triton["path"], triton["before"]["size"]) == (str(folder), 0) and triton["after"][
-        "size"
-    ] > 0
-    pids = one.server_pids()
-    assert pids and not any(map(runs, pids)) and not launched.path_of("mine").exists()
-    log = home / "state" / "lr-sglang" / "logs" / "mine" / "draft.log"
-    warmed = [json.loads(line) for line in log.read_text().splitlines() if line.startswith("{")]
-    assert [one["sampling_params"]["temperature"] for one in warmed] == [0, 0.3] * 2, (
-        "once more than for being ready"
-    )
-
-
-def test_what_a_priming_start_compiled_is_found_where_each_library_keeps_it(tmp_path):
-    environ = {
-        "HOME": str(tmp_path),
-        "TRITON_CACHE_DIR": str(tmp_path / "t"),
-        "TMPDIR": str(tmp_path / "tmp"),
-    }
-    folders = compilers.cache_folders(environ)
-    assert (
-        folders["triton"] == tmp_path / "t"
-        and folders["flashinfer"] == tmp_path / ".cache" / "flashinfer"
-    )
-    before = compilers.cache_contents(folders)
-    assert not any(one.files for one in before.values())
-    (folders["tvm-ffi"] / "norm").mkdir(parents=True)
-    (folders["tvm-ffi"] / "norm" / "norm.so").write_bytes(b"12345")
-    after = compilers.cache_contents(folders)
-    assert {name: one for name, one in after.items() if one != before[name]} == {
-        "tvm-ffi": compilers.Content(1, 5)
-    }

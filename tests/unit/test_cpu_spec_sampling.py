@@ -10,7 +10,7 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from lr_sglang.cpu import hooks, seeds
+from lr_sglang.cpu import seeds
 from lr_sglang.cpu.speculation import sampling
 from tests import grid
 from tests.attention import registered, same_numbers, visible  # noqa: F401
@@ -452,27 +452,6 @@ def test_custom_logit_processors_are_refused():
     check("NGRAM", False)
     with pytest.raises(ValueError, match="--enable-custom-logit-processor"):
         check("NGRAM", True)
-
-
-# ------------------------------------------------------- grammars
-
-
-def test_xgrammar_masks_logits_without_a_gpu():
-    logits = torch.zeros(2, 40)
-    bits = torch.tensor([[0b101, 1 << 7], [-1, -1]], dtype=torch.int32)  # tokens 0, 2 and 39; all
-    hooks.apply_mask("the grammar", logits=logits, vocab_mask=bits)
-    assert (logits[0] == 0).nonzero().view(-1).tolist() == [0, 2, 39]
-    assert logits[0, 1] == float("-inf") and bool((logits[1] == 0).all())
-
-
-@pytest.mark.parametrize("name,backend", [("llguidance", "a backend"), ("xgrammar", None)])
-def test_other_grammars_are_left_alone(name, backend):
-    """Registering hooks would need SGLang, which this test does not load."""
-    with patch.dict(
-        "sys.modules",
-        {"sglang.srt.plugins.hook_registry": SimpleNamespace(HookRegistry=None, HookType=None)},
-    ):
-        hooks.mask_on_cpu(backend, SimpleNamespace(grammar_backend=name), "tokenizer", 40)
 
 
 def test_a_simulated_acceptance_is_left_to_sglang_for_sampled_requests_too(monkeypatch):

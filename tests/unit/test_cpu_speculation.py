@@ -4,8 +4,6 @@ import logging
 import os
 import random
 import sys
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -751,19 +749,3 @@ def test_a_missing_ninja_is_named(tmp_path, monkeypatch):
 def test_the_servers_find_the_ninja_that_came_with_them(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     assert settings.environment()["PATH"] == f"{Path(sys.executable).parent}{os.pathsep}{tmp_path}"
-
-
-def test_one_process_at_a_time_builds(tmp_path, monkeypatch):
-    monkeypatch.setenv("TVM_FFI_CACHE_DIR", str(tmp_path / "cache"))
-    inside, most = [], []
-
-    def load(name, *, cpp_files):
-        inside.append(name)
-        most.append(len(inside))
-        time.sleep(0.02)
-        inside.remove(name)
-        return (name, cpp_files)
-
-    with ThreadPoolExecutor(4) as pool:
-        results = list(pool.map(lambda i: hooks.load_alone(load, i, cpp_files=[i]), range(4)))
-    assert results == [(i, [i]) for i in range(4)] and set(most) == {1}

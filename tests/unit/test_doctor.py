@@ -19,8 +19,7 @@ from lr_sglang.cli import cli, doctor, doctor_checks
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes.launching import compilers, platforms
 from lr_sglang.runtimes.placement.gpus import Gpu
-from lr_sglang.sglang_api import release, server
-from lr_sglang.sglang_api.need import Need
+from lr_sglang.sglang_api import release
 
 
 @pytest.fixture(autouse=True)
@@ -108,25 +107,17 @@ def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("installed", "lacks", "status", "says"),
+    ("installed", "status", "says"),
     [
-        ("0.5.23", False, "ok", "0.5.23 (tested)"),
-        ("0.5.24rc1", False, "note", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
-        (
-            "0.5.24rc1",
-            True,
-            "missing",
-            "this SGLang (0.5.24rc1) has no sglang.srt.gone; tested with 0.5.16 and 0.5.23",
-        ),
-        ("", False, "missing", "not installed"),
+        ("0.5.23", "ok", "0.5.23 (tested)"),
+        ("0.5.16+cu130", "ok", "0.5.16+cu130 (tested)"),
+        ("0.5.24rc1", "note", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
+        ("", "missing", "not installed"),
     ],
 )
-def test_the_release_of_sglang(monkeypatch, installed, lacks, status, says):
+def test_the_release_of_sglang(monkeypatch, installed, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
-    monkeypatch.setattr(
-        server, "NEEDS", (Need("sglang.srt.gone", "stands for what is needed"),) if lacks else ()
-    )
-    (check,) = doctor_checks.sglang()
+    check = doctor_checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 

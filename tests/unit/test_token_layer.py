@@ -1,4 +1,4 @@
-"""The token layer: from settings to flags of the installed SGLang, what is refused before anything
+"""The token layer: from settings to flags, what is refused before anything
 starts, slots.
 """
 
@@ -13,7 +13,7 @@ from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import launch, load_deployment
-from lr_sglang.runtimes.launching import flags, server_options, token_layer
+from lr_sglang.runtimes.launching import flags, token_layer
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.launching.token_layer import ALGORITHMS
 from lr_sglang.steps.speculation import Speculation
@@ -38,13 +38,6 @@ def value(argv, flag):
 # -- flags
 
 
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
-def test_every_algorithm_becomes_flags_that_the_installed_sglang_has(algorithm):
-    found = token_layer.flags(layer(algorithm, tokens=5))
-    assert found["speculative-algorithm"] in server_options.speculative_algorithms()
-    assert set(found) <= server_options.known()
-
-
 @pytest.mark.parametrize("platform", [CPU, GPU])
 def test_adaptive_steps_capture_no_graphs_on_a_cpu(platform):
     wanted = layer("eagle3", steps=3, tokens=3)
@@ -52,14 +45,6 @@ def test_adaptive_steps_capture_no_graphs_on_a_cpu(platform):
     assert "--speculative-adaptive" in line(adaptive, platform)
     assert ("--disable-decode-cuda-graph" in line(adaptive, platform)) == (platform is CPU)
     assert "--disable-decode-cuda-graph" not in line(adaptive.replace(extra={}), platform)
-
-
-def test_every_algorithm_of_the_installed_sglang_is_there():
-    # FROZEN_KV_MTP is what SGLang itself makes of NEXTN and EAGLE for one family of models; UNO,
-    # new in 0.5.23, drafts with a LoRA adapter of the target, for which there is no setting.
-    assert server_options.speculative_algorithms() - {"FROZEN_KV_MTP", "UNO"} == {
-        known.name for known in ALGORITHMS.values()
-    }
 
 
 @pytest.mark.parametrize(
@@ -101,33 +86,6 @@ def test_the_command_line_of_a_server_has_them():
     assert value(argv, "max-running-requests") == "7"
     assert "--enable-mixed-chunk" not in argv
     assert "--enable-mixed-chunk" in line(Runtime(model="a/b"), CPU)
-
-
-def test_a_flag_that_sglang_renamed_is_named(monkeypatch):
-    monkeypatch.setattr(
-        server_options, "known", lambda: frozenset({"speculative-algorithm", "spec-draft-tokens"})
-    )
-    with pytest.raises(ConfigError, match="no flag --speculative-num-draft-tokens"):
-        line(Runtime(model="a/b", token_layer=layer("ngram")))
-
-
-def test_an_algorithm_that_sglang_dropped_is_named(monkeypatch):
-    monkeypatch.setattr(server_options, "speculative_algorithms", lambda: frozenset({"EAGLE"}))
-    with pytest.raises(ConfigError, match="installed SGLang has no NGRAM") as caught:
-        token_layer.flags(layer("ngram"))
-    assert caught.value.hint == "it has EAGLE"
-
-
-def test_an_unknown_one_is_named_with_those_that_there_are():
-    with pytest.raises(ConfigError, match="no token layer is called 'nagram'") as caught:
-        token_layer.find(TokenLayer("nagram"), "target")
-    assert {*ALGORITHMS} < set(caught.value.hint.removeprefix("one of ").split(", "))
-
-
-def test_what_runs_on_gpus_only_is_refused_on_a_cpu():
-    with pytest.raises(ConfigError, match="runs it on GPUs only") as caught:
-        token_layer.check(Runtime(model="a/b", token_layer=layer("dflash")), "cpu", "target")
-    assert "ngram" in caught.value.hint
 
 
 # -- what cannot be

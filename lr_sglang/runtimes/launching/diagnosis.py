@@ -5,27 +5,20 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+from lr_sglang.sglang_api import release
+
 TAIL_BYTES = 1 << 18
 
-# The first pattern that is found in the log gives the hint; the more specific ones come first.
+# The first pattern that is found in the log gives the hint.
 HINTS: tuple[tuple[str, str], ...] = (
     (
-        r"error: unrecognized arguments|error: argument |invalid choice",
-        "the installed SGLang refuses a flag: look at 'extra', 'dtype' and 'quantization' of "
-        "this runtime",
+        r"error: unrecognized arguments|error: argument |invalid choice|Unknown speculative",
+        "the installed SGLang refuses a flag: look at 'extra', 'dtype', 'quantization' and "
+        "'token_layer' of this runtime, and at: python -m sglang.launch_server --help",
     ),
     (
         r"address already in use|[Pp]ort is already in use|is used by a process already",
         "another process has the port: give a free 'port', or leave it out and one is chosen",
-    ),
-    (
-        r"fatal error: .*: No such file|cc1plus|[Nn]inja(?: is|:)? (?:not found|required|build "
-        r"stopped)"
-        r"|No such file or directory: '(?:nvcc|ninja|c\+\+|g\+\+|gcc)'|Could not find "
-        r"(?:nvcc|CUDA installation)"
-        r"|CUDA_HOME .*not set|cannot find -lcudart",
-        "SGLang compiles parts of itself when it starts: install a C++ compiler (on GPUs also "
-        "the CUDA toolkit)",
     ),
     (
         r"CUDA out of memory|OutOfMemoryError|Not enough memory|Cannot allocate memory",
@@ -33,49 +26,32 @@ HINTS: tuple[tuple[str, str], ...] = (
         "a smaller model",
     ),
     (
-        r"gated repo|401 Client Error|403 Client Error|Access to model .* is restricted",
-        "the hub refuses this model: accept its terms there and set HF_TOKEN",
-    ),
-    (
-        r"is not a valid model identifier|Repository ?Not ?Found|HFValidationError|404 Client "
-        r"Error",
-        "no such model: check the name or give a path to a directory",
-    ),
-    (
-        r"Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled|Max retries "
-        r"exceeded|ConnectionError: ",
-        "the model hub is out of reach: download the model first and give its path",
-    ),
-    (
-        r"does not recognize this architecture|Model architectures? .* not "
-        r"supported|[Uu]nsupported architectures"
-        r"|model type `.*` but Transformers",
-        "SGLang does not know this architecture: see its list of supported models",
+        r"gated repo|401 Client Error|403 Client Error|Access to model .* is restricted"
+        r"|is not a valid model identifier|Repository ?Not ?Found|HFValidationError"
+        r"|404 Client Error|Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled"
+        r"|Max retries exceeded|ConnectionError: ",
+        "no such model, or the hub is out of reach, or refuses it (accept its terms there and set "
+        "HF_TOKEN): check the name, or give the path of a directory",
     ),
     (
         r"does not appear to have a file named|Unrecognized model in|Should have a `model_type` key"
-        r"|Cannot find any model weights|no .*safetensors|SafetensorError|not a valid JSON "
-        r"file|JSONDecodeError",
+        r"|Cannot find any model weights|no .*safetensors|not a valid JSON file|JSONDecodeError",
         "the directory is not a whole model: it needs config.json, the tokenizer's files and "
         "*.safetensors",
     ),
     (
-        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not "
-        r"available|No CUDA GPUs"
-        r"|invalid device ordinal",
-        "no such GPU is visible: set device = 'cpu', or check 'gpus'",
-    ),
-    (
-        r"must be divisible by|not divisible by|divisible by tp",
-        "the model cannot be split so: change 'tensor_parallel'",
+        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not available"
+        r"|No CUDA GPUs|invalid device ordinal",
+        "no such GPU is visible: set device = 'cpu', or check 'gpus' and lr-sglang doctor",
     ),
     (
         r"has no CPU version in lr-sglang",
         "this model or option needs a GPU; on a CPU use dense models (Qwen3, Llama) in float32",
     ),
     (
-        r"ModuleNotFoundError|ImportError",
-        "a package is missing or does not fit: install with constraints.txt",
+        r"fatal error: .*: No such file|cc1plus|[Nn]inja|directory: '(?:nvcc|c\+\+)'"
+        r"|Could not find (?:nvcc|CUDA installation)|CUDA_HOME .*not set|cannot find -lcudart",
+        "SGLang compiles parts of itself when it starts: lr-sglang doctor says what is missing",
     ),
 )
 KILLED = (
@@ -126,4 +102,7 @@ def hint(log_text: str, status: int | None) -> str:
                 return advice
     # 137 without an error in the log: SGLang, which kills itself by the same signal, would have
     # logged one.
-    return KILLED if status == 137 and not why else ""
+    if status == 137 and not why:
+        return KILLED
+    found = release.version()
+    return "" if release.is_tested(found) else f"SGLang {found} is not tested; {release.advice()}"

@@ -11,10 +11,9 @@ from typing import Any, Literal
 
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.launching import server_options, token_layer
+from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.runtimes.launching.ports import HOST
 from lr_sglang.runtimes.placement import bodies, shapes
-from lr_sglang.sglang_api import server
 
 Device = Literal["cpu", "cuda"]
 Flags = dict[str, Any]
@@ -147,14 +146,9 @@ def command(
         unless_given["CUDA_DEVICE_ORDER"] = (
             "PCI_BUS_ID"  # the order of nvidia-smi; CUDA's own begins with the fastest
         )
-    if flags.get("speculative-algorithm") == "NGRAM" and server.BUILD.applies():
-        # SGLang compiles its n-gram corpus when it starts; 0.5.16's source lacks this header, which
-        # GCC 12 insists on. 0.5.23 takes no options in CXX, and needs none.
-        unless_given["CXX"] = "c++ -include cstddef"
     if on_gpu and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
         # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which
-        # takes minutes. Without, it compiles each size at its first use; `launch --prime` does some
-        # in advance.
+        # takes minutes. Without, it compiles each size at its first use.
         unless_given[PRECOMPILE] = "0"
     env |= {name: value for name, value in unless_given.items() if name not in environ}
     # -P: no file of the current directory may shadow a module that SGLang imports.
@@ -167,7 +161,7 @@ def extras(runtime: Runtime, where: str = "runtime") -> Flags:
     Raises:
         ConfigError: a flag that has a field of its own.
     """
-    named = server_options.named(runtime.extra)
+    named = token_layer.named(runtime.extra)
     for name in named:
         if name in OWNED:
             raise ConfigError(f"{where}: 'extra' may not set --{name}", hint=OWNED[name])

@@ -17,14 +17,13 @@ from typing import Self
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
-from lr_sglang.errors import Cancelled, ConfigError
+from lr_sglang.errors import Cancelled, ConfigError, LaunchError
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import (
     diagnosis,
     flags,
     platforms,
     probe,
-    server_options,
     token_layer,
 )
 from lr_sglang.runtimes.launching.compilers import need_compiler
@@ -36,6 +35,7 @@ Progress = Callable[[ProgressEvent], None]
 
 # Concurrent answers that a server with a token layer has slots for by default.
 ANSWERS = 16
+POLL = 0.5  # seconds between two looks at the servers
 
 
 @dataclass
@@ -76,6 +76,26 @@ class Fleet:
         attached.
         """
         return self.servers.get(self.deployment.shared.get(role, role))
+
+    def watch(self, ending: threading.Event, tell: Callable[[LaunchError], None]) -> None:
+        """Returns when ``ending`` is set, and leaves the servers running.
+
+        Args:
+            tell: called once for each server, which we started, that has ended; answers go on
+                without draft and judge.
+
+        Raises:
+            LaunchError: the target has ended; without it, nothing can be answered.
+        """
+        told: set[str] = set()
+        while not ending.wait(POLL):
+            for role, server in self.servers.items():
+                if server.alive() or role in told:
+                    continue
+                if role == self.deployment.shared.get("target", "target"):
+                    raise server.died()
+                told.add(role)
+                tell(server.died())
 
     def notes(self) -> list[str]:
         """The notes that our code inside the started servers wrote into their logs, each with its
@@ -199,8 +219,6 @@ def _prepare(
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
-    if runtime.extra:
-        server_options.check(list(flags.extras(runtime, where)), where)
     kind = device or platforms.device(runtime, role)
     locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
     model = locate(runtime.model)

@@ -14,7 +14,8 @@ import os
 import sys
 from typing import Any
 
-from lr_sglang.sglang_api import server
+# SGLang's function that sets how processes are started.
+SPAWNING = "sglang.srt.entrypoints.engine._set_envs_and_config"
 
 
 def main(arguments: list[str]) -> None:
@@ -32,7 +33,7 @@ def main(arguments: list[str]) -> None:
     from sglang.srt.server_args import prepare_server_args
     from sglang.srt.utils.common import kill_process_tree
 
-    HookRegistry.register(server.SPAWNING.name, _fork_from_now_on, HookType.AFTER)
+    HookRegistry.register(SPAWNING, _fork_from_now_on, HookType.AFTER)
     load_plugins()
     gc.freeze()  # imported objects are neither scanned again nor copied after the fork
     gc.enable()

@@ -13,7 +13,6 @@ from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.flags import Device, Flags, Platform
 from lr_sglang.runtimes.placement import gpus, models
-from lr_sglang.sglang_api import need, release, server
 
 HOPPER = re.compile(r"\bG?H\d+\b")  # H100, H200, GH200 and so on
 
@@ -41,8 +40,8 @@ def platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:
-        SetupError: our CPU package is not installed for SGLang, or this SGLang lacks an interface
-            that we use; or the folder of the CUDA toolkit cannot be written.
+        SetupError: our CPU package is not installed for SGLang; or the folder of the CUDA
+            toolkit cannot be written.
     """
     if kind == "cuda":
         # With metrics, a server reports when a request entered, so that prefix reuse is exact. On a
@@ -54,8 +53,6 @@ def platform(kind: Device, model: str) -> Platform:
             "operators for the CPU",
             hint="install it: pip install -e . in its checkout",
         )
-    if not release.is_tested(release.version()):
-        need.check(server.NEEDS)
     family = models.said(model, "config.json", "model_type")
     return Platform(
         "cpu",

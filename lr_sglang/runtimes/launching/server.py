@@ -79,17 +79,6 @@ class Server:
         self._guardian: subprocess.Popen[bytes] | None = None
         self._pipe, self._stopped, self._lock = -1, False, threading.Lock()
 
-    def again(self, argv: Sequence[str]) -> Server:
-        """A server in this one's place, not started yet; this one's log stays as
-        ``ROLE.previous.log``.
-        """
-        self.ask_to_stop()  # closes the pipe, which is still open if the server has ended by itself
-        with contextlib.suppress(OSError):
-            self.log.replace(self.log.with_suffix(".previous.log"))
-        return Server(
-            self.role, argv, self.url, self.log, self.env, self._meeting, self.model, self.sampled
-        )
-
     def start(self) -> None:
         """Starts the process.
 

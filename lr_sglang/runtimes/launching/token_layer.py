@@ -1,6 +1,7 @@
 """The token layer: SGLang's speculative decoding, from our settings to the flags of a server.
 
-One table says how each algorithm takes them.
+One table says how each algorithm takes them. What SGLang itself refuses when it reads its command
+line is left to it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, NoReturn
 
 from lr_sglang.config import Runtime, TokenLayer
-from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.launching import server_options
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.runtimes.placement import models, shapes
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
 TREE_STEPS = 5  # SGLang's own choice for a tree
-ADAPTIVE = (
-    "eagle",
-    "eagle3",
-    "nextn",
-)  # whose steps SGLang can adapt (speculative/adaptive_spec_params.py)
 
 
 @dataclass(frozen=True)
@@ -89,20 +84,12 @@ def find(layer: TokenLayer, where: str) -> Algorithm:
     """The algorithm that a token layer names.
 
     Raises:
-        ConfigError: there is none, or the installed SGLang does not have it.
+        ConfigError: there is none.
     """
-    found = ALGORITHMS.get(layer.algorithm)
-    if found is None:
-        raise ConfigError(
-            f"{where}: no token layer is called {layer.algorithm!r}",
-            hint=f"one of {', '.join(['none', *ALGORITHMS])}",
-        )
-    if found.name not in server_options.speculative_algorithms():
-        names = ", ".join(sorted(server_options.speculative_algorithms()))
-        raise ConfigError(
-            f"{where}: the installed SGLang has no {found.name}", hint=f"it has {names}"
-        )
-    return found
+    if layer.algorithm not in ALGORITHMS:
+        hint = did_you_mean(layer.algorithm, ALGORITHMS, f"one of none, {', '.join(ALGORITHMS)}")
+        raise ConfigError(f"{where}: no token layer is called {layer.algorithm!r}", hint=hint)
+    return ALGORITHMS[layer.algorithm]
 
 
 def check(runtime: Runtime, device: str, where: str) -> None:
@@ -146,17 +133,6 @@ def check(runtime: Runtime, device: str, where: str) -> None:
     if layer.accept_length and not shapes.is_shape(runtime.model):
         hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
         refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
-    # SGLang 0.5.23 runs DFLASH with it if the model's head is split too (enable-dp-lm-head); 0.5.16
-    # refuses it itself.
-    flags = {name for name, value in server_options.named(runtime.extra).items() if value}
-    alone = {"ngram", "standalone"} | (set() if "enable-dp-lm-head" in flags else {"dflash"})
-    if "enable-dp-attention" in flags and layer.algorithm in alone:
-        refuse("SGLang does not run it with data-parallel attention")
-    if "speculative-adaptive" in flags and not (
-        layer.algorithm in ADAPTIVE and (layer.topk or 1) == 1
-    ):
-        hint = f"it adapts those of {', '.join(ADAPTIVE)} with topk 1"
-        refuse("SGLang would not adapt its steps, and would only log that", hint)
 
 
 def environment(layer: TokenLayer) -> dict[str, str]:
@@ -194,7 +170,7 @@ def flags(layer: TokenLayer, where: str = "runtime") -> Flags:
     """The flags of a token layer, empty where there is none; ``draft_model`` is passed on as it is.
 
     Raises:
-        ConfigError: there is no such algorithm, or the installed SGLang has renamed a flag.
+        ConfigError: there is no such algorithm.
     """
     if not layer.on:
         return {}
@@ -206,5 +182,11 @@ def flags(layer: TokenLayer, where: str = "runtime") -> Flags:
     found = {
         name: value for name, value in (wanted | known.flags(layer)).items() if value is not None
     }
-    server_options.check(list(found), where)
     return found
+
+
+def named(extra: Mapping[str, Any]) -> Flags:
+    """A runtime's ``extra`` under the names of SGLang's command line: dashes within, none in
+    front.
+    """
+    return {key.lstrip("-").replace("_", "-"): value for key, value in extra.items()}

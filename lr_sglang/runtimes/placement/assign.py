@@ -2,13 +2,12 @@
 
 SGLang's ``memory_fraction`` is a share of the memory that is *free when a server starts*: it holds
 weights and KV memory, and the rest is left for forward passes. Servers on one GPU start one after
-the other, so each one's fraction depends on those before it; ``again`` computes the fraction for a
-restart beside the others.
+the other, so each one's fraction depends on those before it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from lr_sglang.config import Deployment, Runtime
@@ -36,36 +35,30 @@ class Place:
 
 
 def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
-    """Places roles, in the order in which they start, the target first.
-
-    The target gets as many GPUs as the others leave it (a power of two that divides its heads), the
-    others one each; with fewer GPUs than roles the others share the last one, and on a single GPU
-    all share it.
+    """Places roles, in the order in which they start, the target first: one on each GPU; roles for
+    which none is left share the last one.
 
     Args:
         gpus: free memory of each, in GiB.
 
     Raises:
-        ConfigError: it does not fit.
+        ConfigError: it does not fit, or a role needs several GPUs.
     """
     if not gpus:
         raise ConfigError("there is no GPU to place the runtimes on", hint="see lr-sglang doctor")
-    why = ""
-    for layout in _layouts(needs, len(gpus)):
-        places, lack = _split(layout, needs, gpus)
-        if not lack:
-            return places
-        why = why or lack
-    if why:
+    for role, one in needs.items():
+        if one.parallel > 1:
+            why = f"'tensor_parallel' and 'data_parallel' ask for {one.parallel} GPUs"
+            raise ConfigError(why, role=role, hint="name its 'gpus'")
+    layout = {role: (min(index, len(gpus) - 1),) for index, role in enumerate(needs)}
+    places, lack = _split(layout, needs, gpus)
+    if lack:
         hint = (
-            "quantization = 'fp8', smaller models, judge = 'target' (no third model), or more GPUs"
+            "quantization = 'fp8', smaller models, judge = 'target' (no third model), or 'gpus' "
+            "and 'memory_fraction' of your own choice, with several GPUs for the target"
         )
-        raise ConfigError(f"the runtimes do not fit: {why}", hint=hint)
-    first, *others = needs
-    role = next((other for other in others if needs[other].parallel), first)
-    hint = "only the target is placed on several: name this one's 'gpus'" if role != first else ""
-    message = f"it asks for {needs[role].parallel} GPUs, of {len(gpus)} that it could have"
-    raise ConfigError(message, role=role, hint=hint)
+        raise ConfigError(f"the runtimes do not fit: {lack}", hint=hint)
+    return places
 
 
 def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
@@ -96,10 +89,9 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
     found = place(needs, [gpus[number] for number in rest])
     runtimes: dict[str, Runtime] = dict(deployment.runtimes)
     for role, where in found.items():
-        runtime, numbers = runtimes[role], tuple(rest[number] for number in where.gpus)
+        runtime = runtimes[role]
         runtimes[role] = runtime.replace(
-            gpus=numbers,
-            tensor_parallel=len(numbers) // runtime.data_parallel,
+            gpus=tuple(rest[number] for number in where.gpus),
             memory_fraction=runtime.memory_fraction or where.memory_fraction,
         )
     return deployment.replace(runtimes=runtimes)
@@ -115,46 +107,7 @@ def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
     return there and not _split(layout, needs, gpus)[1]
 
 
-def again(fractions: Mapping[str, float], role: str, up: Collection[str]) -> float:
-    """The fraction with which one server of a GPU is restarted, so that it gets as much memory as
-    before.
-
-    Args:
-        fractions: of the servers on one GPU, in the order in which they were started.
-        up: the servers that hold their memory now.
-    """
-    free, shares = 1.0, {}
-    for name, fraction in fractions.items():
-        shares[name] = free * fraction
-        free -= shares[name]
-    now = 1.0 - sum(share for name, share in shares.items() if name in up and name != role)
-    return round(min(0.95, shares[role] / now), 3)
-
-
 Layout = Mapping[str, tuple[int, ...]]
-
-
-def _layouts(needs: Mapping[str, Need], count: int) -> Iterator[Layout]:
-    """The possible layouts, the best first."""
-    first, *others = needs
-    if any(needs[other].parallel > 1 for other in others):
-        return  # a role other than the target needs several GPUs: it must name them itself
-    powers = [size for size in (8, 4, 2, 1) if size <= count and _divides(size, needs[first])]
-    left = count - len(others)
-    for size in [p for p in powers if p <= left] + [p for p in reversed(powers) if p > left]:
-        free = list(range(size, count)) or list(range(count))
-        yield {
-            first: tuple(range(size)),
-            **{other: (free[n % len(free)],) for n, other in enumerate(others)},
-        }
-
-
-def _divides(size: int, one: Need) -> bool:
-    return (
-        size == one.parallel
-        if one.parallel
-        else one.heads % size == 0 and (bool(one.heads) or size <= 2)
-    )
 
 
 def _split(
