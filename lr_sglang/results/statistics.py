@@ -1,41 +1,35 @@
 """Estimates with 95 % intervals over questions, with all samples of each.
 
-Shares get Wilson's interval, whose width is not zero at 0 and 1; ratios of sums are resampled,
-because a few long answers may make most of them. ``docs/reports.md`` has the reasons and the
-measured coverage.
+Questions are resampled (SciPy's BCa bootstrap), because the samples of one question resemble each
+other and a few long answers may make most of a sum. Shares of one answer a question get Wilson's
+interval. ``docs/reports.md`` has the reasons and the measured coverage.
 """
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import exp, log, sqrt
-from typing import Literal
+from math import exp, isfinite, log, sqrt
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from lr_sglang.theory.shares import wilson, wilson_of
-
 Floats = NDArray[np.float64]
+Ends = tuple[float | None, float | None]
 Verdict = Literal["kept", "worse", "open"]
 
 RESAMPLES = 2000
-# Fewer questions than this give too few different resamples to studentise; the t interval stands
-# in.
-LEAST_BOOTSTRAP = 8
-# The t interval also stands in if more than a tenth of the resamples have a smaller part of the
-# error than this: then one question makes most of it, and resamples without that question have no
-# spread to divide by.
-LEAST_SPREAD, MAX_WITHOUT = 0.1, 0.1
+LEAST = 8  # fewer questions give too few different resamples for an interval
+CELLS = 2_000_000  # numbers of a resampled column in memory at a time
 MARGIN = 0.02
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; ``low`` and ``high`` are None if there is one question only.
+    """A value with its 95 % interval; ``low`` and ``high`` are None below ``LEAST`` questions.
 
     ``samples`` counts answers, pairs or judged steps; ``questions`` is the number of questions that
     they belong to.
@@ -70,17 +64,55 @@ class Difference(Estimate):
     verdict: Verdict
 
 
-def _t(questions: int) -> float:
-    return float(stats.t.ppf(0.975, questions - 1))
+def _wilson(successes: int, trials: int) -> Ends:
+    found = stats.binomtest(successes, trials).proportion_ci(method="wilson")
+    return float(found.low), float(found.high)
 
 
-def _error(sums: Floats, sizes: Floats) -> float:
-    """The standard error of a ratio of sums over questions, linearised."""
-    n, value = len(sums), sums.sum() / sizes.sum()
-    return sqrt(float(((sums - value * sizes) ** 2).sum()) * n / (n - 1)) / float(sizes.sum())
+def _resampled(columns: Floats, statistic: Callable[..., Any]) -> Ends:
+    """The ends of the interval of a statistic of columns, whose rows (questions) are resampled
+    together; None below ``LEAST`` questions.
+
+    The percentiles of the resamples stand in where BCa is undefined, as it is if all questions are
+    alike.
+    """
+    questions = columns.shape[1]
+    if questions < LEAST:
+        return None, None
+    with warnings.catch_warnings(), np.errstate(all="ignore"):
+        warnings.simplefilter("ignore", stats.DegenerateDataWarning)
+        found = stats.bootstrap(
+            tuple(columns),
+            statistic,
+            paired=True,
+            vectorized=True,
+            n_resamples=RESAMPLES,
+            batch=max(1, CELLS // questions),
+            confidence_level=_level(questions),
+            rng=0,
+        )
+    ends = [float(end) for end in found.confidence_interval]
+    if not all(map(isfinite, ends)):
+        drawn = found.bootstrap_distribution
+        ends = np.quantile(drawn[np.isfinite(drawn)], [0.025, 0.975]).tolist()
+    return ends[0], ends[1]
 
 
-def _estimate(value: float, low: float, high: float, samples: int, questions: int) -> Estimate:
+def _level(questions: int) -> float:
+    """The nominal level at which the interval of few questions is about as wide as a 95 % one
+    should be (the expanded percentiles of Hesterberg, 2015)."""
+    errors = sqrt(questions / (questions - 1)) * stats.t.ppf(0.975, questions - 1)
+    return float(1 - 2 * stats.norm.sf(errors))
+
+
+def _ratio(above: Floats, below: Floats, axis: int = -1) -> Any:
+    return above.sum(axis) / below.sum(axis)
+
+
+def _estimate(value: float, ends: Ends, samples: int, questions: int) -> Estimate:
+    low, high = ends
+    if low is None or high is None:
+        return Estimate(value, None, None, samples, questions)
     return Estimate(value, min(low, value), max(high, value), samples, questions)
 
 
@@ -89,43 +121,23 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
 
     Args:
         counts: by question, successes and trials. With one trial per question the interval is
-            Wilson's own; else it is Wilson's for the number of independent trials that would have
-            the same standard error.
+            Wilson's; so it is, with a trial for each question, if all trials had the same result.
     """
-    kept = [(s, t) for s, t in counts.values() if t]
-    if not kept:
+    table = np.array([pair for pair in counts.values() if pair[1]], float).T
+    if table.size == 0:
         return None
-    good, tried = (np.array(column, float) for column in zip(*kept, strict=True))
-    questions, trials = len(kept), int(tried.sum())
-    value = float(good.sum() / tried.sum())
-    if (tried == 1).all():
-        low, high = wilson(int(good.sum()), trials) or (value, value)
-    elif questions < 2:
-        return Estimate(value, None, None, trials, questions)
-    else:
-        error = _error(good, tried)
-        worth = min(trials, value * (1 - value) / error**2) if error else trials
-        # If all trials had the same result, each question counts as one trial.
-        low, high = wilson_of(value, questions if value in (0.0, 1.0) else worth, _t(questions))
-    return _estimate(value, low, high, trials, questions)
-
-
-@lru_cache(maxsize=8)
-def _weights(questions: int, seed: int = 0) -> Floats:
-    """How often each question is in each resample. The same for every figure of a report, and from
-    run to run.
-    """
-    drawn = np.random.default_rng(seed).multinomial(
-        questions, np.full(questions, 1 / questions), size=RESAMPLES
-    )
-    return drawn.astype(float)
+    good, tried = table
+    questions, trials = table.shape[1], int(tried.sum())
+    value = float(_ratio(good, tried))
+    if questions >= LEAST and ((tried == 1).all() or value in (0.0, 1.0)):
+        return _estimate(value, _wilson(round(value * questions), questions), trials, questions)
+    return _estimate(value, _resampled(table, _ratio), trials, questions)
 
 
 def product(
     columns: Sequence[Sequence[float]], powers: Sequence[int], samples: int
 ) -> Estimate | None:
-    """A product of powers of sums, such as seconds / seconds: the studentised bootstrap of its
-    logarithm.
+    """A product of powers of sums, such as seconds / seconds.
 
     Args:
         columns: for each factor, the summand of each question; the questions are the same for all
@@ -136,49 +148,21 @@ def product(
     table = np.array(columns, float)
     if table.size == 0 or (table.sum(axis=1) <= 0).any():
         return None
-    signs, questions = np.array(powers, float), table.shape[1]
-    sums = table.sum(axis=1)
-    middle = float(signs @ np.log(sums))
-    if questions < 2:
-        return Estimate(exp(middle), None, None, samples, questions)
-    # The influence of each question on the logarithm: the sum of power * its share of the factor's
-    # sum.
-    influence = (signs[:, None] * table / sums[:, None]).sum(axis=0) - signs.sum() / questions
-    spread = sqrt(float((influence**2).sum()) * questions / (questions - 1))
-    down = up = _t(questions)
-    if questions >= LEAST_BOOTSTRAP and spread > 0:
-        down, up = _studentised(table, signs, middle, spread) or (down, up)
-    return _estimate(
-        exp(middle), exp(middle - down * spread), exp(middle + up * spread), samples, questions
-    )
 
+    def statistic(*factors: Floats, axis: int = -1) -> Any:
+        logs = (
+            power * np.log(factor.sum(axis)) for power, factor in zip(powers, factors, strict=True)
+        )
+        return np.exp(sum(logs))
 
-def _studentised(
-    table: Floats, signs: Floats, middle: float, spread: float
-) -> tuple[float, float] | None:
-    """The interval's ends in standard errors below and above the value; None if the resamples do
-    not suffice.
-    """
-    weights = _weights(table.shape[1])
-    sums = weights @ table.T
-    usable = (sums > 0).all(axis=1)
-    sums, weights = sums[usable], weights[usable]
-    parts = sum(
-        sign * column / sums[:, [k]]
-        for k, (sign, column) in enumerate(zip(signs, table, strict=True))
-    )
-    errors = np.sqrt((weights * (parts - signs.sum() / table.shape[1]) ** 2).sum(axis=1))
-    sound = errors > LEAST_SPREAD * spread
-    if sound.mean() < 1 - MAX_WITHOUT:
-        return None
-    low, high = np.quantile((np.log(sums[sound]) @ signs - middle) / errors[sound], [0.025, 0.975])
-    return float(high), float(-low)
+    value = float(statistic(*table))
+    return _estimate(value, _resampled(table, statistic), samples, table.shape[1])
 
 
 def difference(
     pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
 ) -> Difference | None:
-    """The paired difference, with Student's t interval over questions.
+    """The paired difference.
 
     For the interval, two questions are added, with a pair each that differs, in opposite directions
     (Bonett and Price, 2012, for one sample): otherwise, if no pair differs, the interval would have
@@ -192,14 +176,14 @@ def difference(
         return None
     samples, questions = sum(map(len, kept)), len(kept)
     value = sum(map(sum, kept)) / samples
-    if questions < 2:
+    if questions < LEAST:
         return Difference(value, None, None, samples, questions, margin, "open")
-    n, each = questions + 2, samples / questions
-    sums, sizes = np.array([*map(sum, kept), 1.0, -1.0]), np.array([*map(len, kept), each, each])
-    middle, width = sums.sum() / sizes.sum(), _t(n) * _error(sums, sizes)
-    low, high = np.clip((middle - width, middle + width), -1, 1).tolist()
+    each = samples / questions
+    table = np.array([[*map(sum, kept), 1.0, -1.0], [*map(len, kept), each, each]])
+    found = _estimate(value, _resampled(table, _ratio), samples, questions)
+    low, high = found.low or 0.0, found.high or 0.0
     verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
-    return Difference(value, min(low, value), max(high, value), samples, questions, margin, verdict)
+    return Difference(value, found.low, found.high, samples, questions, margin, verdict)
 
 
 def geometric_mean(ratios: Iterable[float]) -> float | None:

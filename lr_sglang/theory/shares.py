@@ -11,18 +11,15 @@ LEAST = 5  # minimum number of verdicts for a conclusion
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float] | None:
-    """Wilson's 95 % interval for a share."""
-    return wilson_of(successes / trials, trials, Z95) if trials else None
-
-
-def wilson_of(share: float, trials: float, z: float) -> tuple[float, float]:
-    """Wilson's interval of ``z`` standard errors; ``trials`` need not be an integer."""
-    square = z**2
+    """Wilson's 95 % interval for a share, without SciPy, which takes a second to import."""
+    if not trials:
+        return None
+    share, square = successes / trials, Z95**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
-    half = z * sqrt(share * (1 - share) / trials + square / (4 * trials**2)) / (1 + square / trials)
-    return (middle - half if share > 0 else 0.0), (
-        middle + half if share < 1 else 1.0
-    )  # exactly, at the ends
+    variance = share * (1 - share) / trials + square / (4 * trials**2)
+    half = Z95 * sqrt(variance) / (1 + square / trials)
+    # exactly, at the ends
+    return (middle - half if share > 0 else 0.0), (middle + half if share < 1 else 1.0)
 
 
 @dataclass(frozen=True)

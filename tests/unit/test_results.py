@@ -472,18 +472,18 @@ def test_figures_pool_what_they_sum():
 
 
 def test_an_interval_is_over_questions():
-    """Samples of one question are much alike: eight of each of four questions are not 32
+    """Samples of one question are much alike: eight of each of eight questions are not 64
     answers.
     """
     alike = [
         record(name, n, gold=gold)
-        for name, gold in zip("abcd", ("17", "17", "17", "3"), strict=True)
+        for name, gold in zip("abcdefgh", ["17"] * 6 + ["3"] * 2, strict=True)
         for n in range(8)
     ]
     low, high = summary.of_mode(alike)["interval"]
-    one, other = summary.wilson(24, 32)
+    one, other = summary.wilson(48, 64)
     assert low < one - 0.1 and high > other and summary.of_mode(alike[:8])["interval"] is None
-    assert summary.of_mode(alike[::8])["interval"] == summary.wilson(3, 4)
+    assert summary.of_mode(alike[::8])["interval"] == summary.wilson(6, 8)
 
 
 def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
