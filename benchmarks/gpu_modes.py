@@ -222,13 +222,14 @@ class Bench:
             "max-step-tokens": self.step_tokens,
             "max-tokens": self.max_tokens,
             "temperature": self.temperature,
-            "launch-timeout": max(1.0, left - 10),
             "output": folder,
         }
         words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
         words += [word for mode in modes for word in ("--mode", mode)]
         start = "from lr_sglang.cli import main; main()"
-        return [sys.executable, "-c", start, "run", *words, "--no-half-sentence-guard"]
+        settings = ["-o", f"launch_timeout={max(1.0, left - 10)}"]
+        settings += ["-o", "lookahead.half_sentence_guard=false"]
+        return [sys.executable, "-c", start, "run", *words, *settings]
 
     def write(self) -> None:
         """Everything so far, as JSON and as a table."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args
+from typing import Any, Literal, Self, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -21,6 +21,7 @@ ROLES: tuple[Role, ...] = ("target", "draft", "judge")
 Schedule = Literal["async", "sync"]
 MAX_WIDTH = 16
 MAX_BRANCHES = 4096
+OWN = "its own field"  # of OpenAI's API, beside the object ``lookahead``
 
 
 def setting(default: Any, help: str, *, request: str = "", **limits: Any) -> Any:
@@ -38,7 +39,9 @@ def setting(default: Any, help: str, *, request: str = "", **limits: Any) -> Any
 class ConfigModel(BaseModel):
     """A frozen model that refuses unknown keys and reports every error as a ``ConfigError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
     def __init__(self, *values: Any, **named: Any) -> None:
         """Takes fields by name, or by position in the order in which they are declared.
@@ -94,12 +97,18 @@ class ConfigModel(BaseModel):
 class Sampling(ConfigModel):
     """How tokens are drawn."""
 
-    temperature: float = setting(0.6, "0 is greedy", ge=0)
-    top_p: float = setting(0.95, "share of the probability that is drawn from", gt=0, le=1)
+    temperature: float = setting(0.6, "0 is greedy", ge=0, request=OWN)
+    top_p: float = setting(
+        0.95, "share of the probability that is drawn from", gt=0, le=1, request=OWN
+    )
     # SGLang's scheduler stores top_k in 32 bits, and crashes if it does not fit
-    top_k: int = setting(-1, "number of tokens that are drawn from; -1 is off", ge=-1, lt=2**31)
-    min_p: float = setting(0.0, "least probability over that of the likeliest token", ge=0, le=1)
-    seed: int = setting(0, "of the run; the seed of every branch is derived from it")
+    top_k: int = setting(
+        -1, "number of tokens that are drawn from; -1 is off", ge=-1, lt=2**31, request=OWN
+    )
+    min_p: float = setting(
+        0.0, "least probability over that of the likeliest token", ge=0, le=1, request=OWN
+    )
+    seed: int = setting(0, "of the run; the seed of every branch is derived from it", request=OWN)
 
     @field_validator("top_k")
     @classmethod
@@ -179,7 +188,9 @@ class Lookahead(ConfigModel):
 class Limits(ConfigModel):
     """Token budgets of one answer; None for the model's context length."""
 
-    max_tokens: int | None = setting(None, "tokens of an answer", ge=1)
+    max_tokens: int | None = setting(
+        None, "tokens of an answer", ge=1, request="its own field, at most the endpoint's"
+    )
     max_total_tokens: int | None = setting(None, "tokens of prompt and answer together", ge=1)
 
     def budget(self, prompt_tokens: int, context: int) -> int:
@@ -307,6 +318,7 @@ class Deployment(ConfigModel):
     lookahead: Lookahead = setting(Lookahead(), "lookahead reasoning")
     limits: Limits = setting(Limits(), "token budgets of one answer")
     judge_prompt: str = setting("", "paper or pocket; by default what suits the judge")
+    launch_timeout: float = setting(600.0, "seconds in which all servers have to be up", ge=1)
     judge_pairs: str = setting(
         "", "file of pairs of steps that differ, for checking the judge (docs/verifiers.md)"
     )
@@ -384,15 +396,16 @@ def described(model: type[ConfigModel], root: str = "") -> Iterator[Described]:
 def _kind(field: Any) -> str:
     """The type of a field with its bounds, in words."""
     annotation = field.annotation
-    choices = get_args(annotation)
-    if choices and all(isinstance(one, str) for one in choices):
+    if annotation == tuple[int, ...]:
+        return "list of whole numbers"
+    if get_origin(annotation) is dict:
+        return "table"
+    inner = [one for one in get_args(annotation) if one is not type(None)]
+    choices = [name for one in inner for name in (get_args(one) or [one]) if isinstance(name, str)]
+    if choices:
         return " or ".join(choices)
     words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-    kinds = [
-        words[one]
-        for one in (annotation, *choices)
-        if one in words and annotation != tuple[int, ...]
-    ]
+    found = next((words[one] for one in (annotation, *inner) if one in words), "table")
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
     bounds = [
         f"{sign} {getattr(one, key)}"
@@ -400,8 +413,6 @@ def _kind(field: Any) -> str:
         for key, sign in signs.items()
         if getattr(one, key, None) is not None
     ]
-    found = "list of whole numbers" if annotation == tuple[int, ...] else "table"
-    found = kinds[0] if kinds else found
     return " ".join([found, ", ".join(bounds)]).strip()
 
 
@@ -411,11 +422,6 @@ def _model_in(annotation: Any) -> type[ConfigModel] | None:
         if isinstance(one, type) and issubclass(one, ConfigModel):
             return one
     return None
-
-
-def setting_names() -> list[str]:
-    """The dotted names of all settings of a deployment."""
-    return [one.name for one in described(Deployment)] + [f"shared.{role}" for role in ROLES]
 
 
 def _config_error(model: type[ConfigModel], error: ValidationError, where: str) -> ConfigError:

@@ -12,7 +12,10 @@ from pathlib import Path
 
 import click
 
-from lr_sglang.cli import cli
+from lr_sglang.cli import assignments, cli
+from lr_sglang.cli.own_settings import BenchSettings, RunSettings
+from lr_sglang.config import ROLES
+from lr_sglang.serve.settings import ServeSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
 PREFIX = "LR_SGLANG"
@@ -26,7 +29,6 @@ it is stale.
 Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name, in capitals, with `_` for `-`.
 `--depth` of `run` is `LR_SGLANG_RUN_DEPTH`; `--alpha` of `bench simulated` is `LR_SGLANG_BENCH_SIMULATED_ALPHA`.
 
-- The command line has precedence over a variable, and a variable over a deployment file and the defaults.
 - A switch takes 1 and 0 (also true and false, yes and no, on and off). One of the form `--this/--no-this` is named
   after `--this`.
 - An option that may be given several times takes its values with spaces between them:
@@ -90,9 +92,39 @@ def section(path: tuple[str, ...], command: click.Command, context: click.Contex
         yield ""
 
 
+SETTINGS = """## Settings
+
+Settings that have no option of their own are given by `-o NAME=VALUE`, as often as needed; so can those that have one. Those
+of a deployment are also the keys of its file, and, without what stands before the last dot, the keywords in Python.
+`ROLE` is `target`, `draft` or `judge`. A value is read as TOML, else as text; several GPUs may be given as `0,1`.
+`-o help` prints this list.
+
+The command line has precedence over variables, these over the deployment's file, this over what the makers of the model's family
+advise (`sampling`), and this over the defaults. *Request*: whether a request to the endpoint may set it, and within which bound.
+
+| setting | type | default | request | meaning |
+|-|-|-|-|-|"""
+
+
+def settings() -> Iterator[str]:
+    """The table of all settings."""
+    yield SETTINGS
+    own = {"run": RunSettings, "bench": BenchSettings, "serve": ServeSettings}
+    for one in assignments.known(own):
+        parts = one.name.split(".")
+        if parts[0] == "runtimes":
+            if parts[1] != ROLES[0]:
+                continue
+            parts[1] = "ROLE"
+        default = "" if one.default in (None, "", (), {}) else f"`{one.default}`"
+        cells = (f"`{'.'.join(parts)}`", one.kind, default, one.request or "no", one.help)
+        yield "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
+    yield ""
+
+
 def page() -> str:
     """The whole page."""
-    parts = [HEAD]
+    parts = [HEAD, *settings()]
     for found in walk(cli):
         parts += section(*found)
     return "\n".join(parts)

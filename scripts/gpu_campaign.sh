@@ -75,7 +75,7 @@ item() { # NAME SECONDS COMMAND...: taken up again where it was
 }
 
 bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
-    local name=$1 resume=() models=(--dummy-weights --shapes "$shapes")
+    local name=$1 resume=() models=(-o bench.dummy_weights=true -o bench.shapes="$shapes")
     [ -z "${bodies-}" ] || models=(--deployment "$bodies" --temperature 0.6)
     [ -e "$folder/$name/run.json" ] && resume=(--resume)
     item "$name" "$2" "$command" bench "${models[@]}" "${flags[@]}" --output "$folder/$name" \
@@ -97,14 +97,14 @@ item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"
 # Servers without a token layer, with it, and without it again.
 bench modes 340 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
-    --alpha "${ALPHA:-0.63}" --depth 6
+    -o bench.alpha="${ALPHA:-0.63}" --depth 6
 # Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
 bodies=${BODIES:-pocket-1gpu} bench bodies 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
 bodies=${BODIES:-pocket-1gpu} bench weak 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
     --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"
 # With several answers at a time.
-bench load 340 64 96 --alpha "${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
+bench load 340 64 96 -o bench.alpha="${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
 # Depth and acceptance, one answer at a time: the parallel budget M is the depth here.
-bench depth 340 2 256 --alpha "${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
+bench depth 340 2 256 -o bench.alpha="${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
 # Each number of drafted tokens needs another start of the target.
 bench sd 360 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-4,8,16}"

@@ -100,10 +100,10 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
         name for name in ("deployment", "target", "draft", "judge", "verifier") if given[name]
     ]:
         raise ConfigError(
-            f"--{wrong[0]} and --dummy-weights say different things",
-            hint="--shapes TARGET,DRAFT,JUDGE",
+            f"--{wrong[0]} and bench.dummy_weights say different things",
+            hint="-o bench.shapes=TARGET,DRAFT,JUDGE",
         )
-    made = {**given, **{name: value for name, value in DEFAULTS.items() if given[name] is None}}
+    made = {**given, **{name: value for name, value in DEFAULTS.items() if given.get(name) is None}}
     layered = False
     if given["attach"]:
         if wrong := [name for name in ("shapes", "flag") if given[name]]:
@@ -124,7 +124,7 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
         made["modes"] = tuple(name for name in made["modes"] if not MODES[name].lossless)
     if "lossless" in made["modes"]:
         raise ConfigError(
-            "--dummy-weights: lossless needs equal texts, which models with random weights "
+            "bench.dummy_weights: lossless needs equal texts, which models with random weights "
             "never write"
         )
     if given["alpha"] or not any(
@@ -141,7 +141,7 @@ def _names(asked: str | None) -> list[str]:
         name.strip().removeprefix(shapes.PREFIX) for name in (asked or ",".join(default)).split(",")
     ]
     if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
-        raise ConfigError(f"--shapes {asked}: give three of {', '.join(shapes.shapes())}")
+        raise ConfigError(f"bench.shapes {asked}: give three of {', '.join(shapes.shapes())}")
     return names
 
 
@@ -155,7 +155,7 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
     if running := [role for role, runtime in plan.deployment.runtimes.items() if runtime.url]:
         if real := [role for role in running if not shapes.is_shape(plan.models[role])]:
             raise ConfigError(
-                f"--dummy-weights: {plan.models[real[0]]} has real ones", role=real[0]
+                f"bench.dummy_weights: {plan.models[real[0]]} has real ones", role=real[0]
             )
         return plan
     flagged = servers.flagged(plan.deployment, given)

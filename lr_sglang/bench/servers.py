@@ -126,7 +126,7 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
     if len(needed) == 1:
         return "together", "all variants share their servers"
     if asked != "auto":
-        return asked, "chosen by --servers"
+        return asked, "chosen by bench.servers"
     roles = [item for deployment in needed for item in deployment.runtimes.items()]
     ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
     # A runtime that names its GPUs needs no query, so that another machine can print the plan.

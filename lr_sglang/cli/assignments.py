@@ -13,12 +13,13 @@ from typing import Any
 
 import click
 
-from lr_sglang.config import setting_names
+from lr_sglang.config import ROLES, ConfigModel, Deployment, Described, described
 from lr_sglang.errors import ConfigError, did_you_mean
 
 Table = dict[str, Any]
 LAYER = "token_layer"
 ALGORITHM = "algorithm"
+HELP = "help"  # asks for the list of settings
 
 
 class OfVariable(Table):
@@ -35,6 +36,8 @@ class Assignment(click.ParamType):
     ) -> tuple[str, Any]:
         if isinstance(value, tuple):
             return value
+        if value == HELP:
+            return HELP, None
         name, equals, text = str(value).partition("=")
         if not equals or not name.strip():
             self.fail(f"{value!r} is no NAME=VALUE, such as lookahead.width=2", param, ctx)
@@ -51,19 +54,41 @@ def parsed(text: str) -> Any:
     return found["value"] if found.keys() == {"value"} and plain else text
 
 
-def gathered(assignments: tuple[tuple[str, Any], ...], own: Mapping[str, tuple[str, ...]]) -> Table:
+def known(own: Mapping[str, type[ConfigModel]]) -> list[Described]:
+    """All settings: of a deployment, and of the command itself."""
+    mine = [one for root, model in own.items() for one in described(model, f"{root}.")]
+    return [*described(Deployment), *mine]
+
+
+def listed(own: Mapping[str, type[ConfigModel]]) -> str:
+    """The list of settings: name, help and default, those of a runtime once."""
+    rows = []
+    for one in known(own):
+        first, _, rest = one.name.partition(".")
+        role = rest.partition(".")[0]
+        if first == "runtimes" and role != ROLES[0]:
+            continue
+        name = one.name.replace(f"runtimes.{ROLES[0]}.", "runtimes.ROLE.")
+        default = "" if one.default in (None, "", (), {}) else f"  [default: {one.default}]"
+        rows.append(f"{name:44} {one.help}{default}")
+    return "\n".join(rows)
+
+
+def gathered(
+    assignments: tuple[tuple[str, Any], ...], own: Mapping[str, type[ConfigModel]]
+) -> Table:
     """The table of several assignments; of one name the last counts.
 
     Args:
-        own: the names of settings of the command itself, below its name.
+        own: the settings of the command itself, by the root of their names.
 
     Raises:
         ConfigError: there is no such setting.
     """
     table: Table = {}
-    mine = [f"{root}.{name}" for root, names in own.items() for name in names]
+    names = [*(one.name for one in known(own)), *(f"shared.{role}" for role in ROLES)]
     for name, value in assignments:
-        _check(name, [*setting_names(), *mine])
+        _check(name, names)
         merge(table, nested(name, value))
     return table
 

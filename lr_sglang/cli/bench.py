@@ -16,6 +16,7 @@ from lr_sglang.bench.variants import Setting
 from lr_sglang.cli import bench_show, options, source
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.execute import Execution, need_an_answer
+from lr_sglang.cli.own_settings import BenchSettings, RunSettings
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.cli.simulate import simulated
@@ -54,7 +55,7 @@ class Modes(click.Choice[str]):
     help="all, or some of them; lossless is made beside autoregressive at temperature 0.  "
     "[default: all]",
 )
-@options.chosen
+@options.limit
 @click.option(
     "--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]"
 )
@@ -71,31 +72,7 @@ class Modes(click.Choice[str]):
     "sd-tokens=0..16, option=none,gate:0.075; again to multiply.",
 )
 @click.option(
-    "--paper",
-    type=click.Choice(list(presets.PRESETS)),
-    help="The paper's setting: tasks, samples, lengths.",
-)
-@click.option(
     "--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
-)
-@click.option(
-    "--servers",
-    type=click.Choice(["auto", "together", "blocks"]),
-    default="auto",
-    help="Where modes need different ones: up together, or in turns.",
-)
-@click.option(
-    "--dummy-weights",
-    is_flag=True,
-    help="Real servers and shapes, random weights, verdicts by --alpha.",
-)
-@click.option(
-    "--alpha", metavar="SHARE,SHARE", help="With --dummy-weights: steps to accept.  [default: 0.63]"
-)
-@click.option(
-    "--shapes",
-    metavar="T,D,J",
-    help="Of target, draft and judge.  [default: the 32B pair, on a CPU pocket]",
 )
 @options.flag
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
@@ -104,8 +81,7 @@ class Modes(click.Choice[str]):
 @options.token_layer
 @options.sampling
 @options.runtimes
-@options.assign()
-@click.option("--name", help="Of the benchmark, for its folder.  [default: bench]")
+@options.assign(run=RunSettings, bench=BenchSettings)
 @options.resume
 @options.output
 @click.pass_context
@@ -121,8 +97,8 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
       lr-sglang bench --task pocket --modes all --samples 2 --limit 25
       lr-sglang bench --sweep depth=1..8 --modes autoregressive,lookahead
       lr-sglang bench --sweep sd-tokens=0..16 --modes sd,lookahead+sd --limit 10
-      lr-sglang bench --paper table1 --deployment qwen3-4gpu --print
-      lr-sglang bench --dummy-weights --alpha 0.4,0.63,0.8 --sweep depth=1..8
+      lr-sglang bench -o bench.paper=table1 --deployment qwen3-4gpu --print
+      lr-sglang bench -o bench.dummy_weights=true --sweep alpha=0.4,0.8 --sweep depth=1..8
       lr-sglang bench simulated --alpha 0.63 --c1 0.1
     """
     if ctx.invoked_subcommand is not None:
@@ -159,7 +135,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
         )
     most = max(samples_of(name, given) for name in sources)
     execution = Execution(
-        folder, made, display, most, given["launch_timeout"], command=_command(given, made)
+        folder, made, display, most, plan.deployment.launch_timeout, command=_command(given, made)
     )
     execution.warm_up = next(iter(sources.values())).questions[0].question
     if given["print"]:
@@ -178,15 +154,15 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
                 f"--deployment {' or '.join(preset.deployments)} are its pairs; --print "
                 "shows the plan"
             )
-            raise ConfigError("--paper needs models of the paper's size", hint=hint)
-        filled |= {name: value for name, value in preset.options.items() if given[name] is None}
+            raise ConfigError("bench.paper needs models of the paper's size", hint=hint)
+        filled |= {name: value for name, value in preset.options.items() if given.get(name) is None}
         filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
         filled["modes"] = given["modes"] or preset.modes
     if given["dummy_weights"]:
         filled = presets.with_random_weights(filled)
     elif given["alpha"] or given["shapes"]:
         raise ConfigError(
-            "--alpha and --shapes go with --dummy-weights",
+            "bench.alpha and bench.shapes go with bench.dummy_weights",
             hint="--verifier random:0.6 accepts a share",
         )
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (

@@ -20,7 +20,7 @@ import click
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session
 from lr_sglang.cli.display import Display
-from lr_sglang.cli.settings import Given, settle
+from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, launched
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
 
 DEAF_SECONDS = 60
 FILES = 2**16
-
-# Fields of ``Service`` whose options have another name.
-NAMES = {"stall": "stall_timeout", "timeout": "request_timeout", "model": "model_name"}
 
 
 def serve(given: Given, display: Display) -> None:
@@ -52,8 +49,8 @@ def serve(given: Given, display: Display) -> None:
         raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
     service = service_of(plan, given)
     allowed = keys.load(given["api_keys_file"])
-    settings.check_public(service, len(allowed), given["allow_no_key"])
-    service = dataclasses.replace(service, hosts_are_open=bool(allowed) or given["allow_no_key"])
+    settings.check_public(service, len(allowed), service.allow_no_key)
+    service = service.replace(hosts_are_open=bool(allowed) or service.allow_no_key)
     sized = _sized(plan, service)
     _allow_files()
     with listening(service.host, service.port) as sock, display.starting() as progress:
@@ -61,7 +58,7 @@ def serve(given: Given, display: Display) -> None:
         lean = plan.lean(*service.verifiers)
         port = str(sock.getsockname()[1])
         logs = given["logs"] or launched.state_home() / "logs" / "serve" / port
-        timeout = given["launch_timeout"]
+        timeout = plan.deployment.launch_timeout
         with session.session(needed, logs, progress, timeout, lean=lean) as live:
             from lr_sglang.serve.app import create_app
             from lr_sglang.serve.server import EndpointServer
@@ -89,26 +86,23 @@ def service_of(plan: Plan, given: Given) -> Service:
     Raises:
         ConfigError: an invalid verifier or depth.
     """
-    assigned: Given = (given.get("option") or {}).get("serve", {})
-    given = {**given, **{NAMES.get(name, name): value for name, value in assigned.items()}}
-    options = {
-        field.name: given.get(NAMES.get(field.name, field.name))
-        for field in dataclasses.fields(Service)
-    }
-    look, verifiers = (
-        plan.lookahead,
-        dict.fromkeys((plan.lookahead.verifier, "exact", *given["allow_verifier"])),
-    )
-    for name, most in (("depth", given["max_depth"]), ("width", given["max_width"])):
+    options = {name: given.get(name) for name in Service.model_fields}
+    look = plan.lookahead
+    verifiers = dict.fromkeys((look.verifier, "exact", *given["verifiers"]))
+    for name in ("depth", "width"):
+        most = given[f"max_{name}"]
         if most is not None and most < getattr(look, name):
-            message = f"--max-{name} {most} is less than --{name}, {getattr(look, name)}"
-            raise ConfigError(message, hint=f"give --{name} {most} as well")
+            message = (
+                f"serve.max_{name} {most} is less than lookahead.{name}, {getattr(look, name)}"
+            )
+            raise ConfigError(message, hint=f"give -o lookahead.{name}={most} as well")
     layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
     able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
     able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
     # auto is no slower than the target alone under load; it would replace a policy that was asked
     # for
-    auto = ("auto",) if MODES[plan.modes[0]].ahead and given["policy"] is None else ()
+    by_user = "policy" in asked_settings(given).get("lookahead", {})
+    auto = ("auto",) if MODES[plan.modes[0]].ahead and not by_user else ()
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
         verifiers = {"exact": None}  # the judge is not started for them
@@ -116,7 +110,7 @@ def service_of(plan: Plan, given: Given) -> Service:
     settled = {
         "check_judge": True,
         # attaching says what is wrong where a target names none
-        "model": given["model_name"] or plan.models["target"] or None,
+        "model": given["model"] or plan.models["target"] or "lookahead",
         "modes": served,
         "verifiers": tuple(
             name for name in verifiers if not verifier_registry.needs_judge(name) or judged

@@ -73,8 +73,10 @@ class Forecast:
         ahead = "lookahead" if chosen.depth else ""
         mode = "+".join(filter(None, (ahead, "sd" if k2 > 1 else ""))) or "autoregressive"
         more = f" --schedule {chosen.schedule} --depth {chosen.depth}" if ahead else ""
-        more += f" --width {width}" if ahead and width > 1 else ""
-        return f"--mode {mode}{more}" + (f" --sd-tokens {k2 - 1}" if k2 > 1 else "")
+        more += f" -o lookahead.width={width}" if ahead and width > 1 else ""
+        return f"--mode {mode}{more}" + (
+            f" -o runtimes.target.token_layer.tokens={k2 - 1}" if k2 > 1 else ""
+        )
 
 
 def _row(case: Case, depth: int) -> dict[str, Any]:

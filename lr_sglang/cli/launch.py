@@ -89,7 +89,7 @@ def launch(**given: Any) -> None:
         stack.enter_context(launched.claimed(deployment.name))
         progress = stack.enter_context(display.starting())
         running = stack.enter_context(
-            start(deployment, given["logs"], progress, given["launch_timeout"])
+            start(deployment, given["logs"], progress, plan.deployment.launch_timeout)
         )
         progress.finish()
         session.tell_shortages(session.of_servers(plan, plan.modes, running), display)

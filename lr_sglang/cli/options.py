@@ -12,7 +12,7 @@ import click
 from click.core import ParameterSource
 
 from lr_sglang.cli import assignments
-from lr_sglang.config import ROLES
+from lr_sglang.config import ROLES, ConfigModel
 from lr_sglang.modes import MODES
 
 Decorator = Callable[[Any], Any]  # of commands
@@ -21,11 +21,6 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 SECONDS = click.FloatRange(min=0, min_open=True)
-# Options of the token layer, by the field of ``TokenLayer`` that they set.
-LAYER_FIELDS = {
-    f"sd_{name}": name
-    for name in ("tokens", "draft_model", "steps", "topk", "ngram_max", "accept_length")
-}
 
 
 class Several(click.ParamType):
@@ -80,15 +75,21 @@ def together(*options: Decorator) -> Decorator:
     return decorate
 
 
-def assign(**own: tuple[str, ...]) -> Decorator:
+def assign(**own: type[ConfigModel]) -> Decorator:
     """``-o``: any setting, by its dotted name.
 
     Args:
-        own: names of the command's own settings, below the root of this name.
+        own: models of the command's own settings, by the root of their names. Their values are
+            parameters of the command.
     """
 
     def gather(ctx: click.Context, param: click.Parameter, value: Any) -> assignments.Table:
+        if any(name == assignments.HELP for name, _ in value or ()):
+            click.echo(assignments.listed(own))
+            ctx.exit()
         table = assignments.gathered(value or (), own)
+        for root, model in own.items():
+            ctx.params.update(dict(model.from_dict(table.pop(root, {}), root)))
         source = ctx.get_parameter_source(param.name or "")
         return assignments.OfVariable(table) if source is ParameterSource.ENVIRONMENT else table
 
@@ -99,7 +100,7 @@ def assign(**own: tuple[str, ...]) -> Decorator:
         multiple=True,
         callback=gather,
         help="Any other setting, again for more: lookahead.width=2, sampling.top_k=20, "
-        "runtimes.target.gpus=0,1 (docs/cli.md lists them).",
+        "runtimes.target.gpus=0,1.  -o help and docs/cli.md list all of them.",
     )
 
 
@@ -114,13 +115,7 @@ method = together(
         type=int,
         help="Steps to look ahead.  [default: the deployment's (pocket: 5), or 6]",
     ),
-    click.option("--width", type=int, help="Drafted alternatives per step.  [default: 1]"),
     click.option("--max-step-tokens", type=int, help="Tokens of one step.  [default: 100]"),
-    click.option(
-        "--half-sentence-guard/--no-half-sentence-guard",
-        default=None,
-        help="Never accept a step after one that was cut.  [default: on]",
-    ),
     click.option(
         "--verifier",
         metavar="NAME[:ARG]",
@@ -128,41 +123,16 @@ method = together(
         "(docs/verifiers.md).  "
         "[default: judge]",
     ),
-    click.option(
-        "--gate",
-        type=float,
-        metavar="P",
-        help="Branches less likely to be needed wait, by the draft's confidence.",
-    ),
-    click.option(
-        "--max-false-accepts",
-        type=float,
-        metavar="SHARE",
-        help="Of pairs of steps that differ: a judge that accepts more is not trusted with "
-        "drafts.  [default: 0.35]",
-    ),
-    click.option(
-        "--policy",
-        type=click.Choice(["fixed", "adaptive"]),
-        help="adaptive: depth and width follow what is measured, up to those given.  [default: "
-        "fixed]",
-    ),
 )
 
 sampling = together(
     click.option(
         "--temperature", type=float, help="0 is greedy.  [default: the model family's, or 0.6]"
     ),
-    click.option("--top-p", type=float, help="[default: the model family's, or 0.95]"),
-    click.option(
-        "--top-k", type=int, help="-1 is off.  [default: the model family's (Qwen3: 20), or -1]"
-    ),
-    click.option("--min-p", type=float, help="[default: 0]"),
     click.option("--seed", type=int, help="Of the run; each branch derives its own.  [default: 0]"),
     click.option(
         "--max-tokens", type=int, help="Tokens of an answer.  [default: what the context holds]"
     ),
-    click.option("--max-total-tokens", type=int, help="Tokens of prompt and answer together."),
 )
 
 roles = together(
@@ -174,20 +144,6 @@ roles = together(
             "runtime it shares.",
         )
         for role in ROLES
-    ),
-    *(
-        click.option(
-            f"--{role}-gpus",
-            type=Several(click.INT, "N,N"),
-            help=f"GPUs of the {role}, such as 0,1.",
-        )
-        for role in ROLES
-    ),
-    click.option(
-        "--judge-prompt", metavar="NAME", help="paper or pocket.  [default: what suits the judge]"
-    ),
-    click.option(
-        "--launch-timeout", type=click.FloatRange(min=1), default=600.0, help="Seconds to start up."
     ),
 )
 
@@ -224,13 +180,7 @@ source = together(
     ),
 )
 
-chosen = together(
-    click.option("--limit", type=AT_LEAST_1, help="Questions of each task, at most."),
-    click.option("--range", metavar="A:B", help="Questions A to B-1, counted from 0."),
-    click.option(
-        "--prompt-suffix", metavar="TEXT", help="Appended to each question.  [default: the task's]"
-    ),
-)
+limit = click.option("--limit", type=AT_LEAST_1, help="Questions of each task, at most.")
 
 resume = click.option(
     "--resume",
@@ -238,37 +188,12 @@ resume = click.option(
     help="Go on with what is in --output, or with the newest of that name.",
 )
 
-token_layer = together(
-    per_role(
-        "--token-layer",
-        click.STRING,
-        "NAME",
-        "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, "
-        "dspark, none.  "
-        "[default: the deployment's, or ngram]",
-    ),
-    per_role("--sd-tokens", AT_LEAST_1, "N", "Tokens drafted for a verification.  [default: 8]"),
-    per_role(
-        "--sd-draft-model",
-        click.STRING,
-        "MODEL",
-        "What drafts them, such as pocket:draft or an EAGLE head.",
-    ),
-    per_role(
-        "--sd-steps", AT_LEAST_1, "N", "Steps of that model.  [default: tokens, or 5 in a tree]"
-    ),
-    per_role(
-        "--sd-topk", AT_LEAST_1, "N", "Alternatives a step: more than 1 is a tree.  [default: 1]"
-    ),
-    per_role(
-        "--sd-ngram-max", AT_LEAST_1, "N", "Longest match in the text so far that is looked up."
-    ),
-    per_role(
-        "--sd-accept-length",
-        click.FloatRange(min=1),
-        "N",
-        "Of random weights: tokens that a verification shall give, simulated by SGLang.",
-    ),
+token_layer = per_role(
+    "--token-layer",
+    click.STRING,
+    "NAME",
+    "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, none."
+    "  [default: the deployment's, or ngram]",
 )
 
 as_json = click.option(

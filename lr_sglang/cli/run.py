@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from lr_sglang.cli import options
+from lr_sglang.cli.own_settings import RunSettings
 
 RANDOM = "weights are random; the text means nothing, only speeds can be measured"
 
@@ -20,7 +21,7 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
     "How to answer; give it again to compare.  [default: lookahead, or lookahead+sd with a "
     "token layer]"
 )
-@options.chosen
+@options.limit
 @click.option("--samples", type=options.AT_LEAST_1, default=1, help="Answers per question.")
 @click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
 @options.program
@@ -28,8 +29,7 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @options.token_layer
 @options.sampling
 @options.runtimes
-@options.assign()
-@click.option("--name", help="Of the run, for its folder.  [default: the task's]")
+@options.assign(run=RunSettings)
 @options.resume
 @options.output
 def run(question: str | None, **given: Any) -> None:
@@ -62,7 +62,7 @@ def run(question: str | None, **given: Any) -> None:
     items = order.samples_of(asked.questions, given["samples"])
     task = asked.name or asked.questions[0].question
     made = order.side_by_side(plan, task, asked.suffix, items, given["concurrency"])
-    execution = Execution(folder, made, display, given["samples"], given["launch_timeout"])
+    execution = Execution(folder, made, display, given["samples"], plan.deployment.launch_timeout)
     with ExitStack() as stack:
         if asked.name:
             execution.graders[task] = stack.enter_context(asked.grader())

@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from lr_sglang.cli import options
-from lr_sglang.serve.settings import Service
+from lr_sglang.serve.settings import ServeSettings
 
 
 @click.command()
@@ -19,67 +19,14 @@ from lr_sglang.serve.settings import Service
     metavar="FILE",
     help="Keys, one a line; LR_SGLANG_API_KEYS may hold more, with commas.",
 )
-@click.option(
-    "--allow-no-key", is_flag=True, help="Let everybody in, from anywhere and by any host name."
-)
-@click.option("--model-name", metavar="NAME", help="That clients ask for.  [default: the target's]")
 @options.modes(
     "How to answer; again for more that a request may ask for.  [default: auto, and all others "
     "that "
     "these runtimes can do]"
 )
-@click.option(
-    "--allow-verifier",
-    metavar="NAME[:ARG]",
-    multiple=True,
-    help="That a request may ask for, beside --verifier and exact.",
-)
-@click.option(
-    "--max-depth",
-    type=click.IntRange(1, 64),
-    help="That a request may ask for.  [default: --depth]",
-)
-@click.option(
-    "--max-width",
-    type=click.IntRange(1, 16),
-    help="That a request may ask for.  [default: --width]",
-)
 @click.option("--concurrency", type=options.AT_LEAST_1, default=8, help="Answers at a time.")
 @click.option(
     "--queue", type=options.AT_LEAST_0, default=64, help="Requests that may wait; others get 429."
-)
-@click.option(
-    "--request-timeout",
-    type=options.SECONDS,
-    default=600.0,
-    help="Seconds of one request, its time in the queue included.",
-)
-@click.option(
-    "--stall-timeout",
-    type=options.SECONDS,
-    default=10.0,
-    help="Seconds after which a request to draft or judge is given up.",
-)
-@click.option(
-    "--max-connections",
-    type=options.AT_LEAST_1,
-    default=1024,
-    help="Of clients, open at a time; others get 503.",
-)
-@click.option(
-    "--drain",
-    type=click.FloatRange(min=0),
-    default=30.0,
-    help="Seconds that answers have to end in after SIGTERM or Ctrl-C; a second one ends them "
-    "at once.",
-)
-@click.option(
-    "--max-body-bytes", type=options.AT_LEAST_1, default=2**21, help="Of a request; more gets 413."
-)
-@click.option(
-    "--max-prompt-tokens",
-    type=options.AT_LEAST_1,
-    help="Of a request.  [default: what the context holds]",
 )
 @click.option(
     "--reasoning",
@@ -89,33 +36,18 @@ from lr_sglang.serve.settings import Service
     "leave markers alone.",
 )
 @click.option(
-    "--refuse",
-    is_flag=True,
-    help="Refuse requests with tools, logprobs and so on, which the target answers alone "
-    "otherwise.",
-)
-@click.option(
-    "--open-metrics", is_flag=True, help="Let /metrics be read without a key where there are keys."
-)
-@click.option(
     "--allow-origin",
     metavar="URL",
     multiple=True,
     help="Of web pages that may use the endpoint, such as https://chat.example; * is any.",
 )
 @options.logs
-@click.option(
-    "--log-level",
-    type=click.Choice(["debug", "info", "warning", "error"]),
-    default="info",
-    help="Of the endpoint's log: JSON lines on standard error.",
-)
 @options.program
 @options.method
 @options.token_layer
 @options.sampling
 @options.runtimes
-@options.assign(serve=Service.assignable())
+@options.assign(serve=ServeSettings)
 @click.option("--json", is_flag=True, help="Say as JSON where it listens.")
 @click.option("--quiet", is_flag=True, help="Only where it listens, and warnings.")
 def serve(**given: Any) -> None:

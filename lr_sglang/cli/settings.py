@@ -9,7 +9,6 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.assignments import ALGORITHM, LAYER, OfVariable, Table, merge, nested
-from lr_sglang.cli.options import LAYER_FIELDS
 from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
@@ -119,7 +118,6 @@ def _deployment(given: Given) -> Deployment:
     return override_all(
         deployment,
         {role: given.get(role) for role in ROLES},
-        {role: given.get(f"{role}_gpus") for role in ROLES},
     )
 
 
@@ -154,7 +152,6 @@ def modes_of(given: Given) -> tuple[str, ...]:
     ]
     if any(name != OFF for _, name in given.get("token_layer") or ()):
         layers.append("--token-layer")
-    layers += [_flag(name) for name in LAYER_FIELDS if given.get(name)]
     usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
     modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
@@ -176,8 +173,13 @@ def with_settings(
     """
     table = deployment.given()
     runtimes: dict[str, Table] = table["runtimes"]
-    for role in asked.get("runtimes", {}):
-        table.get("shared", {}).pop(role, None)
+    for role, one in asked.get("runtimes", {}).items():
+        owner = table.get("shared", {}).pop(role, None)
+        if owner and isinstance(one, dict) and not one.keys() & {"model", "url"}:
+            raise ConfigError(
+                f"runtimes.{role}: the role shares the runtime of {owner}",
+                hint=f"set runtimes.{owner}, or give the role a model of its own (--{role})",
+            )
     merge(table, {name: value for name, value in asked.items() if name in Deployment.model_fields})
     own = {role: one for role, one in runtimes.items() if isinstance(one, dict)}
     _set_layers(given, deployment, own, modes)
@@ -240,17 +242,6 @@ def _set_layers(
             )
         for taker in takers:
             layers[taker][ALGORITHM] = DEFAULT_LAYER
-    for option, name in LAYER_FIELDS.items():
-        for role, value in given.get(option) or ():
-            takers = (
-                [own(role)]
-                if role
-                else [r for r, layer in layers.items() if _on(layer) and _takes(layer, name)]
-            )
-            if not takers:
-                raise ConfigError(f"{_flag(option)}: no token layer here has such a setting")
-            for taker in takers:
-                layers[taker][name] = value
 
 
 def _on(layer: Table) -> bool:
@@ -266,14 +257,3 @@ def _suited(name: str) -> tuple[str, ...]:
         and token_layer.find(TokenLayer(algorithm=name), "--token-layer").draft != "none"
     )
     return ("target",) if with_model else ("target", "draft")
-
-
-def _takes(layer: Table, name: str) -> bool:
-    known = token_layer.find(TokenLayer(algorithm=layer[ALGORITHM]), "--token-layer")
-    return (
-        known.draft != "none" if name == "draft_model" else name == "tokens" or name in known.takes
-    )
-
-
-def _flag(option: str) -> str:
-    return "--" + option.replace("_", "-")

@@ -55,8 +55,8 @@ def of_command(given: Given, question: str | None = None) -> Source:
             if given["task"] is not None
             else of_file(given)
         )
-    if given["limit"] or given["range"]:
-        raise click.UsageError("--limit and --range are for --task and --input")
+    if given["limit"] or given.get("range"):
+        raise click.UsageError("--limit and run.range are for --task and --input")
     try:
         text = sys.stdin.read().removesuffix("\n") if question == "-" else question
         text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
@@ -64,7 +64,7 @@ def of_command(given: Given, question: str | None = None) -> Source:
         raise ConfigError(f"the question is not UTF-8 text: {error}") from error
     if not text.strip():
         raise ConfigError("the question is empty")
-    return Source("", [Question("question", text)], given["prompt_suffix"] or "")
+    return Source("", [Question("question", text)], given.get("prompt_suffix") or "")
 
 
 def of_task(name: str, given: Given, file: Path | None = None) -> Source:
@@ -86,8 +86,8 @@ def _chosen(
     task: Task | None = None,
     file: Path | None = None,
 ) -> Source:
-    span = tasks.parse_range(given["range"]) if given["range"] else None
-    suffix = suffix if given["prompt_suffix"] is None else given["prompt_suffix"]
+    span = tasks.parse_range(given["range"]) if given.get("range") else None
+    suffix = suffix if given.get("prompt_suffix") is None else given["prompt_suffix"]
     return Source(name, tasks.load(of, given["limit"], span, file=file), suffix, task)
 
 
@@ -96,7 +96,7 @@ def folder_for(name: str, given: Given) -> Path:
     of that name.
     """
     name, output, resume = (
-        re.sub(r"[^\w.-]+", "-", given.get("name") or name),
+        re.sub(r"[^\w.-]+", "-", name),
         given["output"],
         given.get("resume"),
     )

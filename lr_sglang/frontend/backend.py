@@ -182,8 +182,8 @@ class RuntimeBackend(BaseBackend):
             raise PromptTooLong(
                 f"the prompt has {prompt} tokens and leaves no room for an answer",
                 role=self.role,
-                hint=f"the model's context is {self.context} tokens; --max-total-tokens may be "
-                "lower",
+                hint=f"the model's context is {self.context} tokens; "
+                "limits.max_total_tokens may be lower",
             )
         return prompt, left
 

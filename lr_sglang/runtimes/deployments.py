@@ -7,7 +7,6 @@ from __future__ import annotations
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 from lr_sglang import plugin_files
@@ -83,22 +82,16 @@ def custom(target: str) -> Deployment:
     return Deployment(name="custom", runtimes={"target": _other(None, target)})
 
 
-def override_all(
-    deployment: Deployment,
-    models: Mapping[str, str | None],
-    gpus: Mapping[str, tuple[int, ...] | None] = MappingProxyType({}),
-) -> Deployment:
-    """A copy in which roles have other models, runtimes or GPUs; None leaves a role as it is.
+def override_all(deployment: Deployment, models: Mapping[str, str | None]) -> Deployment:
+    """A copy in which roles have other models or runtimes; None leaves a role as it is.
 
     Args:
         models: by role, a URL to attach to; another role's name, to share its runtime; or a model:
             a path, a hub name or ``pocket:draft``. A new model keeps the runtime's other settings,
             except for the tokenizer.
-        gpus: by role, where to launch it. Several are divided among tensor parallelism and the
-            given data parallelism.
 
     Raises:
-        ConfigError: no such role, or GPUs for a runtime that we do not launch.
+        ConfigError: there is no such role.
     """
     runtimes, shared = dict(deployment.runtimes), dict(deployment.shared)
     for role, other in models.items():
@@ -112,9 +105,6 @@ def override_all(
         elif other is not None:
             shared.pop(role, None)
             runtimes[role] = _other(runtimes.get(role), other)
-    for role, where in gpus.items():
-        if where is not None:
-            runtimes[role] = placed(runtimes.get(role), role, where)
     return deployment.replace(runtimes=runtimes, shared=shared)
 
 
@@ -133,15 +123,13 @@ def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
     return runtime.replace(model=model_or_url, tokenizer="")
 
 
-def placed(runtime: Runtime | None, role: str, gpus: tuple[int, ...]) -> Runtime:
+def placed(runtime: Runtime, role: str, gpus: tuple[int, ...]) -> Runtime:
     """A copy on these GPUs, which are divided among tensor parallelism and the given data
     parallelism.
 
     Raises:
         ConfigError: the runtime is not ours to place, or the GPUs cannot be divided.
     """
-    if runtime is None:
-        raise ConfigError("GPUs are given, but the role has no runtime of its own", role=role)
     if runtime.url:
         raise ConfigError(
             "GPUs are given, but the runtime at a URL is not ours to place", role=role

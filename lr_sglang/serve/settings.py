@@ -3,101 +3,92 @@
 from __future__ import annotations
 
 import ipaddress
-import math
-from dataclasses import dataclass, field, fields
-from typing import Literal
+from typing import Any, Literal
 
-from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.config_model import ConfigModel, need
+from pydantic import field_validator
+
+from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling, setting
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 
 Reasoning = Literal["auto", "on", "off"]
 
 
-@dataclass(frozen=True)
-class Service(ConfigModel):
-    """One endpoint.
+class ServeSettings(ConfigModel):
+    """Settings of an endpoint that have no option of their own: ``-o serve.NAME=VALUE``."""
 
-    Attributes:
-        model: the name under which requests ask for it.
-        modes, verifiers: that a request may ask for; the first is what it gets if it does not.
-        max_depth, max_width: that a request may ask for; None is what ``lookahead`` has.
-        concurrency: answers at a time; ``queue`` more requests wait, and further ones are refused.
-        timeout: seconds of one request, its time in the queue included.
-        stall: seconds that one request to draft or judge may take before it is given up.
-        max_connections: of clients, that may be open at a time.
-        drain: seconds that answers have to end in when the endpoint stops.
-        reasoning: whether an answer begins inside of ``<think>``: ``auto`` goes by the prompt and
-            by what is written, ``on`` says that it always does, ``off`` leaves markers in the
-            content.
-        program: that answers conversations in place of lookahead reasoning's own
-            (docs/programs.md).
-        hosts_are_open: whether the Host header may have any name. An endpoint with no key, on a
-            loopback address, must not be open to a web page whose domain points there (DNS
-            rebinding).
-        refuse: whether requests are refused for fields that only the target can follow; else the
-            target answers them alone. With a ``program``, which answers in place of the target too,
-            they are always refused.
-        check_judge: whether the judge is asked at start about steps that differ
-            (``verifiers.known_pairs``).
-        allow_origin: of web pages that browsers let use the endpoint; ``*`` is any.
-        open_metrics: whether ``/metrics`` can be read without a key where there are keys.
-    """
+    model: str = setting("", "name that clients ask for; by default the target's")
+    verifiers: tuple[str, ...] = setting(
+        (), "that a request may ask for, beside --verifier and exact; a list for several"
+    )
+    max_depth: int | None = setting(None, "that a request may ask for; by default --depth", ge=1)
+    max_width: int | None = setting(
+        None, "that a request may ask for; by default lookahead.width", ge=1
+    )
+    timeout: float = setting(600.0, "seconds of a request, its time in the queue included", gt=0)
+    stall: float = setting(
+        10.0, "seconds after which a request to draft or judge is given up", gt=0
+    )
+    max_connections: int = setting(1024, "of clients, open at a time", ge=1)
+    drain: float = setting(30.0, "seconds that answers have to end in when it stops", ge=0)
+    max_body_bytes: int = setting(2**21, "of a request; more gets 413", ge=1)
+    max_prompt_tokens: int | None = setting(
+        None, "of a request; by default what the context holds", ge=1
+    )
+    refuse: bool = setting(
+        False, "refuse requests with tools and so on, which else the target answers alone"
+    )
+    allow_no_key: bool = setting(
+        False, "let everybody in, from anywhere and by any host name, without a key"
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = setting(
+        "info", "of the endpoint's log: JSON lines on standard error"
+    )
+    open_metrics: bool = setting(False, "let /metrics be read without a key where there are keys")
 
-    host: str = "127.0.0.1"
-    port: int = 8000
-    model: str = "lookahead"
-    modes: tuple[str, ...] = ("lookahead",)
-    verifiers: tuple[str, ...] = ("judge",)
-    lookahead: Lookahead = field(default_factory=Lookahead)
-    sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
-    judge_prompt: str = "paper"
-    program: str = ""
-    max_depth: int | None = None
-    max_width: int | None = None
-    concurrency: int = 8
-    queue: int = 64
-    timeout: float = 600.0
-    stall: float = 10.0
-    max_connections: int = 1024
-    drain: float = 30.0
-    max_body_bytes: int = 2**21
-    max_prompt_tokens: int | None = None
-    reasoning: Reasoning = "auto"
-    refuse: bool = False
-    check_judge: bool = False
-    allow_origin: tuple[str, ...] = ()
-    open_metrics: bool = False
-    hosts_are_open: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(0 <= self.port < 65536, "port: must be in 0..65535 (0: any free one)")
-        need(bool(self.model.strip()), "model: must not be empty")
-        need(bool(self.modes) and bool(self.verifiers), "modes, verifiers: at least one of each")
-        for mode in self.modes:
-            need(mode in MODES, f"modes: {mode!r} is not one of {', '.join(MODES)}")
-        for name in (
-            *("max_depth", "max_width", "max_prompt_tokens", "max_body_bytes"),
-            *("concurrency", "max_connections"),
-        ):
-            value = getattr(self, name)
-            need(value is None or value >= 1, f"{name}: must be at least 1")
-        need(self.queue >= 0, "queue: must be 0 or more")
-        for name in ("timeout", "stall"):
-            need(0 < getattr(self, name) < math.inf, f"{name}: must be more than 0 seconds")
-        need(0 <= self.drain < math.inf, "drain: must be 0 seconds or more")
-
+    @field_validator("verifiers", mode="before")
     @classmethod
-    def assignable(cls) -> tuple[str, ...]:
-        """The fields that ``-o serve.NAME=VALUE`` sets; the others have options or follow from
-        them.
-        """
-        settled = {"modes", "verifiers", "lookahead", "sampling", "limits", "judge_prompt"}
-        settled |= {"program", "check_judge", "hosts_are_open", "host", "port"}
-        return tuple(one.name for one in fields(cls) if one.name not in settled)
+    def _listed(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
+class Service(ServeSettings):
+    """One endpoint: what its requests may ask for, and their defaults."""
+
+    model: str = setting("lookahead", "name that clients ask for", pattern=r"\S")
+    modes: tuple[str, ...] = setting(
+        ("lookahead",), "that a request may ask for; the first is the default", min_length=1
+    )
+    verifiers: tuple[str, ...] = setting(
+        ("judge",), "that a request may ask for; the first is the default", min_length=1
+    )
+    host: str = setting("127.0.0.1", "address to listen on")
+    port: int = setting(8000, "0 is any that is free", ge=0, lt=65536)
+    lookahead: Lookahead = setting(Lookahead(), "of requests that ask for nothing else")
+    sampling: Sampling = setting(Sampling(), "of requests that ask for nothing else")
+    limits: Limits = setting(Limits(), "of every answer")
+    judge_prompt: str = setting("paper", "of the judge")
+    program: str = setting("", "that answers in place of lookahead reasoning's own")
+    concurrency: int = setting(8, "answers at a time", ge=1)
+    queue: int = setting(64, "requests that wait; further ones are refused", ge=0)
+    reasoning: Reasoning = setting(
+        "auto", "whether an answer begins inside of <think>: by prompt and text, always, or ignored"
+    )
+    allow_origin: tuple[str, ...] = setting(
+        (), "of web pages that browsers let use the endpoint; * is any"
+    )
+    check_judge: bool = setting(False, "whether the judge is asked at start about known pairs")
+    # An endpoint with no key, on a loopback address, must not be open to a web page whose domain
+    # points there (DNS rebinding).
+    hosts_are_open: bool = setting(True, "whether the Host header may have any name")
+
+    @field_validator("modes")
+    @classmethod
+    def _are_modes(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for mode in value:
+            if mode not in MODES:
+                raise ValueError(f"{mode!r} is not one of {', '.join(MODES)}")
+        return value
 
     @property
     def deepest(self) -> int:
@@ -136,6 +127,6 @@ def check_public(service: Service, keys: int, allowed: bool) -> None:
         raise ConfigError(
             f"listening on {service.host} without a key would let anybody who can reach this "
             "machine use it",
-            hint="give --api-keys-file FILE (or LR_SGLANG_API_KEYS), or --allow-no-key if that "
-            "is what you want",
+            hint="give --api-keys-file FILE (or LR_SGLANG_API_KEYS), or -o serve.allow_no_key=true "
+            "if that is what you want",
         )

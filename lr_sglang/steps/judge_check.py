@@ -74,8 +74,8 @@ class JudgeCheck:
             self.warn(
                 f"judge: {who} accepted {self.found.accepted} of {self.found.asked} pairs of "
                 "steps that differ; it is "
-                "shown no draft, and the target answers alone (--max-false-accepts 1 trusts it "
-                "all the same)"
+                "shown no draft, and the target answers alone "
+                "(-o lookahead.max_false_accepts=1 trusts it all the same)"
             )
 
     def shown_alike(self, accepted: list[bool], prompt: str) -> None:
@@ -88,7 +88,7 @@ class JudgeCheck:
             self.warn(
                 f"judge: it accepted none of {len(accepted)} pairs of steps that say the same, "
                 "and will hardly accept "
-                f"a draft; it was asked by the prompt {prompt!r} (--judge-prompt, or "
+                f"a draft; it was asked by the prompt {prompt!r} (-o judge_prompt=NAME, or "
                 "judge_prompt in the file)"
             )
 

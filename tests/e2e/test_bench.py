@@ -148,13 +148,29 @@ def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_proce
     layer = (
         "--token-layer",
         "standalone",
-        "--sd-draft-model",
-        "dummy:pocket-draft",
-        "--sd-tokens",
-        "4",
+        "-o",
+        "runtimes.target.token_layer.draft_model=dummy:pocket-draft",
+        "-o",
+        "runtimes.target.token_layer.tokens=4",
     )
-    command = [sys.executable, ROOT / "cli.py", "bench", "--dummy-weights", "--modes", "sd", *layer]
-    command += ["--sd-accept-length", "3", "--max-tokens", "61", "--output", tmp_path / "out"]
+    command = [
+        sys.executable,
+        ROOT / "cli.py",
+        "bench",
+        "-o",
+        "bench.dummy_weights=true",
+        "--modes",
+        "sd",
+        *layer,
+    ]
+    command += [
+        "-o",
+        "runtimes.target.token_layer.accept_length=3",
+        "--max-tokens",
+        "61",
+        "--output",
+        tmp_path / "out",
+    ]
     command += ["--limit", "1" if full else "200"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     if full:

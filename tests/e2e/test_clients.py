@@ -33,8 +33,8 @@ ANSWER = "17"  # of the page's question
 @pytest.fixture(scope="module")
 def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     options = (
-        "--model-name",
-        MODEL,
+        "-o",
+        f"serve.model={MODEL}",
         "--concurrency",
         4,
         "--temperature",

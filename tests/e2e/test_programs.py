@@ -75,8 +75,8 @@ def test_the_command_line_and_a_file(pocket: Pocket, tmp_path: Path) -> None:
         question,
         "--program",
         f"{file}:mine:word=So: ",
-        "--judge-prompt",
-        "pocket",
+        "-o",
+        "judge_prompt=pocket",
         "--json",
     ]
     done = CliRunner().invoke(cli, [*given, *pocket.attach, "--output", str(tmp_path / "out")])

@@ -132,10 +132,12 @@ def test_a_token_limit_is_kept(invoke):
     record = json.loads(invoke(QUESTION, "--json", "--max-tokens", 20).stdout)
     assert (record["finish"], record["tokens"]["used"]) == ("length", 20)
     record = json.loads(
-        invoke(QUESTION, "--json", "--max-total-tokens", record["prompt_tokens"] + 7).stdout
+        invoke(
+            QUESTION, "--json", "-o", f"limits.max_total_tokens={record['prompt_tokens'] + 7}"
+        ).stdout
     )
     assert record["tokens"]["used"] == 7
-    done = invoke(QUESTION, "--max-total-tokens", 5)
+    done = invoke(QUESTION, "-o", f"limits.max_total_tokens={5}")
     assert done.exit_code == 1
     assert "leaves no room for an answer" in done.stderr
 

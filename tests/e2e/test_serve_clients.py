@@ -42,10 +42,10 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         PLACES,
         "--queue",
         QUEUE,
-        "--model-name",
-        "pocket",
-        "--max-depth",
-        6,
+        "-o",
+        "serve.model=pocket",
+        "-o",
+        f"serve.max_depth={6}",
     )
     keys = {"LR_SGLANG_API_KEYS": ",".join(KEYS.values())}
     folder = tmp_path_factory.mktemp("serve")
@@ -129,7 +129,7 @@ def test_what_is_thought_comes_apart_from_what_is_said(pocket, tmp_path):
     </think>.
     """
     with serving(
-        tmp_path, pocket.fleet.urls, "--reasoning", "on", "--model-name", "pocket"
+        tmp_path, pocket.fleet.urls, "--reasoning", "on", "-o", "serve.model=pocket"
     ) as endpoint:
         client = OpenAI(base_url=f"{endpoint.url}/v1", api_key="none", max_retries=0)
         answer = client.chat.completions.create(model="pocket", messages=ASKED, temperature=0)

@@ -101,7 +101,7 @@ LEFT_OUT = object()
 @pytest.fixture(scope="module")
 def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     folder = tmp_path_factory.mktemp("fields")
-    options = ("--mode", "lossless", "--verifier", "exact", "--model-name", "pocket")
+    options = ("--mode", "lossless", "--verifier", "exact", "-o", "serve.model=pocket")
     with serving(folder, pocket.fleet.urls, *options) as process:
         yield process
 

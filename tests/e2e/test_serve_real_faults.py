@@ -29,8 +29,8 @@ QUESTIONS = sorted((q.question for q in tasks.load("pocket", limit=50)), key=len
 # the judge is the session's; tests/processes/test_serve_faults.py kills a simulated one.
 OWN = ROLES if FULL else ("target", "draft")
 SERVICE = (
-    "--model-name",
-    MODEL,
+    "-o",
+    f"serve.model={MODEL}",
     "--mode",
     "lookahead",
     "--mode",

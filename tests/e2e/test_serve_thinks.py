@@ -42,7 +42,7 @@ def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
     models = {"target": "pocket:target-thinks", "draft": "pocket:draft-thinks", "judge": judge}
     with (
         launch(override_all(load_deployment("pocket"), models), folder, timeout=280) as fleet,
-        serving(folder, fleet.urls, "--model-name", "thinker") as endpoint,
+        serving(folder, fleet.urls, "-o", "serve.model=thinker") as endpoint,
     ):
         yield Stand(fleet, endpoint)
 

@@ -276,7 +276,7 @@ def test_the_four_modes_side_by_side_on_the_embedded_default(
     ]
     if not full:
         command += ["--draft", pocket.fleet.urls["draft"], "--judge", pocket.fleet.urls["judge"]]
-        command += ["--judge-prompt", "pocket"]
+        command += ["-o", "judge_prompt=pocket"]
     done = subprocess.run(
         [*command, "--output", tmp_path / "out"],
         cwd=tmp_path,

@@ -1072,15 +1072,15 @@ def test_options_that_cannot_be(tmp_path):
         return result.output
 
     assert "without a key" in fails("--host", "0.0.0.0")
-    assert "--max-depth 2 is less" in fails("--depth", "4", "--max-depth", "2")
+    assert "serve.max_depth 2 is less" in fails("--depth", "4", "-o", "serve.max_depth=2")
     assert "cannot be read" in fails("--api-keys-file", str(tmp_path / "none"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         assert "cannot listen" in fails("--port", str(taken.getsockname()[1]))
     with listening("127.0.0.1", 0) as bound:  # by one that is still starting its runtimes
         assert "cannot listen" in fails("--port", str(bound.getsockname()[1]))
-    assert "cannot listen" in fails("--host", "0..0.0", "--allow-no-key")
+    assert "cannot listen" in fails("--host", "0..0.0", "-o", "serve.allow_no_key=true")
     for host in ("0..0.0", "192.0.2.1"):  # the latter is no machine's
-        assert "Hint: give another --host" in fails("--host", host, "--allow-no-key")
+        assert "Hint: give another --host" in fails("--host", host, "-o", "serve.allow_no_key=true")
 
 
 def test_each_step_goes_out_at_once():

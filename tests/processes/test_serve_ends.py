@@ -42,7 +42,15 @@ class Stand:
     def serving(self, *options: object):
         urls = {role: runtime.url for role, runtime in self.runtimes.items()}
         return serving(
-            self.folder, urls, "--model-name", MODEL, "--mode", "lookahead", "--depth", 3, *options
+            self.folder,
+            urls,
+            "-o",
+            f"serve.model={MODEL}",
+            "--mode",
+            "lookahead",
+            "--depth",
+            3,
+            *options,
         )
 
     def running(self) -> int:
@@ -59,7 +67,9 @@ def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
 
 @pytest.fixture(scope="module")
 def one_at_a_time(stand: Stand) -> Iterator[Process]:
-    with stand.serving("--concurrency", 1, "--stall-timeout", 2, "--drain", 30) as process:
+    with stand.serving(
+        "--concurrency", 1, "-o", f"serve.stall={2}", "-o", f"serve.drain={30}"
+    ) as process:
         yield process
 
 
@@ -159,7 +169,7 @@ def test_sigterm_lets_answers_end_and_admits_nobody(stand, one_at_a_time, record
 )
 def test_answers_that_take_too_long_are_ended(stand, drain, signals, record_property) -> None:
     """When the time to drain is up, or at a second Ctrl-C, at once."""
-    with stand.serving("--concurrency", 4, "--drain", drain) as process:
+    with stand.serving("--concurrency", 4, "-o", f"serve.drain={drain}") as process:
         running = [ask(process, stream) for stream in (True, True, False, False)]
         assert running[0].begun.wait(ANSWER + SLACK) and running[1].begun.wait(ANSWER + SLACK)
         began = time.monotonic()
@@ -180,7 +190,7 @@ def test_answers_that_take_too_long_are_ended(stand, drain, signals, record_prop
 
 def test_the_endpoint_ends_while_the_target_hangs(stand, record_property) -> None:
     """In its time to drain, and what it takes to send the last and to hang up."""
-    with stand.serving("--concurrency", 4, "--drain", 1) as process:
+    with stand.serving("--concurrency", 4, "-o", f"serve.drain={1}") as process:
         running = [ask(process, stream) for stream in (True, False)]
         assert running[0].begun.wait(ANSWER + SLACK)
         with stopped(stand.runtimes["target"]):

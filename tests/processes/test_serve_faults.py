@@ -33,16 +33,16 @@ SIMULATION = (
 )
 STALL, AT_ONCE = 2.0, 6
 SERVICE = (
-    "--model-name",
-    MODEL,
+    "-o",
+    f"serve.model={MODEL}",
     "--mode",
     "lookahead",
     "--depth",
     "3",
-    "--stall-timeout",
-    str(STALL),
-    "--request-timeout",
-    "60",
+    "-o",
+    f"serve.stall={STALL!s}",
+    "-o",
+    "serve.timeout=60",
     "--concurrency",
     str(AT_ONCE),
 )

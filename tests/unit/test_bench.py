@@ -406,7 +406,9 @@ def made(folder):
 
 
 def test_all_modes_on_the_same_questions(call, tmp_path):
-    result = call("--limit", 2, "--samples", 2, "--output", tmp_path / "out", "--servers", "blocks")
+    result = call(
+        "--limit", 2, "--samples", 2, "--output", tmp_path / "out", "-o", "bench.servers=blocks"
+    )
     assert result.exit_code == 0, result.output
     records = made(tmp_path / "out")
     assert (
@@ -594,8 +596,8 @@ def test_the_papers_table(call, monkeypatch):
 
     monkeypatch.setattr(Hub, "read", read)
     result = call(
-        "--paper",
-        "table1",
+        "-o",
+        "bench.paper=table1",
         "--deployment",
         "qwen3-4gpu",
         "--task",
@@ -620,8 +622,8 @@ def test_the_papers_table(call, monkeypatch):
             **{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "seed": 0}
         }
     deepseek = call(
-        "--paper",
-        "table1",
+        "-o",
+        "bench.paper=table1",
         "--deployment",
         "deepseek-4gpu",
         "--task",
@@ -688,12 +690,12 @@ def test_fewer_samples_of_livecodebench():
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--paper", "table1"], "--deployment deepseek-4gpu or qwen3-4gpu"),
+        (["-o", "bench.paper=table1"], "--deployment deepseek-4gpu or qwen3-4gpu"),
         (["--fair", "replicas"], "these runtimes are on none"),
-        (["--alpha", "0.5"], "--dummy-weights"),
-        (["--dummy-weights", "--draft", "x"], "different things"),
-        (["--dummy-weights", "--shapes", "a,b"], "give three of"),
-        (["--dummy-weights", "--modes", "lossless"], "lossless"),
+        (["-o", "bench.alpha=0.5"], "bench.dummy_weights"),
+        (["-o", "bench.dummy_weights=true", "--draft", "x"], "different things"),
+        (["-o", "bench.dummy_weights=true", "-o", "bench.shapes=a,b"], "give three of"),
+        (["-o", "bench.dummy_weights=true", "--modes", "lossless"], "lossless"),
         (["--modes", "sd,sp"], "is not one of"),
         (["--concurrency", "0"], "not in the range"),
         (["--concurrency", "1,2", "--sweep", "concurrency=4"], "say the same"),
@@ -713,7 +715,14 @@ def test_what_cannot_be(call, arguments, said):
 
 def test_random_weights_are_given_their_acceptance(call):
     result = call(
-        "--dummy-weights", "--alpha", "0.4,0.8", "--sweep", "depth=1,3", "--print", "--json"
+        "-o",
+        "bench.dummy_weights=true",
+        "-o",
+        "bench.alpha=0.4,0.8",
+        "--sweep",
+        "depth=1,3",
+        "--print",
+        "--json",
     )
     assert result.exit_code == 0, result.output
     plan = json.loads(result.stdout)
@@ -730,7 +739,14 @@ def test_random_weights_are_given_their_acceptance(call):
 
 def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
     result = call(
-        "--dummy-weights", "--modes", "all", "--token-layer", "ngram", "--print", "--json"
+        "-o",
+        "bench.dummy_weights=true",
+        "--modes",
+        "all",
+        "--token-layer",
+        "ngram",
+        "--print",
+        "--json",
     )
     assert result.exit_code == 0, result.output
     modes = {one["config"]["mode"] for one in json.loads(result.stdout)["variants"].values()}
@@ -751,28 +767,31 @@ def test_random_weights_that_are_up_are_asked_where_they_are(
     ).to_dict()
     about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
     launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
-    asked = call("--dummy-weights", "--attach", "x", "--print", "--json")
+    asked = call("-o", "bench.dummy_weights=true", "--attach", "x", "--print", "--json")
     assert asked.exit_code == 0, asked.output
     configs = [one["config"] for one in json.loads(asked.stdout)["variants"].values()]
     assert {config["mode"] for config in configs} == modes
     assert {config["lookahead"]["verifier"] for config in configs if config["lookahead"]} == {
         "oracle:0.63"
     }
-    assert call("--dummy-weights", "--attach", "x", "--flag", "x=1", "--print").exit_code
+    assert call(
+        "-o", "bench.dummy_weights=true", "--attach", "x", "--flag", "x=1", "--print"
+    ).exit_code
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: "Qwen/Qwen3-8B")
-    refused = call("--dummy-weights", "--attach", "x", "--print")
+    refused = call("-o", "bench.dummy_weights=true", "--attach", "x", "--print")
     assert refused.exit_code and "Qwen/Qwen3-8B has real ones" in " ".join(refused.output.split())
 
 
 def test_a_simulated_acceptance_is_said_with_the_figures(call):
     asked = (
-        "--dummy-weights",
+        "-o",
+        "bench.dummy_weights=true",
         "--modes",
         "sd",
         "--token-layer",
         "ngram",
-        "--sd-accept-length",
-        "2.5",
+        "-o",
+        "runtimes.target.token_layer.accept_length=2.5",
         "--print",
     )
     config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]

@@ -184,7 +184,7 @@ def test_without_a_final_answer_the_last_words_are_printed(call, servers):
 
 
 def test_many_questions_as_json(call):
-    result = call("run", "--task", "pocket", "--range", "5:7", "--json")
+    result = call("run", "--task", "pocket", "-o", "run.range=5:7", "--json")
     table = json.loads(result.stdout)
     assert table["samples"] == table["summary"]["lookahead"]["samples"] == 2
     assert result.stderr == ""
@@ -196,7 +196,10 @@ def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
     sent = "".join(map(chr, servers.transports["target"].requests[0]["input_ids"]))
     assert "how many?\nPlease reason step by step" in sent
     assert (
-        call("run", "--input", "some.jsonl", "--prompt-suffix", "", "--name", "bare").exit_code == 0
+        call(
+            "run", "--input", "some.jsonl", "-o", "run.prompt_suffix=", "--output", "bare"
+        ).exit_code
+        == 0
     )
     sent = "".join(map(chr, servers.transports["target"].requests[-1]["input_ids"]))
     assert "Please" not in sent
@@ -497,6 +500,8 @@ def test_an_assignment_goes_before_a_file_and_a_named_option_before_a_variable(
         ("lookahead.depth=0", "depth", ""),
         ("runtimes.judge.token_layer=ngram", "the judge writes one token", ""),
         ("runtimes.target.gpus=a", "gpus", ""),
+        ("runtimes.target.gpus=0,0", "each of them once", ""),
+        ("runtimes.target.gpus=", "cannot be used here", ""),
     ],
 )
 def test_what_cannot_be_assigned_is_a_named_error(text, said, hint):
@@ -521,7 +526,7 @@ def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
 
 
 def test_gpus_are_placed(file):
-    plan = settings.settle({"deployment": file, "target_gpus": (1, 2)})
+    plan = assigned("runtimes.target.gpus=1,2", deployment=file)
     assert plan.placement()["target"]["gpus"] == (1, 2)
     assert "gpus" not in json.dumps(plan.configured("lookahead"))
 
@@ -552,24 +557,24 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
     [
         (["run"], "give one QUESTION, or --task NAME, or --input FILE"),
         (["run", "a", "--task", "pocket"], "give one QUESTION"),
-        (["run", "a", "--limit", "3"], "--limit and --range are for"),
+        (["run", "a", "--limit", "3"], "--limit and run.range are for"),
         (["run", "  "], "the question is empty"),
         (["run", "half a surrogate \udcff"], "the question is not UTF-8 text"),
         (["run", "--task", "gsm9k"], "no task 'gsm9k'"),
         (["run", "--input", "none.jsonl"], "cannot read the questions"),
-        (["run", "--task", "pocket", "--range", "9"], "'9' is no range"),
+        (["run", "--task", "pocket", "-o", "run.range=9"], "'9' is no range"),
         (
             ["run", "a", "--depth", "0"],
             "lookahead.depth: input should be greater than or equal to 1, got 0",
         ),
-        (["run", "a", "--width", "9"], "branches at once"),
+        (["run", "a", "-o", "lookahead.width=9"], "branches at once"),
         (["run", "a", "--depth", "x"], "'x' is not a valid integer"),
         (
             ["run", "a", "--temperature", "-1"],
             "sampling.temperature: input should be greater than or equal to 0",
         ),
         (["run", "a", "--temperature", "nan"], "temperature: input should be a finite number"),
-        (["run", "a", "--top-p", "0"], "top_p: input should be greater than 0"),
+        (["run", "a", "-o", "sampling.top_p=0"], "top_p: input should be greater than 0"),
         (
             ["run", "a", "--max-tokens", "0"],
             "limits.max_tokens: input should be greater than or equal to 1",
@@ -580,13 +585,13 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--verifier", "random:2"], "is no acceptance rate"),
         (["run", "a", "--verifier", "random:x"], "is no acceptance rate"),
         (["run", "a", "--verifier", "cascade:likelihood,guess"], "no verifier is called 'guess'"),
-        (["run", "a", "--judge-prompt", "x"], "no judge prompt is called"),
+        (["run", "a", "-o", "judge_prompt=x"], "no judge prompt is called"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (
             ["run", "a", "--target", "x/y", "--draft", "x/z"],
             "the judge verifier needs a judge model",
         ),
-        (["run", "a", "--target-gpus", "a"], "'a' is not a valid integer"),
+        (["run", "a", "-o", "runtimes.target.gpus=a"], "gpus.0: input should be a valid integer"),
         (["run", "a", "--mode", "fast"], "'fast' is not one of"),
         (["run", "a", "--resume"], "no run called 'question'"),
         (

@@ -209,25 +209,14 @@ def test_roles_may_change_together_in_any_order():
     }
 
 
-def test_several_gpus_mean_tensor_parallelism():
-    runtime = override_all(
-        load_deployment(), {"target": "owner/name"}, {"target": (0, 1)}
-    ).runtimes["target"]
-    assert (runtime.gpus, runtime.tensor_parallel) == ((0, 1), 2)
-
-
 @pytest.mark.parametrize(
-    ("role", "value", "gpus"),
+    ("role", "value"),
     [
-        ("drafter", "a", None),
-        ("judge", "judge", None),
-        ("target", "draft", None),  # the draft's runtime then plays both, but who is the target?
-        ("target", "http://there", (0,)),
-        ("target", None, (0, 0)),
-        ("target", None, ()),
-        ("target", None, (-1,)),
+        ("drafter", "a"),
+        ("judge", "judge"),
+        ("target", "draft"),  # the draft's runtime then plays both, but who is the target?
     ],
 )
-def test_what_cannot_be_overridden(role, value, gpus):
+def test_what_cannot_be_overridden(role, value):
     with pytest.raises(ConfigError):
-        override_all(load_deployment(), {role: value}, {role: gpus})
+        override_all(load_deployment(), {role: value})

@@ -214,13 +214,13 @@ def test_a_run_says_that_it_does_not_trust_its_judge_and_goes_on_without(command
         result.exit_code == 0 and "it accepted 20 of 20 pairs of steps that differ" in result.stderr
     )
     assert not servers.transports["draft"].requests and "\\boxed{17}" in result.stdout
-    result = call("run", "how many?", "--max-false-accepts", "1")
+    result = call("run", "how many?", "-o", "lookahead.max_false_accepts=1")
     assert (
         result.exit_code == 0
         and "pairs of steps" not in result.stderr
         and servers.transports["draft"].requests
     )
-    assert call("run", "how many?", "--max-false-accepts", "2").exit_code == 2
+    assert call("run", "how many?", "-o", "lookahead.max_false_accepts=2").exit_code == 2
 
 
 @pytest.mark.parametrize(

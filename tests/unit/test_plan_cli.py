@@ -280,7 +280,9 @@ def test_both_layers(call, found):
         )
         assert said["splits"][schedule]["speedup"] == best.speedup
     assert said["theorems"]["3"]["best"] == said["theorems"]["4"]["best"] == "both"
-    assert said["run"] == "--mode lookahead+sd --schedule async --depth 4 --sd-tokens 3"
+    assert said["run"] == (
+        "--mode lookahead+sd --schedule async --depth 4 -o runtimes.target.token_layer.tokens=3"
+    )
     text = call(*layered).output
     assert "theorem 3 (sync): both layers [(7) holds, (8) holds]" in text
     assert "theorem 4 (async): both layers" in text
@@ -302,13 +304,13 @@ def test_a_theorem_that_does_not_apply_says_why(call):
         (("--alpha", 0.1, "--c1", 0.9, "--judge", 1), "--mode autoregressive"),
         (
             ("--alpha", 0.1, "--c1", 0.9, "--judge", 1, "--alpha2", 0.7, "--budget", 4),
-            "--mode sd --sd-tokens 3",
+            "--mode sd -o runtimes.target.token_layer.tokens=3",
         ),
         (
             ("--alpha", 0.9, "--c1", 0.05, "--alpha2", 0, "--c2", 0.9, "--budget", 4),
             "--mode lookahead --schedule async",
         ),
-        (("--alpha", 0.4, "--c1", 0.1, "--width", 2), "--width 2"),
+        (("--alpha", 0.4, "--c1", 0.1, "--width", 2), "-o lookahead.width=2"),
         ((*PAPER, "--budget", 3), "--depth 3"),
         ((*PAPER, "--max-depth", 2), "--depth 2"),
     ],

@@ -1089,7 +1089,7 @@ def test_a_line_of_the_log_is_json():
     [
         ("", "auto lookahead autoregressive lossless"),
         ("--token-layer ngram", "auto lookahead+sd sd lossless"),
-        ("--policy fixed", "lookahead autoregressive auto lossless"),
+        ("-o lookahead.policy=fixed", "lookahead autoregressive auto lossless"),
         ("--mode lossless", "lossless"),
         ("--target pocket:target --mode autoregressive", "autoregressive"),
     ],
@@ -1097,6 +1097,3 @@ def test_a_line_of_the_log_is_json():
 def test_the_first_mode_is_the_default(options, modes):
     given = cli.get_command(None, "serve").make_context("serve", options.split()).params
     assert service_of(settle(given), given).modes == tuple(modes.split())
-    given["option"] = {"serve": {"timeout": 20, "max_depth": 9, "model": "theirs"}}
-    service = service_of(settle(given), given)
-    assert (service.timeout, service.deepest, service.model) == (20.0, 9, "theirs")

@@ -181,6 +181,10 @@ def layers(**given):
     return {role: runtime.token_layer for role, runtime in plan.deployment.runtimes.items()}
 
 
+def of_both(**layer):
+    return {"runtimes": {role: {"token_layer": dict(layer)} for role in ("target", "draft")}}
+
+
 def everyone(*values):
     return tuple((None, v) for v in values)
 
@@ -193,13 +197,13 @@ def test_without_a_token_layer_there_is_none():
 
 
 def test_a_layer_without_a_model_is_for_target_and_draft():
-    found = layers(token_layer=everyone("ngram"), sd_tokens=everyone(4))
+    found = layers(token_layer=everyone("ngram"), option=of_both(tokens=4))
     assert found["target"] == found["draft"] == TokenLayer("ngram", tokens=4)
     assert not found["judge"].on
 
 
 def test_a_layer_with_a_model_is_for_the_target():
-    found = layers(token_layer=everyone("standalone"), sd_draft_model=everyone("pocket:draft"))
+    found = layers(token_layer=everyone("standalone"))
     assert found["target"].replace(tokens=None) == TokenLayer(
         "standalone", draft_model="pocket:draft"
     )
@@ -221,8 +225,12 @@ def test_none_is_no_token_layer():
 def test_each_role_may_have_its_own():
     found = layers(
         token_layer=(("target", "standalone"), ("draft", "ngram")),
-        sd_draft_model=everyone("pocket:draft"),
-        sd_tokens=(("target", 3), ("draft", 5)),
+        option={
+            "runtimes": {
+                "target": {"token_layer": {"draft_model": "pocket:draft", "tokens": 3}},
+                "draft": {"token_layer": {"tokens": 5}},
+            }
+        },
     )
     assert found["target"] == TokenLayer("standalone", tokens=3, draft_model="pocket:draft")
     assert found["draft"] == TokenLayer("ngram", tokens=5)
@@ -242,14 +250,14 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
             "mode lookahead has no token layer",
         ),
         (
-            {"mode": ("autoregressive",), "sd_tokens": everyone(4)},
+            {"mode": ("autoregressive",), "option": of_both(tokens=4)},
             "mode autoregressive has no token layer",
         ),
         ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
         ({"token_layer": everyone("eagle")}, "it drafts with a model"),
         (
-            {"token_layer": everyone("ngram"), "sd_steps": everyone(3)},
-            "no token layer here has such a setting",
+            {"token_layer": everyone("ngram"), "option": of_both(steps=3)},
+            "token layer ngram: it has no 'steps'",
         ),
         ({"mode": ("sd",), "token_layer": everyone("none")}, "token layer none: mode sd has one"),
         ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),

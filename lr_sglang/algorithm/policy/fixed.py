@@ -1,4 +1,4 @@
-"""The fixed policy, which is the default: constant depth and width, and the gate if ``--gate`` is
+"""The fixed policy, which is the default: constant depth and width, and the gate if ``gate`` is
 set.
 """
 

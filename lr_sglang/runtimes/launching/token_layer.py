@@ -113,7 +113,7 @@ def check(runtime: Runtime, device: str, where: str) -> None:
             f"on a CPU: {', '.join(n for n, it in ALGORITHMS.items() if it.on_cpu)}",
         )
     if known.draft == "needed" and not layer.draft_model:
-        refuse("it drafts with a model", "give 'draft_model' (--sd-draft-model)")
+        refuse("it drafts with a model", "give 'draft_model' of the token layer")
     if known.draft == "none" and layer.draft_model:
         refuse("it drafts without a model", "leave 'draft_model' out")
     for name in {"steps", "topk", "ngram_max", "accept_length"} - known.takes:
