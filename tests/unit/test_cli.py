@@ -301,12 +301,11 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
     assert "…" not in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
 
 
-def test_lossless_is_greedy_and_exact(call, servers, tmp_path):
+def test_lossless_is_exact_and_asks_no_judge(call, servers, tmp_path):
     assert call(*FAST, "--mode", "lossless", "--temperature", 0.9).exit_code == 0
     (record,) = the_records(tmp_path)
-    assert (
-        record["config"]["sampling"]["temperature"] == 0 and record["tokens"]["judge"]["calls"] == 0
-    )
+    assert record["config"]["lookahead"]["verifier"] == "exact"
+    assert record["tokens"]["judge"]["calls"] == 0
     assert set(servers.started[0].runtimes) == {"target", "draft"}
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from lr_sglang.cli import cli
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.settings import ServeSettings
 from tests.operations import FOLDER, Service, unit, units
 from tests.unit.test_docs import parsed
 
@@ -29,9 +29,8 @@ def exposed():
 
 
 def default(option):
-    """Of an option of ``serve``."""
-    (found,) = (one for one in cli.get_command(None, "serve").params if one.name == option)
-    return found.default
+    """Of a setting of ``serve``."""
+    return getattr(ServeSettings(), option)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
@@ -80,7 +79,7 @@ def test_the_endpoint_is_a_command_of_ours_and_has_time_to_end(monkeypatch):
 
 def test_the_proxy_waits_longer_than_an_endpoint_which_would_else_be_asked_twice():
     (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
-    assert int(waits) > default("request_timeout")
+    assert int(waits) > default("timeout")
 
 
 def test_the_units_of_the_servers_are_the_commands_that_launch_prints(tmp_path):

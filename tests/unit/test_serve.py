@@ -391,9 +391,9 @@ def test_more_answers_than_can_be_made_are_refused(more, param):
     assert (caught.value.status, caught.value.param) == (400, param)
 
 
-def test_lossless_is_exact_and_greedy():
-    made = order(lookahead={"mode": "lossless"})
-    assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0)
+def test_lossless_is_exact_at_the_temperature_that_is_asked_for():
+    made = order(lookahead={"mode": "lossless"}, temperature=0.4)
+    assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0.4)
 
 
 def test_a_seed_is_drawn_where_none_is_given():
