@@ -23,7 +23,7 @@ Items = tuple[Item, ...]
 # Minimum answers of a block per concurrent answer: at its beginning and end, fewer than
 # ``concurrency`` run.
 FULL = 4
-CACHES = "emptied whenever another variant's turn comes"
+CACHES = "emptied at every turn"
 
 
 @dataclass(frozen=True)

@@ -161,7 +161,7 @@ class Caches:
             except LookaheadError as error:
                 if role not in self.kept:
                     self.kept.add(role)
-                    self.warn(f"{role}: its cache is not emptied between modes ({error.message})")
+                    self.warn(f"{role}: its cache was not emptied at a turn ({error.message})")
 
     def _one(self, role: str, backend: Any) -> None:
         deadline = time.monotonic() + (0.0 if role in self.kept else FLUSH_SECONDS)

@@ -182,7 +182,7 @@ class Execution:
                     if self.warm_up:
                         self._warm_up(variants, watches)
                     so_far = {variant.key: Running(self.made(variant)) for variant in variants}
-                    done, caches, before = self.done(), Caches(self._spoiled), None
+                    done, caches = self.done(), Caches(self._spoiled)
                     for watch in watches.values():
                         up.callback(watch.servers)
                     up.callback(display.end)
@@ -193,9 +193,8 @@ class Execution:
                             self.stores[variant.folder],
                             so_far[variant.key],
                         )
-                        if self.order.about and variant is not before:
+                        if self.order.about:
                             caches.empty(watch.live.roles)
-                        before = variant
                         runner = runners[variant.key]
                         for record in runner.run(works, watch.servers):
                             record = self._graded(variant, record)

@@ -21,7 +21,7 @@ from lr_sglang.bench.variants import WAYS, Setting, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.results import report as reports
@@ -483,29 +483,53 @@ def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
     assert sorted(seen.values()) == [["pocket-0001", "pocket-0002"], ["warm-up"]]
 
 
-def test_caches_are_emptied_between_modes_and_only_then(call, tmp_path, monkeypatch):
+def kept_in_order(folder):
+    """Question and mode of each record of a benchmark with one folder, as they were written."""
+    (path,) = folder.glob("*/records.jsonl")
+    records = map(json.loads, path.read_text("utf-8").splitlines())
+    return [(one["question_id"], one["mode"]) for one in records]
+
+
+def test_every_turn_begins_with_empty_caches(call, tmp_path, monkeypatch):
+    """Each question in both modes, one after the other; several at a time in blocks A B B A."""
     seen = []
     transport = call.servers.transports["target"]
     get = transport.get
     monkeypatch.setattr(transport, "get", lambda path: (seen.append(path), get(path))[1])
-    done = call("--limit", 3, "--modes", "autoregressive,lookahead", "--output", tmp_path / "a")
+    asked = ("--modes", "autoregressive,lookahead")
+    done = call("--limit", 8, *asked, "--output", tmp_path / "a")
     assert done.exit_code == 0, done.output
-    assert (
-        seen.count("/flush_cache") == 5
-    )  # A B|B A|A B: of six turns one follows its like, or none does
+    assert seen.count("/flush_cache") == 16
+    kept = kept_in_order(tmp_path / "a")
+    names = [name for name, _ in kept]
+    assert names[::2] == names[1::2] and len(set(names)) == 8
+    pairs = Counter((one[1], other[1]) for one, other in zip(kept[::2], kept[1::2], strict=True))
+    assert pairs == {("autoregressive", "lookahead"): 4, ("lookahead", "autoregressive"): 4}
     seen.clear()
-    done = call(
-        "--limit",
-        4,
-        "--modes",
-        "autoregressive,lookahead",
-        "--concurrency",
-        2,
-        "--output",
-        tmp_path / "b",
-    )
+    done = call("--limit", 16, "--concurrency", 2, *asked, "--output", tmp_path / "b")
     assert done.exit_code == 0, done.output
-    assert seen.count("/flush_cache") == 2
+    assert seen.count("/flush_cache") == 4
+    blocks = [
+        (mode, len([*of]))
+        for mode, of in itertools.groupby(kept_in_order(tmp_path / "b"), lambda one: one[1])
+    ]
+    first, second = blocks[0][0], blocks[1][0]
+    assert blocks == [(first, 8), (second, 16), (first, 8)] and first != second
+
+
+def test_caches_that_were_not_emptied_stand_beside_the_verdict(call, tmp_path, monkeypatch):
+    def refused(path):
+        raise BadReply("requests are running", role="draft")
+
+    monkeypatch.setattr(servers, "FLUSH_SECONDS", 0.0)
+    monkeypatch.setattr(call.servers.transports["draft"], "get", refused)
+    out = ("--modes", "autoregressive,lookahead", "--output", tmp_path / "out")
+    done = call("--limit", 2, *out)
+    assert done.exit_code == 0, done.output
+    said = " ".join(done.stdout.split())
+    verdict, warning = "Does looking ahead pay", "draft: its cache was not emptied at a turn"
+    assert verdict in said and said.index(warning) > said.index(verdict)
+    assert warning in json.loads((tmp_path / "out" / "run.json").read_text("utf-8"))["warnings"][-1]
 
 
 def test_going_on(call, tmp_path):
