@@ -137,6 +137,17 @@ def test_links_of_the_root_lead_somewhere(page):
     assert not [link for link in inside if not (ROOT / link).exists()]
 
 
+def test_settings_that_pages_give_are_in_the_list_of_settings():
+    listed = set(re.findall(r"^\| `([\w.]+)` \|", (DOCS / "cli.md").read_text("utf-8"), re.M))
+    given = {
+        re.sub(r"\.(target|draft|judge)\.", ".ROLE.", name)
+        for text in pages().values()
+        for name in re.findall(r"-o ([a-z_.0-9]+)=", text)
+    }
+    assert given
+    assert not given - listed
+
+
 def test_a_test_that_a_page_names_is_there():
     named = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", pages()["docs/features.md"])
     assert named
