@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Protocol
 
 from lr_sglang.algorithm import policy
@@ -17,7 +18,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import refusal
-from lr_sglang.serve.health import Health
+from lr_sglang.serve.health import Health, Watch
 from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
@@ -96,8 +97,8 @@ class AnswerEngine:
                 lambda: found.surely if (found := judge.checks.worst()) else 0.0,
             )
         for role, one in self.health.watches.items():
-            watch(metrics.up, one.up, role=role)
-            watch(metrics.branches, one.gate.running, role=role)
+            watch(metrics.up, partial(_is_up, one), role=role)
+            watch(metrics.branches, one.running, role=role)
             watch(metrics.degraded_seconds, one.total, role=role)
 
     async def plan(
@@ -186,3 +187,7 @@ class AnswerEngine:
             except (LookupError, TypeError) as error:
                 raise BadReply("/v1/models lists no model", role="target") from error
         return self._target_name
+
+
+def _is_up(watch: Watch) -> float:
+    return float(not watch.down)

@@ -1,165 +1,188 @@
-"""The health of the runtimes, from probes and from the results of the answers' own requests."""
+"""The health of the runtimes: each is asked for ``/model_info`` again and again. Requests to one
+that does not answer fail at once, so that draft and judge delay nobody while they are away.
+
+``/health`` is not asked: SGLang generates a token for it, behind all that it computes, and calls
+itself unhealthy when that takes long.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from contextlib import aclosing, contextmanager
 from typing import Any, Literal
 
+from lr_sglang.algorithm.verification import PATIENCE
+from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer
-from lr_sglang.errors import ConfigError, LookaheadError, RuntimeTimeout
+from lr_sglang.engine.transport import Head, Post, Transport
+from lr_sglang.errors import (
+    BadReply,
+    Cancelled,
+    LookaheadError,
+    RuntimeDown,
+    RuntimeRefused,
+    RuntimeTimeout,
+)
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.attach import check_tokens
-from lr_sglang.serve.circuit_breaker import Gate
 from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import verifier_registry
 
-LOOK_SECONDS = 1.0
-PROBE_SECONDS = 2.0
-GENERATE_SECONDS = 5.0
-LATE_PROBES = 2  # in a row: a busy server can be late once
-FAILURES = 3  # of requests, in a row
-LONGEST_REST = 15.0
+POLL_SECONDS = 0.5  # between two polls of a runtime
+# Seconds of a poll, and how many in a row may be late. An answer waits for a draft or a judge that
+# hangs no longer than for these; without the target there is no answer, so it has more time.
+POLL_LIMITS = {"target": (2.0, 3), "draft": (0.7, 2), "judge": (0.7, 2)}
 
 Changed = Callable[[str, str], None]
 
 
+class RuntimeAway(RuntimeDown):
+    """A runtime that is known to be down. A caller need not back off: it is asked again when it is
+    back.
+    """
+
+    retryable = False
+
+
 class Watch:
-    """Watches one role's runtime, in a task of its own, so that a runtime that hangs delays no
-    other check.
+    """A runtime's ``Transport``, and whether the runtime answers.
 
     Args:
-        stall: seconds that a request may take. It holds for the target only while probes fail too,
-            because a long prompt can take longer.
+        inner: the transport.
+        known: the tokenizer of its model; a runtime that comes back with another one stays down.
         changed: called when the runtime goes down (with the reason) and when it is back (with an
             empty one).
-        known: the tokenizer of its model; a runtime that comes back with another one stays down.
 
     Attributes:
-        down: the reason; empty when it is well.
+        down: the reason; empty while it answers.
+        useless: why requests fail at once though it answers; empty as a rule.
         since: the last change of ``down``, in seconds of the monotonic clock.
+        calls: requests so far.
     """
 
     def __init__(
-        self, role: str, gate: Gate, stall: float, changed: Changed, known: Tokenizer | None = None
+        self, role: str, inner: Transport, known: Tokenizer | None, changed: Changed
     ) -> None:
-        self.role, self.gate, self.stall, self._changed, self._known = (
-            role,
-            gate,
-            stall,
-            changed,
-            known,
-        )
-        self.down, self.since, self._before = "", time.monotonic(), 0.0
-        self._late, self._rest, self._again = 0, LOOK_SECONDS, 0.0
+        self.role, self.inner = role, inner
+        self.down = self.useless = ""
+        self.since, self.calls = time.monotonic(), 0
+        self._known, self._changed = known, changed
+        self._before, self._late = 0.0, 0
+        self._open: set[Request] = set()  # in flight, without those that were given up
 
-    def up(self) -> float:
-        return float(not self.down)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
+        """As ``Transport.generate``; raises ``RuntimeAway`` while the runtime is down, and when it
+        goes down meanwhile.
+        """
+        with self._counted(request):
+            return await self.inner.generate(payload, request, timeout)
+
+    async def forward(
+        self, post: Post, request: Request, timeout: float
+    ) -> AsyncGenerator[Head | bytes, None]:
+        """As ``generate``."""
+        with self._counted(request):
+            async with aclosing(self.inner.forward(post, request, timeout)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    @contextmanager
+    def _counted(self, request: Request) -> Iterator[None]:
+        if self.down or self.useless:
+            raise self._away()
+        self.calls += 1
+        self._open.add(request)
+        try:
+            yield
+        except (RuntimeDown, RuntimeTimeout, Cancelled) as error:
+            if request not in self._open:  # it was given up
+                raise self._away() from error
+            raise
+        finally:
+            self._open.discard(request)
+
+    def running(self) -> int:
+        """Requests in flight."""
+        return len(self._open)
 
     def total(self) -> float:
         """Seconds that it has been down, in all."""
         return self._before + (time.monotonic() - self.since if self.down else 0.0)
 
     async def run(self) -> None:
-        """Checks the runtime once a second, and at once when a request has failed."""
+        """Polls the runtime until it is cancelled."""
         while True:
-            with suppress(TimeoutError):
-                async with asyncio.timeout(LOOK_SECONDS):
-                    await self.gate.alarm.wait()
             try:
-                await self.look()
+                await self.poll()
             except Exception as error:  # noqa: BLE001 - a watch must not end by an error
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
-            await asyncio.sleep(0.05)  # limits the rate of checks
+            if not self._late:
+                await asyncio.sleep(POLL_SECONDS)
 
-    async def look(self) -> None:
-        now, alarmed = time.monotonic(), self.gate.alarm.is_set()
-        self.gate.alarm.clear()
-        if self.down:
-            await self._look_whether_back(now)
-        elif self.role != "target" and await self._stalls(now):
-            self._set("its requests are not answered", rest=True)
-            self.gate.kick()
-        elif self.gate.failures >= FAILURES:
-            self._set("its requests fail", rest=True)
-        elif now - self.gate.answered < LOOK_SECONDS and not alarmed:
-            self._late = 0
-        else:
-            await self._probe()
-
-    async def _probe(self) -> None:
+    async def poll(self) -> None:
+        """Asks once, and sets the state."""
+        seconds, most = POLL_LIMITS.get(self.role, POLL_LIMITS["target"])
         try:
-            await self.gate.probe("/health", PROBE_SECONDS)
-            self._late = 0
+            await self._ask(seconds)
         except RuntimeTimeout:
-            self._late += 1
-            self.gate.alarm.set()  # look again at once
-            if self._late >= LATE_PROBES:
+            self._late = min(self._late + 1, most)
+            if self._late == most:
                 self._set("it does not answer")
         except LookaheadError as error:
+            self._late = 0
             self._set(error.message)
-
-    async def _stalls(self, now: float) -> bool:
-        """Whether requests get no reply. Those of a hanging draft end as cancelled, because the
-        target overtakes it.
-        """
-        late = now - self.gate.oldest() > self.stall
-        if now - self.gate.answered < self.stall:
-            if late:
-                self.gate.failures += self.gate.kick(self.stall)
-            return False
-        if late or self.gate.unanswered < FAILURES:
-            return late
-        try:
-            await self.gate.try_out(GENERATE_SECONDS)
-        except LookaheadError:
-            return True
-        return False
-
-    async def _look_whether_back(self, now: float) -> None:
-        if self.role != "target" or now - self.since > self.stall:
-            self.gate.kick()
-        if now < self._again:
-            return
-        try:
-            await self.gate.probe("/health", PROBE_SECONDS)
-            await self.gate.try_out(GENERATE_SECONDS)
-            if self._known is not None:
-                await check_tokens(self.gate, self._known, self.role, PROBE_SECONDS)
-        except ConfigError as error:
-            if self.down != error.message:
-                self._set(error.message)
-        except LookaheadError:
-            pass
         else:
-            self.gate.failures, self._late = (
-                FAILURES - 1,
-                0,
-            )  # the next failure takes it down again, for longer
+            self._late = 0
             self._set("")
 
-    def _set(self, reason: str, rest: bool = False) -> None:
-        """Sets the state. ``rest``: delays the next try, longer after each early failure, as its
-        probes succeed.
-        """
-        now, before = time.monotonic(), self.total()
+    async def _ask(self, seconds: float) -> None:
+        try:
+            await self.inner.get("/model_info", seconds)
+        except (
+            BadReply,
+            RuntimeRefused,
+        ) as error:  # it answered, though a router has no such route
+            if isinstance(error, RuntimeRefused) and error.status >= 500:
+                raise
+        if self.down and self._known is not None:
+            await check_tokens(self.inner, self._known, self.role, seconds)
+
+    def _set(self, reason: str) -> None:
+        if reason == self.down:
+            return
+        self._before = self.total()
+        self.since = time.monotonic()
+        self.down = reason
         if reason:
-            soon = now - self.since < 2 * LONGEST_REST
-            self._rest = min(LONGEST_REST, 2 * self._rest) if soon else LOOK_SECONDS
-            self._again = now + (self._rest if rest else 0.0)
-        self.down, self.since, self._before = reason, now, before
+            self.give_up()
         self._changed(self.role, reason)
+
+    def give_up(self) -> None:
+        """Gives up all requests in flight."""
+        stuck, self._open = self._open, set()
+        for request in stuck:
+            request.cancel()
+            request.close_connection()
+
+    def _away(self) -> RuntimeAway:
+        return RuntimeAway(self.down or self.useless or "it does not answer", role=self.role)
 
 
 class Health:
     """All roles of an endpoint. While draft or judge is down, plain decoding by the target goes on.
 
     Args:
-        roles: their transports get a gate in front.
+        roles: the transport of each becomes a ``Watch``; requests to draft and judge get the time
+            limit of the service.
         changed: as for ``Watch``.
     """
 
@@ -169,27 +192,19 @@ class Health:
         service: Service,
         changed: Changed = lambda role, why: None,
     ) -> None:
-        self.gates: dict[str, Gate] = {}
-        for role, backend in roles.items():
-            backend.transport = self.gates[role] = Gate(backend.transport, role)
-        self.watches = {
-            role: Watch(
-                role,
-                self.gates[role],
-                service.stall,
-                self._tell,
-                getattr(backend, "tokenizer", None),
-            )
-            for role, backend in roles.items()
-        }
+        self._roles, self._changed = roles, changed
+        self._trusts = service.lookahead.max_false_accepts
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
-        self._roles, self._trusts, self._changed = (
-            roles,
-            service.lookahead.max_false_accepts,
-            changed,
-        )
         self._tasks: list[asyncio.Task[None]] = []
+        self.watches: dict[str, Watch] = {}
+        for role, backend in roles.items():
+            watch = Watch(role, backend.transport, backend.tokenizer, self._tell)
+            backend.transport = self.watches[role] = watch
+            if role == "draft":
+                backend.timeout = min(backend.timeout, service.stall)
+            elif role == "judge":  # whose requests have a share of the timeout
+                backend.timeout = min(backend.timeout, service.stall / PATIENCE)
 
     def start(self) -> None:
         self._tasks = [asyncio.create_task(watch.run()) for watch in self.watches.values()]
@@ -232,9 +247,6 @@ class Health:
         return found
 
     def _tell(self, role: str, reason: str) -> None:
-        down = {name: watch.down for name, watch in self.watches.items()}
-        if "draft" in self.gates and self._judged and down["judge"]:
-            down["draft"] = down["draft"] or "no verdicts while the judge is down"
-        for name, gate in self.gates.items():
-            gate.shut = down[name]
+        if role == "judge" and self._judged and "draft" in self.watches:
+            self.watches["draft"].useless = reason and "no verdicts while the judge is down"
         self._changed(role, reason)

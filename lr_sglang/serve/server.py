@@ -82,7 +82,7 @@ class EndpointServer(uvicorn.Server):
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         await super().shutdown(sockets)
         seconds = time.process_time() - self._used
-        calls = sum(gate.calls for gate in self._engine.health.gates.values())
+        calls = sum(watch.calls for watch in self._engine.health.watches.values())
         each = round(1000 * seconds / calls, 3) if calls else None
         log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 

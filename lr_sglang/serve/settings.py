@@ -26,9 +26,7 @@ class ServeSettings(ConfigModel):
         None, "that a request may ask for; by default lookahead.width", ge=1
     )
     timeout: float = setting(600.0, "seconds of a request, its time in the queue included", gt=0)
-    stall: float = setting(
-        10.0, "seconds after which a request to draft or judge is given up", gt=0
-    )
+    stall: float = setting(10.0, "seconds that a request to draft or judge may take", gt=0)
     max_connections: int = setting(1024, "of clients, open at a time", ge=1)
     drain: float = setting(30.0, "seconds that answers have to end in when it stops", ge=0)
     max_body_bytes: int = setting(2**21, "of a request; more gets 413", ge=1)

@@ -66,6 +66,8 @@ class SimulatedTransport(SimulatedRuntime):
         self.abort(request.rid)
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
+        if self.faults.dead:
+            raise RuntimeDown("the simulated runtime has died", role=self.role)
         return {"model_path": f"simulated/{self.role}", **MARK}
 
     async def post(

@@ -11,13 +11,13 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.tree import Verdict
 
-REST, LONGEST_REST = 2.0, 60.0  # first and maximum backoff in seconds
+REST, LONGEST_REST = 2.0, 10.0  # first and maximum backoff in seconds
 
 
 class Asking:
     """A verifier that asks one runtime. A failure is a failed rejection; exponential backoff
     follows, during which verdicts fail at once, so that a failing runtime does not delay every
-    step.
+    step; a success ends it.
     """
 
     name: str
@@ -56,7 +56,7 @@ class Asking:
                 return self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code
                 return self._failed(repr(error))
-            self._failures = 0
+            self._failures, self._rests_until = 0, 0.0
             return verdict
 
         return asked()

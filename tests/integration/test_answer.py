@@ -18,7 +18,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
+from lr_sglang.serve.health import RuntimeAway, Watch
 from lr_sglang.simulated.faults import Fault
 from lr_sglang.simulated.model import Model
 from lr_sglang.simulated.simulation import Simulation
@@ -205,10 +205,11 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
 
 def test_a_target_that_goes_away_fails_the_answer():
     target = scripted()
-    gate = target.transport = Gate(target.transport, "target")
+    watch = Watch("target", target.transport, None, lambda role, why: None)
+    target.transport = watch
 
     async def main():
-        asyncio.get_running_loop().call_later(0.1, setattr, gate, "shut", "it is down")
+        asyncio.get_running_loop().call_later(0.1, setattr, watch, "down", "it is down")
         await run_program(lookahead, ASK, job_for(target), backend=target)
 
     with pytest.raises(RuntimeAway):

@@ -162,7 +162,7 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
 
 
-def test_a_runtime_that_is_away_for_days_is_asked_once_a_minute():
+def test_a_runtime_that_is_away_for_days_is_asked_now_and_then():
     """Its rests do not grow for ever."""
     clock = SimpleNamespace(now=0.0, time=lambda: clock.now)
 

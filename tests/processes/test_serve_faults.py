@@ -31,7 +31,7 @@ SIMULATION = (
     *("--alpha", str(ALPHA), "--steps", str(STEPS), "--step-seconds", str(STEP_SECONDS)),
     *("--c1", str(C1), "--judge-seconds", str(VERDICT_SECONDS)),
 )
-STALL, AT_ONCE = 2.0, 6
+STALL, AT_ONCE = 4.0, 6
 SERVICE = (
     "-o",
     f"serve.model={MODEL}",
@@ -50,19 +50,20 @@ SERVICE = (
 SLACK = 10.0  # for a machine that is busy with other tests; every bound has it
 # An answer by the target alone, with a verdict for every step.
 ALONE = STEPS * (STEP_SECONDS + VERDICT_SECONDS)
-# A request to draft or judge is given up after the stall time, which is looked at once a second;
-# one that is then asked again can cost another one.
-DEGRADED = ALONE + 2 * (STALL + 1) + SLACK
-# A target that hangs is known by two probes of 2 s, a second apart; what waits for it is given up
-# after the stall time.
-NOTICED = 2 * (2.0 + 1.0) + STALL + 1 + SLACK
-# A runtime that keeps failing is tried out 15 s after it failed last, and has 5 s for it.
-BACK = 15.0 + 1.0 + 5.0 + SLACK
+# A request to draft or judge may take the stall time; a verifier that failed is asked again after
+# two seconds, and can cost another one.
+DEGRADED = ALONE + 2 * STALL + SLACK
+# A draft or judge that hangs is known after two seconds, and costs nobody more than that.
+HUNG = STEPS * STEP_SECONDS + 2.0 + SLACK
+# A target that hangs is known by three polls of 2 s.
+NOTICED = 3 * 2.0 + 1.0 + SLACK
+BACK = 15.0
 SLOWED = ALONE + STEPS * 1.0 + SLACK  # by a second each step
 BOUNDS = {
-    **dict.fromkeys(itertools.product(("draft", "judge"), (True, False)), DEGRADED),
-    ("target", False): NOTICED,
-    ("target", True): SLOWED,
+    **dict.fromkeys(itertools.product(("draft", "judge"), ("killed", "stopped")), HUNG),
+    **dict.fromkeys(itertools.product(("draft", "judge"), ("slowed", "garbage")), DEGRADED),
+    **dict.fromkeys(itertools.product(("target",), ("killed", "stopped", "garbage")), NOTICED),
+    ("target", "slowed"): SLOWED,
 }
 SLOW = {
     "target": 1.0,
@@ -75,7 +76,7 @@ FAULTS = ("killed", "stopped", "slowed", "garbage")
 # Garbage is in tests/integration too (test_properties.py, on the virtual clock, and test_serve.py),
 # and tests/e2e/test_serve_real_faults.py kills a draft.
 CHOSEN = {(victim, fault, "verdict") for victim, fault in (
-    ("draft", "stopped"), ("judge", "slowed"), ("judge", "killed"), ("target", "killed"),
+    ("draft", "stopped"), ("judge", "stopped"), ("judge", "slowed"), ("target", "killed"),
 )}  # fmt: skip
 MATRIX = [case for case in itertools.product(VICTIMS, FAULTS, TIMES) if FULL or case in CHOSEN]
 TRUTH = Truth(Model(alpha=(ALPHA,), steps=STEPS))
@@ -203,9 +204,12 @@ def test_a_fault_is_survived(
             began = time.monotonic()
             asked = under_way or stand.some()
             for heard in asked:
-                heard.end(BOUNDS[victim, fault == "slowed"])
+                heard.end(BOUNDS[victim, fault])
             record_property("answered", round(time.monotonic() - began, 2))
-            if victim == "target" and fault != "slowed":
+            if (victim, fault) == ("target", "garbage"):
+                for heard in asked:
+                    assert_refused(heard)
+            elif victim == "target" and fault != "slowed":
                 assert_target_down(stand, asked)
             elif victim != "target" and (victim, fault) != ("draft", "slowed"):
                 assert_degraded(stand, victim, fault, asked)
@@ -228,7 +232,7 @@ def test_a_pause_costs_nobody_an_answer(stand: Stand) -> None:
     for victim in VICTIMS:
         the_moment(stand, victim, "step", asked)
         heal = strike(stand.runtimes[victim], "stopped")
-        time.sleep(STALL / 4)
+        time.sleep(0.5)
         heal()
     for heard in asked:
         assert_right(heard.end(DEGRADED))
@@ -263,35 +267,27 @@ def assert_target_down(stand: Stand, asked: list[Client]) -> None:
 
 
 def assert_degraded(stand: Stand, victim: str, fault: str, asked: list[Client]) -> None:
-    """Without draft or judge the target goes on alone, and ``/ready`` says so; what is slow is
-    tried now and then.
+    """Without draft or judge the target goes on alone, and ``/ready`` says so; what is slow or
+    writes rubbish is tried now and then.
     """
     for heard in asked:
         assert_right(heard)
     before = metric(stand.url, "degraded_requests_total")
-
-    def told() -> bool:
-        if stand.state() == "degraded":
-            return True
-        assert_right(stand.ask(stream=False).end(DEGRADED))
-        return False
-
-    until(told, NOTICED + DEGRADED)
-    status, report = ready(stand.url)
-    assert status == 200
+    away = fault in ("killed", "stopped")
+    if away:
+        until(lambda: stand.state() == "degraded", SLACK)
     for heard in stand.some():
-        assert_right(heard.end(DEGRADED))
-        if fault != "slowed":
-            assert heard.about["degraded"] and heard.text == TRUTH.plain(heard.question), (
-                "the target alone"
-            )
-    if fault != "slowed":
-        assert report["roles"][victim]["status"] == "down" and report["roles"][victim]["reason"], (
-            report
-        )
+        assert_right(heard.end(HUNG if away else DEGRADED))
+        if away:
+            assert heard.about["degraded"], "the target alone"
+            assert heard.text == TRUTH.plain(heard.question)
+    if away:
+        status, report = ready(stand.url)
+        assert status == 200
+        assert report["roles"][victim]["status"] == "down" and report["roles"][victim]["reason"]
         assert metric(stand.url, "runtime_up", role=victim) == 0
+        assert metric(stand.url, "degraded_seconds", role=victim) > 0
     assert metric(stand.url, "degraded_requests_total") > before
-    assert metric(stand.url, "degraded_seconds", role=victim) > 0
 
 
 def assert_only_slower(stand: Stand, victim: str, asked: list[Client]) -> None:

@@ -12,13 +12,13 @@ from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
-from starlette.responses import JSONResponse
 
+from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.cli import cli
 from lr_sglang.cli.endpoint import service_of
 from lr_sglang.cli.settings import settle
-from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.refusal import WorkerLost
+from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
+from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
@@ -33,21 +33,14 @@ from lr_sglang.errors import (
 from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText, beginning
 from lr_sglang.runtimes.attach import TEXT
 from lr_sglang.serve import errors, keys
-from lr_sglang.serve import health as health_module
 from lr_sglang.serve.admission import Admission
-from lr_sglang.serve.circuit_breaker import Gate, RuntimeAway
 from lr_sglang.serve.errors import Refusal, refusal_of
-from lr_sglang.serve.health import FAILURES, Health, Watch
+from lr_sglang.serve.health import POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
 from lr_sglang.serve.logs import JsonLines
 from lr_sglang.serve.prompt import prepare
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
-from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.server import MALFORMED
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.token_text import TokenText
 from tests.scripted import CharTokenizer
 
@@ -718,227 +711,36 @@ def test_who_waits_when_it_closes_is_told():
 # -- the watch
 
 
-GOOD = {
-    "text": "a",
-    "output_ids": [1, 2],
-    "meta_info": {"finish_reason": {"type": "stop", "matched": 2}},
-}
-RUBBISH = [
-    json.loads(answer.body) for kind in MALFORMED if isinstance(answer := kind(GOOD), JSONResponse)
-]
-
-
 class Runtime:
-    """A transport that does what it is told: go well, fail, or hang until it is cancelled."""
+    """A transport that does what it is told: go well, fail, or hang until it is given up."""
 
     def __init__(self):
-        self.fails, self.hangs, self.probes, self.tokens = None, False, [], []
+        self.fails, self.hangs, self.tokens, self.asked = None, False, [], []
 
     async def generate(self, payload, request, timeout):
         request.sending(lambda request: None)
-        deadline = time.monotonic() + min(timeout, 5)
         try:
-            while self.hangs and not request.cancelled:
-                if time.monotonic() > deadline:
-                    raise RuntimeTimeout("late")
-                await asyncio.sleep(0.005)
+            if self.hangs:
+                await asyncio.sleep(3600)
         except asyncio.CancelledError:
             request.raise_if_closed("draft")
             raise
-        if request.cancelled:
-            raise Cancelled("cancelled")
-        if isinstance(self.fails, Exception):
+        if self.fails:
             raise self.fails
-        return self.fails or GOOD
+        return {"text": "a"}
 
     async def get(self, path, timeout):
-        self.probes.append(path)
-        if isinstance(self.fails, RuntimeDown | RuntimeTimeout):
+        self.asked.append(path)
+        if self.hangs:
+            await asyncio.sleep(timeout)
+            raise RuntimeTimeout("late")
+        if self.fails:
             raise self.fails
         return {}
 
     async def post(self, path, body, timeout):
         assert path == "/tokenize"
         return {"tokens": self.tokens}
-
-    async def close(self):
-        pass
-
-
-def watched(role="draft", stall=0.1, known=None):
-    runtime, heard = Runtime(), []
-    gate = Gate(runtime, role)
-    watch = Watch(role, gate, stall, lambda role, why: heard.append(why), known)
-    return runtime, gate, watch, heard
-
-
-async def asking(gate, request=None):
-    try:
-        return await gate.generate({}, request or Request(), 600)
-    except Exception as error:  # noqa: BLE001
-        return error
-
-
-def asks(gate, request=None):
-    return run(asking(gate, request))
-
-
-async def looking(watch):
-    """As if enough time had passed."""
-    watch.gate.answered -= 10
-    watch._again = 0.0
-    await watch.look()
-
-
-def look(watch):
-    run(looking(watch))
-
-
-def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
-    runtime, gate, watch, heard = watched()
-    assert isinstance(asks(gate), dict)
-    runtime.fails = RuntimeDown("nobody there")
-    look(watch)
-    assert watch.down and heard == ["nobody there"]
-    time.sleep(0.05)
-    assert watch.total() >= 0.05
-    look(watch)
-    assert watch.down
-    runtime.fails = None
-    look(watch)
-    assert not watch.down and heard == ["nobody there", ""]
-    assert watch.total() == watch.total() >= 0.05
-
-
-def test_a_runtime_that_comes_back_with_another_model_stays_down():
-    """The client says so (``tests/unit/test_client.py``)."""
-    runtime, _, watch, heard = watched("target")
-    runtime.fails = RuntimeDown("nobody there")
-    look(watch)
-    runtime.fails = ConfigError("another model runs at URL: b, not a")
-    for _ in range(3):
-        look(watch)
-    assert heard == ["nobody there", watch.down] and watch.down == runtime.fails.message
-
-
-def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
-    known = CharTokenizer()
-    runtime, _, watch, heard = watched("target", known=known)
-    runtime.fails = RuntimeDown("nobody there")
-    look(watch)
-    runtime.fails, runtime.tokens = None, list(range(40, 90))
-    for _ in range(3):
-        look(watch)
-    assert heard == ["nobody there", watch.down] and watch.down.startswith(
-        "it has another tokenizer"
-    )
-    runtime.tokens = list(known.encode(TEXT))
-    look(watch)
-    assert not watch.down
-
-
-@pytest.mark.parametrize(
-    "fault", [RuntimeDown("http://10.1.2.3:4 is away"), RuntimeRefused("/health: 500 /opt/x.py")]
-)
-def test_what_is_told_of_a_runtime_is_told_to_anybody(fault):
-    health = Health({"target": SimpleNamespace(transport=Runtime())}, Service())
-    watch = health.watches["target"]
-    for reason in (fault.message, "its requests fail"):
-        watch.down = reason
-        told = health.report()["target"]["reason"]
-        assert told.startswith("it") and "10.1.2.3" not in told and "/opt" not in told
-    assert told == "its requests fail"
-
-
-def test_two_that_change_at_once_are_both_heard():
-    """What one watch has seen before the draft was back does not shut the draft for good."""
-    backends = {role: SimpleNamespace(transport=Runtime()) for role in ("target", "draft", "judge")}
-    health = Health(backends, Service())
-
-    async def scene():
-        for fault, shut in ((RuntimeDown("away"), "away"), (None, "")):
-            for role in ("draft", "judge"):
-                health.gates[role].inner.fails = fault
-            await asyncio.gather(*(looking(health.watches[role]) for role in ("judge", "draft")))
-            assert [health.gates[role].shut for role in ("target", "draft", "judge")] == [
-                "",
-                shut,
-                shut,
-            ]
-        health.gates["judge"].inner.fails = RuntimeDown("away")
-        await looking(health.watches["judge"])
-        assert "no verdicts" in health.gates["draft"].shut and not health.watches["draft"].down
-
-    run(scene())
-
-
-def test_a_runtime_that_cannot_be_reached_is_looked_at_at_once(monkeypatch):
-    """Whoever could not reach it rings; nobody waits for the next turn of the watch."""
-    backends = {"target": SimpleNamespace(transport=Runtime())}
-    health = Health(backends, Service())
-    gate, heard = health.gates["target"], asyncio.Event()
-    monkeypatch.setattr(health_module, "LOOK_SECONDS", 600)
-    health._changed = lambda role, why: heard.set()
-
-    async def scene():
-        health.start()
-        await asyncio.sleep(0)
-        gate.inner.fails = RuntimeDown("nobody there")
-        await asking(gate)
-        await heard.wait()
-        assert health.state == "down" and gate.shut
-        await health.stop()
-        assert all(task.done() for task in health._tasks)
-
-    run(scene())
-
-
-def test_a_watch_survives_what_it_meets(monkeypatch):
-    """An error that nobody thought of ends no watch; the next look goes on."""
-    backends = {"target": SimpleNamespace(transport=Runtime())}
-    health = Health(backends, Service())
-    watch, looks = health.watches["target"], asyncio.Queue()
-
-    async def fails():
-        looks.put_nowait(None)
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(watch, "look", fails)
-
-    async def scene():
-        health.start()
-        for _ in range(2):
-            watch.gate.alarm.set()
-            await looks.get()
-        await health.stop()
-
-    run(scene())
-
-
-def test_one_late_answer_to_a_probe_is_not_the_end():
-    runtime, _, watch, _ = watched()
-    runtime.fails = RuntimeTimeout("late")
-    look(watch)
-    assert not watch.down
-    look(watch)
-    assert watch.down
-
-
-@pytest.mark.parametrize("fault", [RuntimeRefused("500"), BadReply("no JSON"), *RUBBISH])
-def test_a_runtime_whose_requests_fail_is_down_until_one_goes_well(fault):
-    runtime, gate, watch, _ = watched()
-    runtime.fails = fault
-    for _ in range(FAILURES):
-        asks(gate)
-    look(watch)
-    assert watch.down
-    look(watch)
-    assert watch.down, "it is tried out first"
-    runtime.fails = None
-    look(watch)
-    assert not watch.down
-    asks(gate)
-    assert gate.failures == 0
 
 
 def refusal(status, kind=RuntimeRefused):
@@ -947,124 +749,141 @@ def refusal(status, kind=RuntimeRefused):
     return error
 
 
-@pytest.mark.parametrize("fault", [refusal(500), refusal(500, WorkerLost), refusal(501)], ids=repr)
-def test_what_a_runtime_fails_by_is_counted(fault):
-    runtime, gate, _, _ = watched()
-    runtime.fails = fault
-    asks(gate)
-    assert gate.failures == 1 and not fault.retryable
+def watched(role="draft", known=None):
+    runtime, heard = Runtime(), []
+    return runtime, Watch(role, runtime, known, lambda role, why: heard.append(why)), heard
+
+
+def polls(watch, times=1):
+    async def scene():
+        for _ in range(times):
+            await watch.poll()
+
+    run_virtually(scene())
+
+
+def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
+    runtime, watch, heard = watched()
+    polls(watch)
+    assert not watch.down
+    runtime.fails = RuntimeDown("nobody there")
+    polls(watch, 2)
+    assert watch.down and heard == ["nobody there"] and watch.total() > 0
+    with pytest.raises(RuntimeAway) as away:
+        run(watch.generate({}, Request(), 600))
+    assert not away.value.retryable and away.value.role == "draft" and watch.calls == 0
+    runtime.fails = None
+    polls(watch)
+    assert not watch.down and heard == ["nobody there", ""]
+    assert watch.total() == watch.total() > 0
+    assert run(watch.generate({}, Request(), 600)) and watch.calls == 1
+    assert set(runtime.asked) == {"/model_info"}, "/health would generate"
 
 
 @pytest.mark.parametrize(
-    "fault",
-    [refusal(429, RuntimeBusy), refusal(503, RuntimeBusy), PromptTooLong("long"), refusal(400)],
+    ("answer", "down"),
+    [
+        (BadReply("no JSON"), False),
+        (refusal(404), False),
+        (refusal(500), True),
+        (refusal(503, RuntimeBusy), True),
+    ],
     ids=repr,
 )
-@pytest.mark.parametrize("role", ["target", "draft"])
-def test_a_runtime_that_is_busy_or_finds_a_request_wrong_is_not_down(fault, role):
-    runtime, gate, watch, heard = watched(role)
-    runtime.fails = fault
-    for _ in range(FAILURES + 1):
-        assert asks(gate) is fault
-    assert fault.retryable is type(fault).retryable, "a verifier rests for it, as the gate does not"
-    look(watch)
-    assert not watch.down and heard == []
+def test_whoever_answers_is_not_down(answer, down):
+    """A router has no such route; it says 503 where it has no workers."""
+    runtime, watch, _ = watched()
+    runtime.fails = answer
+    polls(watch)
+    assert bool(watch.down) == down
 
 
-def test_a_router_that_has_no_workers_left_is_found_by_probes():
-    """However often it answers that it is busy."""
-    runtime, gate, watch, _ = watched("target")
-    runtime.fails = refusal(503, RuntimeBusy)
-    gate.answered -= 10
-    asks(gate)
+@pytest.mark.parametrize("role", ROLES)
+def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_up(role):
+    runtime, watch, heard = watched(role)
+    seconds, most = POLL_LIMITS[role]
+    assert role == "target" or POLL_SECONDS + seconds * most < 2
 
-    async def busy(path, timeout):
-        raise refusal(503, RuntimeBusy)
+    async def scene():
+        began = asyncio.get_running_loop().time()
+        runtime.hangs = True
+        asked = asyncio.create_task(watch.generate({}, Request(), 600))
+        watching = asyncio.create_task(watch.run())
+        with pytest.raises(RuntimeAway):
+            await asked
+        assert asyncio.get_running_loop().time() - began == pytest.approx(seconds * most)
+        assert heard == ["it does not answer"] and watch.running() == 0
+        runtime.hangs = False
+        await asyncio.sleep(seconds + POLL_SECONDS)
+        assert not watch.down
+        watching.cancel()
 
-    runtime.get = busy
-    run(watch.look())
-    assert watch.down
+    run_virtually(scene())
 
 
-def test_a_single_failure_is_survived():
-    runtime, gate, watch, _ = watched()
-    runtime.fails = BadReply("once")
-    asks(gate)
-    runtime.fails = None
-    asks(gate)
-    look(watch)
+def test_one_late_answer_to_a_poll_is_not_the_end():
+    runtime, watch, heard = watched()
+    for hangs in (True, False, True, False):
+        runtime.hangs = hangs
+        polls(watch)
+    assert not heard
+
+
+def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
+    known = CharTokenizer()
+    runtime, watch, heard = watched("target", known)
+    runtime.fails = RuntimeDown("nobody there")
+    polls(watch)
+    runtime.fails, runtime.tokens = None, list(range(40, 90))
+    polls(watch, 3)
+    assert heard == ["nobody there", watch.down]
+    assert watch.down.startswith("it has another tokenizer")
+    runtime.tokens = list(known.encode(TEXT))
+    polls(watch)
     assert not watch.down
 
 
-def test_a_shut_gate_lets_nobody_wait():
-    runtime, gate, _, _ = watched()
-    gate.shut, runtime.hangs = "it does not answer", True
-    error = asks(gate)
-    assert isinstance(error, RuntimeAway) and not error.retryable and error.role == "draft"
+def test_our_own_cancelling_is_no_fault_of_the_runtime():
+    runtime, watch, _ = watched()
+    runtime.fails = Cancelled("cancelled")
+    with pytest.raises(Cancelled):
+        run(watch.generate({}, Request(), 600))
+    assert watch.running() == 0
 
 
-@pytest.mark.parametrize("role", ["draft", "target"])
-def test_who_waits_for_a_runtime_that_hangs_is_let_go(role):
-    runtime, gate, watch, _ = watched(role, stall=0.05)
-    runtime.hangs = True
-
-    async def scene():
-        asked = asyncio.create_task(asking(gate))
-        await asyncio.sleep(0.1)
-        await looking(watch)
-        if role == "target":
-            assert not watch.down and gate.running() == 1, (
-                "a long prompt may take as long: only probes tell"
-            )
-            gate.kick()
-        assert isinstance(await asked, RuntimeAway) and gate.running() == 0
-        assert bool(watch.down) == (role == "draft")
-
-    run(scene())
-
-
-def test_who_waits_for_a_simulated_runtime_that_hangs_is_let_go():
-    """As with a real one: the request is given up, and not whoever waits for it."""
-    transport = simulated_roles(Simulation(Model(steps=3), step_seconds=0.01))["draft"].transport
-    transport.faults.order(Fault("hang"))
-    gate = Gate(transport, "draft")
-    payload = {"input_ids": [1, 2, 3], "sampling_params": {"max_new_tokens": 9}}
-
-    async def scene():
-        asked = asyncio.create_task(gate.generate(payload, Request(), 600))
-        for _ in range(5):
-            await asyncio.sleep(0)  # it begins, and waits
-        assert transport.calls == 1 and gate.kick() == 1
-        with pytest.raises(RuntimeAway):
-            await asked
-
-    run(scene())
+def test_the_health_of_all_roles():
+    backends = {
+        role: SimpleNamespace(transport=Runtime(), tokenizer=None, timeout=600.0) for role in ROLES
+    }
+    backends["judge"].checks = SimpleNamespace(worst=lambda: None)
+    health = Health(backends, Service(stall=7.0))
+    timeouts = [backends[role].timeout for role in ("target", "draft", "judge")]
+    assert timeouts == pytest.approx([600.0, 7.0, 7.0 / PATIENCE])
+    watches, began = health.watches, time.monotonic()
+    for role, state in (("judge", "degraded"), ("target", "down")):
+        watches[role].inner.fails = RuntimeDown("http://10.1.2.3:4 is away")
+        polls(watches[role])
+        assert health.state == state and health.disturbed(began)
+        assert health.report()[role]["status"] == "down"
+        assert "10.1.2.3" not in health.report()[role]["reason"]
+    assert "no verdicts" in watches["draft"].useless and not watches["draft"].down
+    for watch in watches.values():
+        watch.inner.fails = None
+        polls(watch)
+    assert health.state == "ready" and not watches["draft"].useless
 
 
-def test_our_own_cancelling_is_no_failure():
-    runtime, gate, _, _ = watched()
-    request = Request()
-    request.cancelled = True
-    assert (
-        isinstance(asks(gate, request), Cancelled) and gate.failures == 0 and runtime.probes == []
-    )
-
-
-def test_an_answer_that_is_given_up_leaves_the_gate():
-    """Its task was cancelled: that is neither a failure nor a request that nobody has answered."""
-    runtime, gate, _, _ = watched()
-    runtime.hangs = True
+def test_a_watch_survives_what_it_meets():
+    runtime, watch, _ = watched()
+    runtime.fails = ZeroDivisionError("ours")
 
     async def scene():
-        asked = asyncio.create_task(asking(gate))
-        await asyncio.sleep(0)  # it begins, and waits
-        assert gate.running() == 1
-        asked.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await asked
-        assert gate.running() == gate.failures == gate.unanswered == 0
+        watching = asyncio.create_task(watch.run())
+        await asyncio.sleep(5 * POLL_SECONDS)
+        assert len(runtime.asked) >= 3 and not watching.done()
+        watching.cancel()
 
-    run(scene())
+    run_virtually(scene())
 
 
 # -- logs
