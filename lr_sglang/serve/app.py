@@ -76,7 +76,7 @@ def create_app(
     """The application over runtimes that are ready. ``app.state.engine`` makes its answers.
 
     Args:
-        roles: backends by role; each one's transport gets a circuit breaker in front.
+        roles: backends by role; a ``Watch`` takes the place of each one's transport.
 
     Raises:
         ConfigError: a verifier lacks its runtime.
