@@ -1,8 +1,8 @@
 """Measures how much later the first byte of an answer comes through ``lr-sglang serve`` than from
 the target itself.
 
-python -m benchmarks.first_byte                     # 64 streams open, 200 requests each way in
-turn, half a minute python -m benchmarks.first_byte --streams 0 --requests 50
+    python -m benchmarks.first_byte      # 64 streams open, 200 requests each way, half a minute
+    python -m benchmarks.first_byte --streams 0 --requests 50
 
 Four processes: a target that sends its first byte at once, the endpoint, clients of the streams
 that are open through it, and this one, which asks. The requests have tools, so they are passed on.

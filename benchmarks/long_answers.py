@@ -1,8 +1,7 @@
 """Measures the cost of a step after 1,000 tokens of an answer, and after 32,000.
 
     python -m benchmarks.long_answers servers      # real SGLang servers on a CPU: ten minutes
-    python -m benchmarks.long_answers controller   # our own part alone, on the virtual clock: ten
-    seconds
+    python -m benchmarks.long_answers controller   # our own part alone: ten seconds
 
 ``servers``: target and draft have the architecture of the pocket draft with a context of 40,960
 tokens and random weights; verdicts are random. The answer up to each position is sent to the

@@ -1,7 +1,7 @@
 """Lookahead reasoning from Python: start a deployment, ask a question, and print the steps.
 
-python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava
-have at the end?" python examples/ask.py --deployment my.toml "..."
+python examples/ask.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
+python examples/ask.py --deployment my.toml "..."
 """
 
 from __future__ import annotations

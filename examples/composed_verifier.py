@@ -1,8 +1,9 @@
-"""A rule, then the judge: versions with different numbers differ; the judge decides about all
+r"""A rule, then the judge: versions with different numbers differ; the judge decides about all
 others.
 
-python examples/composed_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many
-has Ava?" lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
+    python examples/composed_verifier.py \
+        "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
+    lr-sglang run --verifier examples/composed_verifier.py:NumbersThenJudge "..."
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""A custom program: answers twice, the second time after reading the first answer, and keeps both
+r"""A custom program: answers twice, the second time after reading the first answer, and keeps both
 if they differ.
 
-python examples/custom_program.py "Jack starts with 5 stickers. Emma brings 2 boxes with 6 each. How
-many has Jack?" lr-sglang run --program examples/custom_program.py:doubt "..."
+    python examples/custom_program.py \
+        "Jack starts with 5 stickers. Emma brings 2 boxes with 6 each. How many has Jack?"
+    lr-sglang run --program examples/custom_program.py:doubt "..."
 """
 
 from __future__ import annotations

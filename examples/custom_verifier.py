@@ -1,7 +1,8 @@
-"""A custom verifier: two versions of a step agree if their last numbers are equal.
+r"""A custom verifier: two versions of a step agree if their last numbers are equal.
 
-python examples/custom_verifier.py "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has
-Ava?" lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
+    python examples/custom_verifier.py \
+        "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many has Ava?"
+    lr-sglang run --verifier examples/custom_verifier.py:Numbers "..."
 """
 
 from __future__ import annotations

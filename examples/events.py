@@ -1,7 +1,7 @@
-"""Prints every event of an answer, one per line.
+r"""Prints every event of an answer, one per line.
 
-python examples/events.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many
-has Jack?"
+    python examples/events.py \
+        "Jack starts with 5 stickers. Emma brings 2 boxes with 6 each. How many has Jack?"
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Streams the steps of an answer; with --compare the target alone answers the same question too.
+r"""Streams the steps of an answer; with --compare the target alone answers the same question too.
 
-python examples/stream.py "Jack starts with 5 stickers. Emma brings 2 boxes of 6 stickers. How many
-has Jack?"
+    python examples/stream.py \
+        "Jack starts with 5 stickers. Emma brings 2 boxes with 6 each. How many has Jack?"
 """
 
 from __future__ import annotations

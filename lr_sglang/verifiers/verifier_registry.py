@@ -1,8 +1,9 @@
 """The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Does not
 import SGLang.
 
-name[:argument]         judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
-cascade:A,B, ... FILE.py:CLASS[:argument]  a verifier from a file
+    NAME[:ARGUMENT]           judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
+                              cascade:A,B, ...
+    FILE.py:CLASS[:ARGUMENT]  a verifier from a file
 """
 
 from __future__ import annotations
