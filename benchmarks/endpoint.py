@@ -4,7 +4,7 @@ over HTTP.
     python benchmarks/endpoint.py        # 16 answers at a time, both ways in turn, a few minutes
     python benchmarks/endpoint.py --concurrency 4 --steps 40 --rounds 5
 
-Both ways use the same ``lr-sglang simulate`` process over HTTP and ask the same questions, with the
+Both ways use the same process of simulated runtimes over HTTP and ask the same questions, with the
 same drafts accepted. This process runs the programs itself, or is the endpoint's streaming client.
 The runtimes have the slots that ``lr-sglang launch --concurrency N`` would give them. Needs httpx
 (the dev extra).
@@ -43,7 +43,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.serve.program import answer_request
-from lr_sglang.simulated.words import tokenizer_path
+from tests.simulated.words import tokenizer_path
 
 ROOT = Path(__file__).parents[1]
 
@@ -67,10 +67,10 @@ class Measured:
 
 @contextmanager
 def started(*arguments: object) -> Iterator[tuple[dict[str, Any], int]]:
-    """Starts a command that prints JSON when it is ready; yields that and the process id."""
-    command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
+    """Starts a module that prints JSON when it is ready; yields that and the process id."""
+    command = [sys.executable, "-m", *map(str, arguments)]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     ) as process:
         try:
             assert process.stdout is not None
@@ -104,7 +104,7 @@ class InProcess:
             for role, url in urls.items()
         }
         for backend in self.roles.values():
-            backend.roles, backend.simulated = self.roles, True
+            backend.roles = self.roles
         self.look, self.verifier = (
             look,
             verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper")),
@@ -227,11 +227,11 @@ def compare(
     look = Lookahead(depth=4)
     speed = ("--steps", steps, "--step-seconds", step_seconds, "--judge-seconds", step_seconds / 5)
     slots = policy.running_requests(look, "target", concurrency)
-    with started("simulate", "--port", 0, *speed, "--slots", slots) as (simulated, _):
+    with started("tests.simulated", *speed, "--slots", slots) as (simulated, _):
         urls = simulated["urls"]
         attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
         options = ("--concurrency", concurrency, "--depth", look.depth, "--mode", mode)
-        with started("serve", "--port", 0, *attach, *options) as (told, pid):
+        with started("cli", "serve", "--json", "--port", 0, *attach, *options) as (told, pid):
             ways: list[Callable[[list[str], str], Measured]] = [
                 InProcess(urls, look, concurrency, slots),
                 OverHttp(told["url"], told["model"], pid),

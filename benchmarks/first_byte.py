@@ -32,11 +32,11 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.endpoint import cpu_of, started
-from lr_sglang.simulated.model import Model, Writer
-from lr_sglang.simulated.runtime import SimulatedRuntime
-from lr_sglang.simulated.server import SimulatedServer
-from lr_sglang.simulated.serving import _listen
-from lr_sglang.simulated.simulation import Simulation
+from tests.simulated.model import Model, Writer
+from tests.simulated.runtime import SimulatedRuntime
+from tests.simulated.server import SimulatedServer
+from tests.simulated.serving import listen
+from tests.simulated.simulation import Simulation
 
 PATH = "/v1/chat/completions"
 TOOL = {
@@ -97,7 +97,7 @@ def upstream(ready: Connection, seconds: float) -> None:
         return StreamingResponse(chunks(int(asked["max_tokens"])), media_type="text/event-stream")
 
     app = Starlette(routes=[Route(PATH, chat, methods=["POST"]), *others.routes])
-    listening = _listen("127.0.0.1", 0, "target")
+    listening = listen()
     ready.send(f"http://127.0.0.1:{listening.getsockname()[1]}")
     uvicorn.Server(uvicorn.Config(app, log_level="warning", access_log=False)).run([listening])
 
@@ -183,11 +183,11 @@ def measure(streams: int, requests: int, seconds: float, pause: float = 0.005) -
     """
     with (
         beside(upstream, seconds) as target,
-        started("simulate", "--role", "draft", "--port", 0) as (simulated, _),
+        started("tests.simulated", "--role", "draft") as (simulated, _),
     ):
         attach = ("--target", target, "--draft", simulated["urls"]["draft"], "--verifier", "exact")
         options = ("--concurrency", streams + 2, "--log-level", "error")
-        with started("serve", "--port", 0, *attach, *options) as (told, pid):
+        with started("cli", "serve", "--json", "--port", 0, *attach, *options) as (told, pid):
             url, model = told["url"], told["model"]
             with beside(clients, url, model, streams) if streams else contextlib.nullcontext():
                 before, began = cpu_of(pid), time.monotonic()

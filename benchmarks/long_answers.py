@@ -45,7 +45,6 @@ from lr_sglang.algorithm.answer import Answer  # noqa: E402
 from lr_sglang.algorithm.answer_request import AnswerRequest  # noqa: E402
 from lr_sglang.api.runner import keep_what_is_imported  # noqa: E402
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer  # noqa: E402
-from lr_sglang.engine.clock import run_virtually  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
@@ -53,13 +52,14 @@ from lr_sglang.frontend.dsl import converse, fork, run_program  # noqa: E402
 from lr_sglang.programs.lookahead import lookahead, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.placement.shapes import TOKENIZER_FILES, shapes  # noqa: E402
-from lr_sglang.simulated.model import Model, Writer  # noqa: E402
-from lr_sglang.simulated.simulation import Simulation  # noqa: E402
-from lr_sglang.simulated.transport import simulated_roles  # noqa: E402
-from lr_sglang.simulated.words import pocket_words, tokenizer_path  # noqa: E402
 from lr_sglang.steps.token_text import TokenText  # noqa: E402
 from lr_sglang.tasks import Question  # noqa: E402
 from lr_sglang.tasks.task import messages  # noqa: E402
+from tests.simulated.clock import run_virtually  # noqa: E402
+from tests.simulated.model import Model, Writer  # noqa: E402
+from tests.simulated.simulation import Simulation  # noqa: E402
+from tests.simulated.transport import simulated_roles  # noqa: E402
+from tests.simulated.words import pocket_words, tokenizer_path  # noqa: E402
 
 CONTEXT, STEP, DEPTH = 40_960, 32, 6  # tokens of the context, tokens of a step, steps ahead
 POSITIONS = "1024,2048,4096,8192,16384,32768"

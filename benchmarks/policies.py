@@ -33,21 +33,21 @@ from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.algorithm.policy import forecast
 from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.simulated.model import Model, Writer
-from lr_sglang.simulated.runtime import SimulatedRuntime
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.simulated.virtual import alone, numbers, questions
 from lr_sglang.steps.node import Node
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
+from tests.simulated.clock import run_virtually
+from tests.simulated.model import Model, Writer
+from tests.simulated.runtime import SimulatedRuntime
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
+from tests.simulated.virtual import alone, numbers, questions
 
 T = TypeVar("T")
 STEP, TOKENS = 0.2, 9  # seconds of a target step alone, and its tokens

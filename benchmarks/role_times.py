@@ -1,7 +1,6 @@
 """Measures the times of each runtime of a deployment alone, while the others are idle.
 
     python -m benchmarks.role_times --deployment pocket --output times.json
-    lr-sglang bench simulated --times times.json --alpha .63 --depth 6
 
 If target, draft and judge share one GPU or two cores, they slow each other down, and lookahead
 looks slower than with a GPU for each. So every runtime is measured alone: milliseconds of a token

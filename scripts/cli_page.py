@@ -27,7 +27,7 @@ it is stale.
 
 ## Variables
 Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name, in capitals, with `_` for `-`.
-`--depth` of `run` is `LR_SGLANG_RUN_DEPTH`; `--alpha` of `bench simulated` is `LR_SGLANG_BENCH_SIMULATED_ALPHA`.
+`--depth` of `run` is `LR_SGLANG_RUN_DEPTH`.
 
 - A switch takes 1 and 0 (also true and false, yes and no, on and off). One of the form `--this/--no-this` is named
   after `--this`.

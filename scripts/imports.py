@@ -33,7 +33,6 @@ LAYERS: tuple[set[str], ...] = (
     {"runtimes", "results"},
     {"grading"},
     {"api"},
-    {"simulated"},
     {"serve", "bench"},
     {"cli"},
 )

@@ -12,14 +12,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 
 from lr_sglang.config import ROLES
-from lr_sglang.simulated.model import TARGET, Model, Writer
+from tests.simulated.model import TARGET, Model, Writer
 
 ROOT = Path(__file__).parents[1]
 DRAFTED = 1  # the version that a simulated draft writes
@@ -101,10 +101,15 @@ class Process:
 
 
 def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = None) -> Process:
-    """A command that says as JSON that it is ready; returns once it has."""
+    """An ``lr-sglang`` command, or ``simulate`` for simulated runtimes, that says as JSON that it is
+    ready; returns once it has.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     errors = folder / f"{arguments[0]}-{time.monotonic_ns()}.err"
-    command = [sys.executable, str(ROOT / "cli.py"), *map(str, arguments), "--json"]
+    program, *words = map(str, arguments)
+    command = [sys.executable, str(ROOT / "cli.py"), program, *words, "--json"]
+    if program == "simulate":
+        command = [sys.executable, "-m", "tests.simulated", *words]
     with errors.open("w") as sink:
         popen = subprocess.Popen(
             command,
@@ -112,7 +117,7 @@ def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = 
             stdout=subprocess.PIPE,
             stderr=sink,
             text=True,
-            env={**os.environ, **(environ or {})},
+            env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
         )
     process = Process(popen, errors)
     alarm = threading.Timer(PATIENCE, popen.kill)
@@ -147,7 +152,7 @@ def serving(
 
 @contextmanager
 def simulating(folder: Path, *options: object, roles: Sequence[str] = ROLES) -> Iterator[Process]:
-    """``lr-sglang simulate``: some roles, or all three, in one process on free ports."""
+    """Simulated runtimes: some roles, or all three, in one process on free ports."""
     chosen = [word for role in roles for word in ("--role", role)]
     process = start(folder, "simulate", "--port", 0, *chosen, *options)
     try:
@@ -210,7 +215,7 @@ class Truth:
 
     def plain(self, question: str) -> str:
         """The answer without lookahead."""
-        model = Model.from_dict({**self.model.to_dict(), "alpha": (0.0,), "trace": ()})
+        model = replace(self.model, alpha=(0.0,), trace=())
         return "".join(next(iter(versions)) for versions in Truth(model).steps(question))
 
     def wrong(self, question: str, text: str, whole: bool = True) -> str:

@@ -35,7 +35,6 @@ COMMANDS = {
     "report": ("lr_sglang.cli.report", "Make tables, plots and an HTML page of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
     "bench": ("lr_sglang.cli.bench", "Measure whether looking ahead pays, and what varies it."),
-    "simulate": ("lr_sglang.cli.simulate", "Serve simulated runtimes, with no model."),
 }
 
 

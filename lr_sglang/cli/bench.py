@@ -19,7 +19,6 @@ from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.own_settings import BenchSettings, RunSettings
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
-from lr_sglang.cli.simulate import simulated
 from lr_sglang.cli.source import Source
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError, RecordError
@@ -43,7 +42,7 @@ class Modes(click.Choice[str]):
         return tuple(MODES) if "all" in parts else tuple(dict.fromkeys(parts))
 
 
-@click.group(invoke_without_command=True, subcommand_metavar="[simulated ...]")
+@click.command()
 @click.option("--task", multiple=True, metavar="NAME", help="Again for more.  [default: pocket]")
 @click.option(
     "--input", type=options.ANY_PATH, metavar="FILE", help="JSONL with 'question' and 'answer'."
@@ -84,8 +83,7 @@ class Modes(click.Choice[str]):
 @options.assign(run=RunSettings, bench=BenchSettings)
 @options.resume
 @options.output
-@click.pass_context
-def bench(ctx: click.Context, /, **given: Any) -> None:
+def bench(**given: Any) -> None:
     """Measures modes side by side on the same questions, and leaves a record of each answer.
 
     With no other options the pocket models answer the pocket task in every mode. Modes that share
@@ -99,10 +97,7 @@ def bench(ctx: click.Context, /, **given: Any) -> None:
       lr-sglang bench --sweep sd-tokens=0..16 --modes sd,lookahead+sd --limit 10
       lr-sglang bench -o bench.paper=table1 --deployment qwen3-4gpu --print
       lr-sglang bench -o bench.dummy_weights=true --sweep alpha=0.4,0.8 --sweep depth=1..8
-      lr-sglang bench simulated --alpha 0.63 --c1 0.1
     """
-    if ctx.invoked_subcommand is not None:
-        return
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
     plan, sources = settle(given), _sources(given)
@@ -247,6 +242,3 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
         return
     for folder, store in execution.stores.items():
         source.tell_failures(store.records.values(), display, execution.folder / folder)
-
-
-bench.add_command(simulated)

@@ -65,8 +65,6 @@ def serve(given: Given, display: Display) -> None:
 
             def ready() -> None:
                 progress.finish()
-                if live.simulated:
-                    display.warn("these runtimes are simulated: their texts mean nothing")
                 shortages = session.shortages(plan, service.modes, live, service.concurrency)
                 session.tell_shortages(shortages, display)
                 _tell(sock, service, display)

@@ -31,7 +31,6 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
 BUSY = 0.25  # share of the processors in use before anything is started, above which it is said
-SIMULATED = "these runtimes are simulated: the figures say nothing of models"
 
 
 @dataclass
@@ -286,8 +285,6 @@ class Execution:
                     lean=lean,
                 )
                 live = up.enter_context(opened)
-            if live.simulated and not any(watch.live.simulated for watch in watches.values()):
-                self.display.warn(SIMULATED)
             known |= {
                 alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }

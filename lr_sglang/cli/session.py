@@ -42,15 +42,10 @@ class Session:
     fleet: Fleet | None = None
 
     @property
-    def simulated(self) -> bool:
-        """Whether any of them is simulated: waits instead of computing."""
-        return any(backend.simulated for backend in self.roles.values())
-
-    @property
     def versions(self) -> dict[str, str]:
         """The runtimes' part of ``versions`` in records."""
         caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in self.roles.values()))
-        return {"runtimes": "simulated"} if self.simulated else {"prefix_cache": caches}
+        return {"prefix_cache": caches}
 
     def started(self) -> dict[str, Runtime]:
         """The started servers by role, each as a runtime at its URL, for other sessions that need

@@ -36,7 +36,7 @@ class Head:
 
 
 class Transport(Protocol):
-    """How a backend reaches its runtime: ``Client`` over HTTP, or a simulated runtime."""
+    """How a backend reaches its runtime: ``Client`` over HTTP, or a double in a test."""
 
     async def generate(
         self, payload: dict[str, Any], request: Request, timeout: float

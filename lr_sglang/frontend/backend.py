@@ -86,8 +86,6 @@ class RuntimeBackend(BaseBackend):
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
         checks: of a judge: its verdicts on pairs of steps that differ.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
-        simulated: whether the runtime waits instead of computing, so that its times are no
-            measurement of a model.
         ends: the known ids that end a sequence.
     """
 
@@ -110,7 +108,7 @@ class RuntimeBackend(BaseBackend):
         self.token_layer = token_layer
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
-        self.simulated, self.tool_call_parser, self.prefix_cache = False, "", ""
+        self.tool_call_parser, self.prefix_cache = "", ""
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS

@@ -168,6 +168,5 @@ def group_of(record: Record, concurrency: int, groups: dict[str, Group]) -> Grou
     task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
     at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
     settings = {name: value for name, value in flat(config) if name not in _LOOSE}
-    simulated = (record.get("versions") or {}).get("runtimes") == "simulated"
-    name = json.dumps([task, mode, at_once, settings, simulated], sort_keys=True)
-    return groups.setdefault(name, Group(task, mode, at_once, settings, [], simulated))
+    name = json.dumps([task, mode, at_once, settings], sort_keys=True)
+    return groups.setdefault(name, Group(task, mode, at_once, settings, []))

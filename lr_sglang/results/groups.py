@@ -33,8 +33,7 @@ class Group:
         settings: the configuration, flat, without the settings that may differ within a group.
         label: the settings that distinguish it from other groups of its task and mode; empty if
             there is none.
-        marks: warnings about all its figures: ``simulated``, ``dummy weights``, ``simulated
-            acceptance``.
+        marks: warnings about all its figures: ``dummy weights``, ``simulated acceptance``.
     """
 
     task: str
@@ -42,7 +41,6 @@ class Group:
     concurrency: int
     settings: dict[str, Any]
     rows: list[Row] = field(repr=False)
-    simulated: bool = False
     label: str = ""
 
     @property
@@ -54,7 +52,6 @@ class Group:
     def marks(self) -> tuple[str, ...]:
         lengths = (f"runtimes.{role}.token_layer.accept_length" for role in ROLES)
         found = {
-            "simulated": self.simulated,
             "dummy weights": any(one.startswith("dummy:") for one in self.models.values()),
             "simulated acceptance": any(self.settings.get(length) for length in lengths),
         }

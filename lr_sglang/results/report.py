@@ -18,7 +18,6 @@ from lr_sglang.results.verdict import Verdict, verdicts
 
 SCHEMA = 1
 WARNINGS = {
-    "simulated": "simulated runtimes: the figures say nothing of models",
     "dummy weights": "random weights: times are real, the words are not, so accuracy and "
     "acceptance mean nothing",
     "simulated acceptance": "how many tokens a verification of the token layer gives was asked "

@@ -131,7 +131,6 @@ def _describe(
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
     caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
     backend.prefix_cache = ", ".join(sorted(caches))
-    backend.simulated = any(info.get("simulated") for info in infos)
     for info in infos:
         backend.ends |= end_ids.of_server(info)
 

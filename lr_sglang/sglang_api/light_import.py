@@ -8,9 +8,7 @@ processes run.
 from __future__ import annotations
 
 import sys
-from importlib import import_module
 from types import ModuleType
-from typing import Any
 
 # This module patches transformers' models for SGLang's servers; it does not affect transformers'
 # tokenizers.
@@ -36,12 +34,6 @@ def leave_torch_out() -> None:
         import sglang  # noqa: F401
     finally:
         del sys.modules[_PATCHES]
-
-
-def call_without_torch(module: str, name: str, *arguments: Any) -> None:
-    """Calls a function by its name, without torch; the entry point of new processes."""
-    leave_torch_out()
-    getattr(import_module(module), name)(*arguments)
 
 
 def _no() -> bool:

@@ -44,8 +44,8 @@ class RequestMaker:
         statistics: RunStatistics | None = None,
     ) -> None:
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
-        self.statistics: Callable[[Lookahead], RunStatistics] = cache(
-            lambda _: policy.RunStatistics() if statistics is None else statistics
+        self.statistics: Callable[[Lookahead], RunStatistics] = (
+            cache(lambda _: policy.RunStatistics()) if statistics is None else lambda _: statistics
         )
         self.verifier = cache(self._new_verifier)
         self._asks_judge = cache(_asks_judge)  # once: its file may change, or go
@@ -141,7 +141,7 @@ class RequestMaker:
     async def measure_costs(self, look: Lookahead) -> None:
         """Measures the costs of requests to the target, once, if the policy is adaptive."""
         target, statistics = self.roles["target"], self.statistics(look)
-        if look.policy != "adaptive" or statistics.measured or target.simulated:
+        if look.policy != "adaptive" or statistics.measured:
             return
         statistics.measured = True
         with suppress(LookaheadError):  # the first answer will report it
@@ -151,11 +151,9 @@ class RequestMaker:
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:
-        """The check of a verifier that may ask the judge; None for oracles, simulated judges, or if
-        all are trusted.
-        """
+        """The check of a verifier that may ask the judge; None for oracles, or without limit."""
         judge = self.roles.get("judge")
-        if judge is None or judge.simulated or look.max_false_accepts == 1:
+        if judge is None or look.max_false_accepts == 1:
             return None
         return judge.checks.of(look.verifier) if self._asks_judge(look.verifier) else None
 

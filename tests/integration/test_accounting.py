@@ -8,12 +8,12 @@ from lr_sglang.api.configuration import Settings
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.results import accounting
-from lr_sglang.simulated.measure import questions
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.tasks.question import plan
 from tests import FULL
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
+from tests.simulated.virtual import questions
 
 STEP, C1, JUDGE = 0.15, 0.2, 0.15
 MADE = Simulation(Model(steps=10 if FULL else 6), step_seconds=STEP, c1=C1, judge_seconds=JUDGE)

@@ -11,7 +11,6 @@ import pytest
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.dsl import run_program
@@ -19,12 +18,13 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.health import RuntimeAway, Watch
-from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.verifiers import Setup, make
 from tests.scripted import ScriptedTransport, chapters, deployment
+from tests.simulated.clock import run_virtually
+from tests.simulated.faults import Fault
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 ASK = [{"role": "user", "content": "How many?"}]
 

@@ -18,10 +18,10 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.api import deployment as opened_deployment
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from tests.scripted import END, ScriptedTransport, deployment
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 DOCS = Path(__file__).parents[2] / "docs"
 QUESTION = "Simulated question 1?"
@@ -260,9 +260,9 @@ SCRIPT = """
 from lr_sglang.sglang_api.light_import import leave_torch_out
 leave_torch_out()
 import lr_sglang as lr
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 with lr.deployment(simulated_roles(Simulation(Model(alpha=(0.7,), steps=50), 0.005, 0.2, 0.001))) as d:
     def fail(event):

@@ -25,9 +25,9 @@ MODES = ("autoregressive", "lookahead", "lossless")
 def attach():
     """Options that attach to simulated servers, in a process of their own."""
     speed = ("--steps", "6", "--step-seconds", "0.02", "--judge-seconds", "0.005", "--alpha", "0.6")
-    command = [sys.executable, ROOT / "cli.py", "simulate", "--port", "0", "--json", *speed]
+    command = [sys.executable, "-m", "tests.simulated", *speed]
     process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
     )
     try:
         urls = json.loads(process.stdout.readline())["urls"]

@@ -13,9 +13,6 @@ from lr_sglang.errors import BadReply
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.program import answer_request
-from lr_sglang.simulated.model import Model, Writer, Written
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers import Exact, Likelihood
@@ -29,6 +26,9 @@ from tests.integration.test_semantics import (
     Yes,
 )
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
+from tests.simulated.model import Model, Writer, Written
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 CAP = 6
 E = chr(END)

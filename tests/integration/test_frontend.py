@@ -10,10 +10,10 @@ from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.dsl import run_program, step
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 GREEDY = {"temperature": 0.0}
 

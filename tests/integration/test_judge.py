@@ -12,7 +12,6 @@ from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import PromptTooLong, RuntimeDown
 from lr_sglang.frontend.executor import Executor
@@ -22,6 +21,7 @@ from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST
 from tests.scripted import END, ScriptedTransport, deployment
+from tests.simulated.clock import run_virtually
 
 STEPS = 6
 

@@ -12,19 +12,19 @@ import pytest
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.algorithm.verification import LAST
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.simulated.model import Model, Writer
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps import judge_check
-from lr_sglang.steps.judge_check import JudgeCheck, read_alike
+from lr_sglang.steps.judge_check import JudgeCheck, JudgeChecks, read_alike
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.requests import RequestMaker
+from tests.simulated.clock import run_virtually
+from tests.simulated.model import Model, Writer
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 
 class Nonsense(Writer):
@@ -43,7 +43,8 @@ def deployment(simulation, writer=None):
     of.
     """
     roles, warned = simulated_roles(simulation, writer), []
-    roles["judge"].simulated, roles["judge"].checks.warn = False, warned.append
+    roles["judge"].checks = JudgeChecks()
+    roles["judge"].checks.warn = warned.append
     return roles, warned
 
 

@@ -17,21 +17,21 @@ from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.costs import Costs, measure
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
-from lr_sglang.simulated.model import Model, Writer
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
 from lr_sglang.steps.step import Ending, Step
 from lr_sglang.steps.tree import StepTree, Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
+from tests.simulated.clock import run_virtually
+from tests.simulated.model import Model, Writer
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
+from tests.simulated.virtual import alone, answer_all, numbers, questions
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
 # Simulated models know these under the numbers 0 to 3: the questions that what is asserted here was

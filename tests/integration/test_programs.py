@@ -23,10 +23,6 @@ from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown, RuntimeRefused
 from lr_sglang.programs.common import Proposer
 from lr_sglang.results import accounting
-from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
@@ -41,6 +37,10 @@ from tests.failing_programs import (
     interrupts,
 )
 from tests.scripted import END, ScriptedTransport, chapters, deployment
+from tests.simulated.faults import Fault
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 QUESTION = Question("q", "Simulated question 1?")
 ASKED = [{"role": "user", "content": "How many?"}]

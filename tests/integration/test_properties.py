@@ -15,18 +15,18 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.guarded import ask
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
-from lr_sglang.simulated.faults import Fault, Faults
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import Cascade, Embedding, Exact, Random, Setup, make
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
+from tests.simulated.clock import run_virtually
+from tests.simulated.faults import Fault, Faults
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
 answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(

@@ -32,14 +32,14 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.middleware import ROUTES
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
-from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests import serving as commands
 from tests.scripted import ScriptedTransport, chapters, deployment
+from tests.simulated.faults import Fault
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 full = os.environ.get("LR_SGLANG_FULL") == "1"

@@ -27,10 +27,10 @@ from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.logs import set_up
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from tests.serving import until
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 KEY, SECRET = "key-that-opens-8f1b", "wrong-key-that-must-not-be-logged-77aa"
 PLACES, BODY, PROMPT = 2, 2**24, 2000

@@ -12,10 +12,10 @@ from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.replies import Summary
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from tests.serving import Truth
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 AT_ONCE, TIMES = 24, 8 if os.environ.get("LR_SGLANG_FULL") == "1" else 3
 

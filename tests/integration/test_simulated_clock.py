@@ -3,36 +3,30 @@
 import asyncio
 import gc
 import itertools
-import json
-import socket
+from dataclasses import replace
 
 import httpx
 import pytest
-import uvicorn
 import uvloop
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
-from lr_sglang.cli.simulate import traced
 from lr_sglang.config import ROLES, Lookahead
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import ConfigError, LaunchError, RecordError, RuntimeTimeout
+from lr_sglang.errors import RuntimeTimeout
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.programs.rate import OPENING, QUESTION
-from lr_sglang.simulated import serving
-from lr_sglang.simulated.faults import Fault, Faults
-from lr_sglang.simulated.model import TARGET, Model, Place, Writer
-from lr_sglang.simulated.replies import body, reply
-from lr_sglang.simulated.runtime import Cache, SimulatedRuntime
-from lr_sglang.simulated.server import SimulatedServer
-from lr_sglang.simulated.simulation import Simulation, role_times
-from lr_sglang.simulated.transport import simulated_roles
-from lr_sglang.simulated.virtual import alone, answer_all, numbers, questions
-from lr_sglang.simulated.words import Head, pocket_words
 from lr_sglang.steps.node import Node
 from lr_sglang.theory.judged import answer_time, speedup
 from tests import FULL
+from tests.simulated.clock import run_virtually
+from tests.simulated.faults import Fault, Faults
+from tests.simulated.model import TARGET, Model, Writer
+from tests.simulated.replies import body, reply
+from tests.simulated.runtime import Cache, SimulatedRuntime
+from tests.simulated.server import SimulatedServer
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
+from tests.simulated.virtual import alone, answer_all, numbers, questions
+from tests.simulated.words import Head, pocket_words
 from tests.unit.test_theory_programs import run as clocked
 
 WORDS = pocket_words()
@@ -50,22 +44,6 @@ def test_the_head_of_a_step_can_be_read_from_its_tokens_and_from_its_text(head):
     text = WORDS.tokenizer.decode(ids)
     assert WORDS.find(f"<start_s1>\n{text}\n<end_s1>") == [head]
     assert WORDS.tokenizer.encode(text) == ids
-
-
-def test_what_is_no_head_is_not_read_as_one():
-    ids = list(WORDS.head(Head(1, 2, 3, 4)))
-    ids[3] = WORDS.known[77]
-    assert WORDS.read(ids) is None
-    assert WORDS.find("So the cost has many each answer have does") == []
-
-
-def test_everything_is_drawn_from_the_seed_and_from_nothing_else():
-    def texts(seed):
-        writer = Writer(Model(steps=6, spread=0.5, seed=seed))
-        return [writer.write(Place(17), version, 10**6, False) for version in (0, 1)]
-
-    assert texts(3) == texts(3)
-    assert texts(3) != texts(4)
 
 
 def test_a_share_alpha_of_the_drafts_agrees():
@@ -91,17 +69,6 @@ def test_versions_that_agree_mean_the_same_and_the_judge_sees_it(own_words):
         texts = [WORDS.tokenizer.decode(ids).strip() for ids in (target, draft)]
         label = writer.judge(writer.words.tokenizer.encode("Step 1: {}\nStep 2: {}".format(*texts)))
         assert label == ("aligned" if agrees else "unaligned")
-
-
-def test_lengths_vary_as_they_are_told():
-    model = Model(tokens=40, spread=0.5, own_words=False)
-    lengths = [len(model.step(WORDS, question, 0, 0)) for question in range(3000)]
-    mean = sum(lengths) / len(lengths)
-    assert mean == pytest.approx(40, rel=0.05)
-    assert (sum((n - mean) ** 2 for n in lengths) / len(lengths)) ** 0.5 == pytest.approx(
-        20, rel=0.12
-    )
-    assert max(lengths) <= model.longest
 
 
 def test_a_prompt_tells_where_it_is_also_in_the_middle_of_a_step():
@@ -153,7 +120,6 @@ def test_replies_have_the_form_of_sglangs():
         aborted["meta_info"]["finish_reason"]["type"] == "abort"
         and len(aborted["output_ids"]) == 12
     )
-    assert all(one["meta_info"]["simulated"] for one in (first, last, capped, aborted))
 
 
 def asked(writer, question, versions):
@@ -198,15 +164,6 @@ def test_a_target_finds_likely_what_agrees(own_words):
             ]
 
 
-def test_what_no_simulated_model_writes_is_unlikely():
-    writer = Writer(Model())
-    prompt, (step,) = asked(writer, "How?", [0])
-    foreign = WORDS.tokenizer.encode("Quite another thing.")
-    for tail in (foreign, step[:10] + foreign, step + foreign):
-        logprobs = scored(writer, prompt + tail, len(foreign))["meta_info"]["input_token_logprobs"]
-        assert all(one[0] < -3 for one in logprobs[1:]) and len(logprobs) == len(foreign) + 1
-
-
 def test_a_target_rates_what_agrees_higher():
     writer = Writer(Model())
     prompt, steps = asked(writer, "How?", [1] * 40)
@@ -224,13 +181,6 @@ def test_a_target_rates_what_agrees_higher():
     assert len(seen) > 5
     nothing = {"input_ids": tail, "sampling_params": {"max_new_tokens": 1}}
     assert body(writer, reply(writer, "target", nothing))["text"] == "0"
-
-
-def test_weighing_takes_a_prefill_and_no_more():
-    simulation = Simulation(Model(tokens=10), step_seconds=1.0, c1=0.1)
-    assert simulation.work("target", 0, 10) == pytest.approx(0.05)
-    assert simulation.work("target", 10) == simulation.replace(prefill=1.0).work("target", 0, 10)
-    assert simulation.work("target", 0) == 0
 
 
 # -- time
@@ -268,20 +218,6 @@ def test_beyond_its_slots_a_runtime_lets_wait():
     assert served((0, 2), (1, 2), (1, 1), slots=1) == pytest.approx([2, 4, 5])
 
 
-def test_a_timer_that_rings_too_early_is_set_again():
-    """uvloop's do so, by up to a millisecond."""
-
-    async def scene():
-        runtime = SimulatedRuntime("target", Simulation(), Writer(Model()))
-        served = asyncio.create_task(runtime.serve(1.0, "one"))
-        await asyncio.sleep(0)
-        runtime._timer.cancel()
-        runtime._ring()
-        assert await asyncio.wait_for(served, 5) == 1.0
-
-    run_virtually(scene())
-
-
 def over_http(use, simulation=None, role="target"):
     """What ``use`` makes of a client of one simulated runtime; an error in the server is
     one here.
@@ -298,40 +234,6 @@ def over_http(use, simulation=None, role="target"):
             return await use(client)
 
     return run_virtually(run())
-
-
-@pytest.mark.parametrize(
-    ("path", "wrong"),
-    [
-        ("/generate", {"input_ids": [-1]}),
-        ("/generate", {"input_ids": [2**40]}),
-        ("/generate", {"input_ids": ["a"]}),
-        ("/generate", {"input_ids": 7}),
-        ("/generate", {"text": "\ud800"}),
-        ("/generate", {"input_ids": [1], "sampling_params": [1]}),
-        ("/generate", {"input_ids": [1], "sampling_params": {"max_new_tokens": "many"}}),
-        ("/v1/chat/completions", {}),
-        ("/v1/chat/completions", {"messages": [7]}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "\ud800"}]}),
-        (
-            "/v1/chat/completions",
-            {"messages": [{"role": "user", "content": "?"}], "max_tokens": -5},
-        ),
-    ],
-)
-def test_over_http_what_cannot_be_read_is_refused(path, wrong):
-    assert over_http(lambda client: client.post(path, content=json.dumps(wrong))).status_code == 400
-
-
-def test_over_http_an_id_is_in_flight_once():
-    async def use(client):
-        asked = {"input_ids": [1], "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
-        both = await asyncio.gather(*(client.post("/generate", json=asked) for _ in range(2)))
-        return sorted(
-            reply.status_code for reply in (*both, await client.post("/generate", json=asked))
-        )
-
-    assert over_http(use) == [200, 200, 400]
 
 
 def test_over_http_only_what_was_written_is_cached():
@@ -417,14 +319,6 @@ def test_faults_come_as_they_are_ordered():
     assert 50 < sum(faults.next() is not None for _ in range(400)) < 150
     faults.clear()
     assert faults.next() is None
-
-
-def test_a_fault_can_be_written_on_a_line():
-    assert Fault.parse("hang") == Fault("hang")
-    assert Fault.parse("late:share=0.5,seconds=2,times=3") == Fault("late", 0.5, 3, seconds=2.0)
-    for wrong in ("explode", "late:soon=1", "late:share", "late:share=2", "hang:times=0"):
-        with pytest.raises(ConfigError):
-            Fault.parse(wrong)
 
 
 def test_the_cache_shares_the_longest_prefix_but_for_one_token():
@@ -527,204 +421,10 @@ def test_a_slow_batch_and_few_slots_take_longer():
     look, free = Lookahead(depth=4), setting(0.6, 0.1, 0.1, steps=20)
 
     def mean(**more):
-        answers = answer_all(free.replace(**more), look, questions(8))
+        answers = answer_all(replace(free, **more), look, questions(8))
         assert all(len(a.steps) == 20 for a in answers)
         return sum(a.seconds for a in answers) / 8
 
     assert mean() < mean(slowdown=0.02) < mean(slowdown=0.2)
     assert mean() < mean(slots=8)
-    assert sum(alone(free.replace(slowdown=0.1), range(8))) == pytest.approx(8 * 20 * 1.7)
-
-
-def test_identical_versions_need_no_judge():
-    (answer,) = answer_all(
-        setting(0.6, 0.1, 0.5, own_words=False), Lookahead(verifier="exact"), questions(1)
-    )
-    assert len(answer.of("judge")) == 0 and len(answer.of("target")) > 200
-
-
-def test_steps_cut_at_the_cap_are_gone_on_with():
-    simulation = setting(0.6, 0.1, 0.1, steps=10)
-    (answer,) = answer_all(simulation, Lookahead(max_step_tokens=15), questions(1))
-    assert len(answer.steps) == 20
-
-
-# -- the command line
-
-
-def test_a_runs_records_are_a_trace(tmp_path):
-    steps = [{"source": source} for source in ("draft", "target", "draft")]
-    head = {"schema": 1, "question_id": "q", "sample": 0, "mode": "lookahead"}
-    records = [
-        {**head, "steps": steps, "judged": 3},
-        {**head, "sample": 1, "steps": [], "judged": 0},
-    ]
-    (tmp_path / "records.jsonl").write_text("".join(json.dumps(r) + "\n" for r in records))
-    assert traced(tmp_path) == ((True, False, True),)
-    with pytest.raises(RecordError):
-        traced(tmp_path / "none")
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        ["--alpha", "x"],
-        ["--alpha", "1.5"],
-        ["--steps", "0"],
-        ["--step-tokens", "3"],
-        ["--trace", "nowhere"],
-    ],
-)
-def test_what_cannot_be_simulated_is_refused(wrong):
-    result = CliRunner().invoke(cli, ["bench", "simulated", *wrong])
-    assert result.exit_code and not isinstance(result.exception, AssertionError)
-    assert wrong[0].strip("-").replace("step-", "") in result.output or wrong[1] in result.output
-
-
-# -- as servers
-
-
-def free_port():
-    with socket.create_server(("127.0.0.1", 0)) as found:
-        return found.getsockname()[1]
-
-
-@pytest.mark.timeout(20)
-def test_two_servers_on_one_port_are_refused():
-    """Both can be bound, since both may use an address again: who listens first has it."""
-    port = free_port()
-    with pytest.raises(LaunchError, match=f"cannot listen on 127.0.0.1:{port}") as caught:
-        serving.serve(Simulation(Model()), {"target": port, "draft": port})
-    assert caught.value.role == "draft" and caught.value.hint
-
-
-@pytest.mark.timeout(20)
-def test_a_server_that_does_not_start_ends_the_command(monkeypatch):
-    async def failing(self, sockets=None):
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(uvicorn.Server, "startup", failing)
-    with pytest.raises(ZeroDivisionError, match="a bug"):
-        serving.serve(Simulation(Model()), dict.fromkeys(ROLES, 0))
-
-
-# -- times of real runtimes
-
-
-def times_of(tmp_path, **roles):
-    target = {
-        "token, 1 at once": 20.0,
-        "token, 8 at once": 27.0,
-        "token, 98 at once": 99.0,
-        "read a step after 1024": 31.0,
-    }
-    roles = {
-        "target": target,
-        "draft": {"token, 1 at once": 4.0},
-        "judge": {"verdict": 40.0},
-        **roles,
-    }
-    file = tmp_path / "times.json"
-    file.write_text(
-        json.dumps({"roles": {role: one for role, one in roles.items() if one}}), "utf-8"
-    )
-    return file
-
-
-def test_a_simulation_takes_the_times_of_real_runtimes(tmp_path):
-    draft = {"token, 1 at once": 4.0, "token, 4 at once": 6.0, "read a step after 1024": 9.0}
-    draft["read a step after 3072"] = 13.0
-    found = role_times(times_of(tmp_path, draft=draft), step_tokens=10, context=2048)
-    assert found.pop("curves") == {
-        "target": ((1, 1.0), (8, 1.35), (98, 4.95)),
-        "draft": ((1, 1.0), (4, 1.5)),
-    }
-    assert found.pop("page_in") == pytest.approx({"target": 0.011, "draft": 0.007})
-    assert found == pytest.approx({"step_seconds": 0.2, "c1": 0.2, "judge_seconds": 0.04})
-    far = role_times(times_of(tmp_path, judge=None, draft=draft), step_tokens=10, context=100)
-    assert far["judge_seconds"] == 0 and far["page_in"]["draft"] == pytest.approx(0.005), (
-        "as the nearest measured"
-    )
-    assert role_times(times_of(tmp_path), step_tokens=10, context=1)["page_in"] == {
-        "target": pytest.approx(0.011)
-    }
-
-
-def test_each_role_slows_down_as_it_was_measured():
-    simulation = Simulation(
-        slowdown=1.0, curves={"target": ((1, 1.0), (3, 2.0), (5, 2.2)), "draft": ((1, 1.0),)}
-    )
-    assert [simulation.slower("target", n) for n in (1, 2, 3, 4, 10)] == pytest.approx(
-        [1.0, 1.5, 2.0, 2.1, 2.7]
-    )
-    assert (
-        simulation.slower("draft", 9),
-        simulation.slower("judge", 9),
-        Simulation().slower("draft", 9),
-    ) == (1, 1, 1)
-    assert Simulation(slowdown=0.5).slower("judge", 3) == 2
-    assert not simulation.steady and Simulation().steady
-    # the first has done a half of its 2 s when the second comes; from then on both run at 2/3
-    curve = {"target": ((1, 1.0), (2, 1.5))}
-    assert served((0, 2), (1, 2), curves=curve) == pytest.approx([2.5, 3.5])
-
-
-def test_a_request_reads_what_it_continues_and_plain_decoding_does_not():
-    model = Model(alpha=(1.0,), steps=4, own_words=False)
-    free, reading = (
-        Simulation(model, 1.0),
-        Simulation(model, 1.0, page_in={"target": 0.25, "draft": 0.1}),
-    )
-    assert reading.request("target", 24) == pytest.approx(1.25)
-    assert reading.work("target", 24) == free.work("target", 24)
-    assert reading.request("target", 0, 24) == free.request("target", 0, 24), (
-        "only scored, it has a time of its own"
-    )
-    assert alone(reading, range(2)) == alone(free, range(2))
-    look = Lookahead(depth=2, verifier="exact")
-    (quick,), (slow,) = (answer_all(one, look, questions(1)) for one in (free, reading))
-    assert slow.seconds > quick.seconds + 0.25
-
-
-def test_times_hold_for_what_is_not_given(tmp_path):
-    short = (
-        "bench",
-        "simulated",
-        "--steps",
-        "4",
-        "--step-tokens",
-        "12",
-        "--json",
-        "--times",
-        str(times_of(tmp_path)),
-    )
-    result = CliRunner().invoke(cli, [*short, "--step-seconds", "0.05"])
-    found = json.loads(result.stdout)
-    assert found["times"].endswith("times.json")
-    assert found["times_used"] == ["c1", "judge_seconds", "page_in", "curves"]
-    assert found["simulation"]["step_seconds"] == 0.05
-    assert found["simulation"]["c1"] == 0.2 and found["simulation"]["judge_seconds"] == 0.04
-    assert found["simulation"]["page_in"] == {"target": pytest.approx(0.011)}
-    others = {"--c1": 0.1, "--judge-seconds": 0.01, "--batch-slowdown": 0.01, "--page-in": 0.001}
-    given = [word for item in others.items() for word in map(str, item)]
-    found = json.loads(CliRunner().invoke(cli, [*short, "--step-seconds", "0.05", *given]).stdout)
-    assert (
-        found["times"] is None and found["times_used"] == [] and found["simulation"]["curves"] == {}
-    )
-    assert found["simulation"]["page_in"] == {"target": 0.001, "draft": 0.001}
-    shown = CliRunner().invoke(cli, [word for word in short if word != "--json"]).stdout
-    assert [line.rstrip()[-1:] for line in shown.splitlines()[1:5]] == ["x"] * 4, (
-        "the name of a file takes no column"
-    )
-    assert (
-        f"by {tmp_path / 'times.json'}: step_seconds, c1, judge_seconds, page_in, curves" in shown
-    )
-
-
-@pytest.mark.parametrize(
-    "roles",
-    [{"target": None}, {"draft": {"token, 2 at once": 3.0}}, {"target": {"token, 1 at once": "x"}}],
-)
-def test_a_file_without_times_is_named(tmp_path, roles):
-    with pytest.raises(ConfigError, match="no times of target and draft"):
-        role_times(times_of(tmp_path, **roles), 24, 1024)
+    assert sum(alone(replace(free, slowdown=0.1), range(8))) == pytest.approx(8 * 20 * 1.7)

@@ -18,7 +18,6 @@ from transformers import PreTrainedTokenizerFast
 import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
 from lr_sglang.frontend.dsl import run_program
@@ -34,6 +33,7 @@ from lr_sglang.verifiers import Exact, Random
 from tests import examples
 from tests.integration.test_semantics import QUESTION
 from tests.played import Model, Played, played
+from tests.simulated.clock import run_virtually
 from tests.unit.test_detokenize import byte_level, metaspace, sentencepiece
 
 TEMPLATE = (

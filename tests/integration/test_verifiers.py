@@ -19,7 +19,6 @@ from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
@@ -35,6 +34,7 @@ from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
 from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
+from tests.simulated.clock import run_virtually
 
 SCHEDULES = ("async", "sync")
 OURS, THEIRS = "One a.\n\nTwo b.\n\nEnd." + E, "ONE A.\n\nTwo b.\n\nEND." + E

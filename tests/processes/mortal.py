@@ -35,7 +35,7 @@ HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Mortal:
-    """``lr-sglang simulate`` for one role, in a process of its own, on a port that it keeps over
+    """A simulated runtime of one role, in a process of its own, on a port that it keeps over
     its lives.
     """
 

@@ -24,12 +24,12 @@ from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.theory.shares import FalseAccepts
 from tests.processes.replayed import Endpoint, running, serving, up
 from tests.processes.scenario import STEPS, Scenario
+from tests.simulated.model import Model
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 FLAGS = (  # a container has no room for Chromium's sandbox, and Debian's calls home otherwise
     "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "

@@ -17,9 +17,9 @@ import psutil
 import pytest
 
 from lr_sglang.engine.client import CONNECT_SECONDS
-from lr_sglang.simulated.model import Model
 from tests.processes.mortal import MODEL, Client, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
+from tests.simulated.model import Model
 
 STEPS, STEP_SECONDS, VERDICT_SECONDS = 8, 0.4, 0.2
 SIMULATION = (

@@ -19,11 +19,11 @@ from lr_sglang.engine.client import Client as RuntimeClient
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import step
-from lr_sglang.simulated.model import Model
-from lr_sglang.simulated.server import MALFORMED
-from lr_sglang.simulated.words import pocket_words
 from tests.processes.mortal import MODEL, Client, Diary, Mortal, metric, mortals, ready
 from tests.serving import Process, Truth, serving, until
+from tests.simulated.model import Model
+from tests.simulated.server import MALFORMED
+from tests.simulated.words import pocket_words
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 ALPHA, STEPS, STEP_SECONDS, C1, VERDICT_SECONDS = 0.6, 6, 0.3, 0.3, 0.2

@@ -1,7 +1,7 @@
 """Many clients at once over simulated runtimes: every answer right, everybody served alike, and
 nothing left behind.
 
-Three processes beside this one: ``lr-sglang simulate`` (all three roles), ``lr-sglang serve``, and
+Three processes beside this one: simulated runtimes (all three roles), ``lr-sglang serve``, and
 the clients. They share the machine's cores, so the times are those of the endpoint with its load
 generator and its runtimes' HTTP.
 """
@@ -22,8 +22,8 @@ import pytest
 
 from lr_sglang.config import ROLES
 from lr_sglang.serve.app import PROMPT_THREADS
-from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Process, Truth, Usage, get, in_flight, serving, simulating, until
+from tests.simulated.model import Model
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 SECONDS = 180 if FULL else 16

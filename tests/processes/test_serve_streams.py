@@ -13,8 +13,8 @@ import time
 import psutil
 
 from lr_sglang.cli.endpoint import _allow_files
-from lr_sglang.simulated.model import Model
 from tests.serving import ROOT, Truth, get, serving, simulating
+from tests.simulated.model import Model
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 STREAMS, STEP_SECONDS, OPENED = (

@@ -288,8 +288,3 @@ def test_it_fits_a_phone(seen):
     assert found.evaluate("document.documentElement.scrollWidth") <= 360
     found.locator("#back").click()
     assert found.locator("#list").is_visible()
-
-
-def test_a_simulated_run_says_so(seen):
-    found = seen(synthetic.run(Truth(), 1, 1)).page
-    assert "Simulated runtimes" in found.locator("#warning").inner_text()

@@ -147,12 +147,6 @@ def test_what_is_not_answered_does_not_count():
     assert check(judged(lambda text: True, fail=lambda text: down)) is None
 
 
-def test_a_simulated_judge_is_not_asked():
-    roles = judged(lambda text: True)
-    roles["judge"].simulated = True
-    assert check(roles) is None and not roles["judge"].transport.requests
-
-
 def found_out(share):
     """The probability that one that accepts this share is not trusted after 20 verdicts."""
     trusted = Counter({FalseAccepts(): 1.0})

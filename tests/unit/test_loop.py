@@ -6,10 +6,10 @@ import time
 
 import pytest
 
-from lr_sglang.engine import clock
-from lr_sglang.engine.clock import Stuck, VirtualLoop, run_virtually
 from lr_sglang.engine.loop import background, call, elsewhere, in_thread, turns
 from lr_sglang.errors import ConfigError
+from tests.simulated import clock
+from tests.simulated.clock import Stuck, VirtualLoop, run_virtually
 
 
 class Work:

@@ -5,10 +5,10 @@ import random
 
 import pytest
 
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
+from tests.simulated.clock import run_virtually
 
 
 class Asks:

@@ -261,17 +261,15 @@ def test_the_times_of_every_run_are_accounted_for(whole):
     assert {row[-1] for row in table(whole, "Where the time went").rows} == {"100.0"}
 
 
-def test_simulated_and_dummy_runs_are_marked_everywhere(tmp_path, whole):
-    assert report.markdown(whole).count("**Simulated runtimes") == len(whole.tables)
+def test_runs_of_random_weights_are_marked_everywhere(tmp_path, whole):
+    assert whole.warning == ""
     records = synthetic.run(Truth(), 3, 1)
     for record in records:
-        record["versions"] = {}
         record["config"]["runtimes"]["target"]["model"] = "dummy:qwen3-32b"
     found = made(write(tmp_path / "a", records))
     assert found.to_dict()["marks"] == ["dummy weights"]
+    assert report.markdown(found).count("**Random weights") == len(found.tables)
     assert "random weights" in invoke(tmp_path / "a").stdout
-    real = [{**r, "versions": {}} for r in synthetic.run(Truth(), 3, 1)]
-    assert made(write(tmp_path / "b", real)).warning == ""
 
 
 def test_failed_answers_count_as_wrong_and_not_in_speed(tmp_path):
@@ -306,7 +304,7 @@ def test_csv_has_a_row_for_each_group(run):
     rows = list(csv.DictReader(io.StringIO(invoke(run, "--format", "csv").stdout)))
     assert len(rows) == 8
     assert float(rows[1]["speed.tokens.value"]) == pytest.approx(1.5, rel=0.01)
-    assert rows[2]["runs.0.value"] and rows[2]["marks"] == "simulated"
+    assert rows[2]["runs.0.value"] and not rows[2]["marks"]
 
 
 def test_a_flag_of_a_server_may_have_several_values(tmp_path):

@@ -536,7 +536,7 @@ def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, worke
             12_000,
             2048,
         )
-        assert (backend.seeded, backend.token_layer, backend.simulated) == (True, "", False)
+        assert (backend.seeded, backend.token_layer) == (True, "")
         assert backend.get_model_name() == MODEL
 
         front.listed[0]["is_healthy"] = False

@@ -18,7 +18,6 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.endpoint import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
@@ -43,6 +42,7 @@ from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public, is_loopback
 from lr_sglang.steps.token_text import TokenText
 from tests.scripted import CharTokenizer
+from tests.simulated.clock import run_virtually
 
 # -- stop strings
 

@@ -17,11 +17,10 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.simulated.faults import Fault
-from lr_sglang.simulated.replies import MARK
-from lr_sglang.simulated.runtime import NEVER, Cache, SimulatedRuntime
-from lr_sglang.simulated.words import tokenizer_path
+from lr_sglang.errors import LookaheadError
+from tests.simulated.faults import Fault
+from tests.simulated.runtime import NEVER, Cache, SimulatedRuntime
+from tests.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]
 INFO = ("/model_info", "/get_model_info", "/server_info", "/get_server_info")
@@ -119,9 +118,9 @@ class SimulatedServer:
 
     async def _order(self, request: Request) -> Response:
         try:
-            self.runtime.faults.order(Fault.from_dict(await _json(request), "fault"))
-        except ConfigError as error:
-            return _refusal(400, "; ".join(filter(None, (error.message, error.hint))))
+            self.runtime.faults.order(Fault(**await _json(request)))
+        except TypeError as error:
+            return _refusal(400, str(error))
         return JSONResponse({})
 
     def _recover(self) -> Response:
@@ -146,7 +145,6 @@ class SimulatedServer:
             "id": f"chatcmpl-{uuid.uuid4().hex}",
             "created": int(time.time()),
             "model": self.name,
-            **MARK,
         }
 
         async def steps() -> AsyncIterator[tuple[str, int, str | None]]:
@@ -198,21 +196,19 @@ class SimulatedServer:
             "internal_states": [
                 {"effective_max_running_requests_per_dp": self.runtime.simulation.slots}
             ],
-            "simulation": self.runtime.simulation.to_dict(),
-            **MARK,
         }
 
     def _models(self) -> dict[str, Any]:
         return {
             "object": "list",
-            "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang", **MARK}],
+            "data": [{"id": self.name, "object": "model", "owned_by": "lr-sglang"}],
         }
 
     def _loads(self) -> dict[str, Any]:
         slots, running = self.runtime.simulation.slots, self.runtime.running
         served = running if slots is None else min(running, slots)
         load = {"dp_rank": 0, "num_running_reqs": served, "num_waiting_reqs": running - served}
-        return {"timestamp": time.time(), "loads": [{**load, "num_total_reqs": running}], **MARK}
+        return {"timestamp": time.time(), "loads": [{**load, "num_total_reqs": running}]}
 
 
 def _says(make: Callable[[], Response]) -> Handler:

@@ -9,19 +9,19 @@ from collections.abc import Mapping, Sequence
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.clock import run_virtually
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.simulated.model import TARGET, Writer
-from lr_sglang.simulated.runtime import SimulatedRuntime
-from lr_sglang.simulated.simulation import Simulation
-from lr_sglang.simulated.transport import simulated_roles
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
+from tests.simulated.clock import run_virtually
+from tests.simulated.model import TARGET, Writer
+from tests.simulated.runtime import SimulatedRuntime
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
 
 
 def questions(count: int) -> list[Question]:

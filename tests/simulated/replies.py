@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.programs.rate import OPENING, QUESTION
-from lr_sglang.simulated.model import TARGET, Place, Writer
+from tests.simulated.model import TARGET, Place, Writer
 
-MARK = {"simulated": True}  # in meta_info and server_info
 DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
 # Log-probabilities of a token; a greedy target writes only tokens with a probability above 1/2
 # (-0.69).
@@ -84,7 +83,6 @@ def body(
         "finish_reason": {"type": "abort", "message": "aborted"} if aborted else made.finish,
         "prompt_tokens": made.prompt_tokens,
         "completion_tokens": len(ids),
-        **MARK,
     }
     if logprobs:
         sure = writer.confidence(ids)

@@ -13,14 +13,14 @@ import itertools
 import math
 from collections import deque
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.simulated.faults import Faults
-from lr_sglang.simulated.model import Writer
-from lr_sglang.simulated.replies import body, reply
-from lr_sglang.simulated.simulation import Simulation
+from tests.simulated.faults import Faults
+from tests.simulated.model import Writer
+from tests.simulated.replies import body, reply
+from tests.simulated.simulation import Simulation
 
 NEVER = 1e9  # seconds
 
@@ -79,7 +79,7 @@ class SimulatedRuntime:
         self.faults = Faults(simulation.model.seed)
         self.calls = self.aborted = self.most = 0
         self.late = 0.0
-        self._slower = cache(partial(simulation.slower, role))
+        self._slower = cache(simulation.slower)
         self._tickets: dict[str, _Ticket] = {}
         self._waiting: deque[_Ticket] = deque()
         self._served: list[
@@ -124,7 +124,7 @@ class SimulatedRuntime:
             cached = cache.find(prompt)
             cache.add(prompt)
         share = await self.serve(
-            self.simulation.request(self.role, len(made.ids), len(made.scored)) + more, rid
+            self.simulation.work(self.role, len(made.ids), len(made.scored)) + more, rid
         )
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:

@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import math
 import random
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
-
-from lr_sglang.config_model import ConfigModel, need
-from lr_sglang.errors import ConfigError
+from typing import Any, Literal
 
 Kind = Literal["late", "fail", "busy", "hang", "die", "garbage"]
 
 
 @dataclass(frozen=True)
-class Fault(ConfigModel):
+class Fault:
     """A configured fault.
 
     Attributes:
@@ -31,31 +27,6 @@ class Fault(ConfigModel):
     times: int | None = None
     after: int = 0
     seconds: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        need(0 < self.share <= 1, "share: must be in (0, 1]")
-        need(self.times is None or self.times >= 1, "times: must be at least 1")
-        need(self.after >= 0, "after: must be 0 or more")
-        need(0 <= self.seconds < math.inf, "seconds: must be 0 or more")
-
-    @classmethod
-    def parse(cls, text: str) -> Fault:
-        """Parses ``late:share=0.1,seconds=2``; raises ``ConfigError`` if it is no fault."""
-        kind, _, rest = text.partition(":")
-        table: dict[str, Any] = {"kind": kind}
-        for part in filter(None, rest.split(",")):
-            key, _, value = part.partition("=")
-            try:
-                table[key.strip()] = (
-                    int(value) if key.strip() in ("times", "after") else float(value)
-                )
-            except ValueError:
-                hint = f"such as late:share=0.1,seconds=2; kinds: {', '.join(get_args(Kind))}"
-                raise ConfigError(
-                    f"fault {text!r}: {part!r} is not KEY=NUMBER", hint=hint
-                ) from None
-        return cls.from_dict(table, f"fault {kind}")
 
 
 class Faults:

@@ -15,10 +15,10 @@ from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.simulated.model import Writer
-from lr_sglang.simulated.replies import MARK
-from lr_sglang.simulated.runtime import NEVER, SimulatedRuntime
-from lr_sglang.simulated.simulation import Simulation
+from lr_sglang.steps.judge_check import JudgeChecks
+from tests.simulated.model import Writer
+from tests.simulated.runtime import NEVER, SimulatedRuntime
+from tests.simulated.simulation import Simulation
 
 CONTEXT = 2**30  # tokens; so large that no answer reaches it
 _PR_SET_TIMERSLACK = 29
@@ -68,7 +68,7 @@ class SimulatedTransport(SimulatedRuntime):
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         if self.faults.dead:
             raise RuntimeDown("the simulated runtime has died", role=self.role)
-        return {"model_path": f"simulated/{self.role}", **MARK}
+        return {"model_path": f"simulated/{self.role}"}
 
     async def post(
         self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
@@ -86,6 +86,13 @@ class SimulatedTransport(SimulatedRuntime):
 
     async def close(self) -> None:
         pass
+
+
+class Unchecked(JudgeChecks):
+    """Lets a simulated judge be trusted without checks, which would take time on its runtime."""
+
+    def of(self, verifier: str) -> None:
+        return None
 
 
 def wake_exactly() -> None:
@@ -111,5 +118,5 @@ def simulated_roles(
         roles[role] = backend = RuntimeBackend(
             role, transport, writer.words.tokenizer, max_running_requests=simulation.slots, **given
         )
-        backend.roles, backend.simulated = roles, True
+        backend.roles, backend.checks = roles, Unchecked()
     return roles
