@@ -370,7 +370,7 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     assert formula in pictures["speedup"]
     for svg in pictures.values():
         assert ET.fromstring(svg).tag.endswith("svg")
-        assert "Simulated runtimes" in svg
+        assert "Random weights" in svg
 
 
 def test_a_swept_setting_is_drawn_at_its_values_with_the_formulas(tmp_path):
