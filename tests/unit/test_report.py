@@ -360,7 +360,10 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     records += [{**record, "concurrency": 4} for record in records]
     more = write(tmp_path / "more", records)
     formula = "$\\frac$_^{"  # what a model or a user wrote is shown as it is, and is no formula
-    named = write(tmp_path / "named", synthetic.run(Truth(), 3, 1, task=formula))
+    random = synthetic.run(Truth(), 3, 1, task=formula)
+    for record in random:
+        record["config"]["runtimes"]["target"]["model"] = "dummy:target"
+    named = write(tmp_path / "named", random)
     result = invoke(run, more, named, "--format", "csv", "--plots", tmp_path / "plots")
     assert result.exit_code == 0, result.output
     pictures = drawn(tmp_path / "plots")
