@@ -2,6 +2,8 @@
 known.
 """
 
+from dataclasses import replace
+
 import pytest
 
 from lr_sglang.api.configuration import Settings
@@ -31,7 +33,7 @@ def records(schedule, depth, simulation=MADE):
     ("schedule", "depth", "slots"), [("async", 6, None), ("async", 6, 3), ("sync", 3, None)]
 )
 def test_every_answer_is_accounted_for(schedule, depth, slots):
-    for record in records(schedule, depth, MADE.replace(slots=slots)):
+    for record in records(schedule, depth, replace(MADE, slots=slots)):
         parts = accounting.parts(record)
         assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
         assert parts["controller"] < 0.5 * record["seconds"]
