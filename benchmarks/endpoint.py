@@ -138,7 +138,7 @@ class InProcess:
         ahead = MODES[mode].ahead
         job = AnswerRequest(
             MODES[mode].lookahead(self.look),
-            MODES[mode].sampling(Sampling(temperature=0.0, seed=0)),
+            Sampling(temperature=0.0, seed=0),
             Limits(),
             self.verifier if ahead else None,
             experience=self.experience,

@@ -5,8 +5,7 @@
 If target, draft and judge share one GPU or two cores, they slow each other down, and lookahead
 looks slower than with a GPU for each. So every runtime is measured alone: milliseconds of a token
 when 1 to 98 answers are written at once, of a request that prefills 32 tokens after a cached
-prefix, and of a verdict. The second command computes from that file the speed of lookahead
-reasoning if no runtime slowed another down. Prompts are random tokens; token layers are off,
+prefix, and of a verdict. Prompts are random tokens; token layers are off,
 because their acceptance on random text means nothing.
 
 The file is written after every figure, and figures that it has are not measured again.
