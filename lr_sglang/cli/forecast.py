@@ -13,14 +13,13 @@ from lr_sglang.cli.formats import grid
 from lr_sglang.config import Schedule
 from lr_sglang.theory import judged, paper
 from lr_sglang.theory.measured import Measured
-from lr_sglang.theory.planner import Case, Choice, Split, Tokens, best_depth, best_split, combined
+from lr_sglang.theory.planner import Case, Choice, best_depth
 
 SCHEDULES: tuple[Schedule, ...] = ("sync", "async")
 BETTER_FIRST: tuple[Schedule, ...] = ("async", "sync")  # where both are equal
 # A smaller depth wastes fewer branches: it is suggested if it costs no more than this share of the
 # speed-up.
 SPARE = 0.02
-LAYERS = {"both": "both layers", "tokens": "the token layer alone", "steps": "lookahead alone"}
 
 
 class Forecast:
@@ -31,29 +30,18 @@ class Forecast:
     def __init__(
         self,
         case: Case,
-        tokens: Tokens | None,
-        budget: int | None,
         max_depth: int,
         measured: Measured | None,
         step_seconds: float | None,
+        layer_speed: float = 1.0,
     ) -> None:
-        self.case, self.tokens, self.budget = case, tokens, budget
+        self.case, self.layer_speed = case, layer_speed
         self.measured, self.step_seconds = measured, step_seconds
         self.rows = [_row(case, depth) for depth in range(1, max_depth + 1)]
         self.bound = paper.bound(case.accepted)
         self.useful = judged.deepest_useful(case.c1, case.judge)
-        self.best = {s: best_depth(case, s, max_depth, budget) for s in SCHEDULES}
-        self.suggested = {s: best_depth(case, s, max_depth, budget, SPARE) for s in SCHEDULES}
-        self.splits: dict[Schedule, Split] = {}
-        self.tokens_alone: float | None = None
-        self.theorems: dict[str, paper.Theorem] = {}
-        if tokens is not None and budget is not None:
-            self.splits = {s: best_split(case, tokens, s, budget, max_depth) for s in SCHEDULES}
-            self.tokens_alone = max(
-                combined(case, tokens, "sync", 0, k2) for k2 in range(1, budget + 1)
-            )
-            numbers = (case.accepted, case.c1, tokens.alpha2, tokens.c2, budget)
-            self.theorems = {"3": paper.theorem3(*numbers), "4": paper.theorem4(*numbers)}
+        self.best = {s: best_depth(case, s, max_depth) for s in SCHEDULES}
+        self.suggested = {s: best_depth(case, s, max_depth, spare=SPARE) for s in SCHEDULES}
         self.alpha_of_a_step = case.accepted
         self.expected_of_the_run = (
             case.speedup(measured.schedule, measured.depth) if measured else None
@@ -61,21 +49,19 @@ class Forecast:
         self.run = self._arguments()
 
     @property
-    def chosen(self) -> Choice | Split:
-        """The best split or, without a budget to split, the best depth."""
-        choices: list[Choice | Split] = [(self.splits or self.suggested)[s] for s in BETTER_FIRST]
-        return max(choices, key=lambda one: one.speedup)
+    def chosen(self) -> Choice:
+        """The best depth."""
+        return max((self.suggested[s] for s in BETTER_FIRST), key=lambda one: one.speedup)
 
     def _arguments(self) -> str:
         """The plan, for ``lr-sglang run``."""
         chosen, width = self.chosen, self.case.width
-        k2 = chosen.k2 if isinstance(chosen, Split) else 1
+        layer = "sd" if self.layer_speed > 1 else ""
         ahead = "lookahead" if chosen.depth else ""
-        mode = "+".join(filter(None, (ahead, "sd" if k2 > 1 else ""))) or "autoregressive"
+        mode = "+".join(filter(None, (ahead, layer))) or "autoregressive"
         more = f" --schedule {chosen.schedule} --depth {chosen.depth}" if ahead else ""
-        more += f" -o lookahead.width={width}" if ahead and width > 1 else ""
         return f"--mode {mode}{more}" + (
-            f" -o runtimes.target.token_layer.tokens={k2 - 1}" if k2 > 1 else ""
+            f" -o lookahead.width={width}" if ahead and width > 1 else ""
         )
 
 
@@ -105,28 +91,6 @@ def _lines(found: Forecast) -> Iterator[str | Text | Padding]:
     yield from _head(found)
     yield Padding(_depths(found), (1, 0))
     yield from _limits(found)
-    if found.splits:
-        head = (
-            f"M = {found.budget}",
-            "k1",
-            "k2",
-            "depth",
-            "both layers",
-            "tokens only",
-            "steps only",
-        )
-        rows = [
-            (
-                name,
-                one.k1,
-                one.k2,
-                one.depth,
-                *map(_times, (one.speedup, found.tokens_alone or 1.0, steps.speedup)),
-            )
-            for (name, one), steps in zip(found.splits.items(), found.best.values(), strict=True)
-        ]
-        yield Padding(grid(head, rows, head[:1], apart=3), (1, 0))
-        yield from _theorems(found)
     yield ""
     yield Text("plan: ", style="bold") + Text(f"lr-sglang run {found.run}", style="bold green")
     yield _why(found)
@@ -174,8 +138,7 @@ def _limits(found: Forecast) -> Iterator[str]:
         what = (
             f"depth {best.depth}, {best.speedup:.2f}x" if best.depth else "no lookahead: none gains"
         )
-        most = "" if found.budget is None else f" (at most {found.budget} target steps at once)"
-        yield f"best {schedule}: {what}{most}"
+        yield f"best {schedule}: {what}"
     ceiling = "any" if found.bound == float("inf") else _times(found.bound)
     yield f"bound 1/(1 - alpha): {ceiling}; the paper's, for a draft and a judge that cost nothing"
     width = "the target's width is the limit"
@@ -193,33 +156,12 @@ def _limits(found: Forecast) -> Iterator[str]:
         yield f"{of}: {said}; {found.expected_of_the_run:.2f}x expected"
 
 
-def _theorems(found: Forecast) -> Iterator[str]:
-    for (number, theorem), schedule in zip(found.theorems.items(), SCHEDULES, strict=True):
-        held = ", ".join(
-            f"({n}) {'holds' if holds else 'fails'}" for n, holds in theorem.inequalities.items()
-        )
-        says = f"does not apply: {'; '.join(theorem.unmet)}"
-        if theorem.best is not None:
-            says = LAYERS[theorem.best] + (f" [{held}]" if held else "")
-        yield f"theorem {number} ({schedule}): {says}"
-    case = found.case
-    if case.judge or case.steps or case.width > 1 or case.slowdown != 1:
-        yield (
-            "(the theorems are for a judge that costs nothing, one draft a step, long "
-            "answers and no slow-down)"
-        )
-
-
 def _why(found: Forecast) -> str:
     chosen = found.chosen
-    said = f"{chosen.speedup:.2f}x"
-    if isinstance(chosen, Split):
-        layer = (
-            f"{chosen.k2} tokens at once, {chosen.k2 - 1} of them drafted"
-            if chosen.k2 > 1
-            else "none"
-        )
-        return f"{said}; token layer: {layer}"
+    said = _times(chosen.speedup)
+    if found.layer_speed > 1:
+        both = _times(chosen.speedup * found.layer_speed)
+        said += f" over the token layer alone, {both} over plain decoding"
     best = found.best[chosen.schedule]
     more = f"; depth {best.depth} would have {best.speedup:.2f}x, and waste more branches"
     return said + (more if chosen.depth < best.depth else "")

@@ -16,7 +16,7 @@ from lr_sglang.modes import MODES
 
 if TYPE_CHECKING:
     from lr_sglang.theory.measured import Measured
-    from lr_sglang.theory.planner import Case, Tokens
+    from lr_sglang.theory.planner import Case
 
 
 AHEAD = [name for name, mode in MODES.items() if mode.ahead]
@@ -79,30 +79,23 @@ class Latency(click.ParamType):
     help="Of the run's modes, which.  [default: the first there is]",
 )
 @click.option(
-    "--alpha2", type=float, help="Token layer: share of drafted tokens that are accepted."
+    "--layer-speed",
+    type=click.FloatRange(1, 100),
+    default=1.0,
+    help="Speed-up that the token layer gives target and draft.",
 )
-@click.option(
-    "--c2", type=float, help="Token layer: time of a drafted token / of the target's.  [default: 0]"
-)
-@click.option(
-    "--budget",
-    type=click.IntRange(1, 4096),
-    metavar="M",
-    help="Most tokens for the target at once, k1 x k2.",
-)
-@click.option("--max-depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
+@click.option("--depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
 @options.as_json
 def plan(records: Path | None, json: bool, **given: Any) -> None:
     """Says what speed-up to expect, and which depth is best.
 
     Give --alpha and --c1, or --records of a run that has them (what is given beside it goes before
-    what it measured). With --alpha2 and --budget, the budget is split between lookahead and the
-    token layer.
+    what it measured). With --layer-speed the speed-ups are over that token layer alone.
 
     \b
     Examples:
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 5%
-      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --alpha2 0.6 --budget 16
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --layer-speed 1.5
       lr-sglang plan --records runs/demo_20261121_214821
     """
     from lr_sglang.cli import forecast
@@ -115,9 +108,9 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
     if records is not None:
         with complete(records):
             measured = measure(map(Answer.of, read(records)), given["mode"])
-    case, tokens = _case(given, measured), _tokens(given, measured)
-    deepest, step_seconds = _deepest(case, given["max_depth"]), _step_seconds(given, measured)
-    found = forecast.Forecast(case, tokens, given["budget"], deepest, measured, step_seconds)
+    case, step_seconds = _case(given, measured), _step_seconds(given, measured)
+    deepest, layer_speed = _deepest(case, given["depth"]), given["layer_speed"]
+    found = forecast.Forecast(case, deepest, measured, step_seconds, layer_speed)
     if json:
         text = json_format.dumps(found, default=vars)
         # JSON has no infinity: null stands for it.
@@ -146,21 +139,8 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     known |= {name: given[name] for name in known if given[name] is not None}
     if missing := [f"--{name}" for name in ("alpha", "c1") if known[name] is None]:
         raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
-    return Case(judge=_judge(given, measured), **known)
-
-
-def _tokens(given: dict[str, Any], measured: Measured | None) -> Tokens | None:
-    """The token layer, if there is one and a budget to be split."""
-    from lr_sglang.theory.planner import Tokens
-
-    alpha2, budget = given["alpha2"], given["budget"]
-    if alpha2 is not None and budget is None:
-        raise click.UsageError("--alpha2 needs a --budget to be split, such as 16")
-    if alpha2 is None and measured is not None and budget is not None:
-        alpha2 = measured.alpha2
-    if alpha2 is None and given["c2"] is not None:
-        raise click.UsageError("--c2 is of the token layer, which needs --alpha2 and --budget too")
-    return None if alpha2 is None else Tokens(alpha2, given["c2"] or 0.0)
+    # The token layer does not speed up the judge, whose verdict then takes more of a step.
+    return Case(judge=_judge(given, measured) * given["layer_speed"], **known)
 
 
 def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | None:
