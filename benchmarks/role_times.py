@@ -89,6 +89,21 @@ def read_ms(backend: RuntimeBackend, prefix: int, new: int) -> float:
     return min(1000 * seconds(backend, [ids + random_ids(new)], 1) for _ in range(ROUNDS))
 
 
+def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
+    """A copy with flags of SGLang, such as ``disable-cuda-graph``, for all servers that are to be
+    started.
+    """
+    found: dict[str, str | bool] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        found[name.lstrip("-")] = value if equals else True
+    runtimes = {
+        role: one if one.url else one.replace(extra={**one.extra, **found})
+        for role, one in deployment.runtimes.items()
+    }
+    return deployment.replace(runtimes=runtimes)
+
+
 def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deployment:
     """The deployment without token layers, and with GPUs for every role that names none."""
     names = [published.PREFIX + name for name in shapes.split(",")] if shapes else []
@@ -100,7 +115,7 @@ def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deploym
     plain = {
         role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()
     }
-    return servers.placed(servers.flagged(loaded.replace(runtimes=plain), flags))
+    return servers.placed(flagged(loaded.replace(runtimes=plain), flags))
 
 
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)

@@ -33,8 +33,12 @@ python=${PYTHON:-.venv/bin/python}
 # A stopped item gets half a minute to stop its servers and to be recorded.
 ends=$(awk -v m="${MINUTES:-9}" -v now="$(date +%s)" 'BEGIN { printf "%d", now + 60 * m - 30 }')
 least=60 # seconds: with less left, servers would hardly be up
-flags=()
-for flag in ${FLAGS-attention-backend=triton}; do flags+=(--flag "$flag"); done
+flags=() settings=()
+for flag in ${FLAGS-attention-backend=triton}; do
+    flags+=(--flag "$flag")
+    [[ $flag == *=* ]] || flag+==true
+    for role in target draft judge; do settings+=(-o "runtimes.$role.extra.$flag"); done
+done
 running= begun= ran= # the item that runs; whether one has begun, and whether this one has
 trap '[ -z "$running" ] || kill "$running" 2>/dev/null' EXIT
 trap 'exit 143' TERM INT HUP
@@ -78,7 +82,7 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
     local name=$1 resume=() models=(-o bench.dummy_weights=true -o bench.shapes="$shapes")
     [ -z "${bodies-}" ] || models=(--deployment "$bodies" --temperature 0.6)
     [ -e "$folder/$name/run.json" ] && resume=(--resume)
-    item "$name" "$2" "$command" bench "${models[@]}" "${flags[@]}" --output "$folder/$name" \
+    item "$name" "$2" "$command" bench "${models[@]}" "${settings[@]}" --output "$folder/$name" \
         "${resume[@]}" --limit "${LIMIT:-$3}" --max-tokens "${TOKENS:-$4}" "${@:5}"
     if [ -n "$ran" ] && compgen -G "$folder/$name/*/records.jsonl" >/dev/null; then
         "$command" report "$folder/$name" --format json --output "$folder/$name.json" --plots "$folder/plots-$name" ||
@@ -91,7 +95,7 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
 # Compilation at the first start: servers with the token layer use all kernels that those without use. Its time is a
 # guess.
-bench prime 200 1 16 --modes lookahead+sd --token-layer ngram --alpha "${ALPHA:-0.63}"
+bench prime 200 1 16 --modes lookahead+sd --token-layer ngram -o bench.alpha="${ALPHA:-0.63}"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"

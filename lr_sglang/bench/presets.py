@@ -5,7 +5,6 @@ With random weights the servers and model sizes are real, but the texts have no 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -106,9 +105,9 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     made = {**given, **{name: value for name, value in DEFAULTS.items() if given.get(name) is None}}
     layered = False
     if given["attach"]:
-        if wrong := [name for name in ("shapes", "flag") if given[name]]:
+        if given["shapes"]:
             raise ConfigError(
-                f"--{wrong[0]}: the servers of --attach have their own", hint="leave it out"
+                "bench.shapes: the servers of --attach have their own", hint="leave it out"
             )
         layered = launched.find(given["attach"]).layered
     else:
@@ -145,9 +144,8 @@ def _names(asked: str | None) -> list[str]:
     return names
 
 
-def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
-    """The plan with a place on this machine's GPUs for every runtime that is to be started, and
-    with these flags.
+def prepared(plan: Plan) -> Plan:
+    """The plan with a place on this machine's GPUs for every runtime that is to be started.
 
     Raises:
         ConfigError: they do not fit, or a running server does not have random weights.
@@ -158,5 +156,4 @@ def prepared(plan: Plan, given: Sequence[str] = ()) -> Plan:
                 f"bench.dummy_weights: {plan.models[real[0]]} has real ones", role=real[0]
             )
         return plan
-    flagged = servers.flagged(plan.deployment, given)
-    return replace(plan, deployment=servers.placed(flagged))
+    return replace(plan, deployment=servers.placed(plan.deployment))

@@ -88,21 +88,6 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
     )
 
 
-def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
-    """A copy with flags of SGLang, such as ``disable-cuda-graph``, for all servers that are to be
-    started.
-    """
-    found: dict[str, str | bool] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        found[name.lstrip("-")] = value if equals else True
-    runtimes = {
-        role: one if one.url else one.replace(extra={**one.extra, **found})
-        for role, one in deployment.runtimes.items()
-    }
-    return deployment.replace(runtimes=runtimes)
-
-
 def on_cpu(runtimes: Iterable[Runtime]) -> float:
     """GiB of memory for servers on a CPU; infinite if the size of a model is unknown."""
     total = 0.0

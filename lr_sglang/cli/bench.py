@@ -73,7 +73,6 @@ class Modes(click.Choice[str]):
 @click.option(
     "--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
 )
-@options.flag
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @options.program
 @options.method
@@ -101,8 +100,8 @@ def bench(**given: Any) -> None:
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
     plan, sources = settle(given), _sources(given)
-    if given["dummy_weights"] or given["flag"]:
-        plan = presets.prepared(plan, given["flag"])
+    if given["dummy_weights"]:
+        plan = presets.prepared(plan)
     setting = Setting(
         plan,
         tuple(sweeps.points(given["sweep"])),

@@ -46,7 +46,6 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
     help="Answers at a time to have room for, as serve --concurrency.",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
-@options.flag
 @options.logs
 @options.roles
 @options.token_layer
@@ -115,7 +114,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
         limits=plan.limits,
         judge_prompt=plan.judge_prompt,
     )
-    return servers.placed(servers.flagged(found, given["flag"]), unseen=given["print"])
+    return servers.placed(found, unseen=given["print"])
 
 
 def _list(display: Display) -> None:

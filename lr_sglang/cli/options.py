@@ -203,12 +203,6 @@ quiet = click.option(
     "--quiet", is_flag=True, help="Only results and warnings: no progress, no notes."
 )
 
-flag = click.option(
-    "--flag",
-    multiple=True,
-    metavar="NAME[=VALUE]",
-    help="Of SGLang, for every server that is started.",
-)
 output = together(
     click.option(
         "--output",

@@ -799,7 +799,7 @@ def test_random_weights_that_are_up_are_asked_where_they_are(
         "oracle:0.63"
     }
     assert call(
-        "-o", "bench.dummy_weights=true", "--attach", "x", "--flag", "x=1", "--print"
+        "-o", "bench.dummy_weights=true", "--attach", "x", "-o", "bench.shapes=x", "--print"
     ).exit_code
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: "Qwen/Qwen3-8B")
     refused = call("-o", "bench.dummy_weights=true", "--attach", "x", "--print")
