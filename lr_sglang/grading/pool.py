@@ -10,10 +10,13 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import resource
+import signal
+import threading
 from concurrent.futures import CancelledError
+from multiprocessing import resource_tracker
 from typing import Any, Self
 
-from pebble import ProcessExpired, ProcessPool
+from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lr_sglang.errors import SetupError
 
@@ -36,6 +39,9 @@ class Pool:
         self.seconds = seconds
         context: Any = multiprocessing.get_context("spawn")  # a fork would copy locked locks
         self._pool = ProcessPool(size, initializer=begin, context=context)
+        self._lock = threading.Lock()
+        self._asked: set[ProcessFuture[tuple[bool, str]]] = set()
+        self._closed = False
 
     def compare(self, gold: str, answer: str) -> tuple[bool, str]:
         """Whether they are the same, and why not.
@@ -46,8 +52,7 @@ class Pool:
             SetupError: no worker starts on this machine, or the pool is closed.
         """
         try:
-            verdict = self._pool.schedule(compare, [gold, answer], timeout=self.seconds)
-            return verdict.result()
+            return self._ask(gold, answer).result()
         except TimeoutError:
             return False, f"no verdict within {self.seconds:g} s"
         except ProcessExpired:
@@ -58,9 +63,29 @@ class Pool:
             raise SetupError(why, hint=hint) from error
 
     def close(self) -> None:
-        """Ends the workers. Idempotent."""
+        """Ends the workers, and with an error what waits for them. Idempotent."""
+        with self._lock:
+            self._closed = True
+            for verdict in list(self._asked):
+                verdict.cancel()  # type: ignore[no-untyped-call]
         self._pool.stop()  # type: ignore[no-untyped-call]
         self._pool.join()
+
+    def _ask(self, gold: str, answer: str) -> ProcessFuture[tuple[bool, str]]:
+        with self._lock:
+            if self._closed:
+                raise CancelledError
+            # Workers inherit the mask: a Ctrl-C while they start is not theirs. The tracker comes
+            # first, because its start unblocks the signal.
+            resource_tracker.ensure_running()
+            before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+            try:
+                verdict = self._pool.schedule(compare, [gold, answer], timeout=self.seconds)
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self._asked.add(verdict)
+        verdict.add_done_callback(self._asked.discard)
+        return verdict
 
     def __enter__(self) -> Self:
         return self

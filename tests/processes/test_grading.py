@@ -166,6 +166,22 @@ def test_a_worker_that_passes_a_limit_is_replaced(does, why, tmp_path, monkeypat
         assert pool.compare("1", "1")[0] is True
 
 
+def test_closing_ends_what_waits_for_a_verdict():
+    """As Ctrl-C does: no thread is left that the end of the interpreter would wait for."""
+    before = threading.enumerate()
+    texts = [box("1+0"), box("9^{9^{9^{9^{9}}}}"), box("1+0")]
+    with Grader("math") as grader:
+        verdicts = grader.verdicts([record(text=text, gold="1") for text in texts])
+        assert next(verdicts)["correct"] is True
+        verdicts.close()
+    for thread in threading.enumerate():
+        if thread not in before:
+            thread.join(60)
+            assert not thread.is_alive()
+    with pytest.raises(SetupError, match="have ended"):
+        grader.grade(box("1+0"), Question("q", "?", "1"))
+
+
 PLANTED = """
 import sys, types
 
