@@ -48,7 +48,7 @@ from lr_sglang.serve.streaming import (
     together,
     unless_gone,
 )
-from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, OTHERS, TargetRoute
+from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, TargetRoute, other_route
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 PROMPT_THREADS = (
@@ -207,15 +207,16 @@ def _answers(engine: AnswerEngine) -> APIRouter:
         """Continues a raw prompt."""
         return await _answer(engine, COMPLETIONS, request, body)
 
-    def passing(route: TargetRoute) -> Callable[[Request, Body], Awaitable[Response]]:
+    if engine.service.passes:
+
+        @router.post("/v1/{path:path}")
         async def other(request: Request, body: Body) -> Response:
+            """Any other route of the target's."""
+            route = other_route(request.scope["path"])
+            if route is None:
+                raise HTTPException(404)
             return await _answer(engine, route, request, body)
 
-        return other
-
-    for route in OTHERS if engine.service.passes else ():
-        about = route.about
-        router.add_api_route(route.path, passing(route), methods=["POST"], description=about)
     return router
 
 

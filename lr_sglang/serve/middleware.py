@@ -20,7 +20,7 @@ from lr_sglang.serve.logs import log, where
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
-from lr_sglang.serve.target_routes import PATHS
+from lr_sglang.serve.target_routes import CHAT, COMPLETIONS
 
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
@@ -28,7 +28,7 @@ _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # Monitors ask for these every few seconds: their successes are logged at the level debug only.
 PROBES = ("/health", "/ready", "/metrics")
-ROUTES = (*PATHS, "/v1/models", *PROBES)
+ROUTES = (CHAT.path, COMPLETIONS.path, "/v1/models", *PROBES)
 
 
 class Guard:
@@ -79,11 +79,7 @@ class Guard:
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
-        locked = (
-            path.startswith("/v1/")
-            or path in PATHS
-            or (path == "/metrics" and not self.service.open_metrics)
-        )
+        locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
         given = (
             headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
         )  # the latter is Anthropic's

@@ -17,10 +17,7 @@ from lr_sglang.serve.protocol import Lenient, LookaheadRequest, Tokens
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
 
-MAX_ANSWERS, MAX_BATCH = (
-    128,
-    2048,
-)  # of one request, as OpenAI's: answers, and inputs of routes that generate nothing
+MAX_ANSWERS = 128  # of one request, as OpenAI's
 PROMPTS = (
     *("messages", "prompt", "input_ids", "tools"),
     *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
@@ -89,9 +86,7 @@ class PassedRequest:
 
     def post(self, model: str) -> Post:
         """The request to the target, whose name of the model is ``model``."""
-        rid = (
-            self.route.prefix + uuid.uuid4().hex
-        )  # clients see it, and name stored responses by it
+        rid = uuid.uuid4().hex
         named = {"model": model + self.adapter} if "model" in self.body else {}
         own = {self.route.rid: rid} if self.route.rid else {}
         return Post(self.route.path, {**self.body, **named, **own}, rid, self.batch)
@@ -120,22 +115,15 @@ def passed_request(
         if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs)
         else 0
     )
-    answers, most = (
-        (batch or 1) * max(common.n or 1, common.best_of or 1),
-        MAX_ANSWERS if route.limits else MAX_BATCH,
-    )
-    if answers > most:
-        raise Refusal(
-            400, f"{route.batch or 'n'}: at most {most} of one request", param=route.batch or "n"
-        )
+    if (batch or 1) * max(common.n or 1, common.best_of or 1) > MAX_ANSWERS:
+        param = route.batch or "n"
+        raise Refusal(400, f"{param}: at most {MAX_ANSWERS} of one request", param=param)
     sent = {name: value for name, value in body.items() if name not in STEERING}
-    if (limit := service.limits.max_tokens) and route.limits:
-        field = next((name for name in route.limits if sent.get(name)), route.limits[-1])
-        if sent.get(field) or route.unlimited:
-            sent[field] = min(sent.get(field) or limit, limit)
-    return PassedRequest(
-        route, sent, tuple(why), bool(common.stream and route.limits), batch, adapter
-    )
+    if limit := service.limits.max_tokens:
+        given = [name for name in route.limits if sent.get(name)]
+        for name in given or route.limits[-1:] * route.unlimited:
+            sent[name] = min(sent.get(name) or limit, limit)
+    return PassedRequest(route, sent, tuple(why), bool(common.stream), batch, adapter)
 
 
 def _texts(value: Any) -> Iterator[str | int]:

@@ -1,13 +1,10 @@
-"""The routes of the target that requests may be passed on to. No other route of SGLang's can be
-reached.
-
-These read or generate. Nothing that changes the server or concerns another client's requests may be
-here: weights, caches, sessions, profiles, aborts, stored responses and their cancelling,
-``/server_info``.
+"""The routes of the target that requests are passed on to: those under /v1/, which read or
+generate. Weights, caches, sessions, profiles and aborts are elsewhere, and cannot be reached.
 """
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
@@ -20,17 +17,15 @@ class TargetRoute:
     Attributes:
         reads: the model of requests that lookahead reasoning can answer; all replies of such a
             route get the ``lookahead`` object. None where the target answers all.
-        rid: the field for the request's id, which begins with ``prefix``; empty if there is none.
+        rid: the field for the request's id; empty if there is none.
         limits: fields for the tokens that an answer may have, the preferred one first.
         unlimited: whether an answer has no limit unless its request sets one.
         batch: the field that may be a list of inputs.
     """
 
     path: str
-    about: str
     reads: type[ChatRequest] | type[CompletionRequest] | None = None
     rid: str = ""
-    prefix: str = ""
     limits: tuple[str, ...] = ()
     unlimited: bool = False
     batch: str = ""
@@ -39,7 +34,6 @@ class TargetRoute:
 _CHAT_LIMITS = ("max_completion_tokens", "max_tokens")
 CHAT = TargetRoute(
     "/v1/chat/completions",
-    "Answers a conversation.",
     ChatRequest,
     "rid",
     limits=_CHAT_LIMITS,
@@ -47,34 +41,19 @@ CHAT = TargetRoute(
 )
 COMPLETIONS = TargetRoute(
     "/v1/completions",
-    "Continues a raw prompt.",
     CompletionRequest,
     "rid",
     limits=("max_tokens",),
     batch="prompt",
 )
-# Always answered by the target.
-OTHERS = (
-    TargetRoute(
-        "/v1/responses",
-        "OpenAI's responses.",
-        None,
-        "request_id",
-        "resp_",
-        ("max_output_tokens",),
-        unlimited=True,
-    ),
-    TargetRoute("/v1/messages", "Anthropic's messages.", limits=("max_tokens",)),
-    TargetRoute("/v1/messages/count_tokens", "Tokens of Anthropic's messages."),
-    TargetRoute("/v1/embeddings", "Embeddings of texts.", rid="rid", batch="input"),
-    TargetRoute("/v1/classify", "Classes of texts.", rid="rid", batch="input"),
-    TargetRoute("/v1/score", "Probabilities of tokens after a text.", batch="items"),
-    TargetRoute(
-        "/v1/rerank", "Documents in the order in which they answer a query.", batch="documents"
-    ),
-    TargetRoute("/v1/tokenize", "Token ids of a text.", batch="prompt"),
-    TargetRoute("/v1/detokenize", "The text of token ids.", batch="tokens"),
-    TargetRoute("/tokenize", "Token ids of a text.", batch="prompt"),
-    TargetRoute("/detokenize", "The text of token ids.", batch="tokens"),
-)
-PATHS = frozenset(route.path for route in (CHAT, COMPLETIONS, *OTHERS))
+# The names of other routes under /v1/ that requests are passed on to. They have no part that names
+# something of another client's, as in /v1/responses/ID/cancel.
+OTHER = re.compile(r"/v1/[a-z_]+(/[a-z_]+)?")
+_OTHER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def other_route(path: str) -> TargetRoute | None:
+    """A route that the target always answers; None if requests are not passed on to it."""
+    if not OTHER.fullmatch(path) or path.startswith(("/v1/models", "/v1/responses/")):
+        return None
+    return TargetRoute(path, limits=_OTHER_LIMITS, unlimited=path == "/v1/responses")
