@@ -320,7 +320,7 @@ def test_the_targets_other_routes_are_there(client, endpoint, pocket):
     assert made.output_text and made.usage.output_tokens
     headers = {"x-api-key": KEYS["first"]}
     for path, body in (("/v1/messages", {"messages": ASKED, "max_tokens": 12, "temperature": 0}),
-                       ("/tokenize", {"prompt": QUESTION}), ("/detokenize", {"tokens": [5, 6]}),
+                       ("/v1/tokenize", {"prompt": QUESTION}), ("/v1/detokenize", {"tokens": [5, 6]}),
                        ("/v1/score", {"query": "a", "items": ["b"], "label_token_ids": [5]})):  # fmt: skip
         one = httpx.post(
             endpoint.url + path, json={**body, "model": "pocket"}, headers=headers, timeout=60
