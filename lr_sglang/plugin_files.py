@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import hashlib
 import importlib.util
 import os
 import re
+import symtable
 import sys
 import traceback
 from collections.abc import Iterable, Sequence
@@ -19,6 +21,8 @@ from lr_sglang.errors import ConfigError, did_you_mean
 # Matches the first ``FILE.py:NAME`` in the text; the argument may contain others.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
 _PREFIX = "lr_sglang_file_"  # of the names of modules loaded from such files
+# A file that uses one of these may define names that do not occur in its source.
+_ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
 
 class Named(NamedTuple):
@@ -53,27 +57,46 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def check(file: str | Path) -> None:
-    """Checks that a file is there, so that a wrong path is reported before servers start.
+def check(file: str | Path, name: str) -> None:
+    """Checks a Python file without running it, so that a wrong file or name is reported before
+    servers start.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, it is not valid Python, or does not define the name.
     """
-    if not expanded(file).is_file():
+    path = expanded(file)
+    if not path.is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
+    try:
+        tree = ast.parse(path.read_bytes())
+        table = symtable.symtable(ast.unparse(tree), str(path), "exec")
+    except (OSError, SyntaxError, ValueError) as error:
+        line = getattr(error, "lineno", None)
+        where = f", line {line}" if line else ""
+        raise ConfigError(
+            f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})"
+        ) from error
+    own = [it.get_name() for it in table.get_symbols() if it.is_assigned()]
+    imported = {it.get_name() for it in table.get_symbols() if it.is_imported()}
+    used = {
+        getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)
+    }  # includes aliases
+    if name not in {*own, *imported} and not _ANYTHING & used:
+        raise _missing(file, name, own)
 
 
 def find(file: str | Path, name: str) -> Any:
     """Runs a Python file and returns the object of that name.
 
     Raises:
-        ConfigError: there is no such file, it fails, or it has no such name.
+        ConfigError: the file has no such name. ImportError: it is no Python file. Also any error of
+            its code.
     """
-    check(file)
     path = expanded(file).resolve()
     digest = hashlib.sha256(str(path).encode("utf-8", "surrogateescape")).hexdigest()[:8]
     spec = importlib.util.spec_from_file_location(f"{_PREFIX}{path.stem}_{digest}", path)
-    assert spec is not None and spec.loader is not None  # its name ends with .py
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{file} cannot be imported")
     module = importlib.util.module_from_spec(spec)
     sys.modules[spec.name] = module  # dataclasses look up names of annotations here
     try:
@@ -83,11 +106,8 @@ def find(file: str | Path, name: str) -> Any:
                 file, name, (k for k, v in vars(module).items() if not isinstance(v, ModuleType))
             )
         return getattr(module, name)
-    except BaseException as error:
-        said = str(error) if isinstance(error, SyntaxError) else describe(error)
+    except BaseException:
         del sys.modules[spec.name]
-        if isinstance(error, (Exception, SystemExit)) and not isinstance(error, ConfigError):
-            raise ConfigError(f"{file} cannot be loaded: {said}") from error
         raise
 
 

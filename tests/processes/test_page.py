@@ -15,16 +15,11 @@ from dataclasses import dataclass, field
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
-from lr_sglang import verifiers
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.config import Lookahead
-from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
-from lr_sglang.theory.shares import FalseAccepts
 from tests.processes.replayed import Endpoint, running, serving, up
 from tests.processes.scenario import STEPS, Scenario
 from tests.simulated.model import Model
@@ -244,48 +239,6 @@ def test_the_figures_are_those_of_the_answer(endpoint, visit):
     expect(page.locator("#status")).to_contain_text(f"Answer complete: {len(steps)} steps")
 
 
-@pytest.mark.parametrize("size", [DESKTOP, (390, 844)], ids=["desktop", "phone"])
-def test_the_answer_and_all_times_are_in_sight(endpoint, visit, size):
-    """The heading stays above an answer that is longer than its panel, and no button stands on the
-    timeline.
-    """
-    endpoint.events, endpoint.pace = (
-        Scenario(27, wrap="{} So it is \\boxed{{\\frac{{1}}{{2}}}}.").run(),
-        math.inf,
-    )
-    page = visit(endpoint, size)
-    ask(page, "How fast is the train, " * 40)
-    ended(page)
-    heading, panel = (page.locator(where).bounding_box() for where in ("#answer-title", "#answer"))
-    assert page.locator("#answer").evaluate("panel => panel.scrollTop") > 0
-    assert panel["y"] <= heading["y"] < panel["y"] + 10
-    assert page.locator("#asked").bounding_box()["height"] < 40
-    expect(page.locator("#content .boxed")).to_have_text("\\frac{1}{2}")
-    assert page.locator(f"{STEP} .boxed").count() >= 27
-    assert "boxed" not in page.locator("main").inner_text()
-    buttons, canvas = (
-        page.locator(where).bounding_box() for where in (".zoom", "#timeline canvas")
-    )
-    assert buttons["y"] + buttons["height"] <= canvas["y"]
-
-
-@pytest.mark.parametrize(
-    ("text", "shown"),
-    [
-        ("is \\boxed{35}.", "is \\boxed{35}."),
-        ("is \\boxed{3", "is "),
-        ("is \\boxed{\\frac{1}{2}", "is "),
-        ("is \\bo", "is "),
-        ("is \\box ", "is \\box "),
-        ("is \\boxed{" + "x" * 300, "is \\boxed{" + "x" * 300),
-    ],
-)
-def test_a_box_waits_for_its_end(endpoint, visit, text, shown):
-    page = visit(endpoint)
-    script = "async text => text.slice(0, (await import('/page/boxed.js')).ready(text))"
-    assert page.evaluate(script, text) == shown
-
-
 def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
     # it cannot be at its end before a page on a busy machine has stopped it
     endpoint.held_at = 1 + next(
@@ -337,24 +290,6 @@ def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
     ended(page)
     expect(page.locator("#trouble")).to_be_hidden()
     assert shown(page) == whole(endpoint)
-
-
-def test_a_busy_endpoint_is_asked_again_when_it_says(endpoint, visit):
-    endpoint.refusals, endpoint.pace = [(429, {"retry-after": "1"}, "full")] * 2, math.inf
-    page = visit(endpoint)
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text("Asking again in 1 s")
-    ended(page)
-    assert len(endpoint.asked) == 3 and shown(page) == whole(endpoint)
-    expect(page.locator("#trouble")).to_be_hidden()
-
-    endpoint.refusals = [(429, {"retry-after": "60"}, "full")]
-    ask(page)
-    expect(page.get_by_role("alert")).to_contain_text(re.compile(r"Asking again in (60|59|58) s"))
-    page.keyboard.press("Escape")
-    ended(page, "stopped")
-    assert len(endpoint.asked) == 4
-    expect(page.locator("#trouble")).to_be_hidden()
 
 
 @pytest.mark.parametrize(
@@ -414,69 +349,6 @@ def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
     expect(page.get_by_role("alert")).to_contain_text("letters that no key has")
 
 
-def test_settings_are_sent_and_nonsense_is_not(endpoint, visit):
-    endpoint.pace = math.inf
-    page = visit(endpoint)
-    page.click("#settings summary")
-    page.select_option("[name=mode]", "lookahead+sd")
-    page.select_option("[name=verifier]", "exact")
-    assert page.locator("[name=depth]").get_attribute("placeholder") == "6"
-    for name, value in {"depth": "3", "max_tokens": "200", "temperature": "0.25"}.items():
-        page.fill(f"[name={name}]", value)
-    ask(page)
-    ended(page)
-    (body,) = endpoint.asked
-    assert body["lookahead"] == {
-        "trace": True,
-        "mode": "lookahead+sd",
-        "depth": 3,
-        "verifier": "exact",
-    }
-    assert (body["max_tokens"], body["temperature"]) == (200, 0.25)
-    expect(page.locator("#chosen")).to_have_text(
-        "lookahead+sd · exact · depth 3 · 200 tokens · temperature 0.25"
-    )
-    for wrong in ("0", "17", "2.5"):
-        page.fill("[name=depth]", wrong)
-        ask(page)
-        expect(page.locator("[name=depth]")).to_be_focused()
-    ask(page, "  ")
-    assert len(endpoint.asked) == 1
-
-
-def test_runtimes_that_are_down_are_shown(endpoint, visit):
-    page = visit(endpoint)
-    look = "document.dispatchEvent(new Event('visibilitychange'))"
-    lamp = page.locator("#lamps [data-role=draft]")
-    expect(lamp).to_have_attribute("data-is", "up")
-    expect(page.locator("#notice")).to_be_hidden()
-    endpoint.ready = {"status": "degraded", "roles": up(draft="down")}
-    page.evaluate(look)
-    expect(lamp).to_have_attribute("data-is", "down")
-    expect(page.locator("#notice")).to_contain_text(
-        "The draft is down: answers are as good as ever, but slower."
-    )
-    endpoint.ready = {"status": "down", "roles": {role: {"status": "down"} for role in up()}}
-    page.evaluate(look)
-    expect(page.locator("#notice")).to_contain_text("no question can be answered")
-    endpoint.ready = {"status": "ready", "roles": up()}
-    expect(page.locator("#notice")).to_be_hidden(timeout=10000)  # by itself
-
-
-@pytest.mark.parametrize("size", [DESKTOP, PHONE])
-def test_what_is_known_of_the_judge_is_shown(endpoint, visit, size):
-    page = visit(endpoint, size)
-    look = "document.dispatchEvent(new Event('visibilitychange'))"
-    expect(page.locator("#accepts")).to_be_empty()
-    for accepted, trusted in ((0, True), (19, False)):
-        found = FalseAccepts(accepted, 20).to_dict() | {"trusted": trusted}
-        endpoint.ready["roles"]["judge"] = {"status": "up", "false_accepts": found}
-        page.evaluate(look)
-        expect(page.locator("#accepts")).to_contain_text(f"accepts {accepted} of 20 that differ (")
-    expect(page.locator("#notice")).to_contain_text("The judge accepts steps that differ")
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
-
-
 EVIL = (
     '<img src=x onerror="window.hacked=1"><script>window.hacked=2</script><svg '
     'onload="window.hacked=3">'
@@ -504,85 +376,6 @@ def test_text_is_never_markup(endpoint, visit):
     page.wait_for_timeout(200)
     assert page.evaluate("window.hacked ?? 0") == 0
     assert page.locator("body img, body script, body a, [onerror], [onload]").count() == 0
-
-
-def test_it_works_by_keyboard_alone(endpoint, visit):
-    page = visit(endpoint)
-    expect(page.locator("#question")).to_be_focused()
-    page.keyboard.type("One line")
-    page.keyboard.press("Shift+Enter")
-    page.keyboard.type("and another")
-    page.keyboard.press("Control+Enter")
-    ended(page)
-    assert endpoint.asked[0]["messages"][0]["content"] == "One line\nand another"
-
-    places = []
-    for _ in range(4):
-        page.keyboard.press("Tab")
-        places.append(page.evaluate("document.activeElement.id || document.activeElement.tagName"))
-    assert places[:2] == ["ask", "SUMMARY"] and places[2] in ("work", "step-0")
-    page.focus(STEP)
-
-    def standing() -> str:
-        return page.evaluate("document.activeElement.querySelector('.no').textContent")
-
-    for _ in range(3):
-        page.keyboard.press("ArrowDown")
-    assert standing() == "4"
-    focused = page.locator(".step:focus > .pair")
-    assert focused.evaluate("pair => getComputedStyle(pair).outlineWidth") == "2px"
-    expect(page.locator(".step:focus .words").first).to_contain_text(
-        "The judge: the two versions do not mean the same"
-    )
-    expect(page.locator("#timeline canvas")).to_have_attribute(
-        "aria-label", re.compile("step 4 is lit")
-    )
-    page.keyboard.press("ArrowRight")  # to what was given up there
-    assert standing() == "5" and page.evaluate("!!document.activeElement.closest('.given-up')")
-    page.keyboard.press("ArrowLeft")
-    assert standing() == "4"
-    page.keyboard.press("End")
-    assert standing() == str(len(kept(endpoint)))
-    page.keyboard.press("Home")
-    assert standing() == "1"
-
-    endpoint.held_at = 1 + next(
-        n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted"
-    )
-    page.focus("#question")
-    page.keyboard.press("Enter")
-    expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
-    page.keyboard.press("Escape")
-    ended(page, "stopped")
-    expect(page.locator("#question")).to_be_focused()
-
-
-def test_timeline_and_steps_point_at_each_other(endpoint, visit):
-    endpoint.pace = math.inf
-    page = visit(endpoint)
-    canvas = page.locator("#timeline canvas")
-    expect(canvas).to_have_attribute("aria-label", "No branches yet")
-    ask(page)
-    ended(page)
-    begun = [event["role"] for event in endpoint.events if event["kind"] == "begun"]
-    told = canvas.get_attribute("aria-label")
-    for role in ("draft", "target", "judge"):
-        assert f"{role} {begun.count(role)} branch" in told
-    page.locator(f"{STEP} > .pair").nth(1).hover()
-    expect(canvas).to_have_attribute("aria-label", re.compile("step 2 is lit"))
-
-    box = canvas.bounding_box()
-    scale = box["width"] / endpoint.events[-1]["seconds"]
-    first = [event for event in endpoint.events if event.get("node") == 1][
-        :2
-    ]  # the first draft, begun and drafted
-    middle = sum(event["seconds"] for event in first) / 2 * scale
-    page.mouse.move(box["x"] + middle, box["y"] + 30)
-    expect(page.locator(STEP).first).to_have_class("step lit")
-    page.mouse.click(box["x"] + middle, box["y"] + 30)
-    expect(page.locator(STEP).first).to_be_focused()
-    page.get_by_role("button", name="Show less time").click()
-    page.get_by_role("button", name="Show all").click()
 
 
 @pytest.mark.parametrize("size", [PHONE, (320, 568)], ids=["360", "320"])
@@ -621,168 +414,6 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit, size):
     )
     assert draft["y"] + draft["height"] <= target["y"]  # one below the other
     fits()
-
-
-def test_the_two_versions_stand_beside_each_other(endpoint, visit):
-    page = visit(endpoint)
-    ask(page)
-    ended(page)
-    for pair in page.locator(f"{STEP} > .pair").all()[:4]:
-        draft, target = (pair.locator(f".{role}").bounding_box() for role in ("draft", "target"))
-        assert draft["y"] == target["y"] and draft["x"] + draft["width"] < target["x"]
-
-
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_every_text_can_be_read(endpoint, visit, scheme):
-    """WCAG's contrast of 4.5, for every text there is, by day and by night."""
-    page = visit(endpoint, color_scheme=scheme)
-    ask(page)
-    ended(page)
-    page.locator(STEP).nth(3).click()
-    page.wait_for_timeout(100)
-    low = page.evaluate("""() => {
-      const pen = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-      const over = (colours) => {
-        pen.clearRect(0, 0, 1, 1);
-        for (const colour of colours) { pen.fillStyle = colour; pen.fillRect(0, 0, 1, 1); }
-        return [...pen.getImageData(0, 0, 1, 1).data].slice(0, 3).map((v) => v / 255);
-      };
-      const light = (rgb) => rgb.map((v) => (v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4))
-        .reduce((sum, v, i) => sum + v * [0.2126, 0.7152, 0.0722][i], 0);
-      const found = [];
-      for (const e of document.querySelectorAll("body *")) {
-        const own = [...e.childNodes].some((n) => n.nodeType === 3 && n.data.trim());
-        if (!own || !e.checkVisibility() || e.closest(".hidden, button:disabled, option, datalist, noscript")) continue;
-        const behind = [];
-        for (let at = e; at; at = at.parentElement) behind.unshift(getComputedStyle(at).backgroundColor);
-        const back = over(behind), front = over([...behind, getComputedStyle(e).color]);
-        const [a, b] = [light(back), light(front)].sort((x, y) => y - x);
-        const ratio = (a + 0.05) / (b + 0.05);
-        if (ratio < 4.5) found.push([e.className || e.tagName, e.textContent.slice(0, 30), ratio].join(" | "));
-      }
-      return found;
-    }""")
-    assert not low
-    dark = page.evaluate("getComputedStyle(document.body).backgroundColor").split("(")[1]
-    assert (int(dark.split(",")[0]) < 60) == (scheme == "dark")
-
-
-def test_long_answers_stay_quick(endpoint, visit):
-    """300 steps that come at once: no freeze, and the keys are heard at once afterwards."""
-    endpoint.events, endpoint.pace = Scenario(300).run(), math.inf
-    page = visit(endpoint)
-    page.evaluate("""() => {
-      window.longest = 0;
-      new PerformanceObserver((list) => {
-        for (const task of list.getEntries()) window.longest = Math.max(window.longest, task.duration);
-      }).observe({ entryTypes: ["longtask"] });
-    }""")
-    ask(page)
-    ended(page, seconds=30)
-    assert len(kept(endpoint)) == 300 and shown(page) == whole(endpoint)
-    page.focus(STEP)
-    took = page.evaluate("""async () => {
-      const began = performance.now();
-      for (let i = 0; i < 20; i += 1) {
-        document.activeElement.dispatchEvent(new KeyboardEvent("keydown", { key: "ArrowDown", bubbles: true }));
-        await new Promise(requestAnimationFrame);
-      }
-      return (performance.now() - began) / 20;
-    }""")
-    assert page.evaluate("window.longest") < 3000 and took < 500  # ms; 540 and 16 on two cores
-
-
-def recorded(seed: int = 4, verifier: str = "judge", **look) -> list[dict]:
-    """The events of a real job over simulated runtimes."""
-    model = Model(
-        alpha=(0.5,), steps=20, seed=seed, own_words=verifier == "judge", width=look.get("width", 1)
-    )
-    simulation = Simulation(model, step_seconds=0.01, judge_seconds=0.004, c1=0.2)
-    roles, told = simulated_roles(simulation), []
-    look = Lookahead(depth=3, verifier=verifier, **look)
-    job = AnswerRequest(
-        lookahead=look,
-        verifier=verifiers.make(verifier, verifiers.Setup(roles, "paper")),
-        on_event=told.append,
-    )
-    lookahead.run(
-        [{"role": "user", "content": "Simulated question 1?"}], job, backend=roles["target"]
-    )
-    return [event.to_dict() for event in told]
-
-
-@pytest.mark.parametrize("look", [{"width": 2}, {"schedule": "sync"}], ids=str)
-def test_it_shows_what_jobs_really_tell(endpoint, visit, look):
-    endpoint.events, endpoint.pace = recorded(**look), math.inf
-    page = visit(endpoint)
-    ask(page)
-    ended(page)
-    assert [step for step in shown(page) if step[0] != "dead"] == whole(endpoint)
-    assert page.locator("[data-state=writing]").count() == 0
-    accepted = {event["node"] for event in endpoint.events if event["kind"] == "accepted"}
-    dropped = {
-        event.get("node"): event["outcome"]
-        for event in endpoint.events
-        if event["kind"] == "dropped"
-    }
-    script = "all => all.map(e => [+e.dataset.node, e.dataset.state])"
-    for node, state in page.locator(".draft[data-node]").evaluate_all(script):
-        assert state == ("accepted" if node in accepted else dropped.get(node, "cancelled")), node
-    if look.get("width") == 2:
-        assert page.locator(f"{STEP} > .pair:has(.draft + .verdict + .draft)").count() > 0
-    numbers = [int(text) for text in page.locator(f"{STEP} > .pair > .no").all_text_contents()]
-    assert numbers[: len(kept(endpoint))] == list(range(1, len(kept(endpoint)) + 1))
-
-
-def test_the_tree_holds_whatever_jobs_tell(endpoint, visit):
-    """Many jobs' events, without the document: what is kept is on one path, and everything else is
-    given up.
-    """
-    page = visit(endpoint)
-    looks = [{"width": 2}, {"width": 3}, {"verifier": "exact"}, {}]
-    for seed in range(8 if os.environ.get("LR_SGLANG_FULL") == "1" else 1):
-        for look in looks:
-            events = recorded(seed=seed, **look)
-            path, others, open_bars = page.evaluate(
-                """async (events) => {
-                    const { Tree } = await import("/page/tree.js");
-                    const tree = new Tree();
-                    for (const event of events) tree.apply(event);
-                    const rows = [...tree.rows.values()];
-                    const path = rows.filter((row) => row.kept && !row.dead)
-                      .map((row) => [row.position, row.prefix, row.parent?.prefix ?? null, row.outcome]);
-                    const others = rows.filter((row) => !row.kept && !row.dead).length;
-                    return [path, others, tree.bars.filter((bar) => bar.ended === null || !bar.state).length];
-                }""",
-                events,
-            )
-            steps = [event for event in events if event["kind"] in KEPT]
-            before = [None, *(event["prefix"] for event in steps)]
-            expected = [
-                [event["position"], event["prefix"], parent, event["kind"]]
-                for event, parent in zip(steps, before, strict=False)
-            ]
-            assert sorted(path) == expected and others == open_bars == 0, look
-
-
-def test_a_stream_is_read_however_it_is_cut(endpoint, visit):
-    """Byte by byte, in the middle of a letter, with CRLF, comments, other fields and data over two
-    lines.
-    """
-    page = visit(endpoint)
-    chunks = page.evaluate("""async () => {
-        const { ask } = await import("/page/stream.js");
-        const text = ': hello\\r\\n\\r\\ndata: {"a": "größer ≈ 🔭"}\\r\\n\\r\\nevent: x\\nid: 1\\ndata:{"b":\\n'
-          + 'data: 2}\\n\\n\\n\\ndata: [DONE]\\n\\ndata: {"c": 3}\\n\\n';
-        const bytes = new TextEncoder().encode(text);
-        let at = 0;
-        const pull = (to) => (at < bytes.length ? to.enqueue(bytes.slice(at, ++at)) : to.close());
-        window.fetch = async () => new Response(new ReadableStream({ pull }));
-        const found = [];
-        for await (const chunk of ask({}, "", undefined)) found.push(chunk);
-        return found;
-    }""")
-    assert chunks == [{"a": "größer ≈ 🔭"}, {"b": 2}]
 
 
 def figure(page: Page, name: str) -> str:
