@@ -18,7 +18,6 @@ from lr_sglang.api.deployment import OpenDeployment
 from lr_sglang.api.runner import answer
 from lr_sglang.api.solution import Solution
 from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling
-from lr_sglang.config_model import need
 from lr_sglang.engine.loop import call, elsewhere
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
 from lr_sglang.modes import MODES, Mode
@@ -208,10 +207,8 @@ def solve_many(
     """
     if isinstance(questions, str) or not isinstance(questions, Iterable):
         raise ConfigError("questions: expected a list of questions", hint="lr.solve(...) takes one")
-    need(
-        hasattr(concurrency, "__index__"),
-        f"concurrency: expected a whole number, got {concurrency!r}",
-    )
+    if not hasattr(concurrency, "__index__"):
+        raise ConfigError(f"concurrency: expected a whole number, got {concurrency!r}")
     asked: Counter[str] = Counter()
     todo, known = [], Program.load(program) if program else None
     for question in questions:
