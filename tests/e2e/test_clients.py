@@ -83,9 +83,7 @@ def test_llm_answers(endpoint, tmp_path):
     assert yaml.safe_load(setting)[0]["model_name"] == MODEL
     (tmp_path / "extra-openai-models.yaml").write_text(setting.replace(ADDRESS, endpoint.url))
     (line,) = [body for name, body in SHELL.items() if name not in RUNS]
-    assert ANSWER in call(
-        line.strip(), endpoint.url, tmp_path
-    )  # in a stream; test_serve_clients.py has it whole
+    assert ANSWER in call(line.strip(), endpoint.url, tmp_path)
 
 
 def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
