@@ -23,20 +23,17 @@ SPARE = 0.02
 
 
 class Forecast:
-    """All figures of a plan. ``step_seconds`` is the time of a target step, None if it is not
-    known.
-    """
+    """All figures of a plan."""
 
     def __init__(
         self,
         case: Case,
         max_depth: int,
         measured: Measured | None,
-        step_seconds: float | None,
         layer_speed: float = 1.0,
     ) -> None:
         self.case, self.layer_speed = case, layer_speed
-        self.measured, self.step_seconds = measured, step_seconds
+        self.measured = measured
         self.rows = [_row(case, depth) for depth in range(1, max_depth + 1)]
         self.bound = paper.bound(case.accepted)
         self.useful = judged.deepest_useful(case.c1, case.judge)
@@ -101,8 +98,8 @@ def _times(value: float) -> str:
 
 
 def _head(found: Forecast) -> Iterator[str]:
-    case, measured, seconds = found.case, found.measured, found.step_seconds
-    step = "a target step" if seconds is None else f"a target step of {seconds:.3g} s"
+    case, measured = found.case, found.measured
+    step = f"a target step of {measured.step_seconds:.3g} s" if measured else "a target step"
     parts = [f"alpha {case.alpha:.2f}", f"c1 {case.c1:.2f}", f"judge {case.judge:.2f} of {step}"]
     if case.slowdown != 1:
         parts.append(f"slow-down {case.slowdown:.2f}")

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json as json_format
-import math
-import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,31 +18,6 @@ if TYPE_CHECKING:
 
 
 AHEAD = [name for name, mode in MODES.items() if mode.ahead]
-# By unit: its size, and whether that is in seconds (else in target steps).
-UNITS = {"": (1.0, False), "%": (0.01, False), "s": (1.0, True), "ms": (0.001, True)}
-
-
-class Latency(click.ParamType):
-    """A time: ``0.1`` and ``10%`` are parts of a target step, ``80ms`` and ``0.08s`` are seconds
-    (then with True).
-    """
-
-    name = "part|time"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[float, bool]:
-        if isinstance(value, tuple):
-            return value
-        found = re.fullmatch(r"(\d+\.?\d*|\.\d+)\s*(%|ms|s|)", str(value).strip())
-        if found is None:
-            self.fail(
-                f"{value!r}: give a part of a target step (0.1 or 10%) or a time (80ms or 0.08s)",
-                param,
-                ctx,
-            )
-        unit, seconds = UNITS[found[2]]
-        return float(found[1]) * unit, seconds
 
 
 @click.command()
@@ -52,23 +25,8 @@ class Latency(click.ParamType):
 @click.option("--c1", type=float, help="Time of a drafted step / time of a target step.")
 @click.option(
     "--judge",
-    type=Latency(),
-    help="Time of a verdict: 0.1 or 10% of a target step, or 80ms.  [default: 0]",
-)
-@click.option(
-    "--step-time",
-    type=float,
-    metavar="SECONDS",
-    help="Time of a target step, if --judge is in seconds.",
-)
-@click.option(
-    "--slowdown",
-    type=float,
-    help="Time of a target step among its parallel branches / of one alone.  [default: 1]",
-)
-@click.option("--steps", type=int, help="Steps of an answer, if it is short.  [default: many]")
-@click.option(
-    "--width", type=int, help="Drafted alternatives per step, taken as independent.  [default: 1]"
+    type=click.FloatRange(min=0),
+    help="Time of a verdict / time of a target step.  [default: 0]",
 )
 @click.option(
     "--records", type=options.ANY_PATH, metavar="DIR", help="Measure all that in a run's folder."
@@ -94,8 +52,8 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
 
     \b
     Examples:
-      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 5%
-      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 80ms --step-time 1.5 --layer-speed 1.5
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05 --layer-speed 1.5
       lr-sglang plan --records runs/demo_20261121_214821
     """
     from lr_sglang.cli import forecast
@@ -108,9 +66,8 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
     if records is not None:
         with complete(records):
             measured = measure(map(Answer.of, read(records)), given["mode"])
-    case, step_seconds = _case(given, measured), _step_seconds(given, measured)
-    deepest, layer_speed = _deepest(case, given["depth"]), given["layer_speed"]
-    found = forecast.Forecast(case, deepest, measured, step_seconds, layer_speed)
+    case, layer_speed = _case(given, measured), given["layer_speed"]
+    found = forecast.Forecast(case, _deepest(case, given["depth"]), measured, layer_speed)
     if json:
         text = json_format.dumps(found, default=vars)
         # JSON has no infinity: null stands for it.
@@ -127,39 +84,22 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     from lr_sglang.theory.judged import MAX_STEPS, one_of
     from lr_sglang.theory.planner import Case
 
-    known: dict[str, Any] = {"alpha": None, "c1": None, "width": 1, "slowdown": 1.0, "steps": None}
+    known: dict[str, Any] = {"alpha": None, "c1": None, "judge": 0.0}
     if measured is not None:
-        known |= {
+        known = {
             "alpha": one_of(measured.alpha, measured.width),
             "c1": measured.c1,
+            "judge": measured.judge,
+            "slowdown": measured.slowdown or 1.0,
             "width": measured.width,
+            "steps": measured.steps if measured.steps <= MAX_STEPS else None,
         }
-        known["slowdown"] = 1.0 if measured.slowdown is None else measured.slowdown
-        known["steps"] = measured.steps if measured.steps <= MAX_STEPS else None
-    known |= {name: given[name] for name in known if given[name] is not None}
+    known |= {n: given[n] for n in ("alpha", "c1", "judge") if given[n] is not None}
     if missing := [f"--{name}" for name in ("alpha", "c1") if known[name] is None]:
         raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
     # The token layer does not speed up the judge, whose verdict then takes more of a step.
-    return Case(judge=_judge(given, measured) * given["layer_speed"], **known)
-
-
-def _step_seconds(given: dict[str, Any], measured: Measured | None) -> float | None:
-    """The seconds of a target step; None if not known."""
-    seconds: float | None = given["step_time"]
-    if seconds is not None and not 0 < seconds < math.inf:
-        raise ConfigError(f"step_time: {seconds:g} is not possible; it must be more than 0 seconds")
-    return seconds or (measured.step_seconds if measured is not None else None)
-
-
-def _judge(given: dict[str, Any], measured: Measured | None) -> float:
-    """The time of a verdict in target steps."""
-    step = _step_seconds(given, measured)
-    if given["judge"] is None:
-        return measured.judge if measured is not None else 0.0
-    value, in_seconds = given["judge"]
-    if in_seconds and step is None:
-        raise click.UsageError("--judge in seconds needs --step-time, or --records that tell it")
-    return float(value / step if in_seconds else value)
+    known["judge"] *= given["layer_speed"]
+    return Case(**known)
 
 
 def _deepest(case: Case, max_depth: int) -> int:

@@ -11,14 +11,10 @@ least 1. Speed-ups are over the target alone. A value out of range is a ``Config
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 
-# Lemma 6: max over y in (0, 1) of 2 - y + (y - 2 + 1/y) ln(1 - y) is 1.1562; the theorem's
-# condition has 1.157.
-LEMMA6 = 1.157
 # Tolerance for the rounding error of 1/c at an integer.
 _ROUNDING = 1e-9
 
@@ -167,77 +163,3 @@ def parallel(schedule: Schedule, c1: float, k1: int) -> int:
     """
     check(0, c1, k1)
     return k1 if schedule == "sync" or c1 == 0 else int(min(k1, whole(1 / c1)))
-
-
-@dataclass(frozen=True)
-class Theorem:
-    """The result of a theorem for one case.
-
-    Attributes:
-        unmet: conditions that do not hold; if there is one, the theorem does not apply.
-        best: ``both`` layers, ``tokens`` only or ``steps`` only; None if the theorem does not
-            apply.
-        inequalities: whether its numbered inequalities hold.
-    """
-
-    unmet: tuple[str, ...]
-    best: str | None
-    inequalities: dict[str, bool]
-
-    @property
-    def applies(self) -> bool:
-        return not self.unmet
-
-
-def theorem3(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
-    """Theorem 3, for the sync schedule under k1 k2 <= budget: which layers the best split uses.
-
-    By (7), two parallel target steps with half the tokens each are faster than one step with all
-    tokens; (8) exchanges the layers. At least one holds; if both do, the best split has k1 >= 2 and
-    k2 >= 2.
-    """
-    check(alpha1, c1)
-    check(alpha2, c2, layer="2")
-    step, token = (1 + alpha1) / (1 + c1), (1 + alpha2) / (1 + c2)
-    conditions = (
-        (budget >= 4 and budget % 2 == 0, f"M = {budget} is not even and at least 4"),
-        (
-            min(step, token) > LEMMA6,
-            f"min((1+alpha1)/(1+c1), (1+alpha2)/(1+c2)) = {min(step, token):.3f} <= {LEMMA6}",
-        ),
-    )
-    seven = step >= _halving(alpha2, c2, budget)
-    eight = token >= _halving(alpha1, c1, budget)
-    best = "both" if seven and eight else "steps" if seven else "tokens"
-    return _theorem(conditions, best, {"7": seven, "8": eight})
-
-
-def _halving(alpha: float, c: float, budget: int) -> float:
-    """A layer's speed-up with the whole budget over that with half of it."""
-    half = budget / 2
-    return float((1 + alpha**half) * (1 - c + c * half) / (1 - c + c * budget))
-
-
-def theorem4(alpha1: float, c1: float, alpha2: float, c2: float, budget: int) -> Theorem:
-    """Theorem 4, for the async schedule under min(k1, ceil(1/c1)) k2 <= budget: when the best split
-    uses both layers.
-
-    Its conditions are sufficient, not necessary.
-    """
-    check(alpha1, c1)
-    check(alpha2, c2, layer="2")
-    conditions = (
-        (0.52 < alpha1 < 0.8, f"alpha1 = {alpha1:.3g} is not in (0.52, 0.8)"),
-        (0.52 < alpha2 < 0.8, f"alpha2 = {alpha2:.3g} is not in (0.52, 0.8)"),
-        (c1 < 1 / 3, f"c1 = {c1:.3g} is not below 1/3"),
-        (c2 < 1 / 5, f"c2 = {c2:.3g} is not below 1/5"),
-        (budget >= 16 and budget % 2 == 0, f"M = {budget} is not even and at least 16"),
-    )
-    return _theorem(conditions, "both", {})
-
-
-def _theorem(
-    conditions: tuple[tuple[bool, str], ...], best: str, inequalities: dict[str, bool]
-) -> Theorem:
-    unmet = tuple(otherwise for holds, otherwise in conditions if not holds)
-    return Theorem(unmet, None if unmet else best, inequalities)

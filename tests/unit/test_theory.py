@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from lr_sglang.errors import ConfigError
 from lr_sglang.theory import judged, paper, planner
-from lr_sglang.theory.planner import Case, Tokens
+from lr_sglang.theory.planner import Case
 
 SCHEDULES = ("sync", "async")
 shares = st.floats(0.01, 0.99)
@@ -81,12 +81,6 @@ def test_the_references_controller_came_close(alpha, c1, judge, measured):
 )
 def test_the_papers_measured_speed_ups_are_below_the_bound(alpha, measured):
     assert measured < paper.bound(alpha)
-
-
-def test_lemma_6():
-    greatest = max(2 - y + (y - 2 + 1 / y) * math.log(1 - y) for y in np.linspace(0.5, 0.65, 15001))
-    assert greatest == pytest.approx(1.15623, abs=1e-5)
-    assert greatest < paper.LEMMA6
 
 
 # -- Monte-Carlo
@@ -284,73 +278,6 @@ def test_branches_of_a_tree():
     assert paper.parallel("async", 0.3, 9) == 4
 
 
-# -- theorems
-
-
-def grid(alphas, cs, budgets):
-    return [
-        (a1, c1, a2, c2, m)
-        for a1 in alphas
-        for c1 in cs
-        for a2 in alphas
-        for c2 in cs
-        for m in budgets
-    ]
-
-
-def test_theorem_3_names_the_best_split():
-    cases = grid((0.3, 0.5, 0.65, 0.8, 0.95), (0.01, 0.1, 0.3), (4, 8, 16))
-    cases += [(0.95, 0.3, 0.5, 0.01, 4), (0.5, 0.01, 0.97, 0.01, 4)]
-    seen = set()
-    for a1, c1, a2, c2, m in cases:
-        says = paper.theorem3(a1, c1, a2, c2, m)
-        assert any(says.inequalities.values()) or not says.applies
-        if says.best is None:
-            assert says.unmet
-            continue
-        found = planner.best_split(Case(a1, c1), Tokens(a2, c2), "sync", m)
-        assert {"both": found.k1 > 1 < found.k2, "tokens": found.k1 == 1, "steps": found.k2 == 1}[
-            says.best
-        ], (
-            a1,
-            c1,
-            m,
-        )
-        seen.add(says.best)
-    assert seen == {"both", "tokens", "steps"}
-
-
-def test_theorem_4_uses_both_layers():
-    cases = grid((0.53, 0.6, 0.7, 0.79), (0.02, 0.1, 0.19), (16, 32))
-    for a1, c1, a2, c2, m in cases:
-        assert paper.theorem4(a1, c1, a2, c2, m).best == "both"
-        found = planner.best_split(Case(a1, c1), Tokens(a2, c2), "async", m)
-        assert found.k1 > 1 < found.k2
-
-
-@pytest.mark.parametrize(
-    ("numbers", "named"),
-    [
-        ((0.5, 0.1, 0.6, 0.1, 16), "alpha1"),
-        ((0.6, 0.1, 0.8, 0.1, 16), "alpha2"),
-        ((0.6, 0.34, 0.6, 0.1, 16), "c1"),
-        ((0.6, 0.1, 0.6, 0.2, 16), "c2"),
-        ((0.6, 0.1, 0.6, 0.1, 17), "M"),
-        ((0.6, 0.1, 0.6, 0.1, 14), "M"),
-    ],
-)
-def test_theorem_4_is_silent_outside_its_conditions(numbers, named):
-    says = paper.theorem4(*numbers)
-    assert not says.applies
-    assert says.best is None
-    assert [unmet.split(" ")[0] for unmet in says.unmet] == [named]
-
-
-def test_theorem_3_is_silent_outside_its_conditions():
-    assert paper.theorem3(0.6, 0.1, 0.6, 0.1, 5).unmet == ("M = 5 is not even and at least 4",)
-    assert "1.157" in paper.theorem3(0.2, 0.1, 0.6, 0.1, 16).unmet[0]
-
-
 # -- the planner
 
 
@@ -368,38 +295,13 @@ def test_no_depth_is_better_than_the_best(schedule, a, c, deepest, judge):
     assert near.speedup >= 0.95 * best.speedup * (1 - 1e-6)
 
 
-@few
-@given(schedules, shares, costs, shares, st.integers(1, 24), st.floats(0, 1))
-def test_no_split_is_better_than_the_best(schedule, a1, c1, a2, budget, judge):
-    case, tokens = Case(a1, c1, judge), Tokens(a2, 0.05)
-    best = planner.best_split(case, tokens, schedule, budget)
-    assert best.branches * best.k2 <= budget
-    alone = max(paper.g(a2, 0.05, k2) for k2 in range(1, budget + 1))
-    ahead = planner.best_depth(case, schedule, budget=budget).speedup
-    assert best.speedup * (1 + 1e-6) >= max(alone, ahead)
-    if judge == 0 and best.depth:
-        assert best.speedup == pytest.approx(paper.h(a1, c1, best.k1, a2, 0.05, best.k2, schedule))
-
-
-def test_the_token_layer_makes_the_judge_dearer():
-    case, tokens = Case(0.6, 0.1, judge=0.2), Tokens(0.6, 0.05)
-    both = planner.combined(case, tokens, "async", 4, 4)
-    faster = paper.g(0.6, 0.05, 4)
-    assert both == pytest.approx(faster * judged.speedup("async", 0.6, 0.1, 4, 0.2 * faster))
-    assert both < faster * judged.speedup("async", 0.6, 0.1, 4, 0.2)
-
-
 def test_lookahead_is_left_off_where_it_loses():
     assert planner.best_depth(Case(0.1, 0.9, judge=1), "async").depth == 0
-    assert planner.best_split(Case(0.1, 0.9, judge=1), Tokens(0.6), "async", 8).k1 == 1
-    assert planner.best_depth(Case(0.9, 0.1), "async", budget=3).depth == 3
-    assert planner.best_depth(Case(0.9, 0.1), "sync", budget=3).depth == 2
 
 
 def test_a_slow_down_is_paid_by_lookahead_only():
     slow = Case(0.6, 0.1, slowdown=1.5)
     assert slow.speedup("async", 4) == pytest.approx(paper.f_async(0.6, 0.1, 4) / 1.5)
-    assert planner.combined(slow, Tokens(0.6), "async", 0, 4) == paper.g(0.6, 0, 4)
 
 
 # -- refusals
@@ -421,8 +323,6 @@ def test_a_slow_down_is_paid_by_lookahead_only():
         (lambda: judged.speedup("async", 0.5, 0.1, 1, steps=0), "steps"),
         (lambda: judged.any_of(0.5, 0), "width"),
         (lambda: Case(0.5, 0.1, slowdown=0), "slowdown"),
-        (lambda: Tokens(1.5), "alpha2"),
-        (lambda: planner.best_split(Case(0.5, 0.1), Tokens(0.5), "sync", 0), "budget"),
         (lambda: planner.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
     ],
 )
