@@ -1,20 +1,13 @@
-"""A solution: an answer's text, its trace and its record, and a table of its steps for
-notebooks.
-"""
+"""A solution: an answer's text, its trace and its record."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from html import escape
-from typing import Any
 
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results.record import Record
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks.boxed import boxed
-
-SHOWN = 400  # maximum characters of a step in a notebook
-MAX_STEPS = 200  # maximum steps in a notebook
 
 
 @dataclass(frozen=True)
@@ -60,34 +53,3 @@ class Solution:
 
     def __str__(self) -> str:
         return self.text
-
-    def _repr_html_(self) -> str:
-        """The table that a notebook shows; all text in it is escaped."""
-        figures: dict[str, Any] = {
-            "answer": self.answer,
-            "steps": len(self.steps),
-            "alpha": None if self.alpha is None else f"{self.alpha:.2f}",
-            "seconds": f"{self.seconds:.2f}",
-            "error": self.error,
-        }
-        head = ", ".join(
-            f"{name} {escape(str(value))}" for name, value in figures.items() if value is not None
-        )
-        rows = "".join(_row(step) for step in self.steps[:MAX_STEPS])
-        more = (
-            f"<p>and {len(self.steps) - MAX_STEPS} more</p>" if len(self.steps) > MAX_STEPS else ""
-        )
-        columns = "".join(f"<th>{name}</th>" for name in ("s", "by", "outcome", "tokens", "step"))
-        table = f"<table><tr>{columns}</tr>{rows}</table>{more}" if rows else ""
-        return f"<div><p><b>{escape(self.question[:SHOWN])}</b></p><p>{head}</p>{table}</div>"
-
-
-def _row(step: StepRecord) -> str:
-    shown = step.text.strip()
-    shown = shown if len(shown) <= SHOWN else shown[:SHOWN] + " ..."
-    cells = (f"{step.seconds:.2f}", step.source, step.outcome, str(step.tokens), shown)
-    return (
-        "<tr>"
-        + "".join(f'<td style="text-align:left">{escape(cell)}</td>' for cell in cells)
-        + "</tr>"
-    )

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 @click.argument("folders", nargs=-1, required=True, metavar="DIR...")
 @click.option(
     "--format",
-    type=click.Choice(["text", "markdown", "json", "csv"]),
+    type=click.Choice(["text", "markdown", "json"]),
     default="text",
-    help="json and csv have every figure.",
+    help="json has every figure.",
 )
 @click.option("--plots", type=options.FOLDER, metavar="DIR", help="PNG and SVG go here.")
 @click.option("--html", type=options.FILE, metavar="FILE", help="One page with every step.")
@@ -87,7 +87,6 @@ def report(
     forms = {
         "markdown": reports.markdown,
         "json": reports.as_json,
-        "csv": reports.as_csv,
         "text": _plain,
     }
     if output is not None:

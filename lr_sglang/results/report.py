@@ -1,9 +1,7 @@
-"""A report of one or more runs: all figures and tables, as Markdown, JSON and CSV."""
+"""A report of one or more runs: all figures and tables, as Markdown and JSON."""
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from dataclasses import dataclass, field
 from typing import Any
@@ -12,7 +10,6 @@ from lr_sglang.results import statistics as st
 from lr_sglang.results import tables
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.measures import Measures, measure
-from lr_sglang.results.store import flat
 from lr_sglang.results.tables import Table
 from lr_sglang.results.verdict import Verdict, verdicts
 
@@ -92,34 +89,3 @@ def _cell(text: str) -> str:
 def as_json(report: Report) -> str:
     """Every figure."""
     return json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n"
-
-
-def as_csv(report: Report) -> str:
-    """A row a group, a column a figure; intervals are columns of their own (``accuracy.low``)."""
-    rows = [dict(_columns(group)) for group in report.to_dict()["groups"]]
-    file = io.StringIO()
-    writer = csv.DictWriter(
-        file, list(dict.fromkeys(name for row in rows for name in row)), lineterminator="\n"
-    )
-    writer.writeheader()
-    writer.writerows({name: _harmless(value) for name, value in row.items()} for row in rows)
-    return file.getvalue()
-
-
-def _columns(group: dict[str, Any]) -> list[tuple[str, Any]]:
-    found: list[tuple[str, Any]] = []
-    for name, value in flat(group):
-        if isinstance(value, list) and value and all(isinstance(one, dict) for one in value):
-            found += flat({f"{name}.{n}": one for n, one in enumerate(value)})
-        else:
-            found.append((name, "; ".join(map(str, value)) if isinstance(value, list) else value))
-    return found
-
-
-def _harmless(value: Any) -> Any:
-    """Quotes text that a spreadsheet would take for a formula."""
-    return (
-        f"'{value}"
-        if isinstance(value, str) and value[:1] in ("=", "+", "-", "@", "\t", "\r")
-        else value
-    )

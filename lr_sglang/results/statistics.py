@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import exp, isfinite, log, sqrt
 from typing import Any, Literal
 
@@ -40,11 +40,6 @@ class Estimate:
     high: float | None
     samples: int
     questions: int
-
-    def scaled(self, factor: float) -> Estimate:
-        """The estimate of ``factor`` times the value."""
-        low, high = (None if end is None else factor * end for end in (self.low, self.high))
-        return replace(self, value=factor * self.value, low=low, high=high)
 
     def holds(self, value: float) -> bool:
         """Whether the interval contains a value."""

@@ -1,25 +1,31 @@
 """Resolves the names that ``--program`` takes, without importing SGLang.
 
-NAME[:KEY=VALUE,...]              a program of this package: a file of that name in ``programs/``
+NAME[:KEY=VALUE,...]              a program of this package (``NAMES``), in ``programs/NAME.py``
 FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
-import importlib.util
 import json
 import re
 from dataclasses import dataclass, field
-from functools import cache
-from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
 PACKAGE = "lr_sglang.programs"
+NAMES = (
+    "autoregressive",
+    "best_of_n",
+    "budget_forcing",
+    "lookahead",
+    "plan_then_solve",
+    "self_consistency",
+    "specreason",
+    "tree_search",
+)
 _HINT = "docs/programs.md has an example"
 
 
@@ -38,7 +44,7 @@ class Chosen:
 
     @property
     def ours(self) -> bool:
-        return not self.file and self.name in names()
+        return not self.file and self.name in NAMES
 
 
 def parse(text: str) -> Chosen:
@@ -49,34 +55,9 @@ def parse(text: str) -> Chosen:
         plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
-    if name not in names():
-        raise plugin_files.unknown("program", text, names(), "FILE.py:FUNCTION")
+    if name not in NAMES:
+        raise plugin_files.unknown("program", text, NAMES, "FILE.py:FUNCTION")
     return Chosen(name, options=_options(options))
-
-
-@cache
-def names() -> tuple[str, ...]:
-    """The programs of this package: files in ``programs/`` that have a program of their
-    own name.
-    """
-    spec = importlib.util.find_spec(PACKAGE)
-    folders = list(spec.submodule_search_locations or ()) if spec else []
-    files = sorted(path for folder in folders for path in Path(folder).glob("*.py"))
-    return tuple(path.stem for path in files if _answers(path))
-
-
-def _answers(path: Path) -> bool:
-    """Whether a file has a function of its name that takes a conversation."""
-    try:
-        body = ast.parse(path.read_text("utf-8")).body
-    except (OSError, ValueError, SyntaxError):
-        return False
-    found = (
-        one
-        for one in body
-        if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef) and one.name == path.stem
-    )
-    return any([a.arg for a in one.args.args[:2]] == ["s", "messages"] for one in found)
 
 
 def load(chosen: Chosen) -> Any:

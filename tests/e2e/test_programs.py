@@ -38,7 +38,7 @@ KNOWN = (
 )
 
 
-@pytest.mark.parametrize("name", program_registry.names())
+@pytest.mark.parametrize("name", program_registry.NAMES)
 def test_the_gallery(pocket: Pocket, name: str) -> None:
     questions = tasks.load("pocket", 10 if full else 1)
     settings = Settings(

@@ -1,7 +1,5 @@
 """Reading runs, the tables and plots of a report, and the command."""
 
-import csv
-import io
 import json
 import xml.etree.ElementTree as ET
 
@@ -300,30 +298,11 @@ def test_json_has_every_figure_with_its_interval(run):
     assert (ahead["samples"], ahead["questions"]) == (16, 8)
 
 
-def test_csv_has_a_row_for_each_group(run):
-    rows = list(csv.DictReader(io.StringIO(invoke(run, "--format", "csv").stdout)))
-    assert len(rows) == 8
-    assert float(rows[1]["speed.tokens.value"]) == pytest.approx(1.5, rel=0.01)
-    assert rows[2]["runs.0.value"] and not rows[2]["marks"]
-
-
-def test_a_flag_of_a_server_may_have_several_values(tmp_path):
-    records = synthetic.run(Truth(), 2, 1, modes=("autoregressive",))
-    for record in records:
-        record["config"]["runtimes"]["target"]["extra"] = {
-            "cuda-graph-bs": [1, 2],
-            "lora-paths": [],
-        }
-    (row,) = csv.DictReader(io.StringIO(report.as_csv(made(write(tmp_path / "a", records)))))
-    assert row["settings.runtimes.target.extra.cuda-graph-bs"] == "1; 2"
-
-
-def test_names_from_files_are_no_markup_and_no_formula(tmp_path):
+def test_names_from_files_are_no_markup(tmp_path):
     records = synthetic.run(Truth(), 2, 1, task="=a|b`<script>\x1b[31m$x$")
     folder = write(tmp_path / "a", records)
     text = invoke(folder, "--format", "markdown").stdout
     assert "<script>" not in text and "\\|" in text
-    assert "'=a|b" in invoke(folder, "--format", "csv").stdout
     assert "\x1b" not in invoke(folder).stdout
 
 
@@ -364,7 +343,7 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     for record in random:
         record["config"]["runtimes"]["target"]["model"] = "dummy:target"
     named = write(tmp_path / "named", random)
-    result = invoke(run, more, named, "--format", "csv", "--plots", tmp_path / "plots")
+    result = invoke(run, more, named, "--format", "json", "--plots", tmp_path / "plots")
     assert result.exit_code == 0, result.output
     pictures = drawn(tmp_path / "plots")
     assert pictures.keys() == {
