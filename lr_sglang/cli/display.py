@@ -244,11 +244,6 @@ class Display:
         self.out.print(comparison(records))
         self.note(f"records: {folder / RECORDS}")
 
-    def show(self, thing: RenderableType) -> None:
-        """Prints on standard output, unless that is for JSON."""
-        if not self.as_json:
-            self.out.print(thing)
-
 
 def comparison(records: list[Brief]) -> RenderableType:
     """A table of the figures, a column a mode."""

@@ -20,7 +20,6 @@ FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
-SECONDS = click.FloatRange(min=0, min_open=True)
 
 
 class Several(click.ParamType):
