@@ -4,7 +4,7 @@
 
 import asyncio
 import json
-from functools import cache, partial
+from functools import cache
 
 import pytest
 from jinja2.exceptions import TemplateError
@@ -299,26 +299,6 @@ def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
     events = list(one.stream(tools=[TOOL]))
     one.target.broken = ""
     assert events[-2]["error"]["code"] == "target_failed" and events[-1] == "[DONE]"
-
-
-def test_a_prompt_may_not_be_too_long(thinker):
-    one = thinker(service=ON.replace(max_prompt_tokens=8))
-    is_documented(one.ask(regex="5"), 400, "context_length_exceeded")
-
-
-def test_a_target_that_does_not_end_its_thinking_is_not_made_to_answer(thinker):
-    one = thinker(thought=("Well.",), service=ON)
-    message = one.ask(regex="5").json()["choices"][0]["message"]
-    assert not message["content"] and "reasoning_content" in message
-
-
-def test_a_text_that_every_piece_of_the_stream_is_in(thinker):
-    one = thinker(service=ON)
-    events = partial(one.stream, response_format=FORM, stream_options={"include_usage": True})
-    deltas = [e["choices"][0]["delta"] for e in events() if e != "[DONE]" and e["choices"]]
-    whole = one.ask(response_format=FORM).json()["choices"][0]["message"]
-    for key in ("reasoning_content", "content"):
-        assert "".join(delta.get(key) or "" for delta in deltas) == whole[key]
 
 
 def test_where_the_queue_is_full_the_target_is_asked_for_nothing(thinker):

@@ -1,9 +1,6 @@
-"""An answer's last step and its end may come at the same moment: the client gets both, in this
-order.
-"""
+"""A program of the operator's that goes on after it has written an answer."""
 
 import asyncio
-import os
 from pathlib import Path
 
 from lr_sglang.serve import lookahead_answer
@@ -16,36 +13,6 @@ from tests.serving import Truth
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
-
-AT_ONCE, TIMES = 24, 8 if os.environ.get("LR_SGLANG_FULL") == "1" else 3
-
-
-def test_nothing_is_lost_when_the_end_is_looked_for_all_the_time(monkeypatch):
-    monkeypatch.setattr(lookahead_answer, "PATIENCE", 1e-5)
-    model = Model(steps=3, tokens=10)
-    service = Service(model="simulated", modes=("autoregressive", "lookahead"), concurrency=AT_ONCE)
-    made = create_app(
-        simulated_roles(Simulation(model, step_seconds=0.003, judge_seconds=0.001)), service
-    )
-    truth = Truth(model)
-
-    async def ask(question: str) -> str:
-        request = ChatRequest(model="simulated", messages=[{"role": "user", "content": question}])
-        pieces: list[str] = []
-        async for item in lookahead_answer.LookaheadAnswer(
-            made.state.engine, options_of(request, service)
-        ).pieces():
-            pieces += [] if isinstance(item, Summary) else [piece.text for piece in item]
-        return truth.wrong(question, "".join(pieces))
-
-    async def crowd() -> list[str]:
-        async with made.router.lifespan_context(made):
-            rounds = [[ask(f"{n} of {i}?") for i in range(AT_ONCE)] for n in range(TIMES)]
-            return [wrong for questions in rounds for wrong in await asyncio.gather(*questions)]
-
-    wrong = list(filter(None, asyncio.run(crowd())))
-    assert not wrong, f"{len(wrong)} of {TIMES * AT_ONCE}: {wrong[0]}"
-
 
 PROGRAM = """
 import asyncio

@@ -223,30 +223,6 @@ def ready(url: str) -> tuple[int, dict[str, Any]]:
     return reply.status_code, reply.json()
 
 
-class Diary:
-    """When an endpoint said for the first time that it was in a state, in seconds since the diary
-    was opened.
-    """
-
-    def __init__(self, url: str) -> None:
-        self.url, self.states = url, dict[str, float]()
-        self._closed, self._began = threading.Event(), time.monotonic()
-        self._thread = threading.Thread(target=self._write, daemon=True)
-
-    def _write(self) -> None:
-        while not self._closed.wait(0.05):
-            state = str(ready(self.url)[1]["status"])
-            self.states.setdefault(state, round(time.monotonic() - self._began, 2))
-
-    def __enter__(self) -> Diary:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._closed.set()
-        self._thread.join(10)
-
-
 def authorized(key: str) -> dict[str, str]:
     """The header with a key, if there is one."""
     return {"Authorization": f"Bearer {key}"} if key else {}

@@ -6,8 +6,6 @@ import asyncio
 import json
 import random
 import time
-from dataclasses import replace
-from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -34,11 +32,9 @@ from lr_sglang.serve import errors, keys
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.health import POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
-from lr_sglang.serve.prompt import prepare
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public
-from lr_sglang.steps.token_text import TokenText
 from tests.scripted import CharTokenizer
 from tests.simulated.clock import run_virtually
 
@@ -144,29 +140,6 @@ def test_characters_are_shown_whole_and_tokens_counted():
         assert delivery.tokens == len(counted.encode()), (
             "usage counts what was delivered, and the stop string"
         )
-
-
-@pytest.mark.parametrize("inside", [False, True])
-def test_reasoning_is_the_same_wherever_steps_are_cut(inside):
-    """All 2^n ways to cut the answer into steps of byte tokens, also one for each byte."""
-    text = "é</think>\n5é" if inside else "<think>a</think>5"
-    ids, thought = text.encode(), "é" if inside else "a"
-    until = len(text.partition("5")[0].encode())
-    free = [at for at in range(1, len(ids)) if inside or not 1 < at < 5]
-    for chosen in range(2 ** len(free)):
-        places = [0, *(at for number, at in enumerate(free) if chosen >> number & 1), len(ids)]
-        delivery = StreamText(by_bytes, reasoning=Reasoning(inside))
-        pieces = [
-            piece for a, b in pairwise(places) for piece in delivery.add(ids[a:b])
-        ] + delivery.rest()
-        assert "".join(piece.text for piece in pieces if piece.kind == "reasoning") == thought, (
-            places
-        )
-        assert (
-            "".join(piece.text for piece in pieces if piece.kind == "content")
-            == ids[until:].decode()
-        ), places
-        assert (delivery.reasoning_tokens, delivery.tokens) == (until, len(ids)), places
 
 
 # -- keys
@@ -310,27 +283,6 @@ def test_an_answer_that_has_begun_is_no_message():
     for wrong in ({"messages": begun}, {"messages": begun[1:], "continue_final_message": True}):
         with pytest.raises(Refusal):
             order(**wrong)
-
-
-@pytest.mark.parametrize(
-    ("prefix", "thinks"),
-    [("", True), ("so", True), ("so</think>It", False), ("a</think><think>b", True)],
-)
-def test_an_answer_that_has_begun_may_have_ended_its_reasoning(prefix, thinks):
-    opened = TokenText.of("How many?<think>\n", (1, 2), "v")
-    known = SimpleNamespace(
-        chat=lambda messages, answer: opened,
-        encode=lambda text, answer: tuple(map(ord, text)),
-        vocabulary="v",
-        decode=str,
-    )
-    made = prepare(
-        replace(order(), prefix=prefix), SimpleNamespace(tokenizer=known, context=1000), SERVICE
-    )
-    assert made.thinks is thinks
-    assert made.asked == (opened + prefix if prefix else order().asked) and made.tokens == 2 + len(
-        prefix
-    )
 
 
 def test_lossless_is_exact_at_the_temperature_that_is_asked_for():
