@@ -30,7 +30,7 @@ LAYERS: tuple[set[str], ...] = (
     {"algorithm"},
     {"verifiers", "programs"},
     {"user_programs"},
-    {"runtimes", "results"},
+    {"runtimes", "results", "testing"},
     {"grading"},
     {"api"},
     {"serve", "bench"},

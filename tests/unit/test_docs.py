@@ -2,6 +2,7 @@
 
 import json
 import re
+import sys
 from pathlib import Path
 
 import click
@@ -123,6 +124,26 @@ def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkey
         "task": record["correct"] is False,
     }
     assert seen[what], record
+
+
+@pytest.mark.parametrize(
+    ("page", "module"), [("docs/programs.md", "mine"), ("docs/verifiers.md", "same_numbers")]
+)
+def test_a_test_that_a_page_shows_passes(page, module, tmp_path, monkeypatch):
+    shown = [b for b in blocks() if b.page == page and b.info.startswith("python")]
+    wanted = {"mine": "def twice(", "same_numbers": "class SameNumbers"}[module]
+    code = next(b.body for b in shown if wanted in b.body).partition("\nwith lr.deployment")[0]
+    (tmp_path / f"{module}.py").write_text(code, "utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, module, raising=False)
+    names: dict = {}
+    file = tmp_path / "shown.py"
+    file.write_text(next(b.body for b in shown if 'title="test_' in b.info), "utf-8")
+    exec(compile(file.read_text("utf-8"), str(file), "exec"), names)
+    tests = [value for name, value in names.items() if name.startswith("test_")]
+    assert len(tests) == 1
+    tests[0]()
 
 
 # -- links
