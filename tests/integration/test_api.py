@@ -9,7 +9,6 @@ import sys
 import threading
 import time
 from contextlib import contextmanager, nullcontext
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -136,27 +135,6 @@ def test_a_batch_keeps_its_order_and_its_failures(d):
     )
 
 
-def test_an_error_of_the_callers_own_stops_a_batch_as_it_is(d):
-    def fail(event):
-        raise ZeroDivisionError(event.kind)
-
-    for ask in (partial(lr.solve_many, [QUESTION] * 3), partial(lr.solve, QUESTION)):
-        with pytest.raises(ZeroDivisionError):
-            ask(deployment=d, on_event=fail)
-    assert not d._running
-
-
-def test_a_file_of_a_program_is_run_once_for_a_batch(d, tmp_path):
-    file, log = tmp_path / "mine.py", tmp_path / "log"
-    file.write_text(
-        "import sglang as sgl\nimport lr_sglang as lr\n"
-        f"with open({str(log)!r}, 'a') as log:\n    log.write('.')\n"
-        "@sgl.function\ndef x(s, messages):\n    s['answer'] = 'mine'\n"
-    )
-    solutions = lr.solve_many([QUESTION] * 3, deployment=d, program=f"{file}:x")
-    assert [solution.text for solution in solutions] == ["mine"] * 3 and log.read_text() == "."
-
-
 def test_a_token_layer_names_the_mode():
     roles = simulated()
     roles["target"].token_layer = "NGRAM"
@@ -177,11 +155,6 @@ def test_a_mode_with_a_token_layer_is_refused_where_there_is_none(mode):
         pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"),
     ):
         lr.solve(QUESTION, deployment=d, mode=mode)
-
-
-def test_a_message_without_a_role_is_refused(d):
-    with pytest.raises(lr.LookaheadError, match="empty"):
-        lr.solve([{"content": "How many?"}], deployment=d)
 
 
 def test_many_threads_share_one_deployment(d):
@@ -321,24 +294,6 @@ def test_a_question_needs_an_open_deployment(given):
     assert "with lr.deployment" in error.value.hint
     with pytest.raises(lr.LookaheadError, match="expected an open one"):
         lr.stream(QUESTION, deployment=given)
-
-
-@pytest.mark.parametrize("given", [7, None, object()])
-def test_a_deployment_is_a_name_or_a_path(given):
-    with pytest.raises(lr.LookaheadError, match="expected a name or a path"):
-        lr.load_deployment(given)
-
-
-@pytest.mark.parametrize("questions", [QUESTION, None, 7])
-def test_many_questions_are_a_list(d, questions):
-    with pytest.raises(lr.LookaheadError, match="expected a list of questions"):
-        lr.solve_many(questions, deployment=d)
-
-
-@pytest.mark.parametrize("number", ["x", "3", 1.5, None])
-def test_how_many_at_a_time_is_a_whole_number(d, number):
-    with pytest.raises(lr.LookaheadError, match="concurrency: expected a whole number, got"):
-        lr.solve_many([QUESTION], deployment=d, concurrency=number)
 
 
 def test_a_function_for_events_that_exits_ends_its_own_answer(d):

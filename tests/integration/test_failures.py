@@ -110,15 +110,6 @@ def test_reading_inside_the_program_raises_the_named_error(read, use_thread, sec
     assert error is DOWN
 
 
-def test_what_was_there_before_stays(use_thread):
-    s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
-    assert within_bounds(lambda: s["good"]) == "ok"
-    assert within_bounds(lambda: s.get_meta_info("good"))["finish_reason"]["type"] == "stop"
-    assert "failed" not in s
-    assert within_bounds(lambda: s.error()) is DOWN
-    assert within_bounds(lambda: s.sync()) is None
-
-
 def use_all_the_language(s):
     """Expressions that would kill the interpreter's thread after a failure, and a variable after
     them.
@@ -140,14 +131,6 @@ def test_nothing_that_follows_a_failure_hangs(use_thread, name):
         return s[name]
 
     assert within_bounds(lambda: broken.run(then, backend=runtime(), use_thread=use_thread)) is DOWN
-
-
-def test_a_failed_state_asks_its_runtime_nothing_more(use_thread):
-    backend = runtime()
-    within_bounds(
-        lambda: broken.run(use_all_the_language, backend=backend, use_thread=use_thread).sync()
-    )
-    assert len(backend.transport.requests) == 2
 
 
 @pytest.mark.parametrize("wait", [False, True], ids=["at once", "once it has failed"])
@@ -215,18 +198,6 @@ def test_a_streamed_program_raises_the_named_error_too(read):
     assert within_bounds(lambda: read(s)) is DOWN
     assert within_bounds(lambda: s["good"]) == "ok"
     until(lambda: not programs_running())
-
-
-def test_streaming_ends_when_the_runtime_fails():
-    def later(s):
-        s += sgl.gen("later", max_tokens=3)
-
-    s = broken.run(later, backend=runtime(0.02), stream=True)
-    assert within_bounds(lambda: list(s.text_iter())) is DOWN
-    s = broken.run(later, backend=runtime(0.02), stream=True)
-    assert within_bounds(lambda: list(s.text_iter("failed"))) in (DOWN, [])
-    until(lambda: "later" in s.stream_executor.variable_event)
-    assert within_bounds(lambda: s["later"]) is DOWN
 
 
 def test_a_batch_raises_for_the_sample_that_failed_only():
@@ -332,14 +303,6 @@ def test_whatever_goes_wrong_in_the_transport_is_named(monkeypatch):
     assert "oh" in str(error)
 
 
-def test_ending_a_state_again_is_harmless():
-    s = broken.run(backend=runtime())
-    assert within_bounds(s.sync) is None
-    s.stream_executor.end()
-    s.__del__()
-    s.stream_executor.__del__()
-
-
 def test_a_state_needs_no_thread():
     names = []
 
@@ -373,15 +336,6 @@ def test_text_outside_of_roles_is_refused_and_not_lost():
     )
     with pytest.raises(ConfigError, match="outside of any role"):
         state["x"]
-
-
-def test_a_conversation_has_known_roles_only():
-    from lr_sglang.algorithm.answer_request import AnswerRequest
-    from lr_sglang.programs.autoregressive import autoregressive
-
-    backend = deployment(target=ScriptedTransport(lambda text, sampling: "an answer" + chr(END)))
-    with pytest.raises(ConfigError, match="no role is called 'gen'"):
-        autoregressive.run([{"role": "gen", "content": "x"}], AnswerRequest(), backend=backend)
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])

@@ -103,16 +103,6 @@ def test_streaming_gives_the_answer_step_by_step():
     assert "".join(pieces) == state["answer"] == used.traces[-1].text
 
 
-def test_a_batch():
-    used = backend()
-    used.options = used.options.replace(verifier="exact")  # a late draft changes nothing then
-    questions = [{"question": f"Simulated question {n}?"} for n in range(6)]
-    states = plain.run_batch(questions, backend=used, num_threads=3)
-    alone = [reference(**question) for question in questions]
-    assert [state["answer"] for state in states] == alone
-    assert used.counts["lookahead"] == 6
-
-
 def test_a_stop_string_cuts_the_text_and_ends_the_work():
     used = backend(steps=40)
     whole = reference("Simulated question 1?", steps=40)

@@ -8,7 +8,7 @@ import random
 
 import pytest
 
-from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, measured, share
+from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, share
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics, Share
@@ -18,7 +18,6 @@ from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.costs import Costs, measure
-from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.step import Ending, Step
@@ -97,27 +96,6 @@ def test_a_calibration_finds_the_odds():
     assert fitted.samples == 2000
 
 
-def test_a_confidence_that_says_nothing_is_the_acceptance_rate():
-    fitted = Calibration.fit(drawn(0.0))
-    assert fitted.chance(-3) == pytest.approx(fitted.chance(3), abs=0.1)
-    assert fitted.chance(0) == pytest.approx(0.6, abs=0.05)
-
-
-@pytest.mark.parametrize(
-    "samples", [[], [(-1.0, True)], [(-1.0, True)] * 50, [(x / 9, x > 4) for x in range(9)]]
-)
-def test_a_calibration_of_little_stays_finite(samples):
-    fitted = Calibration.fit(samples)
-    assert all(0 <= fitted.chance(x) <= 1 for x in (-1000.0, -1.0, 0.0, 1000.0))
-
-
-@pytest.mark.parametrize(
-    "meta", [{}, {"output_token_logprobs": None}, {"output_token_logprobs": [[None, 1, None]]}]
-)
-def test_a_reply_without_log_probabilities_has_no_confidence(meta):
-    assert confidence(meta, 3) is None
-
-
 def test_confidence_is_the_mean_of_the_steps_own_tokens():
     assert (
         confidence(
@@ -136,11 +114,6 @@ def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
     assert gated >= 0.97 * speed
 
 
-def test_the_gate_is_a_share():
-    with pytest.raises(ConfigError, match="gate"):
-        Lookahead(gate=1.0)
-
-
 # -- loads and forecasts
 
 
@@ -156,15 +129,6 @@ def test_a_load_finds_what_a_request_costs_the_others():
     base, more = load.line()
     assert base + more == pytest.approx(0.01, rel=0.05)
     assert more == pytest.approx(0.0005, rel=0.05)
-
-
-def test_a_load_that_does_not_vary_goes_by_the_prior():
-    load = Load()
-    for n in range(50):
-        load.end(n + 1.0, load.begin(float(n)), 10)
-    base, more = load.line()
-    assert base + more == pytest.approx(0.1)
-    assert more == pytest.approx(0.001, rel=0.1)
 
 
 class Measured:
@@ -196,14 +160,6 @@ def test_what_requests_cost_is_measured_at_start():
     assert costs.reading == pytest.approx(Measured.reading, rel=0.1)
 
 
-def test_a_runtime_whose_tokens_take_no_time_has_no_known_costs():
-    class Timeless:
-        async def generate(self, payload, request, timeout):
-            await asyncio.sleep(0.05)
-
-    assert run_virtually(measure(Timeless())) is None
-
-
 def test_costs_that_are_known_decide_until_there_is_much_else():
     load = Load(Costs(0.1, slowdown=0.1, reading=0.01))
     for n in range(0, 200, 10):
@@ -213,44 +169,6 @@ def test_costs_that_are_known_decide_until_there_is_much_else():
     base, more = load.line()
     assert base + more == pytest.approx(0.1)
     assert more == pytest.approx(0.01)
-
-
-def short_answers(mode, at_once, costs):
-    """Mean seconds of 16 answers of six steps, on a target that is busy with a few requests."""
-    simulation = Simulation(
-        Model(alpha=(0.62,), steps=6, tokens=14), 0.45, 0.06, 0.03, 0.12, None, 0.5
-    )
-    writer, todo, made = Writer(simulation.model), questions(16), []
-
-    async def answer():
-        roles, statistics = simulated_roles(simulation, writer), RunStatistics()
-        statistics.load("target").costs = costs
-        maker = RequestMaker(roles, "paper", statistics)
-
-        async def one_by_one():
-            while todo:
-                asked = todo.pop()
-                job = maker.make(
-                    MODES[mode], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id
-                )
-                await run_program(
-                    PROGRAMS[MODES[mode].program],
-                    messages(asked.question),
-                    job,
-                    backend=roles["target"],
-                )
-                made.append(job.record.seconds)
-
-        await asyncio.gather(*(one_by_one() for _ in range(at_once)))
-
-    run_virtually(answer())
-    return sum(made) / len(made)
-
-
-@pytest.mark.parametrize("at_once", [1, 8])
-def test_auto_loses_little_while_it_learns(at_once):
-    better = min(short_answers(mode, at_once, None) for mode in ("autoregressive", "lookahead"))
-    assert better >= 0.9 * short_answers("auto", at_once, Costs(0.45 / 14, slowdown=0.12))
 
 
 def test_auto_notices_a_change_in_answers_of_a_few_steps():
@@ -277,15 +195,6 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
 
     run_virtually(all_answers())
     assert sum(accepted[-10:]) > 30
-
-
-def test_requests_that_read_hold_up_the_others_by_their_passes():
-    target = Runtime(base=1.0, more=0.1, reading=0.05, prefill=0.5)
-    assert target.step(2) == pytest.approx(1.2)
-    assert target.step(2, ahead=True) == pytest.approx(1.2 + 2 * (0.05 + 0.5))
-    assert target.step(12, ahead=True) == pytest.approx(
-        2 * 2.2 + 12 * 0.05
-    )  # every other pass is a prefill
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
@@ -359,39 +268,7 @@ def test_the_better_way_is_found_and_trials_cost_little(ahead, alone, answers):
         assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.03 * best
 
 
-def test_a_sure_gain_is_not_doubted():
-    turns = Turns()
-    steps_in_turns(turns, ahead=30, alone=10, expected=11)
-    assert turns.ahead and turns.number == 0
-
-
-def test_a_few_slow_steps_do_not_refute_the_forecast():
-    """Of the first steps of an answer fewer may be accepted than of all."""
-    turns = Turns()
-    steps_in_turns(
-        turns, ahead=8, alone=10, expected=10, steps=1, gain=0
-    )  # the draft has not been measured yet
-    steps_in_turns(turns, ahead=8, alone=10, expected=10, steps=2, gain=1.3)
-    assert turns.ahead
-    slow = steps_in_turns(turns, ahead=13, alone=10, expected=10, steps=30, gain=1.3)
-    assert turns.ahead and slow <= 1.1 * 30 * 10 / 13
-
-
 # -- the benchmark
-
-
-def test_what_is_compared_has_the_same_luck():
-    """Whatever is tried, the drafts of a position agree or not: at every depth."""
-    case = Case(0.6, 0.1, judge=0.1, steps=60, width=2)
-    looks = [Lookahead(depth=depth) for depth in (1, 3, 6)]
-    found = {
-        tuple(
-            step.source
-            for step in measured(case.simulation, look, case.asked, case.writer)[0].steps[:20]
-        )
-        for look in looks
-    }
-    assert len(found) == 1
 
 
 # -- slots that are shared

@@ -18,11 +18,9 @@ from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Settings
 from lr_sglang.api.runner import Runner
-from lr_sglang.cli.display import Display
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
-from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown, RuntimeRefused
-from lr_sglang.programs.common import Proposer
+from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
@@ -38,7 +36,6 @@ from tests.failing_programs import (
     interrupts,
 )
 from tests.scripted import END, ScriptedTransport, chapters, deployment
-from tests.simulated.faults import Fault
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
@@ -191,39 +188,6 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     assert one & again and not one & two
 
 
-def test_a_program_waits_for_the_slowest_of_its_samples_and_then_for_the_ratings():
-    def write(text, sampling):
-        if text.startswith("The digit is"):
-            return "5"
-        return ("slow" if sampling["sampling_seed"] % 2 else "fast") + chr(END)
-
-    roles = scripted(write)
-    target = roles["target"].transport
-    generate, numbers = target.generate, itertools.count()
-
-    async def slowly(payload, request, timeout):
-        rating = payload["sampling_params"]["max_new_tokens"] == 1
-        await asyncio.sleep(0.2 if rating else 0.8 if next(numbers) == 1 else 0.3)
-        return await generate(payload, request, timeout)
-
-    target.generate = slowly
-    settings = Settings(program="best_of_n:samples=3")
-    with Runner(roles, settings) as runner:
-        (record,) = runner.run(plan([QUESTION], ("autoregressive",)))
-    path = accounting.critical_path(record)
-    waited = [piece.end - piece.start for piece in path if piece.part == "target"]
-    asked = [branch for branch in record["branches"] if branch["role"] == "target"]
-    last = [
-        max(asked[part], key=lambda branch: branch["ended"]) for part in (slice(3), slice(3, None))
-    ]
-    assert waited == [
-        pytest.approx(branch["ended"] - branch["started"], abs=0.05) for branch in last
-    ]
-    assert waited[0] > 0.8 and waited[1] > 0.2
-    parts = accounting.parts(record)
-    assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.01)
-
-
 # -- what they do, on scripted runtimes
 
 
@@ -250,14 +214,6 @@ def test_most_samples_decide():
     sevens = sum(one != 2 for one in drawn)
     assert ("7" if sevens > 4 else "8") in job.record.text
     assert len(drawn) == 9 and sum(one["in_answer"] for one in told["generations"]) == 1
-
-
-def test_votes_are_by_the_result_and_not_by_its_words():
-    texts = iter(["So \\boxed{7}.", "No: \\boxed{8}.", "Thus \\boxed{ 7 }."])
-    roles = scripted(lambda text, sampling: next(texts) + chr(END))
-    program = Program.load("self_consistency:samples=3").function
-    state = program.run(ASKED, backend=LookaheadBackend(roles, judge_prompt="paper", ahead=False))
-    assert state["votes"] == {"7": 2, "8": 1} and "7" in state["answer"]
 
 
 def test_the_best_rated_sample_is_the_answer():
@@ -319,19 +275,6 @@ def test_a_rating_is_not_taken_for_a_piece_of_the_solution():
     ) == 4
     assert [one["in_answer"] for one in told["generations"]] == [True, False] * 4
     assert job.record.tokens()["wasted"] == 4
-
-
-@pytest.mark.parametrize("program", ["specreason:most=2", "tree_search:most=2"])
-def test_an_answer_of_so_many_steps_was_cut_off(program):
-    job, _ = answered(program, scripted(chapter("target"), chapter("draft")))
-    assert len(job.record.steps) == 2 and job.record.finish == "length"
-
-
-def test_lookahead_itself_without_looking_ahead_is_the_target_step_by_step():
-    plain, alone = records("", ("autoregressive",)), records("lookahead", ("autoregressive",))
-    assert alone[0]["text"] == plain[0]["text"] and len(alone[0]["branches"]) == len(
-        alone[0]["steps"]
-    )
 
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
@@ -605,20 +548,6 @@ def test_a_file_without_that_name_says_what_it_has(tmp_path):
         assert error.value.hint == hint
 
 
-def test_a_file_may_hold_a_dataclass(tmp_path):
-    """It looks for its module by name."""
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "from __future__ import annotations\nfrom dataclasses import dataclass\nimport sglang "
-        "as sgl\n"
-        "@dataclass\nclass Plan:\n    steps: int = 3\n@sgl.function\ndef x(s, messages, "
-        "note=''):\n    pass\n"
-    )
-    assert Program.load(f"{file}:x:note=other.py:y").function.bind_arguments == {
-        "note": "other.py:y"
-    }
-
-
 @sgl.function
 def by_the_draft(s, messages):
     lr.converse(s, messages)
@@ -636,35 +565,6 @@ def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
     roles["target"].transport.faults.dead = True
     with pytest.raises(RuntimeDown):
         records("plan_then_solve", roles=roles)
-
-
-@sgl.function
-def survives_and_errs(s, messages):
-    lr.converse(s, messages)
-    proposer = Proposer("draft")
-    assert proposer.failed(proposer.step(s))
-    s += lr.lookahead("answer", max_tokens=200)
-    {}[s["answer"][:0] + "my own mistake"]
-
-
-@sgl.function
-def looks_away_and_errs(s, messages):
-    lr.converse(s, messages)
-    state = Proposer("draft").step(s)
-    state.stream_executor.sync()
-    state.get_meta_info("step")["finish_reason"]
-
-
-def test_a_mistake_is_the_programs_own_if_it_had_survived_the_failure():
-    def failing():
-        roles = simulated()
-        roles["draft"].transport.faults.order(Fault("fail", times=1))
-        return roles
-
-    with pytest.raises(ProgramError, match="my own mistake"):
-        answered(survives_and_errs, failing(), ahead=True)
-    with pytest.raises(RuntimeRefused, match="a fault was ordered"):
-        answered(looks_away_and_errs, failing())
 
 
 @sgl.function
@@ -708,18 +608,6 @@ def test_stopping_frees_the_runtimes(program):
     assert not any(backend.transport.running for backend in roles.values())
 
 
-def test_an_error_that_is_kept_keeps_no_thread():
-    """Threads that wait for a fork's next expression would keep Python from exiting."""
-    roles, before = simulated(), threading.active_count()
-    roles["draft"].transport.faults.dead = True
-    with pytest.raises(RuntimeDown) as kept:
-        answered(by_the_draft, roles)
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.02)
-    assert kept.value is not None and threading.active_count() <= before
-
-
 def test_an_answer_that_was_cut_off_says_so():
     roles = scripted(lambda text, sampling: ("x" * 40 + DELIMITER) * 60)
     job, _ = answered("self_consistency:samples=2", roles, ahead=False)
@@ -737,17 +625,6 @@ def test_an_answer_that_a_stop_string_ended_says_so(ahead):
     roles = scripted(chapters(["One.", "Two STOP three.", "Four."]))
     job, _ = answered(stops_at_a_string, roles, ahead)
     assert job.record.text == "One.\n\nTwo " and job.record.finish == "stop"
-
-
-def test_an_answer_of_no_generation_is_shown_too(capsys, tmp_path):
-    file = tmp_path / "mine.py"
-    file.write_text(
-        "import sglang as sgl\n@sgl.function\ndef x(s, messages):\n    s['answer'] = 'in my "
-        "own words'\n"
-    )
-    (record,) = records(f"{file}:x")
-    Display().single(record, tmp_path)
-    assert record["steps"] == [] and capsys.readouterr().out == "in my own words\n"
 
 
 def test_options_are_json_or_text():
@@ -853,30 +730,6 @@ def test_an_answer_that_is_not_what_was_shown_is_an_error():
         heard(takes_it_back, simulated())
 
 
-def test_the_budget_of_thoughts_is_shown_without_its_marker():
-    roles = scripted(thinker(["It is 6." + DELIMITER + "So ", ", it is 7."]))
-    told, job = heard("budget_forcing", roles)
-    assert len(told) == len(job.record.steps) and job.record.text.count(THINK_END) == 1
-    assert "".join(roles["target"].tokenizer.decode(job.record.ids)) == job.record.text
-
-
-def test_a_router_keeps_a_program_on_one_worker():
-    roles, keys = simulated(), set()
-    generate = roles["target"].transport.generate
-    roles["target"].transport.generate = lambda payload, request, timeout: (
-        keys.add(request.key) or generate(payload, request, timeout)
-    )
-    _, job = heard("best_of_n:samples=2", roles)
-    assert keys == {job.key}
-
-
-def test_events_count_from_the_question():
-    events = []
-    heard("plan_then_solve", simulated(), on_event=events.append)
-    assert [event.seconds for event in events] == sorted(event.seconds for event in events)
-    assert sum(event.kind == "ended" for event in events) == 2
-
-
 # -- on the endpoint, and from outside
 
 
@@ -918,16 +771,6 @@ def test_an_endpoint_answers_by_it(program, least, stream):
         text = reply.json()["choices"][0]["message"]["content"]
         assert reply.json()["usage"]["completion_tokens"] > 200
     assert text.count(DELIMITER) == 11
-
-
-@pytest.mark.parametrize(
-    "program",
-    sorted({*program_registry.NAMES} - {"lookahead", "self_consistency", "plan_then_solve"}),
-)
-def test_an_endpoint_answers_by_each_of_the_gallery(program):
-    reply = served(program, SIMULATED)
-    assert reply.status_code == 200, reply.text
-    assert reply.json()["choices"][0]["message"]["content"].count(DELIMITER) >= 11
 
 
 @pytest.mark.parametrize("program", ["lookahead", "specreason", "plan_then_solve"])

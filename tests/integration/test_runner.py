@@ -17,7 +17,6 @@ from lr_sglang.api.configuration import RunInfo, Settings
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
-from lr_sglang.results.store import Store
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
 from tests.scripted import deployment
@@ -48,12 +47,6 @@ def test_every_sample_has_one_record():
     assert all(r["answer"] == "17" and r["error"] is None for r in records)
     texts = {r["text"] for r in records}
     assert len(texts) == 1  # the exact verifier changes nothing
-
-
-def test_one_at_a_time_keeps_the_order():
-    work = plan(QUESTIONS[:2], ("autoregressive", "lookahead"))
-    with runner(transports()) as running:
-        assert answered(running.run(work)) == [item.key for item in work]
 
 
 @pytest.mark.parametrize("concurrency", [1, 3])
@@ -133,23 +126,6 @@ def test_stopping_frees_the_runtimes_at_once(mode):
     assert doubles["target"].aborted >= 3
 
 
-def test_a_stop_between_two_samples_reaches_the_caller():
-    running = runner(transports(0.0))
-    make = running._make
-
-    async def last(item):
-        running._stopping = True
-        return await make(item)
-
-    running._make = last
-
-    def waits():
-        pytest.fail("it waits for what nobody makes")
-
-    with pytest.raises(Cancelled):
-        list(running.run(plan(QUESTIONS, ("autoregressive",)), waits))
-
-
 def test_a_bug_in_a_sample_reaches_the_caller():
     def fail(item, step):
         raise ZeroDivisionError
@@ -157,16 +133,6 @@ def test_a_bug_in_a_sample_reaches_the_caller():
     with runner(transports(), info=RunInfo(on_step=fail)) as running:
         with pytest.raises(ZeroDivisionError):
             list(running.run(plan(QUESTIONS, ("lookahead",))))
-
-
-def test_no_thread_is_left():
-    before = threading.active_count()
-    with runner(transports(), 4) as running:
-        list(running.run(plan(QUESTIONS, ("lookahead",))))
-    deadline = time.monotonic() + 5
-    while threading.active_count() > before and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert threading.active_count() <= before
 
 
 # -- in a process of its own, which is killed
@@ -285,21 +251,3 @@ def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
     assert "--resume --output" in err
     ids = finish(tmp_path)
     assert len(ids) == len(set(ids)) == 40
-
-
-def test_two_runs_do_not_share_a_folder(tmp_path):
-    with Store(tmp_path, {}, {}):
-        command = [
-            sys.executable,
-            "cli.py",
-            "run",
-            "--task",
-            "pocket",
-            "--output",
-            str(tmp_path),
-            "--resume",
-        ]
-        second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert second.returncode == 1
-    assert "another run is writing to" in second.stderr
-    assert "Traceback" not in second.stderr

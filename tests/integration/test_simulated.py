@@ -5,15 +5,12 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Deployment, Lookahead, Runtime, Sampling
-from lr_sglang.engine.tokenizer import load_tokenizer
-from lr_sglang.errors import LookaheadError
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.verifiers import Setup, make
@@ -22,7 +19,6 @@ from tests.serving import ROOT
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
-from tests.simulated.words import tokenizer_path
 
 ASKED = [{"role": "user", "content": "How long is a step?"}]
 QUICK = Simulation(Model(steps=8), step_seconds=0.08, c1=0.1, judge_seconds=0.01)
@@ -137,70 +133,3 @@ def test_every_verifier_asks_the_same_over_http(roles, look):
     assert record.accepted > 1, "some agree, and it is seen"
     if look.gate:
         assert all(c is not None and c < 0 for s in record.steps for c in s.confidences)
-
-
-def test_what_is_cancelled_is_stopped_on_the_server(roles, served):
-    record = answer(roles)
-    assert any(b.outcome == "cancelled" or b.outcome == "rejected" for b in record.branches)
-    assert {
-        served.ask(role, "/v1/loads")["loads"][0]["num_total_reqs"] for role in served.urls
-    } == {0}
-
-
-def test_faults_can_be_ordered_while_it_runs(roles, served):
-    served.ask("judge", "/faults", {"kind": "hang", "times": 1})
-    roles["judge"].timeout = 10.0
-    record = answer(roles)
-    assert len(record.steps) == 8 and record.failures["judge"]
-    served.ask("draft", "/faults", {"kind": "fail", "times": 1})
-    record = answer(roles)
-    assert len(record.steps) == 8 and record.failures["draft"] == 1
-    with pytest.raises(urllib.error.HTTPError, match="400"):
-        served.ask("judge", "/faults", {"explode": 1})
-
-
-def test_the_other_routes_answer_as_sglangs(served):
-    assert served.ask("draft", "/health") == ""
-    assert served.ask("draft", "/model_info")["tokenizer_path"] == tokenizer_path()
-    assert served.ask("draft", "/v1/models")["data"][0]["id"] == "simulated-draft"
-    chat = served.ask("target", "/v1/chat/completions", {"messages": ASKED})
-    assert (
-        chat["choices"][0]["finish_reason"] == "stop"
-        and chat["usage"]["completion_tokens"] == 8 * 24
-    )
-    assert chat["choices"][0]["message"]["content"].count("\n\n") == 7
-    tokens = load_tokenizer(tokenizer_path()).chat(ASKED, True).ids
-    asked = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 9}, "rid": "a"}
-    served.ask("target", "/flush_cache", {})
-    cached = [
-        served.ask("target", "/generate", asked)["meta_info"]["cached_tokens"] for _ in range(2)
-    ]
-    assert cached == [0, len(tokens) - 1]
-
-
-def test_a_request_is_aborted_by_the_beginning_of_its_id(served):
-    tokens = [1, 2, 3]
-    asked = {"input_ids": tokens, "sampling_params": {"max_new_tokens": 10**4}, "rid": "answer-7"}
-    with ThreadPoolExecutor(1) as pool:
-        reply = pool.submit(served.ask, "target", "/generate", asked)
-        while not served.ask("target", "/v1/loads")["loads"][0]["num_running_reqs"]:
-            assert not reply.done()
-        served.ask("target", "/abort_request", {"rid": "answer"})
-        made = reply.result()
-    assert made["meta_info"]["finish_reason"]["type"] == "abort"
-    assert len(made["output_ids"]) < 10**4
-
-
-def test_a_runtime_that_dies_leaves_the_others(tmp_path):
-    server = Served("--steps", "6", "--step-seconds", "0.08")
-    try:
-        server.ask("draft", "/faults", {"kind": "die", "after": 2})
-        with deployed(server.deployment(), tmp_path) as roles:
-            record = answer(roles)
-            assert len(record.steps) == 6 and record.failures["draft"]
-            server.ask("target", "/faults", {"kind": "die"})
-            with pytest.raises(LookaheadError):
-                answer(roles)
-    finally:
-        server.process.kill()
-        server.process.wait()

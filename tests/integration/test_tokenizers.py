@@ -249,16 +249,6 @@ def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(
     assert job.record.ids == model.whole(known.chat(QUESTION, True).ids, most)
 
 
-def test_the_stop_string_that_ended_it_is_named(tokenizers):
-    known = tokenizers[0]
-    model = Fixed(known, known.encode("five toys end"), len(known.chat(QUESTION, True).ids))
-    roles = played(target=Played(model), draft=Played(model)).roles
-    backend = LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
-    state = ahead_once.run(QUESTION, 50, ("end", "to"), backend=backend)
-    assert state["answer"] == "five "
-    assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "to"}
-
-
 def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
     class Server:
         async def post(self, path, body, timeout):

@@ -4,32 +4,23 @@ failure does.
 
 import asyncio
 import builtins
-import dataclasses
-import json
 import threading
 import time
 from pathlib import Path
-from types import SimpleNamespace
 
-import numpy
 import pytest
 
-import lr_sglang as lr
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import RunStatistics
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
 from lr_sglang.frontend.dsl import run_program
-from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION, rate
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Judge, Score, verifier_registry
-from lr_sglang.verifiers.asking import LONGEST_REST
+from lr_sglang.verifiers import Cascade, Embedding, Exact, Score, verifier_registry
 from lr_sglang.verifiers.embedding import load
-from lr_sglang.verifiers.requests import RequestMaker
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
@@ -53,10 +44,6 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
 
 def named(name):
     return lambda roles: verifiers.make(name, verifiers.Setup(roles, "paper"))
-
-
-def sources(record):
-    return [step.source for step in record.steps]
 
 
 # -- likelihood
@@ -162,27 +149,6 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
 
 
-def test_a_runtime_that_is_away_for_days_is_asked_now_and_then():
-    """Its rests do not grow for ever."""
-    clock = SimpleNamespace(now=0.0, time=lambda: clock.now)
-
-    async def generation(state):
-        raise RuntimeDown("gone", role="judge")
-
-    inquiry = SimpleNamespace(
-        generation=generation, state=SimpleNamespace(stream_executor=SimpleNamespace(loop=clock))
-    )
-    judge = Judge(None, PROMPTS["paper"])
-
-    async def days():
-        for _ in range(3000):
-            verdict = await judge.ask(inquiry, lambda: None, lambda generation: None)
-            assert verdict.failed and verdict.reason == "judge: gone"
-            clock.now += LONGEST_REST
-
-    asyncio.run(days())
-
-
 def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
     monkeypatch.setattr(Score, "_read", lambda self, generation: 1 / 0)
     record, _ = solve(named("score"))
@@ -234,24 +200,6 @@ def test_pairs_that_wait_are_encoded_together():
     solve(lambda _: Embedding(encoder, 0.5), ours, ours.upper(), depth=6)
     assert len(encoder.together) < 6
     assert max(encoder.together) >= 4
-
-
-def test_an_encoder_that_fails_rejects():
-    record, _ = solve(lambda _: Embedding(Letters(error=ValueError("no")), 0.5))
-    assert record.text == OURS[:-1]
-    assert record.failures["judge"] >= 1
-    assert "the embedding model failed" in record.steps[0].verdicts[0].reason
-
-
-def test_an_encoding_that_nobody_needs_any_more_leaves_nothing_behind():
-    threads = threading.active_count()
-    backend = deployment(target=fixed(OURS), draft=fixed(THEIRS))
-    job = AnswerRequest(Lookahead("sync", depth=2), verifier=Embedding(Letters(0.3), 0.5))
-    threading.Timer(0.1, job.stop).start()
-    with pytest.raises(Cancelled):
-        lookahead.run(semantics.QUESTION, job, backend=backend)
-    assert all(b.outcome is not None for b in job.record.branches)
-    semantics.settle(threads)
 
 
 def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):
@@ -448,12 +396,6 @@ def test_a_verifier_inside_another_is_made_for_the_same_deployment(prompt):
     assert made.inner.judge.prompt is PROMPTS[prompt]
 
 
-def test_runtimes_alone_are_not_what_a_verifier_is_made_for():
-    with pytest.raises(ConfigError, match="expected a Setup, not dict") as caught:
-        lr.make_verifier("judge", {"judge": None})
-    assert "lr.Setup(roles, plan.judge_prompt)" in caught.value.hint
-
-
 def example() -> str:
     """The verifier that docs/verifiers.md shows."""
     page = (Path(__file__).parents[2] / "docs" / "verifiers.md").read_text("utf-8")
@@ -545,14 +487,6 @@ def test_one_that_never_replies_rejects(tmp_path, verify, how):
     }
 
 
-@pytest.mark.parametrize("body", ["1 / 0", "return True"])
-def test_an_object_that_fails_rejects(tmp_path, body):
-    (tmp_path / "v.py").write_text(f"class V:\n    def verify(self, inquiry):\n        {body}")
-    record, _ = solve(lambda roles: HOW["itself"](tmp_path / "v.py", roles))
-    assert record.text == OURS[:-1] and record.failures["judge"]
-    assert {v.by for s in record.steps for v in s.verdicts if v.failed} == {"V"}
-
-
 class AsksTheTarget:
     """A verifier that leaves the failures of its runtime to us."""
 
@@ -573,40 +507,10 @@ def test_one_whose_runtime_fails_rejects(schedule):
     }
 
 
-def test_an_answer_needs_no_file_of_a_verifier_that_is_loaded(tmp_path):
-    """It may be half written, or gone, while a process that has it goes on."""
-    roles, file = (
-        deployment(target=fixed(OURS), draft=fixed(THEIRS), judge=fixed("A")).roles,
-        tmp_path / "v.py",
-    )
-    file.write_text("class V:\n    def verify(self, inquiry): pass")
-    maker, look = RequestMaker(roles, "paper", RunStatistics()), Lookahead(verifier=f"{file}:V")
-    first = maker.make(MODES["lookahead"], look, Sampling(), Limits())
-    file.unlink()
-    then = maker.make(MODES["lookahead"], look, Sampling(), Limits())
-    assert then.verifier is first.verifier and then.check is first.check is not None
-
-
-def test_what_else_a_verifier_has_is_seen(tmp_path):
-    """``reads_words`` decides which pairs a verifier is asked about."""
-    (tmp_path / "v.py").write_text(
-        "class V:\n    reads_words = False\n    def verify(self, inquiry): pass"
-    )
-    made = named(f"{tmp_path}/v.py:V")({})
-    assert made.reads_words is False and not hasattr(made, "reads")
-
-
 def test_one_that_exits_when_it_is_made_is_a_named_error(tmp_path):
     (tmp_path / "v.py").write_text("class V:\n    def __init__(self):\n        raise SystemExit(3)")
     with pytest.raises(ConfigError, match=r"SystemExit\(3\)"):
         named(f"{tmp_path}/v.py:V")({})
-
-
-def test_a_verdict_of_numpys_numbers_can_be_recorded():
-    score = numpy.float32(0.75)
-    verdict = Verdict(score > 0.5, "v", score, score=score)
-    assert dataclasses.asdict(verdict) == dataclasses.asdict(Verdict(True, "v", "0.75", score=0.75))
-    json.dumps(dataclasses.asdict(verdict))
 
 
 WITHOUT_VERIFY = "class V:\n    pass"

@@ -5,10 +5,9 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from lr_sglang.cpu import operators, seeds, settings
+from lr_sglang.cpu import seeds, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import Together, plan_decode
-from lr_sglang.cpu.extend import plan_extend
 from lr_sglang.sglang_api import draws
 from tests.attention import reference, registered, same_numbers  # noqa: F401
 
@@ -185,16 +184,6 @@ def test_a_plan_lives_for_one_forward_pass():
     assert not torch.allclose(first, second)
 
 
-def test_a_long_prompt_does_not_pad_the_short_ones():
-    def sizes(new, total):
-        plans = plan_extend(torch.zeros(9, 3000, dtype=torch.int32), torch.arange(len(new)), torch.tensor(total),
-                            torch.tensor(new), 2, 0, None)  # fmt: skip
-        return [(plan.batch, plan.longest) for plan in plans]
-
-    assert sizes([5, 9, 7], [400, 300, 350]) == [(3, 9)]
-    assert sizes([5, 6, 1800, 7, 9], [400, 20, 1900, 350, 10]) == [(2, 6), (2, 1800), (1, 9)]
-
-
 class Server:
     """What decode_step sees of SGLang: two layers, and a batch that grows by a token a step."""
 
@@ -279,17 +268,6 @@ def test_what_cannot_be_served_says_so():
         )  # fmt: skip
     with pytest.raises(ValueError, match="shorter than"):
         extend(cache, torch.randn(9, 2, 8), None, None, [9])
-
-
-def test_a_missing_operator_is_named():
-    with pytest.raises(
-        operators.MissingOperatorError, match=r"moe_align_block_size.*no CPU version"
-    ):
-        _ = torch.ops.sgl_kernel.moe_align_block_size
-    assert not hasattr(
-        torch.ops.sgl_kernel, "convert_weight_packed"
-    )  # its presence would turn AMX paths on
-    operators.register()  # again: harmless
 
 
 # ------------------------------------------------------------------- seeds

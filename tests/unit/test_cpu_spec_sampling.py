@@ -407,12 +407,6 @@ def test_greedy_seeded_and_unseeded_requests_share_a_batch():
     )  # as they were, for the next step
 
 
-def test_a_batch_of_greedy_requests_that_was_merged_with_others():
-    """SGLang does not look again when the last request that samples has left."""
-    info = settings(3, top_k=1, temperature=1.0)
-    assert grow(info, length=5) == [grow(settings(1, temperature=1e-4), length=5)[0]] * 3
-
-
 def test_log_probabilities_are_left_to_sglang():
     """It divides by the temperature itself: only penalties, biases and masks may be in
     the logits.
@@ -427,20 +421,6 @@ def test_log_probabilities_are_left_to_sglang():
     assert torch.equal(logits, given)
 
 
-@pytest.mark.parametrize("idle,all_greedy", [(True, False), (False, True)])
-def test_greedy_batches_stay_with_sglang(idle, all_greedy):
-    batch = SimpleNamespace(
-        forward_mode=SimpleNamespace(is_idle=lambda: idle), sampling_info=SimpleNamespace(is_all_greedy=all_greedy),
-        reqs=[] if idle else requests(2),
-    )  # fmt: skip
-    assert sampling.sample_and_verify(lambda *given: given, "tree", batch, "logits", "mask") == (
-        "tree",
-        batch,
-        "logits",
-        "mask",
-    )
-
-
 def test_custom_logit_processors_are_refused():
     def check(algorithm, enabled):
         given = SimpleNamespace(
@@ -452,17 +432,3 @@ def test_custom_logit_processors_are_refused():
     check("NGRAM", False)
     with pytest.raises(ValueError, match="--enable-custom-logit-processor"):
         check("NGRAM", True)
-
-
-def test_a_simulated_acceptance_is_left_to_sglang_for_sampled_requests_too(monkeypatch):
-    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.0")
-    batch = SimpleNamespace(
-        forward_mode=SimpleNamespace(is_idle=bool),
-        sampling_info=SimpleNamespace(is_all_greedy=False),
-    )
-    assert sampling.sample_and_verify(lambda *given: given, "input", batch, "logits") == (
-        "input",
-        batch,
-        "logits",
-        None,
-    )

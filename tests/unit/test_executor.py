@@ -15,12 +15,11 @@ import sglang as sgl
 from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.chat_template import get_chat_template
 from sglang.lang.choices import ChoicesDecision, greedy_token_selection
-from sglang.lang.interpreter import ProgramState, StreamExecutor
+from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.errors import Cancelled, RuntimeDown
 from lr_sglang.frontend.executor import Executor, NotReady, sync
-from lr_sglang.frontend.values import Flag
 
 
 class _Written(BaseBackend):
@@ -218,10 +217,6 @@ def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEve
     )  # theirs looks for text before it is there
 
 
-def test_programs_of_others_keep_their_executor() -> None:
-    assert type(turns.run(question="a", backend=Threads()).stream_executor) is StreamExecutor
-
-
 @pytest.mark.parametrize("name", [None, "second"])
 def test_a_stream_gives_the_same_pieces(name: str | None, loop: asyncio.AbstractEventLoop) -> None:
     def text(backend: Any) -> str:
@@ -234,12 +229,6 @@ def test_a_stream_gives_the_same_pieces(name: str | None, loop: asyncio.Abstract
         return "".join([piece async for piece in state.text_async_iter(name)])
 
     assert asyncio.run(later(Loop(loop))) == text(Threads())
-
-
-def test_a_batch_runs_as_ever(loop: asyncio.AbstractEventLoop) -> None:
-    asked = [{"question": f"q{n}"} for n in range(20)]
-    ours = [seen(s) for s in turns.run_batch(asked, backend=Loop(loop), num_threads=8)]
-    assert ours == [seen(s) for s in turns.run_batch(asked, backend=Threads(), num_threads=8)]
 
 
 @sgl.function
@@ -346,21 +335,6 @@ def test_a_fork_of_a_state_that_generates_has_its_latest_variables() -> None:
     asyncio.run(main())
 
 
-def test_a_variable_that_is_added_while_a_state_fails_disturbs_nothing() -> None:
-    """A program's thread may add one at any time."""
-
-    class Adds(Flag):
-        def wait(self, timeout: float | None = None) -> bool:
-            executor.variable_event["more"] = Flag()
-            return False
-
-    executor = Executor(Loop(asyncio.new_event_loop()), {}, SglSamplingParams(), None, False)
-    executor.variable_event = {"x": Adds(), "y": Flag()}
-    executor._fail(RuntimeDown("gone"))
-    assert all(event.is_set() for event in executor.variable_event.values())
-    executor.loop.close()
-
-
 def test_a_fork_of_a_state_that_fails_fails_with_it() -> None:
     async def main() -> None:
         s = await _state(Loop())
@@ -409,16 +383,6 @@ def test_forks_have_no_threads_and_leave_no_objects() -> None:
         return sum(isinstance(one, Executor) and one.backend is backend for one in gc.get_objects())
 
     assert asyncio.run(main()) == 1
-
-
-def test_ending_twice_and_adding_after_the_end_are_harmless(
-    loop: asyncio.AbstractEventLoop,
-) -> None:
-    state = turns.run(question="a", backend=Loop(loop))
-    state.stream_executor.end()
-    state.stream_executor.end()
-    state += " more"
-    assert state.text().endswith(" more")
 
 
 def test_speculative_execution_of_services_is_refused(loop: asyncio.AbstractEventLoop) -> None:
