@@ -6,7 +6,6 @@ import errno
 import io
 import json
 import os
-import signal
 import socket
 import threading
 import time
@@ -24,12 +23,10 @@ from lr_sglang.config import Lookahead
 from lr_sglang.serve import health, logs, lookahead_answer
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.middleware import ROUTES
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
-from tests import serving as commands
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.faults import Fault
 from tests.simulated.model import Model
@@ -689,9 +686,7 @@ def test_an_answer_that_takes_too_long_is_ended():
 
 
 FAULTS = [
-    (role, kind)
-    for role in ("draft", "judge")
-    for kind in ("fail", "garbage", "hang", "die", "busy")
+    (role, kind) for role in ("draft", "judge") for kind in ("fail", "garbage", "hang", "die")
 ]
 FEW = [("draft", "hang"), ("draft", "garbage"), ("judge", "die"), ("judge", "fail")]
 
@@ -773,34 +768,22 @@ def test_metrics_count_what_was_done():
         list(one.stream())
         one.ask(model="x")
         one.ask(temperature="hot")
-        well = (
-            'lr_sglang_requests_total{mode="lookahead",route="/v1/chat/completions",status="200"}'
-        )
-        for _ in range(100):  # a request is counted when its last byte has been sent
-            text = one.http.get("/metrics").text
-            values = dict(
-                line.rsplit(" ", 1) for line in text.splitlines() if not line.startswith("#")
-            )
-            count = {key: float(value) for key, value in values.items()}
-            if count.get(well) == 2:
-                break
-            time.sleep(0.02)
-        assert all(name.startswith("lr_sglang_") for name in values)
-        assert count[well] == 2
-        assert (
-            count['lr_sglang_requests_total{mode="",route="/v1/chat/completions",status="404"}']
-            == 1
-        )
-        assert count['lr_sglang_rejected_total{reason="model_not_found"}'] == 1
-        assert count['lr_sglang_rejected_total{reason="invalid_request_error"}'] == 1
-        assert count['lr_sglang_tokens_total{kind="delivered"}'] == 2 * 192
-        assert count["lr_sglang_steps_judged_total"] == 16 and 0 < count["lr_sglang_alpha"] <= 1
-        assert count["lr_sglang_time_to_first_step_seconds_count"] == 2
-        assert count["lr_sglang_step_seconds_count"] == 14
-        assert (
-            count['lr_sglang_runtime_up{role="judge"}'] == 1
-            and count["lr_sglang_answers_running"] == 0
-        )
+        chat = f'route="{CHAT}",status='
+        expected = {
+            f'requests_total{{mode="lookahead",{chat}"200"}}': 2,
+            f'requests_total{{mode="",{chat}"404"}}': 1,
+            'rejected_total{reason="model_not_found"}': 1,
+            'rejected_total{reason="invalid_request_error"}': 1,
+            'tokens_total{kind="delivered"}': 2 * 192,
+            "steps_judged_total": 16,
+            "time_to_first_step_seconds_count": 2,
+            "step_seconds_count": 14,
+            'runtime_up{role="judge"}': 1,
+            "answers_running": 0,
+        }
+        lines = {f"lr_sglang_{name} {float(count)}" for name, count in expected.items()}
+        # a request is counted when its last byte has been sent
+        within(10, lambda: lines <= set(one.http.get("/metrics").text.splitlines()))
 
 
 def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
@@ -821,24 +804,6 @@ def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
     assert 0 < mine[0]["answer_seconds"] <= mine[0]["seconds"]
     assert mine[1]["param"] == "temperature" and mine[2]["route"] == "other"
     assert "secret" not in stream.getvalue()
-
-
-def test_the_page_is_there_and_keeps_to_itself(quick):
-    page = quick.http.get("/")
-    assert page.status_code == 200 and page.headers["content-type"].startswith("text/html")
-    assert "default-src 'self'" in page.headers["content-security-policy"]
-    is_documented(quick.http.get("/page/../app.py"), 404)
-    is_documented(quick.http.get("/page/%2e%2e/app.py"), 404)
-
-
-def test_the_schema_is_whole(quick):
-    schema = quick.http.get("/openapi.json").json()
-    assert set(ROUTES) == {path for path in schema["paths"] if "{" not in path}
-    for path in (CHAT, COMPLETIONS):
-        body = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
-        name = body.get("$ref", "").rpartition("/")[2]
-        known = schema["components"]["schemas"].get(name, body)["properties"]
-        assert {"model", "temperature", "lookahead"} <= set(known)
 
 
 # -- the command
@@ -883,24 +848,3 @@ def test_each_step_goes_out_at_once():
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY), (
                 "it would wait for the last one's ACK"
             )
-
-
-@pytest.fixture(scope="module")
-def runtimes(tmp_path_factory):
-    with commands.simulating(
-        tmp_path_factory.mktemp("runtimes"), "--steps", 4, "--step-seconds", 0.02
-    ) as process:
-        yield process
-
-
-def test_the_command_serves_and_ends_in_order(runtimes, tmp_path):
-    (tmp_path / "keys").write_text("sk-one\n")
-    with commands.serving(tmp_path, runtimes.urls, "--api-keys-file", tmp_path / "keys") as process:
-        with httpx.Client(
-            base_url=process.url, headers={"authorization": "Bearer sk-one"}, timeout=30
-        ) as http:
-            assert http.get("/ready").json()["status"] == "ready"
-            answer = http.post(CHAT, json={**ASK, "model": process.told["model"]}).json()
-            assert answer["lookahead"]["steps"] == 4 and answer["lookahead"]["cached_tokens"] > 0
-        assert process.stop(signal.SIGTERM, 20) == 0
-        assert "sk-one" not in process.said
