@@ -62,19 +62,6 @@ def test_an_unknown_flag_is_refused_by_sglang_and_named(tmp_path, nothing_left):
     assert "'extra'" in error.hint
 
 
-def test_a_directory_that_is_no_model_ends_while_starting(tmp_path, nothing_left):
-    """It dies in the first process, when the configuration is read."""
-    (tmp_path / "garbage").mkdir()
-    (tmp_path / "garbage" / "config.json").write_text(
-        '{"model_type": "qwen3", "hidden_size": "many"'
-    )
-    with pytest.raises(LaunchError) as caught:
-        launch(alone(model=str(tmp_path / "garbage")), tmp_path / "logs", timeout=200)
-    error = caught.value
-    assert error.role == "target" and "whole model" in error.hint
-    assert error.detail and error.detail in (tmp_path / "logs" / "target.log").read_text()
-
-
 def test_a_model_without_weights_ends_while_loading(tmp_path, nothing_left):
     """It dies in the second process, the scheduler, while the first waits for it."""
     model = tmp_path / "model"

@@ -136,13 +136,6 @@ def test_modes_side_by_side(home: Home, up: object) -> None:
     )
 
 
-def test_whether_it_pays(home: Home, up: object) -> None:
-    modes = ("--modes", "autoregressive,lookahead", "--limit", "3", "--json")
-    (found,) = json.loads(home.call("bench", "--attach", "pocket", *modes))["verdicts"]
-    assert (found["ahead"], found["plain"]) == ("lookahead", "autoregressive")
-    assert found["speed"]["questions"] == 3 and found["pays"] is None
-
-
 def test_from_python(home: Home, up: object) -> None:
     with lr.deployment(attach="pocket") as d:
         assert overlap.in_one_of(lambda: overlap.of_record(lr.solve(QUESTION, deployment=d).record))

@@ -23,10 +23,9 @@ import urllib3
 
 from lr_sglang import tasks
 from lr_sglang.config import Deployment
-from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient
-from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.ports import Reservation
@@ -36,7 +35,6 @@ from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete
 from tests.serving import until
 
-ROOT = Path(__file__).parents[2]
 QUESTIONS = tasks.load("pocket", limit=20 if full else 4)
 _pool = urllib3.PoolManager(retries=False)
 
@@ -160,19 +158,6 @@ def expected(pocket: Pocket) -> dict[str, tuple[int, ...]]:
     return {q.id: tuple(answer(pocket, q, None, 0.0, "exact").ids) for q in QUESTIONS}
 
 
-def test_a_backend_knows_of_its_workers(pocket: Pocket, routed: Routed) -> None:
-    behind, alone = routed.pocket.roles["target"], pocket.roles["target"]
-    assert sorted(routed.transport.workers) == sorted(routed.workers)
-    assert (
-        alone.max_running_requests and behind.max_running_requests == 2 * alone.max_running_requests
-    )
-    assert (behind.context, behind.seeded, behind.token_layer) == (
-        alone.context,
-        alone.seeded,
-        alone.token_layer,
-    )
-
-
 def test_answers_are_the_targets_own_and_branches_stay_together(
     routed: Routed, expected: dict[str, tuple[int, ...]]
 ) -> None:
@@ -214,44 +199,6 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
         idle < 1.5
     )  # a second, and something for a machine that is busy; a closed connection takes two
     assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
-
-
-def test_where_workers_cannot_be_told_the_connection_is_closed(
-    routed: Routed, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    transport, loop = RouterClient(routed.url, "target"), background()  # it knows of no worker
-
-    async def nothing() -> None:
-        pass
-
-    monkeypatch.setattr(transport, "refresh", nothing)
-    endless = {
-        "input_ids": [5, 6, 7],
-        "sampling_params": {"max_new_tokens": 1900, "ignore_eos": True},
-    }
-    request = Request(key="unreachable")
-    reply = asked(transport, loop, endless, request)
-    until(lambda: any(running(worker) for worker in routed.workers), 20)
-    loop.call_soon_threadsafe(request.cancel)
-    with pytest.raises(Cancelled):
-        reply.result(5)
-    until(lambda: not any(running(worker) for worker in routed.workers), 10)
-    call(transport.close(), loop)
-
-
-def test_the_command_line_takes_a_router(routed: Routed, pocket: Pocket, tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "cli.py"), "run", "--target", routed.url]
-    command += ["--draft", pocket.fleet.urls["draft"], "--verifier", "exact", "--temperature", "0"]
-    done = subprocess.run(
-        [*command, QUESTIONS[0].question],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert f"\\boxed{{{QUESTIONS[0].answer}}}" in done.stdout
 
 
 def test_a_worker_that_dies_costs_no_answer(

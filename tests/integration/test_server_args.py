@@ -7,7 +7,6 @@ the machine has: what is resolved without one is compared.
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import re
@@ -34,11 +33,6 @@ EXAMPLES = [
     if not load_deployment(path)
     .runtimes["target"]
     .url  # what runs elsewhere has no command line here
-]
-LAYERED = [
-    path
-    for path in EXAMPLES
-    if path not in PRESETS and load_deployment(path).runtimes["target"].token_layer.on
 ]
 FOUR = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
@@ -191,42 +185,6 @@ def plan_of(path: Path, modes: tuple[str, ...] = FOUR):
     return settle({"deployment": str(path), "mode": modes})
 
 
-def benchmark() -> Any:
-    """benchmarks/gpu_modes.py, which is no package."""
-    spec = importlib.util.spec_from_file_location("gpu_modes", ROOT / "benchmarks" / "gpu_modes.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module  # dataclasses look their module up there
-    spec.loader.exec_module(module)
-    return module
-
-
-def benchmarked(folder: Path) -> dict[str, list[str]]:
-    """The command lines of the benchmark that tries the four modes on a GPU."""
-    module, found = benchmark(), {}
-    bench = module.Bench(
-        folder,
-        "cuda",
-        0,
-        3,
-        32,
-        256,
-        4,
-        "random:0.6",
-        0.6,
-        150,
-        0,
-        {"attention-backend": "triton"},
-        {},
-    )
-    for size in ("small", "large"):
-        for layer in ("none", *module.LAYERS):
-            path = folder / f"{size}-{layer}.toml"
-            path.write_text(bench._deployment(module.SIZES[size], layer))
-            for role, line in lines(load_deployment(path)).items():
-                found[f"benchmark {size}-{layer} {role}"] = line
-    return found
-
-
 def wrong_line(runtime: Runtime, more: dict[str, Any]) -> list[str]:
     """The line that there would be if nothing were checked."""
     layer = runtime.token_layer
@@ -258,7 +216,6 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
         for modes in plan.server_sets(FOUR):
             for role, line in lines(shaped(plan.needed(modes))).items():
                 asked[f"{path.stem} {modes[0]} {role}"] = line
-    asked |= benchmarked(tmp_path_factory.mktemp("benchmark"))
     out = tmp_path_factory.mktemp("answers") / "answers.json"
     done = subprocess.run(
         [sys.executable, "-P", "-c", ASK, str(out)],
@@ -273,7 +230,7 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
     return {"asked": asked, **json.loads(out.read_text())}
 
 
-# -- what the examples become, and the benchmark's deployments
+# -- what the examples become
 
 LAYERS = {
     ("qwen3-ngram", "target"): ("NGRAM", None, None, 9, None, None),
@@ -281,24 +238,6 @@ LAYERS = {
     ("qwen3-standalone", "target"): ("STANDALONE", 4, 1, 5, "qwen3-0.6b", None),
     ("qwen3-eagle3", "target"): ("EAGLE3", 5, 4, 8, "qwen3-32b-eagle3", "triton"),
 }
-
-
-def test_there_is_an_example_for_each_algorithm():
-    assert {load_deployment(path).runtimes["target"].token_layer.algorithm for path in LAYERED} == {
-        *("ngram", "standalone", "eagle3")
-    }
-
-
-def test_sglang_takes_what_the_benchmark_asks_for(answers):
-    mine = [name for name in answers["asked"] if name.startswith("benchmark ")]
-    assert len(mine) == 2 * 4 * 2
-    for name in mine:
-        assert answers[name].get("changed") == {}, (name, answers[name])
-        fields = answers[name]["fields"]
-        layer = name.split()[1].partition("-")[2]
-        layered = layer != "none" and (layer == "ngram" or name.endswith(" target"))
-        assert fields["speculative_algorithm"] == (layer.upper() if layered else None)
-        assert (fields["attention_backend"], fields["load_format"]) == ("triton", "dummy")
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -348,12 +287,6 @@ def test_the_resolved_fields(stem, role, layered, answers):
     assert (fields["speculative_num_steps"], fields["speculative_eagle_topk"]) == (steps, topk)
     assert Path(fields["speculative_draft_model_path"]).name == draft
     assert fields["speculative_draft_load_format"] == "dummy"
-
-
-@pytest.mark.parametrize("path", LAYERED, ids=lambda path: path.stem)
-def test_modes_without_the_token_layer_have_no_flag_of_it(path):
-    plain = lines(plan_of(path).needed(["autoregressive", "lookahead"]))
-    assert not [word for line in plain.values() for word in line if "speculative" in word]
 
 
 # -- what we refuse

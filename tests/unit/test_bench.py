@@ -7,7 +7,6 @@ import itertools
 import json
 import os
 from collections import Counter, defaultdict
-from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -24,15 +23,12 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
-from lr_sglang.results import report as reports
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.hub import Hub
-from tests import synthetic
 from tests.scripted_cli import Servers, transports
 
 ALL = tuple(MODES)
-ROOT = Path(__file__).parents[2]
 
 
 # -- sweeps
@@ -45,21 +41,6 @@ def test_values_of_a_sweep():
     assert sweeps.parse("alpha=.5,0.63") == [{"alpha": ".5"}, {"alpha": "0.63"}]
     options = sweeps.parse("option=none,width:2+depth:3,gate:.05")
     assert options == [{}, {"width": 2, "depth": 3}, {"gate": 0.05}]
-
-
-@pytest.mark.parametrize(
-    ("wrong", "hint"),
-    [
-        ("alpha=x", "give a share between 0 and 1"),
-        ("alpha=nan", "give a share between 0 and 1"),
-        ("option=gate:x", "give a share between 0 and 1"),
-        ("option=depth:x", "give a number from 1"),
-    ],
-)
-def test_a_value_that_is_none_is_refused_with_what_would_be_one(wrong, hint):
-    with pytest.raises(ConfigError, match="is no such value") as error:
-        sweeps.parse(wrong)
-    assert error.value.hint == hint
 
 
 def test_several_sweeps_multiply():
@@ -218,20 +199,6 @@ def test_a_sweep_makes_nothing_twice():
     assert servers.needed(shared).runtimes["target"].max_running_requests >= 2**4
 
 
-def test_options_one_by_one():
-    options = "option=none,gate:0.1,policy:adaptive"
-    found = variants(setting(("autoregressive", "lookahead"), [options]))
-    assert [(v.folder, v.mode) for v in found] == [
-        ("sampled", "autoregressive"),
-        ("sampled", "lookahead"),
-        ("gate-0.1", "lookahead"),
-        ("policy-adaptive", "lookahead"),
-    ]
-    assert [v.plan.lookahead.gate for v in found] == [0, 0, 0.1, 0]
-    with pytest.raises(ConfigError, match="policy"):
-        variants(setting(("lookahead",), ["option=policy:hasty"]))
-
-
 def test_drafted_tokens_with_and_without_lookahead():
     found = variants(setting(("sd", "lookahead+sd"), ["sd-tokens=0,2,4"]))
     assert {(v.folder, v.mode) for v in found} == {
@@ -244,31 +211,6 @@ def test_drafted_tokens_with_and_without_lookahead():
     assert tokens == [None, 2, 4]
 
 
-def test_drafts_of_a_deployment_without_a_token_layer():
-    made = setting(("autoregressive", "lookahead"))
-    bare = made.plan.deployment.replace(
-        runtimes={
-            role: Runtime(model=one.model) for role, one in made.plan.deployment.runtimes.items()
-        }
-    )
-    made = dataclasses.replace(
-        made, plan=dataclasses.replace(made.plan, deployment=bare, modes=("sd",))
-    )
-    with pytest.raises(ConfigError, match="no runtime has a token layer"):
-        variants(dataclasses.replace(made, points=({"sd-tokens": 3},)))
-
-
-def test_servers_that_two_sets_would_start_alike_have_room_for_both():
-    sets = servers.server_sets(
-        variants(setting(concurrency=(1, 8), points=({}, {"sd-tokens": 4, "width": 3})))
-    )
-    plain, layered = (servers.needed(of, [one for of in sets for one in of]) for of in sets[:2])
-    assert plain.runtimes["draft"].max_running_requests > 8 * 3
-    assert plain.runtimes["draft"] == layered.runtimes["draft"]
-    assert plain.runtimes["judge"] == layered.runtimes["judge"]
-    assert plain.runtimes["target"].token_layer != layered.runtimes["target"].token_layer
-
-
 def test_names_of_folders_are_names_of_folders():
     found = variants(
         dataclasses.replace(
@@ -278,11 +220,6 @@ def test_names_of_folders_are_names_of_folders():
     )
     assert len({v.folder for v in found}) == 4
     assert not [v.folder for v in found if set(v.folder) & set("/:\\ ") or v.folder.startswith(".")]
-
-
-def test_settings_whose_folders_would_be_the_same():
-    with pytest.raises(ConfigError, match="two settings would have the folder"):
-        variants(dataclasses.replace(setting(("lookahead",)), tasks={"a/b": "", "a-b": ""}))
 
 
 # -- fairness
@@ -333,29 +270,6 @@ def test_where_there_is_nothing_to_be_fair_with(deployment, way):
         fair_baseline(deployment, way)
 
 
-def test_tables_say_who_had_more_gpus(tmp_path):
-    for mode in ("autoregressive", "lookahead"):
-        found = synthetic.run(synthetic.Truth(), questions=3, modes=(mode,))
-        for one in found:
-            one["config"] |= {"fair": "2 replicas on 2 GPUs"} if mode == "autoregressive" else {}
-        write(tmp_path / mode, found)
-    made = reports.make(collection.read([tmp_path]))
-    assert any(
-        "2 replicas on 2 GPUs" in cell
-        for table in made.tables
-        for row in table.rows
-        for cell in row
-    )
-    assert all(m.speed for m in made.measures if m.group.mode == "lookahead")
-
-
-def write(folder, records):
-    folder.mkdir()
-    (folder / "records.jsonl").write_text(
-        "".join(json.dumps(one) + "\n" for one in records), "utf-8"
-    )
-
-
 # -- servers
 
 
@@ -369,11 +283,6 @@ def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
     assert "4 servers" in why  # draft and judge are shared
     assert servers.together_or_in_turns("blocks", needed)[0] == "blocks"
     assert servers.together_or_in_turns("blocks", needed[:1])[0] == "together"
-
-
-def test_models_of_unknown_size_take_all_there_is():
-    assert servers.on_cpu([Runtime(model="nobody/knows")]) == float("inf")
-    assert 1 < servers.on_cpu([Runtime(model="pocket:target")]) < 4
 
 
 # -- the command
@@ -429,42 +338,6 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     assert len(call.servers.started) == 3
     told = json.loads((tmp_path / "out" / "sampled" / "run.json").read_text())
     assert told["order"] == about["order"]
-
-
-def test_what_was_asked_for_is_kept_be_it_nothing(call, tmp_path):
-    asked = (
-        "--limit",
-        1,
-        "--modes",
-        "autoregressive",
-        "--temperature",
-        0,
-        "--seed",
-        0,
-        "--output",
-        tmp_path / "out",
-    )
-    assert call(*asked).exit_code == 0
-    command = json.loads((tmp_path / "out" / "run.json").read_text())["command"]
-    assert (command["temperature"], command["seed"], command["limit"]) == (0, 0, 1)
-    assert not {"resume", "target", "sweep", "depth"} & command.keys()
-
-
-def test_the_lossless_mode_brings_its_baseline_along(call, tmp_path):
-    result = call("--limit", 1, "--modes", "lossless", "--output", tmp_path / "out")
-    assert result.exit_code == 0, result.output
-    assert sorted(record["mode"] for record in made(tmp_path / "out")) == [
-        "autoregressive",
-        "lossless",
-    ]
-
-
-def test_a_plan_that_cannot_be_written_is_named(call, tmp_path):
-    (tmp_path / "out" / "run.json").mkdir(parents=True)
-    result = call("--limit", 1, "--modes", "autoregressive", "--output", tmp_path / "out")
-    assert result.exit_code == 1 and "run.json: cannot be written" in " ".join(
-        result.output.split()
-    )
 
 
 def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
@@ -563,14 +436,6 @@ def test_going_on(call, tmp_path):
     assert other.exit_code and "another configuration" in other.output
 
 
-def test_another_question_of_the_same_name_is_refused(call, tmp_path):
-    file, out = tmp_path / "q.jsonl", ("--modes", "autoregressive", "--output", tmp_path / "out")
-    file.write_text('{"id": "a", "question": "1 + 1?"}\n')
-    assert call("--input", file, *out).exit_code == 0
-    file.write_text('{"id": "a", "question": "2 + 2?"}\n')
-    assert "question a was another one then" in call("--input", file, *out, "--resume").output
-
-
 def test_several_at_a_time_and_several_settings(call, tmp_path):
     options = (
         "--modes",
@@ -590,26 +455,6 @@ def test_several_at_a_time_and_several_settings(call, tmp_path):
     }
     assert all(g["samples"] == 3 and not g["errors"] for g in groups)
     assert all(g["speed"] for g in groups if g["mode"] == "lookahead")
-
-
-def test_a_clear_stop(call, tmp_path, monkeypatch):
-    from lr_sglang.results.store import Store
-
-    append, left = Store.append, iter(range(4))
-
-    def interrupted(self, record):
-        append(self, record)
-        if next(left) == 3:
-            raise KeyboardInterrupt
-
-    monkeypatch.setattr(Store, "append", interrupted)
-    result = CliRunner().invoke(
-        cli, ["bench", "--limit", "3", "--modes", "autoregressive,lookahead", "--output", "out"]
-    )
-    assert result.exit_code == 130
-    assert "4 of 6 samples are kept" in " ".join(result.output.split())
-    assert "--resume --output out" in " ".join(result.output.split())
-    assert len(made(tmp_path / "out")) == 4
 
 
 def test_the_papers_table(call, monkeypatch):
@@ -645,41 +490,7 @@ def test_the_papers_table(call, monkeypatch):
         assert one["config"]["sampling"] | {"seed": 0} == {
             **{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "seed": 0}
         }
-    deepseek = call(
-        "-o",
-        "bench.paper=table1",
-        "--deployment",
-        "deepseek-4gpu",
-        "--task",
-        "gsm8k",
-        "--limit",
-        1,
-        "--print",
-        "--json",
-    )
-    plan = json.loads(deepseek.stdout)
-    assert {one["config"]["limits"]["max_tokens"] for one in plan["variants"].values()} == {
-        32 * 1024
-    }
     assert not call.servers.started
-
-
-def test_what_runs_already_is_asked_for_its_own_modes(call, monkeypatch):
-    """Nobody can give a server that runs a token layer."""
-    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
-    plan = call(
-        "--target",
-        "http://localhost:1",
-        "--draft",
-        "http://localhost:2",
-        "--judge",
-        "target",
-        "--print",
-        "--json",
-    )
-    assert plan.exit_code == 0, plan.output
-    found = {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]}
-    assert found == {"autoregressive", "lookahead", "auto", "lossless"}
 
 
 @pytest.mark.parametrize(
@@ -759,51 +570,6 @@ def test_random_weights_are_given_their_acceptance(call):
         "no vocabulary is sorted"
     )
     assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
-
-
-def test_all_modes_of_random_weights_are_those_that_they_can_have(call):
-    result = call(
-        "-o",
-        "bench.dummy_weights=true",
-        "--modes",
-        "all",
-        "--token-layer",
-        "ngram",
-        "--print",
-        "--json",
-    )
-    assert result.exit_code == 0, result.output
-    modes = {one["config"]["mode"] for one in json.loads(result.stdout)["variants"].values()}
-    assert modes == {"autoregressive", "sd", "lookahead", "lookahead+sd", "auto"}
-
-
-@pytest.mark.parametrize(
-    ("layered", "modes"), [(False, {"autoregressive", "lookahead"}), (True, {"sd", "lookahead+sd"})]
-)
-def test_random_weights_that_are_up_are_asked_where_they_are(
-    call, monkeypatch, tmp_path, layered, modes
-):
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"dummy:pocket-{role}")
-    roles = ("target", "draft", "judge")
-    up = Deployment(
-        "x", {role: Runtime(url=f"http://127.0.0.1:{n}") for n, role in enumerate(roles, 1)}
-    ).to_dict()
-    about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
-    launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
-    asked = call("-o", "bench.dummy_weights=true", "--attach", "x", "--print", "--json")
-    assert asked.exit_code == 0, asked.output
-    configs = [one["config"] for one in json.loads(asked.stdout)["variants"].values()]
-    assert {config["mode"] for config in configs} == modes
-    assert {config["lookahead"]["verifier"] for config in configs if config["lookahead"]} == {
-        "oracle:0.63"
-    }
-    assert call(
-        "-o", "bench.dummy_weights=true", "--attach", "x", "-o", "bench.shapes=x", "--print"
-    ).exit_code
-    monkeypatch.setattr(settings, "model_of", lambda role, runtime: "Qwen/Qwen3-8B")
-    refused = call("-o", "bench.dummy_weights=true", "--attach", "x", "--print")
-    assert refused.exit_code and "Qwen/Qwen3-8B has real ones" in " ".join(refused.output.split())
 
 
 def test_a_simulated_acceptance_is_said_with_the_figures(call):

@@ -3,12 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
-import time
-import urllib.error
-import urllib.request
-from contextlib import suppress
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -16,7 +10,6 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, doctor, doctor_checks
-from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes.launching import compilers, platforms
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
@@ -92,20 +85,6 @@ def test_a_machine_that_can_do_nothing(monkeypatch):
     assert "pip install -e ." in result.output and "missing" in result.output
 
 
-def test_other_versions_are_noted_and_lacking_ones_missed(monkeypatch):
-    real = doctor_checks.importlib.metadata.version
-
-    def version(name: str) -> str:
-        if name == "transformers":
-            raise doctor_checks.importlib.metadata.PackageNotFoundError(name)
-        return "2.10.0+cu130" if name == "torch" else real(name)
-
-    monkeypatch.setattr(doctor_checks.importlib.metadata, "version", version)
-    checks = {check.name: check for check in doctor_checks.packages()}
-    assert checks["torch"].status == "note" and "tested with" in checks["torch"].found
-    assert checks["transformers"].status == "missing" and checks["transformers"].get
-
-
 @pytest.mark.parametrize(
     ("installed", "status", "says"),
     [
@@ -119,36 +98,6 @@ def test_the_release_of_sglang(monkeypatch, installed, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
     check = doctor_checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
-
-
-@pytest.mark.parametrize("found_by", ["CUDA_HOME", "CUDA_PATH", "PATH"])
-def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, monkeypatch):
-    for name in ("CUDA_HOME", "CUDA_PATH"):
-        monkeypatch.delenv(name, raising=False)
-    nvcc, library = tmp_path / "bin" / "nvcc", tmp_path / "lib64" / "libcudart.so"
-    for path in (nvcc, tmp_path / "lib" / "libcudart.so.13"):  # pip's packages
-        path.parent.mkdir()
-        path.touch(mode=0o755)
-    monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
-    monkeypatch.setattr(compilers, "packaged", lambda: None)
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
-    check = doctor_checks.cuda_toolkit()
-    assert (
-        check.status == "missing"
-        and "lacks lib64/libcudart.so" in check.found
-        and "CUDA_HOME" in check.get
-    )
-    library.parent.mkdir()
-    library.touch()
-    assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
-    monkeypatch.delenv("CUDA_HOME", raising=False)
-    monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
-    assert doctor_checks.cuda_toolkit().status == "missing"
-    monkeypatch.setattr(
-        compilers, "DEFAULT", tmp_path
-    )  # an nvcc on the path may be a script that calls that one
-    assert doctor_checks.cuda_toolkit().status == "ok"
-    assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
 
 @pytest.fixture
@@ -195,67 +144,3 @@ def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     home = Path(compilers.environment()["CUDA_HOME"])
     assert (home / "lib64" / "stubs" / "libcuda.so").resolve() == library
-
-
-def test_flashinfer_is_for_gpus(monkeypatch):
-    flashinfer = doctor_checks.Check("flashinfer-python", "missing", "not installed", "install it")
-    monkeypatch.setattr(doctor_checks, "packages", lambda: [flashinfer])
-    monkeypatch.setattr(doctor.gpus, "visible", lambda: [Gpu("H100", 79.6, 79.0, "580.95.05")])
-    findings = doctor.examine()
-    assert findings.cpu and not findings.gpu
-
-
-def test_ports_and_memory_that_are_not_there(monkeypatch):
-    def refuse() -> None:
-        raise LaunchError("port 0 of 127.0.0.1 cannot be used")
-
-    monkeypatch.setattr(doctor_checks.ports, "Reservation", refuse)
-    assert doctor_checks.port().status == "missing"
-    monkeypatch.setattr(doctor_checks, "POCKET_MEMORY", 1e6)
-    assert doctor_checks.memory().status == "missing"
-
-
-@pytest.mark.parametrize(("answers", "status"), [(True, "ok"), (False, "note"), (None, "note")])
-def test_the_hub_is_asked_but_not_waited_for(monkeypatch, answers, status):
-    over = threading.Event()
-
-    def urlopen(request: urllib.request.Request, timeout: float) -> SimpleNamespace:
-        if answers is None:
-            over.wait(60)
-        if not answers:
-            raise urllib.error.URLError("no")
-        return SimpleNamespace(close=lambda: None)
-
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.setattr(doctor_checks, "HUB_SECONDS", 0.3)
-    opener = SimpleNamespace(open=urlopen)
-    monkeypatch.setattr(doctor_checks.urllib.request, "build_opener", lambda: opener)
-    began = time.monotonic()
-    assert doctor_checks.hub().status == status
-    assert time.monotonic() - began < 30
-    over.set()
-
-
-def test_the_hub_is_asked_by_way_of_the_proxy(monkeypatch):
-    """As the hub's own client does it; what the proxy says is an answer."""
-    asked: list[str] = []
-
-    class Proxy(BaseHTTPRequestHandler):
-        def do_HEAD(self) -> None:
-            asked.append(self.path)
-            self.send_error(404)
-
-        def log_message(self, *_: object) -> None: ...
-
-    server = HTTPServer(("127.0.0.1", 0), Proxy)
-    threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-    with suppress(OSError):  # an opener that knows of no proxy, as any other test may leave it
-        urllib.request.urlopen("http://127.0.0.1:9", timeout=0.1)
-    monkeypatch.delenv("HF_HUB_OFFLINE")
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setenv("HF_ENDPOINT", "http://hub.invalid")
-    monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{server.server_port}")
-    assert doctor_checks.hub().status == "ok" and asked == ["http://hub.invalid"]
-    server.shutdown()
-    server.server_close()

@@ -2,14 +2,13 @@
 
 import asyncio
 import threading
-import time
 
 import pytest
 
-from lr_sglang.engine.loop import background, call, elsewhere, in_thread, turns
+from lr_sglang.engine.loop import background, call, elsewhere, in_thread
 from lr_sglang.errors import ConfigError
 from tests.simulated import clock
-from tests.simulated.clock import Stuck, VirtualLoop, run_virtually
+from tests.simulated.clock import Stuck, run_virtually
 
 
 class Work:
@@ -59,28 +58,6 @@ def test_a_thread_gets_what_a_coroutine_returns_or_raises(another):
         call(fails())
 
 
-def test_many_threads_share_one_loop():
-    found, seen = [], set()
-
-    async def where(n):
-        seen.add(threading.current_thread().name)
-        return await value(n)
-
-    threads = [threading.Thread(target=lambda n=n: found.append(call(where(n)))) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(5)
-    assert sorted(found) == list(range(8)) and seen == {"lr-loop"}
-
-
-def test_a_thread_with_a_loop_of_its_own_may_wait_for_the_process_s():
-    async def here():
-        return call(value(5))
-
-    assert asyncio.run(here()) == 5
-
-
 def test_the_loop_cannot_wait_for_itself():
     async def waits():
         call(value(1))
@@ -106,66 +83,6 @@ def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(monkeypatch,
     with pytest.raises(interrupt):
         call(running)
     assert work.ended.is_set(), "nothing is left running"
-
-
-def test_what_the_work_does_when_it_is_interrupted_does_not_hide_the_interrupt(monkeypatch):
-    begun, wait, times = threading.Event(), threading.Event.wait, []
-
-    async def stubborn():
-        begun.set()
-        try:
-            await asyncio.Event().wait()
-        except asyncio.CancelledError:
-            raise ZeroDivisionError("a bug while it ends") from None
-
-    def interrupted(self, timeout=None):
-        times.append(None)
-        if len(times) == 1:
-            assert wait(begun, 5)
-            raise KeyboardInterrupt
-        return wait(self, timeout)
-
-    running = stubborn()
-    monkeypatch.setattr(threading.Event, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(running)
-
-
-def test_code_that_holds_up_the_loop_keeps_nobody_who_is_interrupted(another, monkeypatch):
-    begun, free, wait, times = threading.Event(), threading.Event(), threading.Event.wait, []
-
-    async def holds_up():
-        begun.set()
-        wait(free)
-
-    def interrupted(self, timeout=None):
-        times.append(timeout)
-        if len(times) == 1:
-            assert wait(begun, 5)
-            raise KeyboardInterrupt
-        return wait(self, timeout and 0.01)
-
-    monkeypatch.setattr(threading.Event, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(holds_up(), another)
-    assert not turns(another)
-    free.set()
-    monkeypatch.undo()
-    assert turns(another, 60)
-
-
-@pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
-def test_what_exits_on_the_loop_does_not_end_it(error):
-    async def exits():
-        raise error
-
-    async def spawns():
-        (found,) = await asyncio.gather(exits(), return_exceptions=True)
-        return type(found)
-
-    with pytest.raises(error):
-        call(exits())
-    assert call(spawns()) is error
 
 
 # -- from another loop
@@ -216,51 +133,7 @@ def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
     asyncio.run(here())
 
 
-def test_a_function_in_a_thread_is_not_ended_by_cancelling():
-    goes_on, ended = threading.Event(), threading.Event()
-
-    async def here():
-        waiting = asyncio.create_task(in_thread(lambda: goes_on.wait(5) and ended.set()))
-        await asyncio.sleep(0)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert not ended.is_set()
-        goes_on.set()
-        assert await asyncio.to_thread(ended.wait, 5)
-        await asyncio.sleep(0.01)  # its result comes, and nobody waits
-
-    asyncio.run(here())
-
-
 # -- a clock that jumps
-
-
-def test_what_only_waits_takes_no_time():
-    order = []
-
-    async def one(name, seconds):
-        await asyncio.sleep(seconds)
-        order.append((name, asyncio.get_running_loop().time()))
-
-    async def together():
-        await asyncio.gather(one("late", 7200.5), one("soon", 3600.0), one("now", 0))
-
-    began = time.monotonic()
-    run_virtually(together())
-    assert [name for name, _ in order] == ["now", "soon", "late"]
-    assert [at for _, at in order] == pytest.approx([0.0, 3600.0, 7200.5])
-    assert time.monotonic() - began < 600
-
-
-def test_timeouts_pass_on_the_same_clock():
-    async def waits():
-        with pytest.raises(TimeoutError):
-            async with asyncio.timeout(100):
-                await asyncio.Event().wait()
-        return asyncio.get_running_loop().time()
-
-    assert run_virtually(waits()) == pytest.approx(100)
 
 
 def test_what_can_never_end_is_said_and_does_not_hang(monkeypatch):
@@ -272,11 +145,3 @@ def test_what_can_never_end_is_said_and_does_not_hang(monkeypatch):
 
     with pytest.raises(Stuck, match="no timer"):
         run_virtually(waits())
-
-
-def test_a_thread_is_waited_for_where_no_timer_is_set():
-    async def waits():
-        assert isinstance(asyncio.get_running_loop(), VirtualLoop)
-        return await in_thread(lambda: time.sleep(0.01) or 3)
-
-    assert run_virtually(waits()) == 3

@@ -5,7 +5,6 @@ thought to need.
 from __future__ import annotations
 
 import json
-from types import SimpleNamespace
 
 import pytest
 
@@ -79,12 +78,6 @@ def test_a_token_layers_model_is_in_memory_too():
     assert need(alone.replace(token_layer=layer)).weights == pytest.approx(
         need(alone).weights + 1.1, abs=0.1
     )
-
-
-def test_a_model_of_unknown_size_is_said_so():
-    with pytest.raises(ConfigError, match="someone/else") as caught:
-        need(Runtime(model="someone/else"), "[runtimes.draft]")
-    assert "'gpus'" in caught.value.hint and "[runtimes.draft]" in caught.value.message
 
 
 # -- placing
@@ -213,12 +206,3 @@ TABLE = """\
 )
 def test_gpus_are_those_that_we_may_see(allowed, free):
     assert [round(gpu.free) for gpu in gpus.read(TABLE, allowed)] == free
-
-
-def test_torch_is_asked_where_nvidia_smi_does_not_say(monkeypatch):
-    part = gpus.Gpu("a part of an H100", 20.0, 19.0)
-    monkeypatch.setattr(gpus, "_from_torch", lambda: [part])
-    monkeypatch.setattr(gpus.shutil, "which", lambda name: name)
-    monkeypatch.setattr(gpus.subprocess, "run", lambda *_, **__: SimpleNamespace(stdout=TABLE))
-    assert gpus.visible({"CUDA_VISIBLE_DEVICES": "MIG-1234"}) == [part]
-    assert len(gpus.visible({})) == 3

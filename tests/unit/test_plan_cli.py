@@ -3,7 +3,6 @@ fails.
 """
 
 import json
-from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
@@ -11,7 +10,6 @@ from click.testing import CliRunner
 from lr_sglang.cli import cli
 from lr_sglang.theory import paper, planner
 
-ROOT = Path(__file__).parents[2]
 PAPER = ("--alpha", "0.63", "--c1", "0.1")
 
 
@@ -137,16 +135,6 @@ def test_what_is_given_goes_before_what_was_measured(found, folder):
     assert (case["alpha"], case["c1"], case["judge"], case["steps"]) == (0.5, 0.1, 0.0, 3)
 
 
-def test_a_run_without_a_baseline_has_no_slow_down(call, found, folder):
-    said = found("--records", folder(lookahead()))
-    assert (
-        said["measured"]["slowdown"],
-        said["measured"]["speedup"],
-        said["case"]["slowdown"],
-    ) == (None, None, 1.0)
-    assert "no autoregressive sample" in call("--records", "run").output
-
-
 def test_late_and_failed_drafts_have_no_verdict_that_took_time(found, folder):
     steps = [
         {"verdicts": [verdict(False, "late", 0.0)]},
@@ -166,34 +154,6 @@ def test_of_several_modes_one_is_measured(found, folder):
     said = found("--records", where, "--mode", "lookahead+sd")
     assert (said["measured"]["base"], said["case"]["c1"]) == ("sd", pytest.approx(0.1))
     assert paper.expected_run(said["measured"]["alpha2"], 5) == pytest.approx(2)
-
-
-@pytest.mark.parametrize(
-    ("target", "counts", "base"),
-    [
-        ({"model": "m", "token_layer": {"algorithm": "ngram", "tokens": None}}, {}, "sd"),
-        (
-            {"model": "m", "token_layer": {"algorithm": "none", "tokens": None}},
-            {},
-            "autoregressive",
-        ),
-        ({"model": "a running server's"}, {"target": {"sd": {"verified": 9}}}, "sd"),
-        ({"model": "a running server's"}, {"target": {"sd": {"verified": 0}}}, "autoregressive"),
-        ({"model": "a running server's"}, {}, "autoregressive"),
-    ],
-)
-def test_the_lossless_mode_is_compared_with_what_has_the_same_token_layer(
-    found, folder, target, counts, base
-):
-    config = {
-        "lookahead": {"schedule": "async", "depth": 4, "width": 1},
-        "runtimes": {"target": target},
-    }
-    made = lookahead("a", "lossless", config=config, tokens={"used": 60, **counts})
-    fast = {**autoregressive(), "mode": "sd", "seconds": 2.0}
-    measured = found("--records", folder(made, autoregressive(), fast))["measured"]
-    assert measured["base"] == base
-    assert measured["speedup"] == pytest.approx({"sd": 2 / 3, "autoregressive": 4 / 3}[base])
 
 
 def test_alternatives_are_taken_apart(found, folder):
@@ -226,11 +186,6 @@ def test_records_that_tell_nothing(call, folder, records, code, message):
     assert "Hint: " in result.stderr
 
 
-def test_a_folder_without_records(call):
-    result = call("--records", "nowhere", code=1)
-    assert "nowhere: cannot be read" in result.stderr
-
-
 # -- what it says
 
 
@@ -250,22 +205,6 @@ def test_the_papers_numbers(found):
         said["run"]
         == f"--mode lookahead --schedule async --depth {said['suggested']['async']['depth']}"
     )
-
-
-def test_people_read_the_same(call):
-    text = call(*PAPER, "--judge", 0.05).output
-    for part in (
-        "depth",
-        "k1",
-        "2.16x",
-        "S2",
-        "S1",
-        "best sync: depth 3",
-        "best async: depth 11",
-        "2.70x",
-    ):
-        assert part in text
-    assert "lr-sglang run --mode lookahead --schedule async --depth 7" in text
 
 
 def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow(call, found):
@@ -288,23 +227,6 @@ def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow(call, found):
 )
 def test_the_plan_is_a_command(found, arguments, plan):
     assert plan in found(*arguments)["run"]
-
-
-def test_wide_trees_end_where_lookahead_refuses_them(found, folder):
-    wide = lookahead(config={"lookahead": {"schedule": "async", "depth": 2, "width": 4}})
-    assert len(found("--records", folder(wide))["rows"]) < 16
-
-
-def test_infinity_is_null(found):
-    said = found("--alpha", 1, "--c1", 0)
-    assert (said["bound"], said["useful"]) == (None, None)
-
-
-def test_it_can_come_from_variables(call, monkeypatch):
-    monkeypatch.setenv("LR_SGLANG_PLAN_ALPHA", "0.63")
-    monkeypatch.setenv("LR_SGLANG_PLAN_C1", "0.1")
-    monkeypatch.setenv("LR_SGLANG_PLAN_JUDGE", "0.1")
-    assert "judge 0.10" in call().output
 
 
 # -- what it refuses

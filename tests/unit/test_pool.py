@@ -51,16 +51,6 @@ async def full(size=1):
     return asks
 
 
-def test_without_a_size_nobody_waits():
-    async def scene():
-        asks = Asks(Pool())
-        for n in range(100):
-            await asks.ask(n)
-        assert asks.entered == list(range(100)) and asks.pool.running == 100 and asks.pool.free()
-
-    run_virtually(scene())
-
-
 def test_the_most_urgent_goes_first_and_equals_in_the_order_of_asking():
     async def scene():
         asks = await full()
@@ -146,29 +136,6 @@ def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
     run_virtually(scene())
 
 
-def test_a_request_whose_task_has_left_can_still_be_cancelled():
-    async def scene():
-        asks = await full()
-        await asks.ask("a")
-        asks.tasks["a"].cancel()
-        await settled()
-        asks.requests["a"].cancel()
-        assert asks.pool.waiting == 0 and await asks.serve() == []
-
-    run_virtually(scene())
-
-
-def test_who_was_cancelled_before_does_not_enter():
-    async def scene():
-        pool, request = Pool(1), Request()
-        request.cancel()
-        with pytest.raises(Cancelled):
-            await pool.enter(request)
-        assert pool.running == pool.waiting == 0
-
-    run_virtually(scene())
-
-
 def test_more_slots_let_more_in_and_fewer_are_waited_for():
     async def scene():
         asks = await full(2)
@@ -188,49 +155,6 @@ def test_more_slots_let_more_in_and_fewer_are_waited_for():
         asks.pool.size = None
         await settled()
         assert asks.entered == ["a", "b", "c", "d"] and asks.pool.waiting == 0
-
-    run_virtually(scene())
-
-
-def test_answers_that_ask_alike_take_turns():
-    """Equally urgent: one that asks for much holds nobody up for longer than what it had asked for
-    before.
-    """
-
-    async def scene():
-        asks = await full()
-        for n in range(3):
-            for answer in "abc":
-                await asks.ask(f"{answer}{n}", (0, n))
-        assert await asks.serve() == [f"{answer}{n}" for n in range(3) for answer in "abc"]
-
-    run_virtually(scene())
-
-
-def test_a_front_waits_for_nothing_speculative():
-    async def scene():
-        asks = await full()
-        for n in range(20):
-            await asks.ask(f"ahead {n}", (0, 1 + n % 3))
-        await asks.ask("front", (0, 0))
-        assert (await asks.serve())[0] == "front"
-
-    run_virtually(scene())
-
-
-def test_those_that_were_cancelled_are_forgotten_although_more_urgent_ones_always_wait():
-    async def scene():
-        asks = await full()
-        await asks.ask("urgent")
-        for n in range(1000):
-            await asks.ask(n, 5)
-            asks.pool.reorder(asks.requests[n], 4)
-            asks.requests[n].cancel()
-            await settled()
-        await asks.ask("later", 6)
-        assert asks.pool.waiting == 2 and len(asks.pool._heap) < 200
-        assert await asks.serve() == ["urgent", "later"]
-        await asyncio.gather(*asks.tasks.values(), return_exceptions=True)
 
     run_virtually(scene())
 

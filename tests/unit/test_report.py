@@ -8,7 +8,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
-from lr_sglang.results import charts, collection, report, store
+from lr_sglang.results import collection, report
 from tests import synthetic
 from tests.synthetic import Truth
 
@@ -93,32 +93,6 @@ def test_seeds_are_pooled_and_other_sampling_is_not_compared(tmp_path):
     assert other.base(other.groups[1]) is None
 
 
-def test_concurrency_comes_from_the_record_or_the_run(tmp_path):
-    records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
-    assert (
-        collection.read([write(tmp_path / "a", records, concurrency=4)]).groups[0].concurrency == 4
-    )
-    both = [{**record, "concurrency": n} for record in records for n in (1, 8)]
-    found = collection.read([write(tmp_path / "b", both)])
-    assert [(g.concurrency, g.label) for g in found.groups] == [(1, "1 at once"), (8, "8 at once")]
-
-
-def test_a_record_that_was_made_again_counts_once(tmp_path):
-    records = synthetic.run(Truth(), 2, 1, modes=("lookahead",))
-    failed = {**records[0], "error": {"message": "late", "retryable": True}, "correct": False}
-    found = collection.read([write(tmp_path / "a", [failed, *records])])
-    assert len(found.rows) == 2 and not any(r["error"] for r in found.rows)
-
-
-def test_tasks_are_told_apart_by_all_of_their_names(tmp_path):
-    """Questions that were asked by themselves, and tasks of one file, may have a slash in them."""
-    for number, task in enumerate(
-        ("What is 3/4 of 8?", "What is 1/4 of 8?", "my/tasks.py:a", "my/tasks.py:b")
-    ):
-        write(tmp_path / str(number), synthetic.run(Truth(), 1, 1, modes=("lookahead",), task=task))
-    assert [len(group.rows) for group in collection.read([tmp_path]).groups] == [1] * 4
-
-
 def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
     with (folder / "records.jsonl").open("a") as file:
@@ -126,23 +100,6 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     found = collection.read([folder])
     assert len(found.rows) == 4
     assert "cut off" in found.notes[0]
-
-
-def test_a_file_that_is_replaced_or_written_while_it_is_read_is_not_cut_off(tmp_path, monkeypatch):
-    folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
-    path, check = folder / store.RECORDS, store._check
-    lines = path.read_bytes().splitlines(keepends=True)
-
-    def meanwhile(made):
-        monkeypatch.undo()
-        with path.open("ab") as file:
-            file.write(lines[-1])
-        store.replace_file(path, lines[:1])  # as a run does at its end
-        check(made)
-
-    monkeypatch.setattr(store, "_check", meanwhile)
-    found = collection.read([folder])
-    assert (len(found.rows), found.notes) == (len(lines), [])
 
 
 @pytest.mark.parametrize(
@@ -188,56 +145,6 @@ def test_table_1_has_the_papers_shape(whole):
     ]
     assert found.rows[2][1:] == ["1.50x", "1.50x"]
     assert "+-" in found.rows[0][1]
-
-
-@pytest.mark.parametrize(("layer", "slower"), [("ngram", True), ("none", False)])
-def test_a_lossless_group_is_held_against_the_same_token_layer(tmp_path, layer, slower):
-    records = synthetic.run(
-        Truth(token_layer=2.0), 6, 1, modes=("autoregressive", "sd", "lookahead")
-    )
-    for record in records:
-        if record["mode"] == "lookahead":
-            record["mode"] = record["config"]["mode"] = "lossless"
-            record["config"]["runtimes"]["target"]["token_layer"] = {
-                "algorithm": layer,
-                "tokens": None,
-            }
-    report = made(write(tmp_path, records))
-    (measured,) = [m.expected for m in report.measures if m.expected]
-    (against,) = [m.speed for m in report.measures if m.group.mode == "lossless"]
-    assert (measured.measured < 0.7 * against.tokens.value) == slower, (
-        "the token layer alone is twice as fast"
-    )
-
-
-def test_the_program_of_all_runs_is_named(tmp_path):
-    records = synthetic.run(Truth(), 3, 1)
-    assert any(m.expected for m in made(write(tmp_path / "without", records)).measures)
-    for record in records:
-        record["config"]["program"] = "twice"
-    report = made(write(tmp_path / "a", records))
-    assert table(report, "Table 1").title.endswith("; program twice")
-    assert not any(m.expected for m in report.measures), "the formulas are of one answer"
-    plain = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
-    ahead = [record for record in records if record["mode"] == "lookahead"]
-    found = table(made(write(tmp_path / "b", [*ahead, *plain])), "Table 1")
-    assert "program" not in found.title
-    assert [row[0].split(":")[0] for row in found.rows] == [
-        "target accuracy %",
-        "lookahead (program twice)",
-    ]
-
-
-def test_a_draft_that_answers_alone_is_called_so(tmp_path):
-    records = synthetic.run(Truth(), 3, 1)
-    alone = synthetic.run(Truth(), 3, 1, modes=("autoregressive",))
-    for record in alone:
-        record["config"]["runtimes"]["target"]["model"] = "made-up:draft"
-    found = table(made(write(tmp_path / "a", [*records, *alone])), "Table 1")
-    names = [row[0] for row in found.rows]
-    assert any(name.startswith("draft") for name in names) and any(
-        name.startswith("target") for name in names
-    )
 
 
 def test_verifiers_and_widths_have_tables_when_they_vary(tmp_path, whole):
@@ -353,32 +260,6 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     for svg in pictures.values():
         assert ET.fromstring(svg).tag.endswith("svg")
         assert "Random weights" in svg
-
-
-def test_a_swept_setting_is_drawn_at_its_values_with_the_formulas(tmp_path):
-    for depth in (4, 1, 2):
-        modes = ("autoregressive", "lookahead") if depth == 4 else ("lookahead",)
-        write(tmp_path / str(depth), synthetic.run(Truth(depth=depth), 4, 1, modes=modes))
-    found = made(tmp_path)
-    fast = [m for m in found.measures if m.speed]
-    assert charts.swept(fast) == ["lookahead.depth"]
-    (axes,) = charts.by_setting(fast, "lookahead.depth").axes
-    ((line, _, _),) = axes.containers
-    assert list(line.get_xdata()) == [1, 2, 4]
-    by_depth = {m.group.value("depth"): m for m in fast}
-    assert list(line.get_ydata()) == [by_depth[n].speed.tokens.value for n in (1, 2, 4)]
-    dotted = next(one for one in axes.lines if one.get_linestyle() == ":")
-    assert list(dotted.get_ydata()) == [by_depth[n].expected.slowdown for n in (1, 2, 4)]
-
-
-def test_acceptance_is_drawn_beside_the_papers_formula(whole):
-    (axes,) = charts.by_acceptance([m for m in whole.measures if m.speed and m.alpha]).axes
-    ((points, _, _),) = axes.containers
-    alphas = [m.alpha.value for m in whole.measures if m.alpha]
-    assert list(points.get_xdata()) == alphas
-    formula = next(one for one in axes.lines if one.get_linestyle() == ":")
-    speeds = dict(zip(formula.get_xdata(), formula.get_ydata(), strict=True))
-    assert speeds[0.0] == pytest.approx(1) and speeds[0.6] > speeds[0.4] > 1
 
 
 def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):

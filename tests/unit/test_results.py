@@ -1,18 +1,14 @@
 """Records, the folder that keeps them, and the figures made of them."""
 
-import importlib.metadata
 import json
-import shutil
-import sys
-import time
 from contextlib import nullcontext
 
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
-from lr_sglang.results import collection, machine, store, summary
-from lr_sglang.results.record import key, make
+from lr_sglang.results import machine, store, summary
+from lr_sglang.results.record import make
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Outcome, Verdict
 from lr_sglang.tasks import Question
@@ -154,44 +150,6 @@ def test_a_record_is_found_after_older_lines_went(tmp_path):
         run.records["a", 0, "lookahead"].whole()
 
 
-def held(thing, seen):
-    """The bytes of an object and of all that it holds."""
-    if id(thing) in seen or isinstance(thing, type):
-        return 0
-    seen[id(thing)] = thing
-    inner = []
-    if isinstance(thing, dict):
-        inner = [*thing, *thing.values()]
-    elif isinstance(thing, list | tuple | set):
-        inner = thing
-    else:
-        slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
-        inner = [getattr(thing, name, None) for name in slots] + list(
-            getattr(thing, "__dict__", ())
-        )
-    return sys.getsizeof(thing) + sum(held(one, seen) for one in inner)
-
-
-def test_a_report_of_thousands_of_records_holds_no_branches(tmp_path):
-    """What is held grows with the number of records, by 6 kB each, and not with their length."""
-
-    def rows(folder, count, branches, text=""):
-        one = json.loads(json.dumps(record(text=text)))
-        one["branches"] *= branches
-        folder.mkdir()
-        with (folder / "records.jsonl").open("wb") as file:
-            for number in range(count):
-                file.write(store.line_of({**one, "question_id": f"q{number:04}"}))
-        return collection.read([folder]).rows
-
-    many = rows(tmp_path / "many", 2000, 4)
-    assert len(many) == 2000 and many[1999].steps == 2
-    assert held(many, {}) < 2000 * 6000
-    short, long = rows(tmp_path / "a", 1, 1), rows(tmp_path / "b", 1, 1000, "word " * 100_000)
-    assert held(long, {}) < held(short, {}) + 1000
-    assert long[0].whole()["branches"] == short[0].whole()["branches"] * 1000
-
-
 # -- the folder
 
 
@@ -237,48 +195,12 @@ def test_a_run_to_which_nothing_happened_leaves_no_folder(tmp_path):
     ]
 
 
-def test_a_folder_that_somebody_removed_is_no_error(tmp_path):
-    with opened(tmp_path / "a"):
-        shutil.rmtree(tmp_path / "a")
-    assert not (tmp_path / "a").exists()
-
-
-def test_a_run_that_died_before_its_first_record_can_be_resumed(tmp_path):
-    opened(tmp_path).close()
-    (tmp_path / store.RUN).unlink()
-    opened(tmp_path, resume=True).close()
-    assert json.loads((tmp_path / store.RUN).read_text())["config"] == CONFIG
-
-
-def test_records_are_not_mixed_into_an_old_run(tmp_path):
-    with opened(tmp_path) as first:
-        first.append(record())
-    with pytest.raises(RecordError, match="has 1 records already") as caught:
-        opened(tmp_path)
-    assert "--resume" in caught.value.hint
-
-
 def test_another_configuration_is_refused_by_name(tmp_path):
     with opened(tmp_path) as first:
         first.append(record())
     with pytest.raises(RecordError, match=r"lookahead\.depth: 6 then, 4 now"):
         opened(tmp_path, {**CONFIG, "lookahead": {"depth": 4}}, resume=True)
     opened(tmp_path, resume=True).close()  # the refusal let go of the folder
-
-
-def test_a_run_of_a_version_with_more_switches_goes_on_if_they_were_off(tmp_path):
-    for switched, others in (
-        (False, nullcontext()),
-        (True, pytest.raises(RecordError, match="hedge: True then, off")),
-    ):
-        older = {
-            **CONFIG,
-            "lookahead": {**CONFIG["lookahead"], "hedge": switched, "fast_accept": None},
-        }
-        with opened(tmp_path / str(switched), older) as run:
-            run.append(record())
-        with others, opened(tmp_path / str(switched), resume=True) as run:
-            assert len(run.records) == 1
 
 
 def test_a_run_of_a_version_without_an_option_goes_on_with_its_default(tmp_path):
@@ -351,12 +273,6 @@ def test_records_of_a_later_release_are_refused(tmp_path):
         opened(tmp_path, resume=True)
 
 
-def test_a_folder_that_cannot_be_written_is_a_named_error(tmp_path):
-    (tmp_path / "file").write_text("")
-    with pytest.raises(RecordError, match="cannot be written"):
-        opened(tmp_path / "file" / "run")
-
-
 def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
     passing = RuntimeTimeout("late", role="target")
     lasting = PromptTooLong("long", role="target")
@@ -381,12 +297,6 @@ def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
         assert len(again.records) == 2
 
 
-def test_half_a_surrogate_can_be_kept(tmp_path):
-    with opened(tmp_path) as first:
-        first.append(record(text="\ud83d"))
-    assert len(store.read_records(first.path)[0]) == 1
-
-
 def test_the_newest_folder_of_a_name(tmp_path):
     for name in (
         "pocket_20260101_000000",
@@ -402,17 +312,6 @@ def test_the_newest_folder_of_a_name(tmp_path):
         store.newest_folder(tmp_path, "poc*")
 
 
-def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
-    first = store.new_folder(tmp_path, "x")
-    assert first.name.startswith("x_" + time.strftime("%Y"))
-    first.mkdir()
-    second = store.new_folder(tmp_path, "x")
-    assert second != first
-    second.mkdir()
-    (second / store.RUN).write_text("{}")
-    assert store.newest_folder(tmp_path, "x") == second
-
-
 def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
     events = []
     with opened(tmp_path) as first:
@@ -423,16 +322,6 @@ def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
         monkeypatch.setattr(store.os, "fsync", lambda f: (events.append("sync"), sync(f))[1])
         first.append(record())
     assert events == ["write", "sync"]
-
-
-def test_a_full_disk_leaves_no_half_run(tmp_path, monkeypatch):
-    def full(file):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(store.os, "fsync", full)
-    with pytest.raises(RecordError, match="No space left"):
-        opened(tmp_path / "run")
-    assert not list(tmp_path.iterdir())
 
 
 def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch):
@@ -508,32 +397,6 @@ def test_nothing_measured_is_nothing_and_no_error():
     )
 
 
-def test_a_bars_figures_are_those_of_the_table():
-    failed = make(
-        Question("d", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
-    )
-    plain = make(
-        Question("e", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
-    )
-    records = [
-        record("a"),
-        record("b", seconds=6.0, gold="3"),
-        record("c", gold=None),
-        failed,
-        plain,
-    ]
-    running = summary.Running(records[:2])
-    for one in records[2:]:
-        running.add(one)
-    table = summary.summarise(records)
-    assert list(running.figures()) == list(table)
-    for mode, figures in running.figures().items():
-        assert (
-            figures == pytest.approx({name: table[mode][name] for name in figures})
-            and len(figures) == 3
-        )
-
-
 def test_speed_up_compares_the_same_samples():
     records = [
         record("a", mode="autoregressive", seconds=4.0),
@@ -553,26 +416,6 @@ def test_wilson_agrees_with_the_book():
     assert summary.wilson(0, 0) is None
 
 
-def test_modes_are_not_mixed():
-    assert list(summary.summarise([record(mode="b"), record(mode="a"), record(mode="b")])) == [
-        "b",
-        "a",
-    ]
-
-
 def test_versions_name_the_engine():
     assert {"sglang", "torch", "transformers", "lr_sglang", "python"} <= machine.versions().keys()
     assert machine.machine()["cores"]
-
-
-def test_a_package_that_is_not_installed_has_no_version(monkeypatch):
-    def none(name):
-        raise importlib.metadata.PackageNotFoundError(name)
-
-    known = machine.versions().keys()
-    monkeypatch.setattr(importlib.metadata, "version", none)
-    assert machine.versions().keys() == known and machine.versions()["lr_sglang"] == ""
-
-
-def test_the_key_tells_samples_apart():
-    assert key(record("a", 2, "lookahead")) == ("a", 2, "lookahead")

@@ -4,30 +4,24 @@ tests/e2e has real ones.
 
 import json
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
 import urllib3
-from click.testing import CliRunner
 
 from lr_sglang import pocket
-from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine import router
-from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient, mixed, read_workers
 from lr_sglang.errors import (
-    BadReply,
     Cancelled,
     ConfigError,
     PromptTooLong,
     RuntimeBusy,
     RuntimeDown,
     RuntimeRefused,
-    RuntimeTimeout,
 )
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
@@ -215,11 +209,6 @@ def test_requests_of_one_key_reach_one_worker(front, workers, http):
     assert front.keys == ["question 0", "question 1"] * 4
 
 
-def test_a_request_without_a_key_sends_none(front, http):
-    assert http.generate({}, Request(), 5) == REPLY
-    assert front.keys == [None]
-
-
 def test_a_lost_worker_is_passed_over_under_another_key(front, workers, http):
     front.urls[0] = nobody()
     request = Request(key="q")
@@ -239,17 +228,6 @@ def test_workers_that_are_all_lost_are_an_error_that_another_try_may_mend(front,
         "the router is there: other questions may go on"
     )
     assert len(front.keys) == router.TRIES
-
-
-def test_what_is_cancelled_is_not_tried_elsewhere(front, http, monkeypatch):
-    front.urls[:] = [nobody(), nobody()]
-    request = Request(key="q")
-    monkeypatch.setattr(
-        Request, "sending", lambda self, abort: setattr(self, "cancelled", True) or "rid"
-    )
-    with pytest.raises(Cancelled):
-        http.generate({}, request, 5)
-    assert len(front.keys) == 1
 
 
 @pytest.mark.parametrize(
@@ -276,23 +254,6 @@ def test_other_failures_are_not_tried_again(front, workers, http, status, text, 
     assert len(front.keys) == 1
 
 
-def test_a_slow_worker_is_a_timeout(front, workers, http):
-    gate = threading.Event()
-    for worker in workers:
-        worker.generate = lambda handler, body: gate.wait(5) and handler.reply(REPLY)
-    with pytest.raises(RuntimeTimeout):
-        http.generate({}, Request(key="q"), 0.1)
-    gate.set()
-    assert len(front.keys) == 1
-
-
-def test_a_router_that_is_gone_is_down():
-    gone = Routed(RouterClient(nobody(), "draft"))
-    with pytest.raises(RuntimeDown):
-        gone.generate({}, Request(), 1)
-    gone.close()
-
-
 # --- cancelling
 # ------------------------------------------------------------------------------------------------------
 
@@ -309,16 +270,6 @@ def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
     assert all(r["authorization"] == "Bearer secret" for worker in workers for r in worker.requests)
 
 
-def test_the_workers_are_told_that_who_waited_was_cancelled(front, workers, http):
-    """The router takes no aborts."""
-    workers[0].generate, front.urls[:] = workers[0].until_aborted, [workers[0].url]
-    running = Running(http)
-    assert workers[0].arrived.wait(5)
-    running.task.cancel()
-    until(lambda: running.request.rid in workers[0].aborts, 5)
-    assert not front.aborts
-
-
 def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, http):
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
     http.refresh()
@@ -332,22 +283,6 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ht
     assert running.end() == REPLY
 
 
-def test_a_hanging_worker_does_not_delay_the_aborts_of_others(front, workers, http):
-    gate = threading.Event()
-    workers[1].abort = lambda handler, body: gate.wait(10) and handler.reply(None)
-    front.urls[:] = [workers[0].url]
-    workers[0].generate = workers[0].until_aborted
-    began = time.monotonic()
-    for _ in range(3):
-        running = Running(http)
-        assert workers[0].arrived.wait(5)
-        running.cancel()
-        assert running.end() == REPLY
-        workers[0].arrived.clear()
-    gate.set()
-    assert time.monotonic() - began < 4, "less than the timeout of one abort"
-
-
 @pytest.mark.parametrize("listed", [[], [{"url": "http://127.0.0.1:9", "is_healthy": True}]])
 def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, http, listed):
     front.listed = listed
@@ -358,36 +293,6 @@ def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, ht
     assert workers[0].arrived.wait(5)
     running.cancel()
     assert isinstance(running.end(2.0), Cancelled)
-
-
-def test_a_worker_that_is_found_later_is_told_too(front, workers, http, monkeypatch):
-    monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
-    monkeypatch.setattr(RouterClient, "_none_takes_aborts", lambda self: False)
-    new, front.listed = front.listed[:1], front.listed[1:]
-    http.refresh()
-    front.urls[:] = [workers[0].url]
-    workers[0].generate = workers[0].until_aborted
-    running = Running(http)
-    assert workers[0].arrived.wait(5)
-    front.listed = [*front.listed, *new]
-    running.cancel()
-    assert running.end() == REPLY
-    assert set(workers[0].aborts) == {running.request.rid}
-
-
-def test_cancelling_never_waits_for_the_router(front, workers, http, monkeypatch):
-    monkeypatch.setattr(router, "REFRESH_SECONDS_FOR_ABORT", 0.0)
-    gate = threading.Event()
-    front.documents["/workers"] = lambda: gate.wait(60) and {"workers": front.listed}
-    for worker in workers:
-        worker.generate = worker.until_aborted
-    running = Running(http)
-    until(lambda: workers[0].requests or workers[1].requests, 5)
-    began = time.monotonic()
-    running.cancel()
-    assert time.monotonic() - began < 30
-    assert running.end() == REPLY
-    gate.set()
 
 
 # --- what the workers are
@@ -411,59 +316,6 @@ def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, mon
     del front.listed[0]
     http.refresh()
     assert http.workers == [workers[1].url, third.url]
-
-
-def test_a_worker_that_is_starting_is_asked_again(front, http, workers):
-    info = workers[0].documents.pop("/server_info")
-    late = Routed(RouterClient(front.url, "target", "secret"))
-    late.refresh()
-    assert len(late.infos()) == 1
-    workers[0].documents["/server_info"] = info
-    late.refresh()
-    assert len(late.infos()) == 2
-    late.close()
-
-
-@pytest.mark.parametrize("asking", ["/workers", "/server_info"])
-def test_a_list_that_comes_after_the_end_opens_nothing(front, monkeypatch, asking):
-    late = RouterClient(front.url, "target", "secret")
-    get = Client.get
-
-    async def closes(self, path, timeout):
-        found = await get(self, path, timeout)
-        if path == asking:
-            await late.close()
-        return found
-
-    monkeypatch.setattr(Client, "get", closes)
-    call(late.refresh())
-    assert late.workers == [] and late._session is None
-
-
-def test_closing_while_the_list_is_read_opens_nothing(front):
-    late = RouterClient(front.url, "target", "secret")
-    listed = front.documents["/workers"]
-
-    def closes():
-        call(late.close())
-        return listed()
-
-    front.documents["/workers"] = closes
-    with pytest.raises(RuntimeDown):
-        call(late.refresh())
-    assert late.workers == [] and late._session is None
-
-
-def test_a_role_that_cannot_be_reached_leaves_no_connection(front, monkeypatch):
-    made = []
-    init = Client.__init__
-    monkeypatch.setattr(
-        Client, "__init__", lambda self, *args: init(self, *args) or made.append(self)
-    )
-    front.listed = []
-    with pytest.raises(RuntimeDown, match="no workers"), connected(front.url):
-        pass
-    assert len(made) == 2 and all(client._session is None for client in made)
 
 
 def test_a_worker_with_another_model_is_not_put_up_with(front, http, serving):
@@ -506,15 +358,6 @@ def test_a_router_that_is_gone_is_not_well_whatever_its_workers_are(workers, htt
     http.client.url = nobody()
     with pytest.raises(RuntimeDown):
         http.get("/health")
-
-
-def test_what_is_no_router_is_said_so(serving):
-    server = serving(Worker())
-    server.documents["/workers"] = {"path": "/workers"}
-    other = Routed(RouterClient(server.url, "target"))
-    with pytest.raises(BadReply, match="router"):
-        other.refresh()
-    other.close()
 
 
 @contextmanager
@@ -579,29 +422,6 @@ def test_router_and_workers_have_keys_of_their_own(front, workers):
         )
 
 
-def test_a_router_without_workers_is_down(front):
-    front.listed = []
-    with pytest.raises(RuntimeDown, match="no workers"), connected(front.url):
-        pass
-
-
-def test_connections_are_closed_where_a_check_fails(front, workers, monkeypatch):
-    closed, close = [], RouterClient.close
-
-    async def noted(client):
-        closed.append(client.url)
-        await close(client)
-
-    async def fails(*_):
-        raise ConfigError("other tokens")
-
-    monkeypatch.setattr(RouterClient, "close", noted)
-    monkeypatch.setattr(connect, "check_tokens", fails)
-    with pytest.raises(ConfigError, match="other"), connected(front.url):
-        pass
-    assert closed == [front.url]
-
-
 # --- attaching
 # -------------------------------------------------------------------------------------------------------
 
@@ -624,41 +444,12 @@ def test_attaching_to_a_router_asks_its_workers(front, workers, monkeypatch):
         attach("target", both.replace(worker_api_key_env="NO_SUCH"))
 
 
-def test_attaching_looks_for_a_worker_that_answers(front):
-    front.listed.insert(0, {"url": nobody(), "is_healthy": True})
-    assert attach("target", Runtime(url=front.url)).tokenizer == MODEL
-    front.listed = front.listed[:1]
-    with pytest.raises(ConfigError, match="no worker that can be asked") as caught:
-        attach("target", Runtime(url=front.url))
-    assert "'tokenizer'" in caught.value.hint
-    assert attach("target", Runtime(url=front.url, tokenizer=MODEL)).tokenizer == MODEL
-
-
 def test_attaching_to_something_else_that_passes_requests_on(serving):
     server = serving(Worker())
     server.documents = {"/workers": b"<html>"}
     with pytest.raises(ConfigError, match="does not say what it runs"):
         attach("target", Runtime(url=server.url))
     assert attach("target", Runtime(url=server.url, tokenizer=MODEL)).tokenizer == MODEL
-
-
-def test_serve_says_of_such_a_target_what_attaching_says(serving):
-    """Such as the address that OpenAI's clients are given, with /v1."""
-    url = serving(Worker()).url + "/v1"
-    result = CliRunner().invoke(
-        cli, ["serve", "--target", url, "--mode", "autoregressive", "--port", "0"]
-    )
-    assert result.exit_code == 2 and f"{url} does not say what it runs" in result.stderr, (
-        result.stderr
-    )
-
-
-def test_attaching_takes_the_tokenizer_that_is_here(front, workers):
-    workers[0].documents["/model_info"]["tokenizer_path"] = "/not/here"
-    assert attach("target", Runtime(url=front.url)).tokenizer == MODEL
-    workers[1].documents["/model_info"]["tokenizer_path"] = "/not/here/either"
-    with pytest.raises(ConfigError, match="/not/here"):
-        attach("target", Runtime(url=front.url))
 
 
 def test_attaching_to_a_router_that_will_not_do(front, workers):
@@ -668,8 +459,3 @@ def test_attaching_to_a_router_that_will_not_do(front, workers):
     front.listed = []
     with pytest.raises(RuntimeDown, match="no workers"):
         attach("target", Runtime(url=front.url))
-
-
-def test_a_key_for_workers_needs_a_url():
-    with pytest.raises(ConfigError, match="worker_api_key_env"):
-        Runtime(model="pocket:target", worker_api_key_env="KEY")

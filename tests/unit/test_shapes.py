@@ -9,21 +9,17 @@ import json
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from click.testing import CliRunner
 
 from lr_sglang import pocket
-from lr_sglang.cli import session, settings
-from lr_sglang.cli.run import run
+from lr_sglang.cli import settings
 from lr_sglang.config import Runtime, TokenLayer
-from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
+from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.placement import models, shapes
 from lr_sglang.steps.step import Ending, make_step, split_ids
-from lr_sglang.steps.token_text import TokenText
-from tests.scripted_cli import Servers
 
 GPU = Platform("cuda")
 
@@ -150,24 +146,6 @@ def test_records_and_warnings_name_them():
     assert settings.settle({}).shapes(["lookahead"]) == []
 
 
-@pytest.mark.parametrize("more", [(), ("--quiet",), ("--json",)])
-def test_a_run_warns_once(more, tmp_path, monkeypatch):
-    monkeypatch.setattr(session, "session", Servers())
-    words = [
-        "hello",
-        "--target",
-        "dummy:qwen3-0.6b",
-        "--mode",
-        "autoregressive",
-        "--output",
-        str(tmp_path / "run"),
-    ]
-    result = CliRunner().invoke(run, [*words, *more])
-    assert result.exit_code == 0, result.output
-    assert result.stderr.count("Warning") == 1
-    assert "dummy:qwen3-0.6b: weights are random" in " ".join(result.stderr.split())
-
-
 # -- ids that the tokenizer does not know
 
 
@@ -188,12 +166,3 @@ def test_unknown_ids_are_no_text_and_are_kept(tokenizer):
     capped = make_step(unknown, "length", None, tokenizer, frozenset({2}))
     assert (capped.text, capped.ids, capped.ending) == ("", unknown, Ending.CAP)
     assert sum((s.ids for s in split_ids(mixed, "length", tokenizer, frozenset({2}))), ()) == mixed
-
-
-def test_a_step_without_text_reaches_the_next_branch(tokenizer):
-    unknown = (151_935, 100_000, 900)
-    step = TokenText.of("", unknown, tokenizer.vocabulary)
-    assert resolve("Q: " + step + step, tokenizer) == (*tokenizer.encode("Q: "), *unknown, *unknown)
-    # SGLang slices a state's text where a role begins, which may be where such a step stands
-    whole = TokenText.wrap("Q: ") + step
-    assert resolve(whole[len("Q: ") :], tokenizer) == unknown

@@ -2,7 +2,6 @@
 
 import math
 import os
-import random
 from itertools import pairwise
 
 import numpy as np
@@ -54,13 +53,6 @@ def test_samples_of_one_question_are_worth_less_than_as_many_questions():
     assert apart.high - apart.low < 0.5 * (alike.high - alike.low)
 
 
-@pytest.mark.parametrize("right", [0, 1])
-def test_all_right_and_all_wrong_have_an_interval(right):
-    estimate = st.share(dict.fromkeys(range(20), (2 * right, 2)))
-    assert estimate.value == right
-    assert 0.1 < estimate.high - estimate.low < 0.3
-
-
 @pytest.mark.parametrize("questions", [1, 7, 8, 200])
 def test_fewer_than_eight_questions_have_no_interval(questions):
     chance = np.random.default_rng(questions)
@@ -94,11 +86,6 @@ def test_nothing_is_no_estimate():
     assert st.difference({}) is None
 
 
-def test_equal_questions_have_no_spread():
-    estimate = st.product([[2.0] * 10, [1.0] * 10], [1, -1], 10)
-    assert estimate.low == pytest.approx(2) and estimate.high == pytest.approx(2)
-
-
 @pytest.mark.parametrize("apart", [1e-2, 1e-3, 1e-5, 0.0])
 def test_one_slow_question_among_equal_ones_is_no_infinite_interval(apart):
     """As the first question of a run with random weights, where all the others take the same."""
@@ -106,11 +93,6 @@ def test_one_slow_question_among_equal_ones_is_no_infinite_interval(apart):
     seconds[0] = 2
     estimate = st.product([seconds, np.ones(12)], [1, -1], 12)
     assert 0.8 < estimate.low < estimate.value < estimate.high < 1.5
-
-
-def test_the_same_figures_come_out_every_time():
-    pairs = {n: [(n * 7) % 3 - 1] for n in range(30)}
-    assert st.difference(pairs) == st.difference(dict(pairs))
 
 
 # -- non-inferiority
@@ -303,47 +285,6 @@ def test_what_a_runtime_says_of_its_waits_is_read_and_recorded():
     known, unknown = Branch("target", 0, queued=0.25, prefill=0.0), Branch("target", 0)
     assert {"queued": 0.25, "prefill": 0.0}.items() <= of_branch(known).items()
     assert not {"queued", "prefill"} & of_branch(unknown).keys()
-
-
-def test_a_verifier_without_a_request_is_waited_for_too():
-    branches = [
-        synthetic.branch("draft", 0, 0.0, 0.2, "accepted", 9),
-        synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
-    ]
-    record = answer(
-        [made(0, "draft", "accepted", 1.31, "embedding", 0.3, accepted=True)], branches, 1.31
-    )
-    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
-    assert parts == {"target": 1.0, "judge": 0.3, "controller": 0.01}
-
-
-def test_what_was_stopped_is_waited_for_by_nobody():
-    branches = [
-        synthetic.branch("target", 0, 0.0, 1.0, "corrected", 9),
-        synthetic.branch("draft", 0, 0.0, 0.5, "rejected", 9),
-        synthetic.branch("target", 1, 0.5, 1.09, "cancelled", 9),
-        synthetic.branch("target", 1, 1.1, 2.0, "bonus", 9),
-    ]
-    steps = [made(0, "target", "corrected", 1.0, accepted=False), made(1, "target", "bonus", 2.0)]
-    parts = {p: round(s, 6) for p, s in accounting.parts(answer(steps, branches, 2.0)).items() if s}
-    assert parts == {"target": 1.9, "controller": 0.1}
-
-
-def test_damaged_times_do_not_stop_it():
-    """Whatever stands in a record, the walk ends, and its pieces lie end to end."""
-    chance = random.Random(0)
-    for _ in range(100):
-        record = synthetic.run(
-            TRUTH, questions=1, samples=1, seed=chance.random(), modes=("lookahead",)
-        )[0]
-        for branch in record["branches"]:
-            branch["started"], branch["ended"] = (
-                chance.random(),
-                chance.choice([None, 9 * chance.random()]),
-            )
-        for step in record["steps"]:
-            step["seconds"] = chance.random()
-        assert sum(accounting.parts(record).values()) == pytest.approx(record["seconds"])
 
 
 def test_an_answer_without_a_step_has_no_path():

@@ -38,15 +38,6 @@ def value(argv, flag):
 # -- flags
 
 
-@pytest.mark.parametrize("platform", [CPU, GPU])
-def test_adaptive_steps_capture_no_graphs_on_a_cpu(platform):
-    wanted = layer("eagle3", steps=3, tokens=3)
-    adaptive = Runtime(model="a/b", token_layer=wanted, extra={"speculative_adaptive": True})
-    assert "--speculative-adaptive" in line(adaptive, platform)
-    assert ("--disable-decode-cuda-graph" in line(adaptive, platform)) == (platform is CPU)
-    assert "--disable-decode-cuda-graph" not in line(adaptive.replace(extra={}), platform)
-
-
 @pytest.mark.parametrize(
     ("wanted", "tokens", "steps", "topk"),
     [
@@ -67,12 +58,6 @@ def test_sd_tokens_are_drafted_ones_and_one_more_is_verified(wanted, tokens, ste
     found = token_layer.flags(wanted)
     names = ("num-draft-tokens", "num-steps", "eagle-topk")
     assert tuple(found.get(f"speculative-{name}") for name in names) == (tokens, steps, topk)
-
-
-def test_the_longest_match_leaves_room_for_all_tokens():
-    found = token_layer.flags(layer("ngram", tokens=6, ngram_max=2, topk=1))
-    assert found["speculative-ngram-max-trie-depth"] == 8
-    assert found["speculative-ngram-max-bfs-breadth"] == 1
 
 
 def test_the_command_line_of_a_server_has_them():
@@ -137,13 +122,6 @@ def test_a_table_that_cannot_be_is_refused(table, said):
         Runtime.from_dict(table)
 
 
-def test_a_name_stands_for_the_table():
-    table = {"model": "a/b", "token_layer": "ngram"}
-    assert Runtime.from_dict(table).token_layer == TokenLayer("ngram")
-    whole = Runtime.from_dict(table).to_dict()
-    assert Runtime.from_dict(json.loads(json.dumps(whole))) == Runtime.from_dict(table)
-
-
 def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
     for name, vocabulary, size in (
         ("a", {"x": 0}, 10),
@@ -189,13 +167,6 @@ def everyone(*values):
     return tuple((None, v) for v in values)
 
 
-def test_without_a_token_layer_there_is_none():
-    assert not any(
-        settings.settle({}).needed(["lookahead"]).runtimes[r].token_layer.on
-        for r in ("target", "draft")
-    )
-
-
 def test_a_layer_without_a_model_is_for_target_and_draft():
     found = layers(token_layer=everyone("ngram"), option=of_both(tokens=4))
     assert found["target"] == found["draft"] == TokenLayer("ngram", tokens=4)
@@ -220,20 +191,6 @@ def test_none_is_no_token_layer():
     )
     found = layers(token_layer=(("target", "none"), ("draft", "ngram")), mode=("lookahead+sd",))
     assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
-
-
-def test_each_role_may_have_its_own():
-    found = layers(
-        token_layer=(("target", "standalone"), ("draft", "ngram")),
-        option={
-            "runtimes": {
-                "target": {"token_layer": {"draft_model": "pocket:draft", "tokens": 3}},
-                "draft": {"token_layer": {"tokens": 5}},
-            }
-        },
-    )
-    assert found["target"] == TokenLayer("standalone", tokens=3, draft_model="pocket:draft")
-    assert found["draft"] == TokenLayer("ngram", tokens=5)
 
 
 def test_the_mode_follows_the_layer_if_it_is_not_given():
@@ -296,16 +253,6 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
     config = plain.configured("lossless")
     assert config["lookahead"]["verifier"] == "exact"
     assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
-
-
-def test_a_program_from_a_file_has_the_judge_with_any_verifier(tmp_path):
-    (tmp_path / "mine.py").write_text("def mine(s, messages): ...\n")
-    for program, judged in ((f"{tmp_path}/mine.py:mine", True), ("best_of_n", False)):
-        plan = settings.settle(
-            {"mode": ("lookahead", "autoregressive"), "verifier": "exact", "program": program}
-        )
-        assert ("judge" in plan.needed(["lookahead"]).runtimes) == judged
-        assert "judge" not in plan.needed(["autoregressive"]).runtimes
 
 
 def test_a_token_layer_for_runtimes_at_urls_is_refused():
