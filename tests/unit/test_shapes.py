@@ -136,7 +136,9 @@ def test_records_and_warnings_name_them():
         "draft": models.locate("dummy:qwen3-1.7b"),
         "verifier": "random:0.6",
         "token_layer": ((None, "eagle3"),),
-        "sd_draft_model": ((None, "dummy:qwen3-32b-eagle3"),),
+        "option": {
+            "runtimes": {"target": {"token_layer": {"draft_model": "dummy:qwen3-32b-eagle3"}}}
+        },
     }
     plan = settings.settle(dict(**given))
     assert plan.models == {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b"}
