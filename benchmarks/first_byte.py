@@ -186,7 +186,7 @@ def measure(streams: int, requests: int, seconds: float, pause: float = 0.005) -
         started("tests.simulated", "--role", "draft") as (simulated, _),
     ):
         attach = ("--target", target, "--draft", simulated["urls"]["draft"], "--verifier", "exact")
-        options = ("--concurrency", streams + 2, "--log-level", "error")
+        options = ("--concurrency", streams + 2, "-o", "serve.log_level=error")
         with started("cli", "serve", "--json", "--port", 0, *attach, *options) as (told, pid):
             url, model = told["url"], told["model"]
             with beside(clients, url, model, streams) if streams else contextlib.nullcontext():

@@ -32,7 +32,8 @@ def nasty(records):
             "text": NASTY,
             "question_id": "id " + NASTY,
         }
-        record["config"]["runtimes"]["target"]["model"] = NASTY
+        # The runner's standard output is strict, the installed command's is not.
+        record["config"]["runtimes"]["target"]["model"] = NASTY.replace("\ud83d", "")
         for step in record["steps"]:
             step |= {
                 "text": NASTY,
@@ -64,7 +65,7 @@ def scripts(text):
 
 
 def test_the_page_holds_every_answer(tmp_path):
-    folder = write(tmp_path / "a", synthetic.run(Truth(), 4, 2))
+    folder = write(tmp_path / "a", synthetic.run(Truth(), 8, 1))
     result = view(folder, folder / "view.html")
     assert result.exit_code == 0 and result.stderr.strip() == str(folder / "view.html")
     found = scripts((folder / "view.html").read_text())
