@@ -7,8 +7,6 @@ import pytest
 
 from lr_sglang.engine.loop import background, call, elsewhere, in_thread
 from lr_sglang.errors import ConfigError
-from tests.simulated import clock
-from tests.simulated.clock import Stuck, run_virtually
 
 
 class Work:
@@ -134,14 +132,3 @@ def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
 
 
 # -- a clock that jumps
-
-
-def test_what_can_never_end_is_said_and_does_not_hang(monkeypatch):
-    monkeypatch.setattr(clock, "THREAD_SECONDS", 0.01)
-
-    async def waits():
-        await asyncio.sleep(10)
-        await asyncio.Event().wait()
-
-    with pytest.raises(Stuck, match="no timer"):
-        run_virtually(waits())

@@ -11,7 +11,6 @@ from transformers import AutoTokenizer
 from lr_sglang.pocket import THINKING, weights
 from tools.pocket.heldout import held_out_problems
 from tools.pocket.model import PocketModel
-from tools.pocket.problems import boxed_answer, compute
 from tools.pocket.thinking import (
     AS_JSON,
     FORMS,
@@ -21,9 +20,7 @@ from tools.pocket.thinking import (
     call,
     expression,
     parts,
-    thoughts,
 )
-from tools.pocket.tokenizer import END
 
 PROBLEMS = held_out_problems(40)
 
@@ -59,35 +56,6 @@ def test_the_template_renders_the_prompts_of_training(form, tokenizer):
             messages(problem, form), tokenize=False, add_generation_prompt=True, **options
         )
         assert rendered == parts(problem, form, Random(0))[0]
-
-
-@pytest.mark.parametrize("form", FORMS)
-def test_what_follows_the_thinking_has_the_form_and_the_answer(form):
-    for problem in PROBLEMS:
-        _, thought, follows = parts(problem, form, Random(1))
-        assert thought.endswith("\n</think>") == (form != "plain")
-        if form == "call":
-            asked = json.loads(
-                follows.strip().removeprefix("<tool_call>\n").removesuffix("\n</tool_call>")
-            )
-            a, operator, b = asked["arguments"]["expression"].split()
-            assert asked["name"] == TOOL and compute(operator, int(a), int(b)) == problem.answer
-        elif form == "json":
-            assert json.loads(follows) == {"answer": problem.answer}
-        else:
-            assert boxed_answer(thought + follows) == str(problem.answer)
-
-
-def test_only_what_the_model_writes_is_learned(tokenizer):
-    documents = thoughts(tokenizer, Random(3), {"call": 1})
-    assert [one.ids for one in documents] == [
-        one.ids for one in thoughts(tokenizer, Random(3), {"call": 1})
-    ]
-    for one in documents[:20]:
-        learned = [token for token, weight in zip(one.ids, one.weights, strict=True) if weight]
-        prompt = tokenizer.decode(one.ids[: -len(learned)])
-        assert prompt.endswith("<|im_start|>assistant\n<think>\n") and "<tool_call>" not in prompt
-        assert tokenizer.decode(learned).endswith(f"}}}}\n</tool_call>{END}")
 
 
 def test_sglang_finds_its_parsers_by_the_template_and_the_call_by_them():

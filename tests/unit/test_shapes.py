@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import itertools
 import json
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -56,19 +55,6 @@ def test_a_head_fits_its_target(head, target):
     assert all(
         ours[key] == theirs[key] for key in ("hidden_size", "vocab_size", "num_key_value_heads")
     )
-
-
-def test_it_is_made_once_and_whole_whoever_is_first(cache):
-    with ThreadPoolExecutor(8) as pool:
-        folders = set(pool.map(shapes.make, ["qwen3-0.6b"] * 16))
-    (folder,) = folders
-    made = folder.stat().st_ino
-    assert shapes.make("qwen3-0.6b").stat().st_ino == made
-    assert {path.name for path in folder.parent.iterdir()} == {
-        "qwen3-0.6b",
-        "lock",
-    }  # no half of one
-    assert folder.is_relative_to(cache)
 
 
 def test_what_cannot_be(tmp_path, monkeypatch):

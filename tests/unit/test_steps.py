@@ -1,12 +1,9 @@
 """What a step is: where it ends, how it ended, and which tokens belong to it."""
 
-import doctest
-
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import lr_sglang.steps.step as steps_module
 from lr_sglang.steps.step import (
     DELIMITER,
     Ending,
@@ -55,12 +52,6 @@ def made(ids, finish="stop", before="", eos=(EOS,)):
     return make_step(ids, finish, cut, KNOWN, frozenset(eos))
 
 
-def test_the_examples_in_the_module_hold():
-    failed, tried = doctest.testmod(steps_module)
-    assert tried
-    assert not failed
-
-
 @pytest.mark.parametrize(
     ("before", "text", "end"),
     [
@@ -74,69 +65,37 @@ def test_the_examples_in_the_module_hold():
         ("a\n\n", "\nb", None),
         ("a", "\nb\n\n", 4),
         ("\n", "\n", 1),
+        ("a cut step\n", "\nThe next", 1),
     ],
 )
 def test_a_delimiter_is_found_even_across_a_seam(before, text, end):
     assert delimiter_end(before, text) == end
 
 
-def test_a_step_ends_at_the_blank_line():
-    assert made([10, 12, 14]) == Step("One.\n\n", (10, 12, 14), Ending.DELIMITER, False, "v")
-
-
-def test_a_step_at_the_cap_is_not_complete():
-    step = made([10, 11], "length")
-    assert step.ending is Ending.CAP
-    assert not step.complete
-
-
-def test_a_delimiter_that_fills_the_cap_ends_the_step():
-    assert made([10, 14], "length").ending is Ending.DELIMITER
-
-
-def test_a_token_that_overshoots_the_delimiter_stays_whole():
-    step = made([10, 17])
-    assert (step.text, step.ids, step.ending) == ("One\n\nThen", (10, 17), Ending.DELIMITER)
-
-
-def test_tokens_after_the_delimiter_are_dropped():
-    assert made([10, 14, 11, 12]).ids == (10, 14)
-    assert made([10, 13, 13, 11], "length") == Step(
-        "One\n\n", (10, 13, 13), Ending.DELIMITER, False, "v"
-    )
-
-
-def test_a_delimiter_astride_the_seam_ends_the_step_there():
-    step = made([13, 10, 11], "length", before="A cut step\n")
-    assert (step.text, step.ending) == ("\n", Ending.DELIMITER)
-
-
-def test_the_end_of_sequence_belongs_to_the_ids_and_not_to_the_text():
-    step = made([10, 12, EOS])
-    assert (step.text, step.ids, step.ending) == ("One.", (10, 12, EOS), Ending.END)
-    assert step.final
-
-
-def test_what_was_written_after_the_end_of_sequence_is_dropped():
-    assert made([10, EOS, 11]).ids == (10, EOS)
-
-
-def test_a_delimiter_before_the_end_of_sequence_ends_the_step_first():
-    step = made([10, 14, 11, EOS])
-    assert (step.text, step.ending) == ("One\n\n", Ending.DELIMITER)
-
-
-def test_a_step_may_be_nothing_but_the_end():
-    assert made([EOS]) == Step("", (EOS,), Ending.END, False, "v")
-
-
-def test_an_end_of_sequence_that_fills_the_cap_is_an_end():
-    assert made([10, EOS], "length").ending is Ending.END
-
-
-def test_the_closing_of_the_thoughts_is_seen():
-    assert made([10, 18, 14]).closes_thinking
-    assert not made([10, 14]).closes_thinking
+@pytest.mark.parametrize(
+    ("ids", "finish", "before", "text", "kept", "ending"),
+    [
+        ([10, 12, 14], "stop", "", "One.\n\n", 3, Ending.DELIMITER),
+        ([10, 11], "length", "", "One two", 2, Ending.CAP),
+        # a delimiter that fills the cap; one token too many; tokens after it
+        ([10, 14], "length", "", "One\n\n", 2, Ending.DELIMITER),
+        ([10, 17], "stop", "", "One\n\nThen", 2, Ending.DELIMITER),
+        ([10, 14, 11, 12], "stop", "", "One\n\n", 2, Ending.DELIMITER),
+        ([10, 13, 13, 11], "length", "", "One\n\n", 3, Ending.DELIMITER),
+        # astride the seam to a step that was cut
+        ([13, 10, 11], "length", "A cut step\n", "\n", 1, Ending.DELIMITER),
+        # the end of sequence belongs to the ids and not to the text
+        ([10, 12, EOS], "stop", "", "One.", 3, Ending.END),
+        ([10, EOS, 11], "stop", "", "One", 2, Ending.END),
+        ([10, EOS], "length", "", "One", 2, Ending.END),
+        ([EOS], "stop", "", "", 1, Ending.END),
+        ([10, 14, 11, EOS], "stop", "", "One\n\n", 2, Ending.DELIMITER),
+    ],
+)
+def test_where_a_step_ends(ids, finish, before, text, kept, ending):
+    step = made(ids, finish, before)
+    assert step == Step(text, tuple(ids[:kept]), ending, False, "v")
+    assert (step.complete, step.final) == (ending is not Ending.CAP, ending is Ending.END)
 
 
 @settings(max_examples=examples(200), deadline=None)
@@ -175,12 +134,6 @@ def test_markers_are_seen_wherever_a_cap_cuts(front, back, cuts):
 def test_versions_end_alike_or_not(a, b, same):
     assert same_ending(a, b) is same
     assert same_ending(b, a) is same
-
-
-def test_a_text_is_cut_into_steps():
-    assert split("") == []
-    assert split("a") == ["a"]
-    assert split("a\n\n\n\nb\n") == ["a\n\n", "\n\n", "b\n"]
 
 
 generations = st.lists(st.sampled_from(sorted(WORDS)), max_size=30)
