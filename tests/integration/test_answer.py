@@ -3,8 +3,6 @@ and what is left.
 """
 
 import asyncio
-import gc
-import itertools
 
 import pytest
 
@@ -17,11 +15,9 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.serve.health import RuntimeAway, Watch
 from lr_sglang.verifiers import Setup, make
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.clock import run_virtually
-from tests.simulated.faults import Fault
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
@@ -31,46 +27,6 @@ ASK = [{"role": "user", "content": "How many?"}]
 
 def solve(job, backend, program=lookahead):
     run_virtually(run_program(program, ASK, job, backend=backend))
-
-
-def answer(schedule="async", steps=30, alpha=0.7, faults=(), on_step=None, **look):
-    roles = simulated_roles(
-        Simulation(Model(alpha=(alpha,), steps=steps, seed=3, own_words=False), 0.01, 0.2, 0.0)
-    )
-    for role, fault in faults:
-        roles[role].transport.faults.order(fault)
-    asked = Lookahead(depth=4, schedule=schedule, verifier="exact", **look)
-    job = AnswerRequest(asked, Sampling(seed=7), on_step=on_step)
-    job.verifier = make(asked.verifier, Setup(roles, "paper"))
-    solve(job, roles["target"])
-    return job.record, roles
-
-
-@pytest.mark.parametrize("schedule", ["async", "sync"])
-@pytest.mark.parametrize(
-    "fault",
-    [Fault("fail", after=3), Fault("garbage", after=5), Fault("late", after=2, seconds=0.05)],
-)
-def test_what_goes_wrong_in_a_row_of_drafts_is_survived(schedule, fault):
-    record, _ = answer(schedule, faults=[("draft", fault)])
-    assert record.finish == "stop" and len(record.steps) == 30
-    assert all(b.outcome is not None and b.ended is not None for b in record.branches)
-
-
-@pytest.mark.parametrize("schedule", ["async", "sync"])
-def test_whatever_is_asked_of_a_runtime_is_in_the_record(schedule):
-    record, roles = answer(schedule, alpha=0.5, steps=60)
-    for role in ("target", "draft"):
-        unsent = [
-            b
-            for b in record.of(role)
-            if not b.prompt_tokens and b.outcome in ("cancelled", "rejected")
-        ]
-        assert 0 <= len(record.of(role)) - roles[role].transport.calls <= len(unsent)
-        assert (
-            sum(b.generated_tokens for b in record.of(role)) == record.tokens()[role]["generated"]
-        )
-    assert record.tokens()["used"] + record.tokens()["wasted"] == record.tokens()["generated"]
 
 
 def test_auto_writes_alone_where_looking_ahead_does_not_pay():
@@ -86,25 +42,6 @@ def test_auto_writes_alone_where_looking_ahead_does_not_pay():
     seconds = {mode: one.seconds for mode, one in record.items()}
     assert seconds["auto"] <= seconds["autoregressive"] / 0.95, seconds
     assert len(record["auto"].of("target")) < 150, "most steps come in generations of several"
-
-
-def test_target_branches_overlap():
-    record, _ = answer("async", alpha=0.9)
-    begun = sorted(record.of("target"), key=lambda b: b.started)
-    assert sum(b.started < a.ended for a, b in itertools.pairwise(begun)) > len(begun) / 2
-
-
-def test_steps_are_told_in_order_and_all_of_them_even_if_a_listener_fails():
-    told = []
-
-    def hear(step):
-        told.append(step.position)
-        if step.position == 7:
-            raise ValueError("a listener's own mistake")
-
-    with pytest.raises(ValueError, match="own mistake"):
-        answer("async", on_step=hear)
-    assert told == list(range(8))
 
 
 # -- over scripted runtimes: what happens in the very moment can be chosen
@@ -203,43 +140,17 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
     assert taken == [("first", 1), ("second", 2)]
 
 
-def test_a_target_that_goes_away_fails_the_answer():
-    target = scripted()
-    watch = Watch("target", target.transport, None, lambda role, why: None)
-    target.transport = watch
-
-    async def main():
-        asyncio.get_running_loop().call_later(0.1, setattr, watch, "down", "it is down")
-        await run_program(lookahead, ASK, job_for(target), backend=target)
-
-    with pytest.raises(RuntimeAway):
-        run_virtually(main())
-
-
-def test_after_a_listener_has_left_no_step_is_recorded():
+@pytest.mark.parametrize("error", [Cancelled, ValueError])
+def test_after_a_listener_has_left_no_step_is_recorded(error):
+    """A stop string was written, or the listener has a mistake of its own."""
     target, told = scripted(draft=0.002), []
 
     def hear(step):
         told.append(step.position)
         if step.position == 2:
-            raise Cancelled("a stop string was written")
+            raise error("enough")
 
     job = job_for(target, on_step=hear)
-    with pytest.raises(Cancelled):
+    with pytest.raises(error, match="enough"):
         solve(job, target)
     assert told == [0, 1, 2] == [step.position for step in job.record.steps]
-
-
-def test_requests_are_forgotten_without_the_garbage_collector():
-    def requests():
-        return sum(type(one) is Request for one in gc.get_objects())
-
-    gc.collect()
-    before = requests()  # those of other tests, kept by the errors that they have in common
-    gc.disable()
-    try:
-        target = scripted(target=0.003, draft=0.001)
-        solve(job_for(target), target)
-        assert requests() - before < 10
-    finally:
-        gc.enable()

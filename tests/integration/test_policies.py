@@ -9,7 +9,6 @@ import random
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, share
-from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics, Share
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
@@ -233,17 +232,6 @@ def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha,
     assert one.found >= 0.98, one
 
 
-def test_answers_learn_from_each_other():
-    experience, tree = RunStatistics(), StepTree(4, 1, 100)
-    first = policy.make(Lookahead(policy="adaptive"), tree, experience)
-    for _ in range(50):
-        child = tree.add_children(tree.root)[0]
-        child.verdict = NO
-        experience.decided(tree.root, first.own)
-    another = policy.make(Lookahead(policy="adaptive"), StepTree(4, 1, 100), experience)
-    assert experience.alpha(another.own) < 0.1
-
-
 def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.2):
     """Seconds of steps of ten tokens, of which some are written at each of these tokens
     per second.
@@ -266,9 +254,6 @@ def test_the_better_way_is_found_and_trials_cost_little(ahead, alone, answers):
     if answers == 1:
         assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.2 * best, "it has turned round"
         assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.03 * best
-
-
-# -- the benchmark
 
 
 # -- slots that are shared

@@ -149,18 +149,6 @@ def test_a_draft_that_is_late_is_rejected_as_late():
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
 
 
-def test_the_end_inside_an_accepted_draft_ends_the_answer_and_all_work(schedule):
-    target, draft = fixed("a.\n\nb" + E, seconds=slow(0.01)), fixed("A.\n\nB" + E)
-    record = solve(target, draft, Yes(), schedule)
-    assert (record.text, record.finish, record.ids[-1]) == ("A.\n\nB", "stop", END)
-    asked = len(target.requests), len(draft.requests)
-    time.sleep(0.05)
-    assert (len(target.requests), len(draft.requests)) == asked
-    assert not [r for r in target.requests + draft.requests if r["text"] == "A.\n\nB"], (
-        "nothing after the end"
-    )
-
-
 @pytest.mark.parametrize(
     "limits", [Limits(max_tokens=17), Limits(max_total_tokens=17 + 7), Limits(max_tokens=1)]
 )
@@ -584,16 +572,6 @@ def test_a_random_oracle_accepts_about_its_share():
     record = solve(fixed(answer, seconds=slow(0.002)), fixed(answer), Random(0.5), "sync", depth=4)
     assert record.alpha is not None
     assert 0.25 < record.alpha < 0.75
-
-
-def test_steps_are_told_as_they_are_kept(schedule):
-    told = []
-    job = AnswerRequest(Lookahead(schedule), verifier=Exact(), on_step=told.append)
-    record = solve(
-        ScriptedTransport(chapters(STEPS), slow(0.005)), ScriptedTransport(chapters(STEPS)), job=job
-    )
-    assert told == record.steps
-    assert [s.position for s in told] == list(range(len(STEPS)))
 
 
 def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(schedule):

@@ -11,7 +11,7 @@ import hashlib
 import math
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import lru_cache, partial
 from statistics import NormalDist
 from typing import Literal, NamedTuple
@@ -202,12 +202,6 @@ class Writer:
                 return Written(ids, "end", Place(question, position))
             if one_step:
                 return Written(ids, "delimiter", Place(question, position))
-
-    def reported(self, written: Written, most: int) -> Written:
-        """A server's reply to a request for ``most`` tokens; it reports an end at the last one as
-        ``length``.
-        """
-        return written if len(written.ids) < most else replace(written, finish="length")
 
     def confidence(self, ids: Sequence[int]) -> float:
         """The draft's confidence in a step that it wrote."""

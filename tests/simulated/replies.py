@@ -55,10 +55,11 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
         scored = score(writer, prompt, start + 1) if start >= 0 else ()
         return Reply((), finish, len(prompt), scored=tuple(scored))
     stop, version = sampling.get("stop"), writer.model.version(role, sampling.get("sampling_seed"))
-    written = writer.reported(writer.write(writer.place(prompt), version, most, bool(stop)), most)
-    if written.finish != "length":
+    written = writer.write(writer.place(prompt), version, most, bool(stop))
+    cut = len(written.ids) >= most  # an end at the last token is reported as ``length``
+    if not cut:
         finish = {"type": "stop", "matched": stop if written.finish == "delimiter" else words.eos}
-    keeps = written.finish == "length" or sampling.get("no_stop_trim")
+    keeps = cut or sampling.get("no_stop_trim")
     return Reply(written.ids, finish, len(prompt), 0 if keeps else 1)
 
 

@@ -64,8 +64,6 @@ class SimulatedRuntime:
     """One role's runtime.
 
     Attributes:
-        calls, aborted: number of requests, and of aborted ones.
-        most: maximum number of concurrent requests.
         late: total seconds by which requests ended late.
     """
 
@@ -77,7 +75,6 @@ class SimulatedRuntime:
             simulation.steady,
         )
         self.faults = Faults(simulation.model.seed)
-        self.calls = self.aborted = self.most = 0
         self.late = 0.0
         self._slower = cache(simulation.slower)
         self._tickets: dict[str, _Ticket] = {}
@@ -138,7 +135,6 @@ class SimulatedRuntime:
         if rid in self._tickets:
             raise ValueError(f"Duplicate request ID detected: {rid}")
         ticket = self._tickets[rid] = _Ticket(work, asyncio.get_running_loop().create_future())
-        self.calls += 1
         self._advance()
         self._waiting.append(ticket)
         self._admit()
@@ -154,7 +150,6 @@ class SimulatedRuntime:
         for known in [rid] if rid in self._tickets and not everything else list(self._tickets):
             ticket = self._tickets[known]
             if (everything or (rid and known.startswith(rid))) and not ticket.done.done():
-                self.aborted += 1
                 left = (ticket.finish - self._service) / ticket.work if ticket.work else 0.0
                 # less than 1, because the request was aborted
                 ticket.done.set_result(max(0.0, min(1 - left, 1 - 1e-9)))
@@ -178,8 +173,6 @@ class SimulatedRuntime:
             ticket.finish = self._service + ticket.work
             heapq.heappush(self._served, (ticket.finish, next(self._order), ticket))
             self._add(1)
-        if self._count > self.most:
-            self.most = self._count
         self._set_timer()
 
     def _add(self, number: int) -> None:

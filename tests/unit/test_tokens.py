@@ -9,7 +9,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.steps.token_text import Piece, TokenText
-from tests import examples
 
 VOCABULARY = "v"
 
@@ -30,27 +29,9 @@ def joined(chosen: list[tuple[bool, str]]) -> TokenText:
     return whole
 
 
-def test_plain_text_has_no_ids():
-    assert TokenText.wrap("a").pieces == (Piece("a", None, ""),)
-    assert TokenText.wrap("").pieces == ()
-
-
 def test_str_gives_the_same_object_back():
     text = written("ab")
     assert str(text) is text
-
-
-def test_ids_survive_being_added_to_plain_text_from_either_side():
-    whole = "Q: " + written("ab") + " A: " + written("c")
-    assert whole == "Q: ab A: c"
-    assert whole.ids == (97, 98, 99)
-
-
-def test_growing_in_place_keeps_ids_as_the_interpreter_does_it():
-    text = ""
-    text += written("ab")
-    text += "."
-    assert [p.ids for p in text.pieces] == [(97, 98), None]
 
 
 def test_a_slice_at_a_seam_keeps_ids_and_one_inside_a_piece_drops_them():
@@ -76,30 +57,25 @@ def test_copies_keep_their_ids():
         assert twin.pieces == text.pieces
 
 
-@given(parts)
-def test_it_reads_as_the_plain_text_it_is(chosen):
-    whole = joined(chosen)
-    plain = "".join(text for _, text in chosen)
+@given(parts, texts)
+def test_it_reads_as_the_plain_text_it_is_and_keeps_its_ids(chosen, before):
+    """Also where plain text is put before it, as the interpreter does."""
+    whole = before + joined(chosen)
+    plain = before + "".join(text for _, text in chosen)
     assert whole == plain
     assert hash(whole) == hash(plain)
     assert "".join(p.text for p in whole.pieces) == plain
+    assert whole.ids == tuple(ord(c) for by_model, text in chosen for c in text if by_model)
 
 
-@given(parts, st.integers(-9, 9) | st.none(), st.integers(-9, 9) | st.none())
-def test_every_slice_reads_as_the_slice_of_the_plain_text(chosen, start, stop):
-    whole = joined(chosen)
-    cut = whole[start:stop]
-    assert cut == str.__str__("".join(text for _, text in chosen))[start:stop]
-    assert "".join(p.text for p in cut.pieces) == cut
-    for piece in cut.pieces:
+@given(
+    parts,
+    st.integers(-9, 9) | st.none(),
+    st.integers(-9, 9) | st.none(),
+    st.sampled_from([None, 1, -2, -1, 2]),
+)
+def test_every_slice_reads_as_the_slice_of_the_plain_text(chosen, start, stop, stride):
+    cut = joined(chosen)[start:stop:stride]
+    assert cut == "".join(text for _, text in chosen)[start:stop:stride]
+    for piece in TokenText.wrap(cut).pieces:
         assert piece.ids is None or "".join(map(chr, piece.ids)) == piece.text
-
-
-@given(parts, st.integers(-9, 9), st.sampled_from([-2, -1, 2]))
-def test_a_slice_with_a_stride_is_a_plain_one(chosen, start, stride):
-    whole = joined(chosen)
-    assert whole[start::stride] == "".join(text for _, text in chosen)[start::stride]
-
-
-def test_examples_are_more_in_the_full_run():
-    assert examples(3) in (3, 30)
