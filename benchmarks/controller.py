@@ -43,7 +43,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.results.record import Record
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
-from lr_sglang.theory.judged import any_of, speedup
+from lr_sglang.theory.judged import speedup
 from tests.simulated.model import Writer
 from tests.simulated.options import simulation as simulation_of
 from tests.simulated.options import simulation_options
@@ -171,7 +171,8 @@ def report(simulation: Simulation, look: Lookahead, found: Measured) -> dict[str
     calls = {role: sum(r["tokens"][role]["calls"] for r in found.records) for role in ROLES}
     total = sum(calls.values())
     waits = simulation.judge_seconds / simulation.step_seconds if look.verifier == "judge" else 0.0
-    accepted = any_of(simulation.model.alpha[-1], look.width)
+    # the versions of a step are drawn independently
+    accepted = 1 - (1 - simulation.model.alpha[-1]) ** look.width
     judged = sum(record["judged"] for record in found.records)
     memory = usage.memory
     return {

@@ -85,7 +85,7 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
     item "$name" "$2" "$command" bench "${models[@]}" "${settings[@]}" --output "$folder/$name" \
         "${resume[@]}" --limit "${LIMIT:-$3}" --max-tokens "${TOKENS:-$4}" "${@:5}"
     if [ -n "$ran" ] && compgen -G "$folder/$name/*/records.jsonl" >/dev/null; then
-        "$command" report "$folder/$name" --format json --output "$folder/$name.json" --plots "$folder/plots-$name" ||
+        "$command" report "$folder/$name" --json --plots "$folder/plots-$name" >"$folder/$name.json" ||
             echo "$name: no report"
     fi
 }

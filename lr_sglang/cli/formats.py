@@ -27,14 +27,22 @@ def grid(
     left: Collection[str] = (),
     apart: int = 2,
 ) -> Table:
-    """A table without lines: columns aligned right, except those in ``left``; ``apart`` spaces
-    between them.
+    """A table without lines, in which no word of a cell is broken: columns aligned right, except
+    those in ``left``; ``apart`` spaces between them.
     """
     table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
-    for name in head:
-        table.add_column(name, justify="left" if name in left else "right", no_wrap=name in left)
-    for row in rows:
-        table.add_row(*(cell if isinstance(cell, Text) else Text(str(cell)) for cell in row))
+    body = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    for number, name in enumerate(head):
+        cells = [name, *(row[number].plain for row in body)]
+        words = [word for cell in cells for word in cell.split(" ")]
+        table.add_column(
+            Text(name),
+            justify="left" if name in left else "right",
+            no_wrap=name in left,
+            min_width=max(map(len, words)),
+        )
+    for row in body:
+        table.add_row(*row)
     return table
 
 
@@ -173,14 +181,6 @@ def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]
     if len(summary) > 1 and "autoregressive" in summary:
         ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
         rows.append(("speed-up (total seconds)", [_times(ratio) for ratio in ratios]))
-        from lr_sglang.results import expected  # NumPy and SciPy, which most commands do without
-
-        lengths = {
-            mode: figures["roles"]["target"]["sd"]["length"] for mode, figures in summary.items()
-        }
-        forecasts = [expected.of_mode(records, mode, length) for mode, length in lengths.items()]
-        if any(forecasts):
-            rows.append(("  by the formulas", [_times(forecast) for forecast in forecasts]))
     row(
         "steps accepted (alpha)",
         lambda f: of(f["alpha"], f["accepted"], f["judged"]),

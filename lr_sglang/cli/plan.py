@@ -1,23 +1,28 @@
-"""``lr-sglang plan``: what speed-up to expect, and which depth and token layer give the most."""
+"""``lr-sglang plan``: what speed-up to expect, and which depth gives the most."""
 
 from __future__ import annotations
 
 import json as json_format
+import math
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
+from rich.console import Console
+from rich.padding import Padding
+from rich.text import Text
 
 from lr_sglang.cli import options
-from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
+from lr_sglang.cli.formats import grid
+from lr_sglang.config import Schedule
+from lr_sglang.errors import RecordError
+from lr_sglang.results.store import each_record
+from lr_sglang.theory import judged, paper
+from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure
+from lr_sglang.theory.planner import Case, Choice, best_depth
 
-if TYPE_CHECKING:
-    from lr_sglang.theory.measured import Measured
-    from lr_sglang.theory.planner import Case
-
-
-AHEAD = [name for name, mode in MODES.items() if mode.ahead]
+SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
 
 
 @click.command()
@@ -56,43 +61,48 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05 --layer-speed 1.5
       lr-sglang plan --records runs/demo_20261121_214821
     """
-    from lr_sglang.cli import forecast
-    from lr_sglang.cli.runs import complete, read
-    from lr_sglang.theory.measured import Answer, measure
-
     if records is None and given["mode"]:
         raise click.UsageError("--mode is of the run in --records")
-    measured = None
-    if records is not None:
-        with complete(records):
-            measured = measure(map(Answer.of, read(records)), given["mode"])
-    case, layer_speed = _case(given, measured), given["layer_speed"]
-    found = forecast.Forecast(case, _deepest(case, given["depth"]), measured, layer_speed)
+    measured = _measured(records, given["mode"]) if records is not None else None
+    found = _forecast(_case(given, measured), given, measured)
     if json:
-        text = json_format.dumps(found, default=vars)
         # JSON has no infinity: null stands for it.
-        plain = json_format.loads(text, parse_constant=lambda _: None)
+        plain = json_format.loads(
+            json_format.dumps(found, default=vars), parse_constant=lambda _: None
+        )
         click.echo(json_format.dumps(plain, ensure_ascii=False))
-    else:
-        forecast.show(found)
+        return
+    out = Console(highlight=False)
+    for line in _lines(found):
+        out.print(Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str))
+
+
+def _measured(run: Path, mode: str | None) -> Measured:
+    """The inputs of the formulas, of a run's folder or the file in it.
+
+    Raises:
+        RecordError: the records cannot be read, or lack a field.
+    """
+    try:
+        return measure(map(Answer.of, each_record(run)), mode)
+    except (KeyError, TypeError) as error:
+        raise RecordError(
+            f"{run}: a record lacks {error}", hint="take a run of this release"
+        ) from error
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     """The case to compute: each figure is the given one, else the measured one, else the
     default.
     """
-    from lr_sglang.theory.judged import MAX_STEPS, one_of
-    from lr_sglang.theory.planner import Case
-
     known: dict[str, Any] = {"alpha": None, "c1": None, "judge": 0.0}
     if measured is not None:
         known = {
-            "alpha": one_of(measured.alpha, measured.width),
+            "alpha": measured.alpha,
             "c1": measured.c1,
             "judge": measured.judge,
             "slowdown": measured.slowdown or 1.0,
-            "width": measured.width,
-            "steps": measured.steps if measured.steps <= MAX_STEPS else None,
+            "steps": measured.steps if measured.steps <= judged.MAX_STEPS else None,
         }
     known |= {n: given[n] for n in ("alpha", "c1", "judge") if given[n] is not None}
     if missing := [f"--{name}" for name in ("alpha", "c1") if known[name] is None]:
@@ -102,15 +112,94 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     return Case(**known)
 
 
-def _deepest(case: Case, max_depth: int) -> int:
-    """The largest depth up to ``max_depth`` whose tree ``Lookahead`` allows."""
-    from lr_sglang.config import Lookahead
+def _forecast(case: Case, given: dict[str, Any], measured: Measured | None) -> dict[str, Any]:
+    """All figures of a plan. In a row, ``steps_at_once`` are parallel target steps in async, and
+    ``formula`` is the case of its speed-up, S1 or S2.
+    """
+    width = measured.width if measured else 1
+    # the tree of several versions may be refused at a greater depth than the run had
+    deepest = min(given["depth"], measured.depth) if measured and width > 1 else given["depth"]
+    best = {s: best_depth(case, s, deepest) for s in SCHEDULES}
+    return {
+        "case": case,
+        "layer_speed": given["layer_speed"],
+        "measured": measured,
+        "rows": [
+            {
+                "depth": depth,
+                "speedup": {s: case.speedup(s, depth) for s in SCHEDULES},
+                "steps_at_once": paper.parallel("async", case.c1, depth),
+                "formula": "S1" if paper.draft_limited(case.c1 / (1 + case.judge), depth) else "S2",
+            }
+            for depth in range(1, deepest + 1)
+        ],
+        "bound": paper.bound(case.alpha),
+        "useful": judged.deepest_useful(case.c1, case.judge),
+        "best": best,
+        "expected_of_the_run": measured and case.speedup(measured.schedule, measured.depth),
+        "run": _arguments(_fastest(best), width, layered=given["layer_speed"] > 1),
+    }
 
-    for depth in range(1, max_depth + 1):
-        try:
-            Lookahead(depth=depth, width=case.width)
-        except ConfigError:
-            if depth == 1:
-                raise
-            return depth - 1
-    return max_depth
+
+def _fastest(best: dict[Schedule, Choice]) -> Choice:
+    return max(best.values(), key=lambda one: one.speedup)
+
+
+def _arguments(chosen: Choice, width: int, layered: bool) -> str:
+    """The plan, for ``lr-sglang run``."""
+    if not chosen.depth:
+        return f"--mode {'sd' if layered else 'autoregressive'}"
+    more = f" -o lookahead.width={width}" if width > 1 else ""
+    mode = "lookahead+sd" if layered else "lookahead"
+    return f"--mode {mode} --schedule {chosen.schedule} --depth {chosen.depth}{more}"
+
+
+def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
+    """A plan for people."""
+    case, measured, best = found["case"], found["measured"], found["best"]
+    step = f"a target step of {measured.step_seconds:.3g} s" if measured else "a target step"
+    more = f", slow-down {case.slowdown:.2f}" if case.slowdown != 1 else ""
+    more += f", {case.steps} steps an answer" if case.steps else ""
+    yield f"alpha {case.alpha:.2f}, c1 {case.c1:.2f}, judge {case.judge:.2f} of {step}{more}"
+    if measured is not None:
+        yield (
+            f"measured where not given: {measured.samples} samples, {measured.judged} judged steps"
+        )
+    yield Padding(_depths(found), (1, 0))
+    for schedule, choice in best.items():
+        what = f"depth {choice.depth}, {choice.speedup:.2f}x" if choice.depth else "none gains"
+        yield f"best {schedule}: {what}"
+    ceiling = "any" if math.isinf(found["bound"]) else f"{found['bound']:.2f}x"
+    yield f"bound 1/(1 - alpha): {ceiling}; the paper's, for a draft and a judge that cost nothing"
+    if math.isinf(found["useful"]):
+        yield "async: the target's width is the limit at every depth (S2)"
+    else:
+        deep = int(found["useful"])
+        yield f"async: S2 below depth {deep} (the target's width is the limit), S1 from there on"
+    if measured is not None:
+        said = f"no speed-up measured, for it has no {measured.base} sample"
+        if measured.speedup is not None:
+            said = f"{measured.speedup:.2f}x measured"
+        of = f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth})"
+        yield f"{of}: {said}; {found['expected_of_the_run']:.2f}x expected"
+    yield Text(f"\nplan: lr-sglang run {found['run']}", style="bold green")
+    speed, layer = _fastest(best).speedup, found["layer_speed"]
+    over = f" over the token layer alone, {speed * layer:.2f}x over plain decoding"
+    yield f"{speed:.2f}x" + (over if layer > 1 else "")
+
+
+def _depths(found: dict[str, Any]) -> Any:
+    rows, best = [], found["best"]
+    # deeper ones gain nothing in async, and lose in sync
+    deepest = max(found["useful"], *(choice.depth + 1 for choice in best.values()))
+    for row in found["rows"]:
+        if row["depth"] <= deepest:
+            speeds = (
+                Text(
+                    f"{row['speedup'][s]:.2f}x",
+                    style="bold green" if best[s].depth == row["depth"] else "",
+                )
+                for s in SCHEDULES
+            )
+            rows.append([row["depth"], *speeds, row["steps_at_once"], row["formula"]])
+    return grid(("depth", *SCHEDULES, "steps at once", "formula"), rows, apart=3)

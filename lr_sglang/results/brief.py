@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -91,8 +90,6 @@ class Row(Brief):
     """What a report needs of a record.
 
     Attributes:
-        runs: of each judged step (a draft was compared, or came too late), the number of steps
-            accepted directly before it, and whether it was accepted.
         late: steps whose draft came too late.
         verdicts: summed seconds and number of verdicts that asked a verifier.
         parts: seconds of its critical path by part; ``waits_known`` says whether the runtimes
@@ -100,7 +97,7 @@ class Row(Brief):
         timed: whether it has branches.
     """
 
-    __slots__ = ("late", "parts", "runs", "timed", "verdicts", "waits_known")
+    __slots__ = ("late", "parts", "timed", "verdicts", "waits_known")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
@@ -109,7 +106,6 @@ class Row(Brief):
             any(v is not None and v["by"] == "late" for v in step["verdicts"])
             for step in record["steps"]
         )
-        self.runs = tuple(_runs(record))
         asked = [
             v["seconds"]
             for v in said
@@ -119,14 +115,3 @@ class Row(Brief):
         self.timed = bool(record["branches"])
         self.waits_known = any(one.get("prefill") is not None for one in record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}
-
-
-def _runs(record: Record) -> Iterator[tuple[int, bool]]:
-    before = 0
-    for step in record["steps"]:
-        if any(v is not None and not v["failed"] for v in step["verdicts"]):
-            kept = step["source"] == "draft"
-            yield before, kept
-            before = before + 1 if kept else 0
-        else:
-            before = 0

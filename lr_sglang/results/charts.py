@@ -214,7 +214,7 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
         points = [(_value(m, setting) or 0.0, _gain(m)) for m in of]
         colour = COLOURS[number]
         _whiskers(axes, points, color=colour, marker=MARKERS[number], label=name)
-        expected = [m.expected.slowdown or m.expected.ends for m in of if m.expected]
+        expected = [m.expected.speedup for m in of if m.expected]
         if len(expected) == len(of):
             axes.plot([x for x, _ in points], expected, color=colour, linestyle=":")
     axes.set_ylim(bottom=0)

@@ -11,15 +11,16 @@ from typing import Any
 
 import numpy as np
 
+from lr_sglang.errors import ConfigError
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
 from lr_sglang.results.brief import Row
 from lr_sglang.results.collection import Collection
-from lr_sglang.results.expected import Expected, expected
-from lr_sglang.results.groups import Group
+from lr_sglang.results.groups import Group, program
 from lr_sglang.results.statistics import Difference, Estimate
-
-MAX_RUNS = 6  # accepted steps before
+from lr_sglang.theory import judged
+from lr_sglang.theory import measured as theory
+from lr_sglang.theory.planner import Case
 
 
 @dataclass(frozen=True)
@@ -30,13 +31,25 @@ class Speed:
         seconds: the other's summed seconds over the group's.
         tokens: tokens per second over the other's; differs from ``seconds`` if answers are longer
             or shorter.
-        each: geometric mean of single answers' ratios of seconds.
     """
 
     over: str
     seconds: Estimate
     tokens: Estimate
-    each: float | None
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the formulas expect of a run, by its measured acceptance, times of steps and verdicts,
+    number of steps, and slow-down of parallel steps.
+
+    Attributes:
+        speedup: in tokens per second, over the same mode without lookahead.
+        c1: the measured one.
+    """
+
+    speedup: float
+    c1: float
 
 
 @dataclass(frozen=True)
@@ -46,8 +59,7 @@ class Measures:
     Attributes:
         spread: standard deviation of accuracy over the samples (what the paper gives as +-), with
             two or more.
-        alpha, alpha_mean: pooled over all judged steps; the mean over answers.
-        runs: alpha by the number of steps accepted before in the same cycle.
+        alpha: pooled over all judged steps.
         judge_seconds: time of a verdict, without those that asked no verifier.
     """
 
@@ -63,8 +75,6 @@ class Measures:
     tokens: float | None
     rate: Estimate | None
     alpha: Estimate | None
-    alpha_mean: float | None
-    runs: list[Estimate]
     late: int
     judged: int
     c1: Estimate | None
@@ -88,12 +98,8 @@ class Measures:
         }
 
 
-def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> Measures:
-    """Measures one group.
-
-    Args:
-        margin: the loss of accuracy that still counts as kept, as a share of 1.
-    """
+def measure(collection: Collection, group: Group) -> Measures:
+    """Measures one group."""
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
     ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
@@ -104,15 +110,13 @@ def measure(collection: Collection, group: Group, margin: float = st.MARGIN) -> 
         cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
         spread=_spread(graded),
-        difference=st.difference(differences(group, base), margin) if base else None,
+        difference=st.difference(differences(group, base)) if base else None,
         speed=speed(group, base) if base else None,
         over_sd=speed(group, sd) if sd else None,
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
         tokens=_mean([r["tokens"]["used"] for r in ended]),
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
         alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
-        alpha_mean=_mean([r["alpha"] for r in ended if r.get("alpha") is not None]),
-        runs=_by((r["question_id"], before, ok) for r in ended for before, ok in r.runs),
         late=sum(r.late for r in ended),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
@@ -144,8 +148,7 @@ def speed(group: Group, base: Group) -> Speed | None:
     tokens = st.product(columns, [1, -1, 1, -1], len(pairs))
     if seconds is None or tokens is None:
         return None
-    ratios = [b["seconds"] / m["seconds"] for _, m, b in pairs if m["seconds"] > 0]
-    return Speed(base.name, seconds, tokens, st.geometric_mean(ratios))
+    return Speed(base.name, seconds, tokens)
 
 
 def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
@@ -164,17 +167,26 @@ def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Ro
     return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
 
 
-def _by(places: Iterable[tuple[Hashable, int, bool]]) -> list[Estimate]:
-    """Acceptance by number of steps accepted before, up to the last number with a verdict."""
-    table: dict[int, list[tuple[Hashable, tuple[float, float]]]] = defaultdict(list)
-    for question, place, ok in places:
-        table[place].append((question, (ok, 1)))
-    found = []
-    for place in range(MAX_RUNS):
-        if (estimate := st.share(_sums(table[place]))) is None:
-            break
-        found.append(estimate)
-    return found
+def expected(collection: Collection, group: Group) -> Expected | None:
+    """The expectation for a lookahead group; None if its records do not suffice, or drafting is no
+    faster.
+
+    The formulas hold for one answer at one depth, and not for programs that make several
+    generations.
+    """
+    answers = [row.answer for row in group.rows if row.answer]
+    fixed = all(one.lookahead and one.lookahead.policy != "adaptive" for one in answers)
+    if group.mode not in theory.AHEAD or not fixed or program(group):
+        return None
+    base = collection.base(group, theory.without(answers))  # with the same token layer, if any
+    answers += [row.answer for row in (base.rows if base else ()) if row.answer]
+    try:
+        found = theory.measure(answers, group.mode)
+        steps = min(found.steps, judged.MAX_STEPS)
+        case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
+    except (ConfigError, ZeroDivisionError):
+        return None
+    return Expected(case.speedup(found.schedule, found.depth), found.c1)
 
 
 def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, Any]:

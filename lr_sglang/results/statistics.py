@@ -8,9 +8,9 @@ interval. ``docs/reports.md`` has the reasons and the measured coverage.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
-from math import exp, isfinite, log, sqrt
+from math import isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -24,7 +24,7 @@ Verdict = Literal["kept", "worse", "open"]
 RESAMPLES = 2000
 LEAST = 8  # fewer questions give too few different resamples for an interval
 CELLS = 2_000_000  # numbers of a resampled column in memory at a time
-MARGIN = 0.02
+MARGIN = 0.02  # the loss of accuracy that still counts as kept
 
 
 @dataclass(frozen=True)
@@ -51,11 +51,10 @@ class Difference(Estimate):
     """Accuracy of one group less that of another, on the same questions and samples, in shares of
     1.
 
-    ``verdict`` is ``kept`` if all of the interval is above -margin, ``worse`` if all of it is
+    ``verdict`` is ``kept`` if all of the interval is above ``-MARGIN``, ``worse`` if all of it is
     below, else ``open``.
     """
 
-    margin: float
     verdict: Verdict
 
 
@@ -154,9 +153,7 @@ def product(
     return _estimate(value, _resampled(table, statistic), samples, table.shape[1])
 
 
-def difference(
-    pairs: Mapping[Hashable, Sequence[float]], margin: float = MARGIN
-) -> Difference | None:
+def difference(pairs: Mapping[Hashable, Sequence[float]]) -> Difference | None:
     """The paired difference.
 
     For the interval, two questions are added, with a pair each that differs, in opposite directions
@@ -172,16 +169,10 @@ def difference(
     samples, questions = sum(map(len, kept)), len(kept)
     value = sum(map(sum, kept)) / samples
     if questions < LEAST:
-        return Difference(value, None, None, samples, questions, margin, "open")
+        return Difference(value, None, None, samples, questions, "open")
     each = samples / questions
     table = np.array([[*map(sum, kept), 1.0, -1.0], [*map(len, kept), each, each]])
     found = _estimate(value, _resampled(table, _ratio), samples, questions)
     low, high = found.low or 0.0, found.high or 0.0
-    verdict: Verdict = "kept" if low > -margin else "worse" if high < -margin else "open"
-    return Difference(value, found.low, found.high, samples, questions, margin, verdict)
-
-
-def geometric_mean(ratios: Iterable[float]) -> float | None:
-    """The geometric mean of speed-ups, which is the same for a ratio and its inverse."""
-    logs = [log(ratio) for ratio in ratios if ratio > 0]
-    return exp(sum(logs) / len(logs)) if logs else None
+    verdict: Verdict = "kept" if low > -MARGIN else "worse" if high < -MARGIN else "open"
+    return Difference(value, found.low, found.high, samples, questions, verdict)

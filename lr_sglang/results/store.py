@@ -74,15 +74,20 @@ def read_records(path: Path) -> tuple[list[Record], bytes]:
         return [_at(file, start) for start in starts], cut
 
 
-def each_record(path: Path) -> Iterator[Record]:
-    """The records of a file one by one, the last one of each sample.
+def each_record(run: Path) -> Iterator[Record]:
+    """The records of a run one by one, by its folder or their file; the last one of each sample.
 
     Raises:
-        RecordError: as ``read_records``.
+        RecordError: as ``read_records``, or there are no records.
     """
-    with path.open("rb") as file:
-        starts, _ = _last(file)
-        yield from (_at(file, start) for start in starts)
+    path = run / RECORDS if run.is_dir() else run
+    try:
+        with path.open("rb") as file:
+            starts, _ = _last(file)
+            yield from (_at(file, start) for start in starts)
+    except OSError as error:
+        hint = f"give the folder of a run, which has {RECORDS}"
+        raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
 
 def sample_of(record: Record) -> tuple[Any, ...]:

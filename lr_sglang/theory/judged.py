@@ -1,5 +1,4 @@
-"""Extends the paper's speed-ups to slow verdicts, short answers, and several drafted versions of a
-step.
+"""Extends the paper's speed-ups to slow verdicts and short answers.
 
 ``judge`` is the time of a verdict over the time of a target step, 0 or more. The derivation is in
 ``docs/theory.md``; it models ``programs/lookahead.py``, and tests compare it with that program on a
@@ -11,7 +10,7 @@ from __future__ import annotations
 import math
 
 from lr_sglang.config import Schedule
-from lr_sglang.theory.paper import check, expected_run, f_async, parallel, whole, within
+from lr_sglang.theory.paper import check, expected_run, f_async, whole, within
 
 # Maximum number of steps of an answer for ``answer_time``.
 MAX_STEPS = 500
@@ -90,11 +89,10 @@ def _verdicts(c1: float, depth: int, judge: float, steps: int) -> list[float]:
     return [start + 1 + judge for start in starts]
 
 
-def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0, width: int = 1) -> None:
+def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0) -> None:
     check(alpha, c1)
     within("depth", depth, depth >= 1, "at least 1")
     within("judge", judge, 0 <= judge < math.inf, "0 or more")
-    within("width", width, width >= 1, "at least 1")
 
 
 def deepest_useful(c1: float, judge: float = 0.0) -> float:
@@ -103,33 +101,3 @@ def deepest_useful(c1: float, judge: float = 0.0) -> float:
     """
     _check(0, c1, judge=judge)
     return whole((1 + judge) / c1) if c1 else math.inf
-
-
-def any_of(alpha: float, width: int) -> float:
-    """1 - (1 - alpha)^width: the probability that one of ``width`` drafts is accepted (section 3.1,
-    multi-branch).
-
-    An upper limit: the versions are compared with the same target step, so they are not
-    independent. The paper measured 0.73 for two versions with 0.63 each, not 0.86.
-    """
-    _check(alpha, 0, width=width)
-    return 1 - (1 - alpha) ** width
-
-
-def one_of(alpha: float, width: int) -> float:
-    """The inverse of ``any_of``: the acceptance rate of one version, if that of ``width`` versions
-    is ``alpha``.
-    """
-    _check(alpha, 0, width=width)
-    return float(1 - (1 - alpha) ** (1 / width))
-
-
-def branches(schedule: Schedule, c1: float, k1: int, width: int = 1) -> int:
-    """Maximum number of concurrent target steps: ``parallel`` levels of the tree of drafted
-    versions.
-
-    It does not depend on the judge: a step that waits for its verdict is in the window, but not on
-    the target.
-    """
-    _check(0, c1, width=width)
-    return sum(width**level for level in range(parallel(schedule, c1, k1)))

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple, Self
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.theory.paper import expected_run, within
 
 # Outcomes of branches that were not cancelled: the target's steps that are in the answer or whose
 # draft is, the draft's steps with a verdict. Among the latter are late drafts, with the time until
@@ -44,7 +43,6 @@ class Answer:
     Attributes:
         failed: whether it ended with an error.
         target, draft: finished steps; ``generated`` is the number of the target's tokens in them.
-        sd: the token layer's verified, drafted and accepted tokens in the target's finished steps.
         verdicts: including those without a request.
         lookahead: None in a mode without.
         layered: whether the target has a token layer.
@@ -60,7 +58,6 @@ class Answer:
     target: Times
     draft: Times
     generated: int
-    sd: tuple[int, int, int]
     verdicts: Times
     lookahead: Settings | None
     layered: bool
@@ -73,7 +70,6 @@ class Answer:
             KeyError, TypeError: it lacks a field.
         """
         target, draft = ([*_finished(record, role)] for role in ("target", "draft"))
-        counts = [branch["sd"] for branch in target if branch.get("sd")]
         look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
         said = [
             verdict["seconds"]
@@ -92,7 +88,6 @@ class Answer:
             target=Times(sum(map(_seconds, target)), len(target)),
             draft=Times(sum(map(_seconds, draft)), len(draft)),
             generated=sum(branch["generated"] for branch in target),
-            sd=tuple(map(sum, zip(*counts, strict=True))) if counts else (0, 0, 0),  # type: ignore[arg-type]
             verdicts=Times(sum(said), len(said)),
             lookahead=look
             and Settings(
@@ -109,8 +104,6 @@ class Measured:
 
     Attributes:
         alpha: share of judged steps that were accepted; a late draft counts as rejected.
-        alpha2: acceptance rate of the token layer's drafts, if there is one (see
-            ``token_acceptance``).
         judge: mean time of all verdicts, including those without a request.
         slowdown: seconds per token of such a target step over those of ``base``, the same mode
             without lookahead; None if the run does not include it. ``speedup``, in tokens per
@@ -125,7 +118,6 @@ class Measured:
     c1: float
     judge: float
     step_seconds: float
-    alpha2: float | None
     slowdown: float | None
     speedup: float | None
     steps: int
@@ -175,7 +167,6 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
         c1=draft / step,
         judge=verdict / step,
         step_seconds=step,
-        alpha2=_token_layer([answer.sd for answer in ahead]),
         slowdown=slowdown,
         speedup=speedup,
         steps=max(1, round(sum(answer.steps for answer in ahead) / len(ahead))),
@@ -204,32 +195,6 @@ def _layered(record: Mapping[str, Any]) -> bool:
     # The server was attached: its counts show whether it has a token layer.
     counts = (record["tokens"].get("target") or {}).get("sd") or {}
     return bool(counts.get("verified"))
-
-
-def token_acceptance(accepted: float, drafted: int) -> float:
-    """alpha2 of a layer that accepts on average ``accepted`` of ``drafted`` tokens per
-    verification.
-
-    It is higher than their ratio, because all tokens after a rejected one are rejected too. It
-    solves g's numerator: alpha2 + ... + alpha2^drafted = accepted.
-    """
-    within("drafted", drafted, drafted >= 1, "at least 1")
-    within("accepted", accepted, 0 <= accepted <= drafted, f"in [0, {drafted}]")
-    low, high = 0.0, 1.0
-    for _ in range(50):
-        middle = (low + high) / 2
-        low, high = (
-            (middle, high) if expected_run(middle, drafted + 1) - 1 < accepted else (low, middle)
-        )
-    return high
-
-
-def _token_layer(counts: Sequence[tuple[int, int, int]]) -> float | None:
-    verified, drafted, accepted = map(sum, zip(*counts, strict=True))
-    if not verified or not drafted:
-        return None
-    width = max(1, round(drafted / verified))
-    return token_acceptance(min(accepted / verified, width), width)
 
 
 def _seconds(branch: Mapping[str, Any]) -> float:

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from lr_sglang.config import Schedule
 from lr_sglang.theory import judged
-from lr_sglang.theory.paper import check, k1_of, within
+from lr_sglang.theory.paper import check, within
 
-# Speed-ups that differ by less are equal; of equal ones, that with the fewest branches is best.
-_SAME = 1 - 1e-9
 # The maximum of the option ``depth``.
 MAX_DEPTH = 64
+# Share of the highest speed-up that may be lost for a smaller depth, which wastes fewer branches.
+SPARE = 0.02
 
 
 @dataclass(frozen=True)
@@ -19,12 +19,11 @@ class Case:
     """The conditions of lookahead. Times are in units of one target step among parallel branches.
 
     Attributes:
-        alpha: acceptance of one drafted version of a step.
+        alpha: the probability that one of a step's drafted versions is accepted.
         c1: time of a drafted step.
         judge: time of a verdict.
         slowdown: time of a target step among parallel branches over that of a step alone; 1 in the
             paper.
-        width: drafted versions per step, assumed independent (see ``any_of``).
         steps: steps of an answer; None for long ones.
     """
 
@@ -32,7 +31,6 @@ class Case:
     c1: float
     judge: float = 0.0
     slowdown: float = 1.0
-    width: int = 1
     steps: int | None = None
 
     def __post_init__(self) -> None:
@@ -40,19 +38,10 @@ class Case:
         within("slowdown", self.slowdown, 0 < self.slowdown < float("inf"), "more than 0")
         self.speedup("sync", 1)  # checks the other values
 
-    @property
-    def accepted(self) -> float:
-        """The probability that one of a step's drafted versions is accepted."""
-        return judged.any_of(self.alpha, self.width)
-
     def speedup(self, schedule: Schedule, depth: int) -> float:
         """Expected speed-up over the target alone."""
-        alone = judged.speedup(schedule, self.accepted, self.c1, depth, self.judge, self.steps)
+        alone = judged.speedup(schedule, self.alpha, self.c1, depth, self.judge, self.steps)
         return alone / self.slowdown
-
-    def branches(self, schedule: Schedule, depth: int) -> int:
-        """Maximum number of concurrent target steps."""
-        return judged.branches(schedule, self.c1, k1_of(schedule, depth), self.width)
 
 
 @dataclass(frozen=True)
@@ -64,21 +53,13 @@ class Choice:
     speedup: float
 
 
-def best_depth(
-    case: Case,
-    schedule: Schedule,
-    max_depth: int = MAX_DEPTH,
-    spare: float = 0.0,
-) -> Choice:
-    """The smallest depth with the highest speed-up; 0 if lookahead gives none.
-
-    Args:
-        spare: share of the highest speed-up that may be lost for a smaller depth, which wastes
-            fewer tokens.
+def best_depth(case: Case, schedule: Schedule, max_depth: int = MAX_DEPTH) -> Choice:
+    """The smallest depth whose speed-up is within ``SPARE`` of the highest; 0 if lookahead gives
+    none.
     """
     within("max_depth", max_depth, max_depth >= 1, "at least 1")
     choices = [Choice(schedule, 0, 1.0)]
     for depth in range(1, max_depth + 1):
         choices.append(Choice(schedule, depth, case.speedup(schedule, depth)))
-    enough = max(choice.speedup for choice in choices) * _SAME * (1 - spare)
+    enough = max(choice.speedup for choice in choices) * (1 - SPARE)
     return next(choice for choice in choices if choice.speedup >= enough)

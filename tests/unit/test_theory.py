@@ -212,19 +212,8 @@ def test_judge_0_is_the_paper():
         assert judged.speedup("async", 0.6, 0.13, depth) == paper.f_async(0.6, 0.13, depth)
 
 
-# -- several versions of a step
-
-
-@few
-@given(st.floats(0, 0.7), st.integers(1, 8))
-def test_one_of_undoes_any_of(a, width):
-    assert judged.one_of(judged.any_of(a, width), width) == pytest.approx(a, abs=1e-6)
-
-
-def test_branches_of_a_tree():
-    assert [judged.branches("sync", 0.1, k, 2) for k in (1, 2, 3)] == [1, 3, 7]
-    assert judged.branches("async", 0.5, 9, 3) == 4
-    assert judged.branches("async", 0.0, 9) == 9
+def test_target_steps_at_once():
+    assert paper.parallel("async", 0.0, 9) == paper.parallel("sync", 0.1, 9) == 9
     assert paper.parallel("async", 0.3, 9) == 4
 
 
@@ -233,16 +222,13 @@ def test_branches_of_a_tree():
 
 @few
 @given(schedules, shares, costs, st.integers(1, 24), st.floats(0, 1))
-def test_no_depth_is_better_than_the_best(schedule, a, c, deepest, judge):
+def test_no_depth_is_better_than_the_best_by_more_than_is_spared(schedule, a, c, deepest, judge):
     case = Case(a, c, judge)
     best = planner.best_depth(case, schedule, deepest)
-    assert all(
-        case.speedup(schedule, d) <= best.speedup * (1 + 1e-6) for d in range(1, deepest + 1)
-    )
+    enough = [d for d in range(1, deepest + 1) if case.speedup(schedule, d) > best.speedup]
+    assert all(case.speedup(schedule, d) * 0.98 <= best.speedup * (1 + 1e-6) for d in enough)
+    assert all(d > best.depth for d in enough)
     assert best.speedup == (case.speedup(schedule, best.depth) if best.depth else 1)
-    near = planner.best_depth(case, schedule, deepest, spare=0.05)
-    assert near.depth <= best.depth
-    assert near.speedup >= 0.95 * best.speedup * (1 - 1e-6)
 
 
 def test_lookahead_is_left_off_where_it_loses():
@@ -271,7 +257,6 @@ def test_a_slow_down_is_paid_by_lookahead_only():
         (lambda: judged.speedup("sync", 0.5, 0.1, 1, -1), "judge"),
         (lambda: judged.speedup("async", 0.5, 0.1, 1, math.inf), "judge"),
         (lambda: judged.speedup("async", 0.5, 0.1, 1, steps=0), "steps"),
-        (lambda: judged.any_of(0.5, 0), "width"),
         (lambda: Case(0.5, 0.1, slowdown=0), "slowdown"),
         (lambda: planner.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
     ],

@@ -8,8 +8,8 @@ import random
 import pytest
 
 from lr_sglang.programs.lookahead import asynchronous, synchronous
-from lr_sglang.theory.judged import answer_time, branches, speedup
-from lr_sglang.theory.paper import f_async, f_sync, k1_of, s1, s2
+from lr_sglang.theory.judged import answer_time, speedup
+from lr_sglang.theory.paper import f_async, f_sync, k1_of, parallel, s1, s2
 from tests.clocked import Clocked
 
 PROGRAMS = {"sync": synchronous, "async": asynchronous}
@@ -94,7 +94,7 @@ def test_a_short_answer_takes_as_long_as_expected(schedule, alpha, c1, depth, ju
 )
 def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula):
     answer = run("async", lambda position: True, c1, depth, steps=300)
-    assert answer.most == branches("async", c1, depth) == min(depth, 4)
+    assert answer.most == parallel("async", c1, depth) == min(depth, 4)
     papers = s1(1, c1) if formula == "S1" else s2(1, c1, depth)
     assert 300 / answer.now == pytest.approx(papers, rel=0.01)
 
@@ -102,7 +102,8 @@ def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula
 @pytest.mark.parametrize("width", [1, 2])
 def test_k1_is_depth_plus_one_in_sync(width):
     answer = run("sync", lambda position: True, 0.2, 3, steps=8, width=width)
-    assert answer.most == branches("sync", 0.2, k1_of("sync", 3), width)
+    levels = parallel("sync", 0.2, k1_of("sync", 3))
+    assert answer.most == sum(width**level for level in range(levels))
 
 
 @pytest.mark.parametrize(("judge", "most"), [(0.0, 4), (2.0, 4)])
