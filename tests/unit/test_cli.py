@@ -200,7 +200,7 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, serve
 def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):
     result = call("demo", "--questions", 2)
     assert result.exit_code == 0, result.output
-    assert "speed-up (total seconds)" in result.stdout and "by the formulas" in result.stdout
+    assert "speed-up (total seconds)" in result.stdout
     modes = ("autoregressive", "lookahead", "sd", "lookahead+sd")
     answered = [line.split("  ")[:2] for line in result.stdout.splitlines()]
     assert answered[:8] == [
