@@ -87,13 +87,14 @@ class Answer:
         draft = self.roles.get("draft")
         if job.verifier is None or draft is None:
             return
+        unseeded = next((one for one in (target, draft) if not one.seeded), None)
         trace.own_draws = (
             "temperature 0 draws nothing"
             if greedy
             else "shared_draws is off"
             if not job.lookahead.shared_draws
-            else "a runtime honours no seed"
-            if not (draft.seeded and target.seeded)
+            else f"{unseeded.role}: {unseeded.seed_fault or 'it honours no seed'}"
+            if unseeded is not None
             else "draft and target have different vocabularies"
             if draft.tokenizer.vocabulary != target.tokenizer.vocabulary
             else ""

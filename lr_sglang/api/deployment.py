@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import tempfile
 import time
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -21,6 +22,7 @@ from lr_sglang.runtimes import deployments, launched, load_deployment, override_
 from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
+from lr_sglang.runtimes.seed_check import without_seeds
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
 from lr_sglang.verifiers.requests import RequestMaker
 
@@ -121,6 +123,8 @@ class OpenDeployment:
                 roles = stack.enter_context(
                     deployed(self.config, Path(logs), timeout=self._timeout)
                 )
+                for text in without_seeds(roles):
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
             requests = RequestMaker(roles, self.config.judge_prompt)
             if not self.given:
                 call(requests.check_judge(self.config.lookahead), roles["target"].loop)

@@ -21,6 +21,7 @@ from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.launching.probe import Room
+from lr_sglang.runtimes.seed_check import without_seeds
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.
@@ -209,8 +210,8 @@ def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
 def shortages(
     plan: Plan, modes: Collection[str], live: Session, answers: int
 ) -> Iterator[tuple[bool, str]]:
-    """What each runtime has too little of, each with True if that is too little for one answer
-    already.
+    """What each runtime lacks, each with True if that concerns every answer: memory, slots, or
+    seeds that have an effect.
 
     Args:
         answers: number of concurrent answers.
@@ -222,6 +223,8 @@ def shortages(
             asked.setdefault(live.fleet.urls[role], []).append(role)
     if live.fleet is not None:
         yield from of_servers(plan, modes, live.fleet)
+    if plan.sampling.temperature > 0:
+        yield from ((True, text) for text in without_seeds(live.roles))
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
         most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)

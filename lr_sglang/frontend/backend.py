@@ -85,6 +85,7 @@ class RuntimeBackend(BaseBackend):
             some of them.
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
         checks: of a judge: its verdicts on pairs of steps that differ.
+        seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         ends: the known ids that end a sequence.
     """
@@ -108,7 +109,7 @@ class RuntimeBackend(BaseBackend):
         self.token_layer = token_layer
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
-        self.tool_call_parser, self.prefix_cache = "", ""
+        self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
@@ -18,9 +19,10 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch
-from lr_sglang.runtimes.attach import check_tokens
+from lr_sglang.runtimes.attach import TEXT, check_tokens
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
+from lr_sglang.runtimes.seed_check import seed_fault
 from lr_sglang.sglang_api import internal_state
 
 DEFAULT_CONTEXT = 32768
@@ -80,6 +82,30 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
     for backend in roles.values():
         backend.roles = roles
         backend.checks.pairs = fleet.deployment.judge_pairs
+    call(_check_seeds(roles, fleet))
+
+
+async def _check_seeds(roles: Mapping[str, RuntimeBackend], fleet: Fleet) -> None:
+    """Asks the servers of target and draft that run already whether they honour seeds, as their
+    settings say. Those that are started for this deployment have our plugin, and do.
+    """
+    asked = {
+        fleet.urls[role]: backend
+        for role, backend in roles.items()
+        if role != "judge" and backend.seeded and _attached(fleet, role)
+    }
+    faults = await asyncio.gather(
+        *(seed_fault(one.transport, one.tokenizer.encode(TEXT)) for one in asked.values())
+    )
+    for url, fault in zip(asked, faults, strict=True):
+        for role in roles if fault else ():
+            if fleet.urls[role] == url:
+                roles[role].seed_fault, roles[role].seeded = fault, False
+
+
+def _attached(fleet: Fleet, role: str) -> bool:
+    runtime = fleet.deployment.runtime(role)
+    return runtime is not None and bool(runtime.url)
 
 
 async def _reach(
@@ -122,7 +148,8 @@ def _describe(
     backend.context = min(
         (_context(info, configured) for info in infos), default=configured or DEFAULT_CONTEXT
     )
-    backend.seeded = bool(infos) and all(_seeded(info) for info in infos)
+    honoured = bool(infos) and all(_seeded(info) for info in infos)
+    backend.seeded = honoured and not backend.seed_fault
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}

@@ -336,7 +336,7 @@ def test_an_answer_that_nothing_identifies_draws_with_the_given_seed_itself():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda roles: setattr(roles["draft"], "seeded", False), "a runtime honours no seed"),
+        (lambda roles: setattr(roles["draft"], "seeded", False), "draft: it honours no seed"),
         (
             lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
             "different vocabularies",

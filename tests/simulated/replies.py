@@ -7,11 +7,13 @@ unlikely from that word on.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.programs.rate import OPENING, QUESTION
+from lr_sglang.sglang_api.draws import place_of
 from tests.simulated.model import TARGET, Place, Writer
 
 DEFAULT_TOKENS = 128  # SGLang's own max_new_tokens
@@ -49,6 +51,11 @@ def reply(writer: Writer, role: str, payload: dict[str, Any]) -> Reply:
         said = rating(writer, prompt)
     if said is not None:
         return Reply(words.tokenizer.encode(said)[:most], finish, len(prompt))
+    if sampling.get("ignore_eos") and (seed := sampling.get("sampling_seed")) is not None:
+        # no answer: whether seeds are honoured is asked, and they are
+        place = place_of(sampling.get("custom_params"))
+        noise = (random.Random(f"{seed}/{place + n}").randrange(256) for n in range(most))
+        return Reply(tuple(words.filler(bytes(noise))), finish, len(prompt))
     if most <= 0:
         start = payload.get("logprob_start_len", -1) if payload.get("return_logprob") else -1
         # as SGLang, without one for the first token

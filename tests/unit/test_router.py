@@ -46,6 +46,13 @@ class Answers(Handler):
             self.reply(b"", 404) if body is None else self.reply(body)
 
 
+def drawn(handler, body):
+    """Replies with tokens that are the request's seed, as far as it has one."""
+    params = body.get("sampling_params", {})
+    ids = [params["sampling_seed"]] * params["max_new_tokens"] if "sampling_seed" in params else []
+    handler.reply({**REPLY, "output_ids": ids} if ids else REPLY)
+
+
 class Worker(Stub):
     """Stands in for one SGLang server."""
 
@@ -53,6 +60,7 @@ class Worker(Stub):
         super().__init__()
         self.RequestHandlerClass = Answers
         self.seen, self.key = [], ""
+        self.generate = drawn
         self.documents = {
             "/model_info": {"model_path": model, "tokenizer_path": model, "is_generation": True},
             "/server_info": {

@@ -1,0 +1,166 @@
+"""Servers that run already are asked whether they honour seeds."""
+
+import dataclasses
+import random
+from contextlib import nullcontext
+
+import pytest
+
+from lr_sglang.api import deployment as api
+from lr_sglang.api.configuration import Plan
+from lr_sglang.cli import session
+from lr_sglang.config import Deployment, Runtime, Sampling
+from lr_sglang.engine.loop import call
+from lr_sglang.errors import RuntimeRefused
+from lr_sglang.runtimes import Fleet, connect, load_deployment
+from lr_sglang.runtimes.seed_check import seed_fault, without_seeds
+from lr_sglang.sglang_api.draws import place_of
+from tests.unit.test_router import MODEL, Worker
+from tests.unit.test_router import serving as serving
+
+PROMPT = (11, 12, 13)
+
+
+def draws(seed, place, count):
+    """The tokens that a seed draws from a place of the answer on."""
+    return [random.Random(f"{seed}/{place + n}").randrange(1000) for n in range(count)]
+
+
+def asked(payload):
+    params = payload["sampling_params"]
+    place = place_of(params.get("custom_params"))
+    return params["sampling_seed"], place, params["max_new_tokens"], len(payload["input_ids"])
+
+
+def honours(payload):
+    seed, place, count, _ = asked(payload)
+    return draws(seed, place, count)
+
+
+def by_position(payload):
+    """As SGLang's deterministic inference: counted from the beginning of the prompt."""
+    seed, _, count, position = asked(payload)
+    return draws(seed, position, count)
+
+
+def ignores(payload):
+    return draws(random.random(), 0, asked(payload)[2])
+
+
+def greedy(payload):
+    _, _, count, position = asked(payload)
+    return draws(0, position, count)
+
+
+def from_each_prompt(payload):
+    """Honours seeds, but every request begins an answer."""
+    seed, _, count, _ = asked(payload)
+    return draws(seed, 0, count)
+
+
+def refuses(payload):
+    raise RuntimeRefused("custom_params: unknown field")
+
+
+def empty(payload):
+    raise KeyError("output_ids")
+
+
+FAULTS = [
+    (honours, ""),
+    (by_position, ""),
+    (ignores, "one seed gives different texts"),
+    (greedy, "two seeds give the same text"),
+    (from_each_prompt, "in two requests"),
+    (refuses, "could not be asked (custom_params: unknown field"),
+    (empty, "could not be asked"),
+]
+
+
+class Server:
+    """Draws as a function says."""
+
+    def __init__(self, drawn):
+        self.drawn, self.asked = drawn, 0
+
+    async def generate(self, payload, request, timeout):
+        self.asked += 1
+        return {"output_ids": self.drawn(payload)}
+
+
+@pytest.mark.parametrize(("drawn", "why"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
+def test_what_a_server_does_with_seeds_is_found_out(drawn, why):
+    server = Server(drawn)
+    fault = call(seed_fault(server, PROMPT))
+    assert fault == "" if not why else why in fault
+    assert server.asked <= 5
+
+
+class Drawing(Worker):
+    """A server over HTTP that draws as a function says; ``seeds`` are those that it was sent."""
+
+    def __init__(self, drawn, device="cpu"):
+        super().__init__()
+        self.seeds = []
+        self.documents["/server_info"]["device"] = device
+
+        def generate(handler, body):
+            self.seeds.append(body["sampling_params"].get("sampling_seed"))
+            handler.reply({"output_ids": drawn(body)})
+
+        self.generate = generate
+
+
+@pytest.fixture
+def attached(serving):
+    """Connects to servers at URLs, by role; yields their backends."""
+
+    def connected(shared=None, **servers):
+        urls = {role: serving(one).url for role, one in servers.items()}
+        runtimes = {role: Runtime(url=url) for role, url in urls.items()}
+        urls |= {role: urls[other] for role, other in (shared or {}).items()}
+        plan = Deployment("attached", runtimes, shared=shared or {})
+        return connect.connected(Fleet(plan, urls, dict.fromkeys(urls, MODEL)))
+
+    return connected
+
+
+def test_only_target_and_draft_at_a_url_are_asked_each_server_once(attached):
+    one, two, three = Drawing(honours), Drawing(honours), Drawing(ignores)
+    with attached(target=one, draft=two, judge=three) as roles:
+        assert roles["target"].seeded and roles["draft"].seeded
+        assert len(one.seeds) == len(two.seeds) == 5 and not three.seeds
+        assert not list(without_seeds(roles))
+    shared = Drawing(honours)
+    with attached({"draft": "target"}, target=shared) as roles:
+        assert roles["draft"].seeded and len(shared.seeds) == 5
+
+
+def test_a_server_that_ignores_seeds_is_sent_none_and_it_is_said_once(attached):
+    with attached(target=Drawing(ignores), draft=Drawing(honours)) as roles:
+        assert not roles["target"].seeded and roles["draft"].seeded
+        (said,) = without_seeds(roles)
+        assert said.startswith("target: seeds have no effect there: one seed gives different")
+        assert "share no draws" in said and "lossless" in said
+
+
+def test_it_is_said_once_to_a_command_and_to_python(attached, monkeypatch):
+    with attached(target=Drawing(ignores), draft=Drawing(ignores)) as roles:
+        plan = Plan(deployment=load_deployment(), models={}, modes=("lossless",))
+        told = [text for _, text in session.shortages(plan, (), session.Session(roles), 1)]
+        (text,) = [one for one in told if "seeds" in one]
+        assert text.startswith("target and draft: seeds have no effect")
+        greedy = dataclasses.replace(plan, sampling=Sampling(temperature=0.0))
+        assert not list(session.shortages(greedy, (), session.Session(roles), 1))
+
+        monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))
+        monkeypatch.setattr(api, "model_of", lambda *_: MODEL)
+        with pytest.warns(RuntimeWarning, match="target and draft: seeds have no effect") as said:
+            api.deployment(target="http://127.0.0.1:1").open().close()
+        assert len(said) == 1
+
+
+def test_a_server_whose_settings_say_that_it_ignores_seeds_is_not_asked(attached):
+    server = Drawing(ignores, "cuda")
+    with attached(target=server) as roles:
+        assert not roles["target"].seeded and not server.seeds
