@@ -145,6 +145,10 @@ class ScriptedTransport:
             reply = self._reply(payload, self._write(prompt, sampling), sampling, aborted)
             if weighed:
                 reply["meta_info"]["input_token_logprobs"] = self._weigh(payload)
+            if payload.get("stream") and request.on_tokens is not None:
+                for length in range(1, len(reply["output_ids"])):
+                    request.on_tokens(reply["output_ids"][:length])
+                    await asyncio.sleep(0)
             return reply
         finally:
             request.end()

@@ -4,13 +4,14 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, Self
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, Completion, tokens_of
 from lr_sglang.algorithm.verification import Verification
+from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
@@ -327,42 +328,76 @@ class Answer:
                         pool.reorder(branch.request, branch.position - root.position)
 
     async def keep_steps(self, state: ProgramState) -> None:
-        """Waits for the target's generation of several steps after the root, and keeps
-        these steps.
+        """Waits for the target's generation of several steps after the root, and keeps each step
+        when it is written.
         """
-        node, (result, known) = self.tree.root, await self._generated(state)
-        after, found = node.state.fork(1)[0], (result.ids, result.finish, known, result.ends)
-        for made in split_ids(*found, node.step, last=False) or [Step("", (), Ending.CAP)]:
+
+        def keep(made: Step) -> None:
+            node = self.tree.root
+            after = node.state.fork(1)[0]
             after += made.tokens()
             node.target, node.target_state = made, after
             self.tree.decide(node)
-            node = self.tree.advance() or node
-            self.keep(node)
+            self.keep(self.tree.advance() or node)
+
+        result = await self._write_on(state, keep)
+        if not result.ids:
+            keep(Step("", (), Ending.CAP))
 
     async def keep_whole(self, state: ProgramState) -> None:
-        """The autoregressive baseline: waits for the one generation of ``state``, and cuts it into
-        steps.
+        """The autoregressive baseline: waits for the one generation of ``state``, and keeps each
+        step when it is written.
         """
-        node, (result, known) = self.tree.root, await self._generated(state)
-        for kept in split_ids(result.ids, result.finish, known, result.ends):
+        node = self.tree.root
+
+        def keep(kept: Step) -> None:
+            nonlocal node
+            self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
             self._record(kept, "target", "written")
             node, prefix = Node(None, node.position + 1, kept, "target"), node
             self.emitter.kept(prefix, node, Outcome.BONUS)
+
+        result = await self._write_on(state, keep, last=True)
         self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
         self.emitter.ended(node, self.trace.finish)
 
-    async def _generated(self, state: ProgramState) -> tuple[Any, Any]:
-        """The target's ``Generation`` after the root, and its tokenizer. Raises LookaheadError if
-        it failed.
+    async def _write_on(
+        self, state: ProgramState, keep: Callable[[Step], None], last: bool = False
+    ) -> Generation:
+        """Waits for the target's generation after the root. ``keep`` gets its steps: each when it
+        is written if the answer's request has ``on_tokens``, else all at the end.
+
+        Args:
+            last: whether the answer ends with it.
+
+        Raises:
+            LookaheadError: it failed; steps may have been kept.
         """
-        branch = self.tree.root.expanding = self.watch(state, self.tree.root)
+        root, known = self.tree.root, self.roles["target"].tokenizer
+        branch = root.expanding = self.watch(state, root)
+        request, before, kept = branch.request, root.step, 0
+        if self.job.on_tokens is not None:
+            request.on_tokens = lambda ids: self.branches.put(
+                Completion(request, root, None, tuple(ids))
+            )
         while (completion := await self.branches.first_done()).key is not branch:
-            self._enter(completion)
-        if isinstance(result := completion.result, LookaheadError):
+            if completion.key is not request:
+                self._enter(completion)
+                continue
+            steps = split_ids(completion.result[kept:], "length", known, frozenset(), before)
+            for made in (one for one in steps if one.complete):
+                kept, before = kept + len(made.ids), made
+                keep(made)
+            if self.job.on_tokens is not None:
+                self.job.on_tokens(completion.result[kept:])
+        result: Generation | LookaheadError = completion.result
+        if isinstance(result, LookaheadError):
             raise result
         self.policy.ended(branch, len(result.ids))
-        return result, self.roles["target"].tokenizer
+        for made in split_ids(result.ids[kept:], result.finish, known, result.ends, before, last):
+            keep(made)
+        return result
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         if self._left:  # an earlier call of on_step raised an exception

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,6 +27,8 @@ class AnswerRequest:
             and 0 where the seed is the answer's own.
         experience: statistics shared by all answers of a run.
         on_step: called with each step as it is kept, on the event loop, which waits for it.
+        on_tokens: called with the ids after the last kept step while the target alone writes on,
+            on the event loop; None lets its generations of several steps arrive whole.
         on_event: called with each event while the answer is made, on the event loop, which waits
             for it.
         key: a router keeps requests with the same key on one worker; unique by default.
@@ -42,6 +44,7 @@ class AnswerRequest:
     sample: int = 0
     experience: RunStatistics = field(default_factory=RunStatistics)
     on_step: Callable[[StepRecord], None] | None = None
+    on_tokens: Callable[[Sequence[int]], None] | None = None
     on_event: Callable[[Event], None] | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     check: JudgeCheck | None = None

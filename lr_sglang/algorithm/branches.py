@@ -165,13 +165,17 @@ class Branches:
             result.record_in(branch)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
-        """Closes a branch with its outcome; a request still running is cancelled, on the server
-        too.
+        """Closes a branch with its outcome. A request still running is cancelled, on the server
+        too, unless its own tokens are kept: then it writes on.
         """
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
-            if branch.request is not None:
-                branch.request.cancel()
+            if outcome not in (Outcome.BONUS, Outcome.CORRECTED):
+                self._cancel(branch)
+
+    def _cancel(self, branch: Branch) -> None:
+        if branch.request is not None:
+            branch.request.cancel()
 
     async def drain(self) -> None:
         """Cancels the requests in flight, waits until they have ended on the runtimes, and
@@ -180,6 +184,7 @@ class Branches:
         self._draining = True
         for branch in self._trace.branches:
             self.give_up(branch, Outcome.CANCELLED)
+            self._cancel(branch)
         for inquiry in [key for key in self._open if not isinstance(key, Branch)]:
             if inquiry.task is not None and all(
                 branch.request is None for branch in inquiry.branches

@@ -76,6 +76,7 @@ class Stream:
         if self._made is not None:
             raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
         self._task.job.on_step = put
+        self._task.job.on_tokens = lambda ids: None  # so that generations are streamed
         self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
         self._made.add_done_callback(lambda _: put(None))
         return self._made

@@ -94,7 +94,9 @@ class Client:
             for last in (False, True):
                 body = {**payload, "rid": request.sending(self.abort)}
                 try:
-                    reply = await self._exchange("POST", "/generate", body, timeout, more)
+                    reply = await self._exchange(
+                        "POST", "/generate", body, timeout, more, request.on_tokens
+                    )
                     if self._new and self.model:
                         await self.check_model()
                     return reply
@@ -254,17 +256,25 @@ class Client:
         body: dict[str, Any] | None,
         timeout: float,
         more: Mapping[str, str] | None = None,
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> dict[str, Any]:
         data = None if body is None else orjson.dumps(body)
         async with self._reply(method, path, data, timeout, more) as reply:
-            text = await reply.read()
+            if on_tokens is not None and reply.content_type == "text/event-stream":
+                text = await _last_event(reply.content.iter_any(), on_tokens)
+            else:
+                text = await reply.read()
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
             refused_as = refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
             refused_as.status = reply.status
             raise refused_as
         try:
-            return orjson.loads(text) if text.strip() else {}
+            found: dict[str, Any] = orjson.loads(text) if text.strip() else {}
+            if on_tokens is not None and "error" in found:  # of a stream, whose status is 200
+                status = int(found["error"].get("code") or 400)
+                raise refusal(status, text.decode(errors="replace"), path, self.role)
+            return found
         except ValueError as error:
             if path in _IN_WORDS:
                 return {}
@@ -332,3 +342,23 @@ class Client:
 
 class _BeforeFirstByte(RuntimeDown):
     """The connection broke before a byte of the reply was read."""
+
+
+async def _last_event(
+    pieces: AsyncIterator[bytes], on_tokens: Callable[[list[int]], None]
+) -> bytes:
+    """Reads a streamed generation; returns its last event, which is the whole reply.
+
+    SGLang sends all tokens so far with each event, so only the last of those that arrive together
+    is read.
+    """
+    held, last = b"", b""
+    async for piece in pieces:
+        *events, held = (held + piece).split(b"\n\n")
+        found = [event[6:] for event in events if event.startswith(b"data: {")]
+        if found:
+            last = found[-1]
+            part = orjson.loads(last)
+            if part.get("output_ids") and part["meta_info"]["finish_reason"] is None:
+                on_tokens(part["output_ids"])
+    return last

@@ -30,6 +30,8 @@ class Request:
 
     Attributes:
         patience: share of the runtime's timeout that the request may take.
+        on_tokens: called on the event loop with all ids generated so far, again and again while
+            the runtime generates; None asks for the whole reply only.
         sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
         ended: whether it was answered or has failed; False again after it is sent to another
@@ -42,6 +44,7 @@ class Request:
     ) -> None:
         self.seed, self.place, self.key, self.order = seed, place, key, order
         self.patience = 1.0
+        self.on_tokens: Callable[[list[int]], None] | None = None
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.ended = self.connection_closed = False
         self.result: Any = None

@@ -41,7 +41,9 @@ class Transport(Protocol):
     async def generate(
         self, payload: dict[str, Any], request: Request, timeout: float
     ) -> dict[str, Any]:
-        """Posts one /generate and returns its reply."""
+        """Posts one /generate and returns its reply. ``request.on_tokens`` gets the ids of a
+        payload with ``stream`` as they come; a runtime that cannot stream calls it never.
+        """
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime."""

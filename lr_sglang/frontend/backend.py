@@ -46,6 +46,7 @@ _NO_MARKERS = ChatTemplate(
 BRANCH_TOKENS = (
     200  # tokens that a branch does not share: its own step and the drafted step before it
 )
+STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
 
@@ -86,6 +87,7 @@ class RuntimeBackend(BaseBackend):
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
         checks: of a judge: its verdicts on pairs of steps that differ.
         seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
+        streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         ends: the known ids that end a sequence.
     """
@@ -110,6 +112,7 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
+        self.streams = True
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
@@ -237,6 +240,12 @@ class RuntimeBackend(BaseBackend):
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
         if request.seed is not None and self.seeded:
             payload["sampling_params"] = draws.seeded(params.sent, request.seed, request.place)
+        if request.on_tokens is not None and self.streams:
+            payload["stream"] = True
+            payload["sampling_params"] = {
+                **payload["sampling_params"],
+                "stream_interval": STREAM_TOKENS,
+            }
         most = None
         if params.return_logprob:
             most = params.logprob_start_len

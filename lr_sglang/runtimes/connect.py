@@ -150,6 +150,7 @@ def _describe(
     )
     honoured = bool(infos) and all(_seeded(info) for info in infos)
     backend.seeded = honoured and not backend.seed_fault
+    backend.streams = bool(infos) and not any(map(_increments, infos))
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
@@ -181,6 +182,13 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
     if isinstance(longest, int):
         known.append(longest)
     return min(known, default=DEFAULT_CONTEXT)
+
+
+def _increments(info: Mapping[str, Any]) -> bool:
+    """Whether an event of a stream has the new tokens only (``--incremental-streaming-output``,
+    before SGLang 0.5.20 ``--stream-output``).
+    """
+    return bool(info.get("incremental_streaming_output") or info.get("stream_output"))
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:

@@ -5,7 +5,8 @@ plain decoding.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Sequence
 from functools import partial
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -45,10 +46,10 @@ class LookaheadAnswer(ServedAnswer):
 
     def __init__(self, engine: AnswerEngine, options: RequestOptions) -> None:
         super().__init__(engine)
-        self.options, self.between = options, engine.metrics.step
+        self.options, self.step_at = options, 0.0
         self.costs: dict[str, int] | None = None
         self.cut = self.stopping = False  # by a stop string; by its client
-        self.stops = 0
+        self.stops = self.seen = 0  # ``seen``: tokens that were given to ``delivery``
 
     def pieces(self) -> AsyncGenerator[Item, None]:
         conclusion = self.options.conclusion
@@ -74,7 +75,7 @@ class LookaheadAnswer(ServedAnswer):
         self.job = self.engine.requests.make(
             options.mode, options.lookahead, options.sampling, options.limits
         )
-        self.job.on_step = self._on_step()
+        self.job.on_step, self.job.on_tokens = self._on_step, self._on_tokens
         if options.trace:
             self.job.on_event = self.ready.put_nowait
         self._look()
@@ -141,27 +142,34 @@ class LookaheadAnswer(ServedAnswer):
                 self.task.cancel()
             asyncio.get_running_loop().call_later(STOP_AGAIN, self.stop)
 
-    def _on_step(self) -> Callable[[StepRecord | None], None]:
-        known = 0
+    def _on_step(self, step: StepRecord | None) -> None:
+        before, self.step_at = self.step_at, time.monotonic()
+        if before:
+            self.engine.metrics.step.observe(self.step_at - before)
+        record = self.job.record
+        written = record.ids[self.seen :]
+        own = written
+        if record.steps:
+            own = record.steps[-1].spoken(written, self.engine.roles["target"].ends)
+        self._deliver(own, len(written) - len(own))
 
-        def on_step(step: StepRecord | None) -> None:
-            nonlocal known
-            if self.stopping:
-                raise Cancelled("stopped")
-            record = self.job.record
-            ids, known = record.ids[known:], len(record.ids)
-            own = (
-                record.steps[-1].spoken(ids, self.engine.roles["target"].ends)
-                if record.steps
-                else ids
-            )
-            if chunks := self.delivery.add(own, len(ids) - len(own)):
-                self.ready.put_nowait(chunks)
-            if self.delivery.stopped:
-                self.cut = True
-                raise Cancelled("a stop string was written")
+    def _on_tokens(self, ids: Sequence[int]) -> None:
+        self._deliver(ids[self.seen - len(self.job.record.ids) :])
 
-        return on_step
+    def _deliver(self, ids: Sequence[int], silent: int = 0) -> None:
+        """Queues the text of the answer's next tokens, of which the last have none.
+
+        Raises:
+            Cancelled: the answer was stopped, or a stop string was written.
+        """
+        if self.stopping:
+            raise Cancelled("stopped")
+        self.seen += len(ids) + silent
+        if chunks := self.delivery.add(ids, silent):
+            self.ready.put_nowait(chunks)
+        if self.delivery.stopped:
+            self.cut = True
+            raise Cancelled("a stop string was written")
 
     def _finish(self) -> None:
         """Queues the end of an answer that is complete or was cut at a stop string."""

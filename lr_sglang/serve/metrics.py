@@ -76,7 +76,7 @@ class Metrics:
         self.branches = gauge("branches_running", "Requests in flight at a role's runtime", "role")
         self.first_step = Histogram(
             "lr_sglang_time_to_first_step_seconds",
-            "From the request to its first step, the queue included",
+            "From the request to its first step, or token of the target alone, the queue included",
             buckets=_SECONDS,
             registry=registry,
         )

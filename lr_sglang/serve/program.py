@@ -10,12 +10,15 @@ import sglang as sgl
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import converse
-from lr_sglang.programs.lookahead import accept, expand, write_answer
+from lr_sglang.programs.lookahead import write_alone, write_answer
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
+
+# Tokens of one streamed generation: SGLang sends all of its tokens so far with each event.
+STREAMED = 2048
 
 
 @sgl.function
@@ -30,18 +33,8 @@ async def answer_request(
     async with Answer(s, job) as answer:
         if ahead:
             await write_answer(answer)
-        else:
-            await step_by_step(answer)
-
-
-async def step_by_step(answer: Answer) -> None:
-    """Plain decoding by the target, a request for each step: so that it streams, and can be stopped
-    between steps.
-    """
-    while not answer.ended:
-        expand(answer, 0)
-        await answer.first_done()
-        accept(answer)
+        while not answer.ended:
+            await write_alone(answer, min(answer.tree.room(answer.tree.root), STREAMED))
 
 
 class ServedProgram:

@@ -8,8 +8,6 @@ import time
 from collections.abc import AsyncGenerator
 from typing import Any
 
-from prometheus_client import Histogram
-
 from lr_sglang.errors import LookaheadError
 from lr_sglang.serve.engine import AnswerEngine
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
@@ -26,10 +24,7 @@ class ServedAnswer:
         ready: the pieces for the client, then ``END`` or an error. It takes any number, so that a
             client that reads slowly, or not at all, holds no place once its answer is made.
         task: runs ``make``; the answer gives back its place when the task ends.
-        between: observes the seconds between two steps; None if pieces are no steps.
     """
-
-    between: Histogram | None = None
 
     def __init__(self, engine: AnswerEngine) -> None:
         self.engine, self.began = engine, 0.0
@@ -81,15 +76,13 @@ class ServedAnswer:
         self._start()
         timer = loop.call_at(deadline, self.end, late)  # one for all pieces
         try:
-            histogram: Histogram | None = engine.metrics.first_step
-            since = asked
+            first = True
             while (piece := await self.ready.get()) is not END:
                 if isinstance(piece, BaseException):
                     raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
-                if histogram is not None and isinstance(piece, list | bytes):
-                    now = time.monotonic()
-                    histogram.observe(now - since)
-                    histogram, since = self.between, now
+                if first and isinstance(piece, list | bytes):
+                    first = False
+                    engine.metrics.first_step.observe(time.monotonic() - asked)
                 yield piece
             engine.metrics.seconds.observe(time.monotonic() - asked)
         finally:

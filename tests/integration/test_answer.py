@@ -3,6 +3,7 @@ and what is left.
 """
 
 import asyncio
+from contextlib import nullcontext
 
 import pytest
 
@@ -64,13 +65,14 @@ def job_for(target, on_step=None, **look):
     return job
 
 
+@pytest.mark.parametrize("streamed", [False, True])
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("tokens", [1, 7, 9, 60, 5000])
 def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_one(
-    schedule, tokens, monkeypatch
+    schedule, tokens, streamed, monkeypatch
 ):
     """Wherever one is cut: in the middle of a step, of its blank line, at its end, or not before
-    the answer's end.
+    the answer's end; also if it arrives token by token.
     """
     whole = job_for(scripted())
     solve(whole, scripted(), autoregressive)
@@ -84,8 +86,11 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     target = scripted()
     job = job_for(target)
     job.lookahead = job.lookahead.replace(schedule=schedule)
+    heard = []
+    job.on_tokens = heard.append if streamed else None
     solve(job, target)
     record = job.record
+    assert bool(heard) is (streamed and tokens > 1)
     assert "".join(step.text for step in record.steps) == "".join(
         step.text for step in whole.record.steps
     )
@@ -97,6 +102,43 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     )
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
     assert any(step.outcome == "bonus" for step in record.steps)
+
+
+class Enough(Exception):
+    """A reader of tokens has read enough."""
+
+
+@pytest.mark.parametrize("enough", [None, 40])
+def test_plain_decoding_is_told_as_it_is_written(enough):
+    """Steps and the tokens between them, in virtual time; who has read enough stops the target."""
+    roles = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
+    job = AnswerRequest(sampling=Sampling(seed=0), question="q")
+    told, steps = [], []
+
+    def hear(ids):
+        told.append((len(job.record.ids) + len(ids), job.record.branches[0].ended))
+        if enough and told[-1][0] >= enough:
+            raise Enough
+
+    async def main():
+        job.on_tokens, job.on_step = hear, lambda step: steps.append(step.seconds)
+        with pytest.raises(Enough) if enough else nullcontext():
+            await run_program(autoregressive, ASK, job, backend=roles["target"])
+
+    run_virtually(main())
+    (branch,) = job.record.branches
+    assert branch.outcome == "bonus" and branch.request is None
+    written = [tokens for tokens, _ in told]
+    assert written == sorted(written) and all(ended is None for _, ended in told)
+    if enough:
+        assert roles["target"].transport.aborted == 1 and len(steps) == 1
+        return
+    assert len(written) > 100, "nearly every token was told"
+    assert steps == pytest.approx([1, 2, 3, 4, 5, 6], abs=0.1)
+    whole = AnswerRequest(sampling=Sampling(seed=0), question="q")
+    again = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
+    solve(whole, again["target"], autoregressive)
+    assert whole.record.ids == job.record.ids
 
 
 @pytest.mark.parametrize("program", [lookahead, autoregressive])

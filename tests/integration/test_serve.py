@@ -209,6 +209,26 @@ def test_several_answers_share_their_prompt(quick):
     assert about["steps"] == 3 * 8 and 0 < about["alpha"] <= 1 and about["mode"] == "lookahead"
 
 
+@pytest.mark.parametrize("mode", ["auto", "autoregressive"])
+def test_what_the_target_writes_alone_is_streamed_token_by_token(mode):
+    """Also in ``auto``, which writes alone where looking ahead does not pay."""
+    service = SERVICE.replace(modes=("auto", "autoregressive"))
+    useless = simulated_roles(
+        Simulation(Model(alpha=(0.0,), steps=12), step_seconds=0.1, c1=1.0, judge_seconds=0.1)
+    )
+    with serving(useless, service) as one:
+        for _ in range(3):  # ``auto`` measures that looking ahead does not pay
+            one.ask(lookahead={"mode": mode})
+        target = one.roles["target"].transport.inner
+        events = one.stream(lookahead={"mode": mode})
+        said = [next(events), next(events), next(events)]
+        assert target.running, "it is still writing"
+        said += events
+        whole = one.ask(lookahead={"mode": mode}).json()
+        assert content(said) == whole["choices"][0]["message"]["content"]
+        assert len(said) > 3 * 12, "several chunks for each step"
+
+
 @pytest.mark.parametrize("usage", [True, False])
 def test_several_answers_come_in_one_stream(quick, usage):
     events = list(quick.stream(n=2, seed=4, stream_options={"include_usage": usage}))

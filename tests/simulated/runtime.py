@@ -12,6 +12,7 @@ import heapq
 import itertools
 import math
 from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -101,13 +102,19 @@ class SimulatedRuntime:
         return len(self._tickets)
 
     async def answer(
-        self, payload: dict[str, Any], rid: str, more: float = 0.0, cache: Cache | None = None
+        self,
+        payload: dict[str, Any],
+        rid: str,
+        more: float = 0.0,
+        cache: Cache | None = None,
+        on_tokens: Callable[[list[int]], None] | None = None,
     ) -> dict[str, Any]:
         """Waits for the time of a /generate request, then returns the reply.
 
         Args:
             more: seconds that a fault adds.
             cache: the runtime's radix cache; None to report no ``cached_tokens``.
+            on_tokens: called with the tokens so far, as a stream of SGLang's.
 
         Raises:
             ValueError: a request with this id is in progress.
@@ -120,13 +127,31 @@ class SimulatedRuntime:
         if cache is not None:
             cached = cache.find(prompt)
             cache.add(prompt)
-        share = await self.serve(
-            self.simulation.work(self.role, len(made.ids), len(made.scored)) + more, rid
-        )
+        work = self.simulation.work(self.role, len(made.ids), len(made.scored)) + more
+        streaming = on_tokens and asyncio.create_task(self._stream(rid, made.ids, on_tokens))
+        try:
+            share = await self.serve(work, rid)
+        finally:
+            if streaming:
+                streaming.cancel()
         answer = body(self.writer, made, share, cached, rid, bool(payload.get("return_logprob")))
         if cache is not None:
             cache.add(prompt + tuple(answer["output_ids"][:-1]))
         return answer
+
+    async def _stream(
+        self, rid: str, ids: Sequence[int], on_tokens: Callable[[list[int]], None]
+    ) -> None:
+        """Calls ``on_tokens`` when a request has another token of ``ids``."""
+        told = 0
+        while True:
+            if (ticket := self._tickets.get(rid)) is not None and ticket.finish < math.inf:
+                self._advance()
+                written = int(len(ids) * (1 - (ticket.finish - self._service) / ticket.work))
+                if told < written < len(ids):
+                    told = written
+                    on_tokens(list(ids[:written]))
+            await asyncio.sleep(self.simulation.work(self.role, 1, 0))
 
     async def serve(self, work: float, rid: str) -> float:
         """Waits until the work is done or aborted; returns the share done. Raises ValueError for a

@@ -40,10 +40,11 @@ class SimulatedTransport(SimulatedRuntime):
                 )
             kind = fault.kind if fault is not None else ""
             more = fault.seconds if fault and kind == "late" else NEVER if kind == "hang" else 0.0
+            on_tokens = request.on_tokens if payload.get("stream") else None
             if not kind and self.steady:  # no other request changes its duration
-                return await self.answer(payload, rid)
+                return await self.answer(payload, rid, on_tokens=on_tokens)
             async with asyncio.timeout(timeout):
-                answer = await self.answer(payload, rid, more)
+                answer = await self.answer(payload, rid, more, on_tokens=on_tokens)
             if kind == "hang" and request.cancelled:
                 raise Cancelled("cancelled while the runtime did not answer", role=self.role)
             if kind == "fail":

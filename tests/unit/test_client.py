@@ -176,6 +176,58 @@ def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
     assert posted == {"input_ids": [1], "rid": request.rid, "authorization": "Bearer secret"}
 
 
+def streaming(*events, until=None):
+    """A generation that is sent in pieces of five bytes, which end anywhere; the last event is
+    sent when ``until`` is set.
+    """
+    *early, last = [b"data: " + json.dumps(event).encode() + b"\n\n" for event in events]
+
+    def generate(handler, body):
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Connection", "close")
+        handler.end_headers()
+        for data in (b"".join(early), last + b"data: [DONE]\n\n"):
+            if data.startswith(last) and until is not None:
+                assert until.wait(10)
+            for at in range(0, len(data), 5):
+                handler.wfile.write(data[at : at + 5])
+
+    return generate
+
+
+def part(*ids, finish=None):
+    return {"text": "x\n\n", "output_ids": ids, "meta_info": {"finish_reason": finish}}
+
+
+def test_a_streamed_generation_tells_its_tokens_and_its_last_event_is_the_reply(server, http):
+    end = {"type": "stop", "matched": 2}
+    told, heard, request = [], threading.Event(), Request()
+    server.generate = streaming(
+        part(), part(1), part(1, 5, 7), part(1, 5, 7, 2, finish=end), until=heard
+    )
+
+    def hear(ids):
+        told.append(ids)
+        if len(ids) == 3:
+            heard.set()
+
+    request.on_tokens = hear
+    reply = http.generate({"input_ids": [1], "stream": True}, request, 5)
+    assert reply == {**part(1, 5, 7, 2, finish=end), "output_ids": [1, 5, 7, 2]}
+    # Events that arrive together are told as one; the last is not told, it is the reply.
+    assert told in ([[1], [1, 5, 7]], [[1, 5, 7]])
+
+
+def test_an_error_in_a_stream_is_a_named_error(server, http):
+    about = {"message": "the input is longer than the model's context length", "code": 400}
+    server.generate = streaming({"error": about})
+    request = Request()
+    request.on_tokens = lambda ids: None
+    with pytest.raises(PromptTooLong, match="longer than the model"):
+        http.generate({"input_ids": [1], "stream": True}, request, 5)
+
+
 def test_connections_are_used_again(server, http):
     for _ in range(5):
         http.generate({}, Request(), 5)
