@@ -131,7 +131,8 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     written = [tokens for tokens, _ in told]
     assert written == sorted(written) and all(ended is None for _, ended in told)
     if enough:
-        assert roles["target"].transport.aborted == 1 and len(steps) == 1
+        assert enough <= branch.generated_tokens < 100, "its generation was aborted"
+        assert len(steps) == 1
         return
     assert len(written) > 100, "nearly every token was told"
     assert steps == pytest.approx([1, 2, 3, 4, 5, 6], abs=0.1)
