@@ -21,7 +21,7 @@ _HOME = {  # name -> module, with the name there if it differs
     "LookaheadBackend": "lr_sglang.user_programs.lookahead_backend",
     "LookaheadError": "lr_sglang.errors",
     "Sampling": "lr_sglang.config",
-    "Setup": "lr_sglang.verifiers.setup",
+    "Setup": "lr_sglang.verifiers",
     "Solution": "lr_sglang.api.solution",
     "Trace": "lr_sglang.steps.trace",
     "Verdict": "lr_sglang.steps.tree",

@@ -13,7 +13,6 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.placement.models import prompt_for
-from lr_sglang.verifiers.pair_files import pairs
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
@@ -149,7 +148,6 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     made = made.replace(runtimes=runtimes)
     if made.judge_pairs:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
-        pairs(made.judge_pairs)  # reports errors in the file now
     judge = made.runtime("judge")
     if made.judge_prompt or (
         judge is not None and judge.url

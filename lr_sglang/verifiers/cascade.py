@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from lr_sglang.algorithm.guarded import ask
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
-from lr_sglang.verifiers.setup import Setup
-from lr_sglang.verifiers.verifier_registry import Stage
+from lr_sglang.verifiers.verifier_registry import Setup, Stage
 
 
 class Cascade:
@@ -28,10 +27,10 @@ class Cascade:
         self.stages, self.last = tuple(stages), last
 
     @classmethod
-    def make(cls, setup: Setup, maker: Callable[[str], Verifier]) -> Cascade:
-        """Makes a cascade; ``maker`` makes a verifier from its name."""
+    def make(cls, setup: Setup) -> Cascade:
         *stages, last = verifier_registry.stages(setup.argument)
-        return cls([(maker(stage.verifier), stage) for stage in stages], maker(last.verifier))
+        earlier = [(verifier_registry.make(stage.verifier, setup), stage) for stage in stages]
+        return cls(earlier, verifier_registry.make(last.verifier, setup))
 
     async def verify(self, inquiry: Inquiry) -> Verdict:
         earlier: tuple[Verdict, ...] = ()

@@ -7,15 +7,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable
+from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from typing import Any, Protocol
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.loop import in_thread
-from lr_sglang.errors import BadReply, ConfigError
+from lr_sglang.errors import ConfigError
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
-from lr_sglang.verifiers.setup import Setup
+from lr_sglang.verifiers.verifier_registry import Setup
 
 
 class Encoder(Protocol):
@@ -28,15 +28,14 @@ class Encoder(Protocol):
 class Embedding:
     """Accepts a cosine of at least ``threshold``.
 
-    A thread encodes all waiting pairs as one batch, because the model would block the event loop.
+    A thread encodes one pair after the other, because the model would block the event loop.
     """
 
     name = "embedding"
 
     def __init__(self, encoder: Encoder, threshold: float = 0.95) -> None:
         self.encoder, self.threshold = encoder, threshold
-        self._waiting: list[tuple[asyncio.Future[float], str, str]] = []
-        self._working = False
+        self._thread = ThreadPoolExecutor(1, "lr-embedding")
 
     @classmethod
     def make(cls, setup: Setup) -> Embedding:
@@ -52,49 +51,18 @@ class Embedding:
         )
 
     async def _verify(self, target: str, draft: str) -> Verdict:
-        cosine: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._waiting.append((cosine, target, draft))
-        if not self._working:
-            self._working = True
-            self._task = asyncio.create_task(self._work())
+        loop = asyncio.get_running_loop()
         try:
-            found = await cosine
-        except BadReply as error:
-            return Verdict(False, self.name, str(error), failed=True)
+            found = await loop.run_in_executor(self._thread, self._cosine, target, draft)
+        except Exception as error:  # noqa: BLE001 - a failed verdict costs time and changes no answer
+            return Verdict(False, self.name, f"the embedding model failed: {error!r}", failed=True)
         return Verdict(found >= self.threshold, self.name, f"cosine {found:.3f}", score=found)
 
-    async def _work(self) -> None:
-        try:
-            while self._waiting:
-                batch, self._waiting = self._waiting, []
-                wanted = [one for one in batch if not one[0].done()]  # the others were cancelled
-                if wanted:
-                    await self._encode(wanted)
-        finally:
-            self._working = False
-
-    async def _encode(self, batch: list[tuple[asyncio.Future[float], str, str]]) -> None:
-        pairs = [(target, draft) for _, target, draft in batch]
-        try:
-            cosines = await in_thread(lambda: self._cosines(pairs), "lr-embedding")
-        except Exception as error:  # noqa: BLE001 - raised where the verdicts are awaited
-            failure = BadReply(f"the embedding model failed: {error!r}")
-            for cosine, _, _ in batch:
-                if not cosine.done():
-                    cosine.set_exception(failure)
-            return
-        for (cosine, _, _), value in zip(batch, cosines, strict=True):
-            if not cosine.done():
-                cosine.set_result(value)
-
-    def _cosines(self, pairs: list[tuple[str, str]]) -> list[float]:
+    def _cosine(self, target: str, draft: str) -> float:
         import numpy as np
 
-        texts = list(dict.fromkeys(text for pair in pairs for text in pair))
-        vectors = np.asarray(self.encoder.encode(texts), dtype=float)
-        vectors /= np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        row = {text: vectors[i] for i, text in enumerate(texts)}
-        return [float(row[a] @ row[b]) for a, b in pairs]
+        one, other = np.asarray(self.encoder.encode([target, draft]), dtype=float)
+        return float(one @ other / max(np.linalg.norm(one) * np.linalg.norm(other), 1e-12))
 
 
 @lru_cache(maxsize=2)

@@ -10,7 +10,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt, agrees, judge
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
-from lr_sglang.verifiers.setup import Setup
+from lr_sglang.verifiers.verifier_registry import Setup
 
 
 class Judge(Asking):

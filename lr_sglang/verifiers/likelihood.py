@@ -19,7 +19,7 @@ from lr_sglang.programs.rate import weigh
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
-from lr_sglang.verifiers.setup import Setup
+from lr_sglang.verifiers.verifier_registry import Setup
 
 
 class Likelihood(Asking):

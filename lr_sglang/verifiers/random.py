@@ -14,7 +14,7 @@ from lr_sglang.programs.judge import JudgePrompt
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.judge import Judge
-from lr_sglang.verifiers.setup import Setup
+from lr_sglang.verifiers.verifier_registry import Setup
 
 
 class Random:

@@ -22,7 +22,7 @@ from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
-from lr_sglang.verifiers.pair_files import alike, pairs
+from lr_sglang.verifiers.known_pairs import alike, pairs
 
 _costs: WeakKeyDictionary[RuntimeBackend, Costs | None] = WeakKeyDictionary()
 

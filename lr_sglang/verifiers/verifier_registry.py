@@ -1,5 +1,5 @@
-"""The names that ``--verifier`` takes, their arguments, and the runtimes that they ask. Does not
-import SGLang.
+"""The names that ``--verifier`` takes, their arguments, the runtimes that they ask, and how a
+verifier is made. Imports SGLang only where a verifier is made.
 
     NAME[:ARGUMENT]           judge, exact, random:0.6, embedding:0.95, score:7, likelihood:-0.3,
                               cascade:A,B, ...
@@ -8,16 +8,24 @@ import SGLang.
 
 from __future__ import annotations
 
+import dataclasses
+import importlib
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.util import find_spec
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Role
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError, LookaheadError, SetupError
 
-# Name -> the roles that it asks; for a cascade, see ``asks``.
+if TYPE_CHECKING:  # they import SGLang
+    from lr_sglang.algorithm.inquiry import Verifier
+    from lr_sglang.frontend.backend import RuntimeBackend
+    from lr_sglang.programs.judge import JudgePrompt
+
+# Name -> the roles that it asks; for a cascade, see ``asks``. The class is ``Name`` in ``name.py``.
 ASKS: dict[str, tuple[Role, ...]] = {
     "judge": ("judge",),
     "exact": (),
@@ -45,6 +53,50 @@ class Chosen:
     argument: str
     file: str = ""
     name: str = ""
+
+
+@dataclass(frozen=True)
+class Setup:
+    """The argument of a verifier's ``make``. A verifier that asks another one passes it on to
+    ``lr.make_verifier``.
+
+    Attributes:
+        roles: the runtimes of the deployment, by role.
+        judge_prompt: name of the prompt for the deployment's judge; empty for the paper's.
+        name: the value of ``--verifier``, such as ``likelihood:-0.3`` or ``rule.py:Length:5``.
+        argument: the text after the name: ``-0.3``, ``5``; empty if there is none.
+    """
+
+    roles: Mapping[str, RuntimeBackend]
+    judge_prompt: str
+    name: str = ""
+    argument: str = ""
+
+    def backend(self, role: str) -> RuntimeBackend:
+        """The runtime of a role.
+
+        Raises:
+            ConfigError: the deployment has none.
+        """
+        if role not in self.roles:
+            hint = f"give --{role} MODEL|URL, or use --verifier exact"
+            raise ConfigError(f"the {self.name} verifier needs a {role} runtime", hint=hint)
+        return self.roles[role]
+
+    def prompt(self) -> JudgePrompt:
+        """The prompt of the judge.
+
+        Raises:
+            ConfigError: there is no such prompt.
+        """
+        from lr_sglang.programs.judge import PROMPTS
+
+        name = self.judge_prompt or "paper"
+        if name not in PROMPTS:
+            raise ConfigError(
+                f"no judge prompt is called {name!r}", hint=f"one of {', '.join(PROMPTS)}"
+            )
+        return PROMPTS[name]
 
 
 @dataclass(frozen=True)
@@ -83,6 +135,48 @@ def parse(text: str) -> Chosen:
         plugin_files.check(found.file, found.name)
         return Chosen("", found.argument or "", found.file, found.name)
     raise plugin_files.unknown("verifier", text, NAMES, "FILE.py:CLASS")
+
+
+def make(name: str, setup: Setup) -> Verifier:
+    """Makes the verifier that ``--verifier`` calls ``name``.
+
+    Args:
+        setup: the deployment's setup; its name and argument are replaced.
+
+    Raises:
+        ConfigError: there is no such verifier, or it lacks its runtime.
+        SetupError: it needs a package that is not installed.
+    """
+    chosen = parse(name)
+    setup = dataclasses.replace(setup, name=name, argument=chosen.argument)
+    if not chosen.kind:
+        return _outside(chosen, setup)
+    file = "random" if chosen.kind == "oracle" else chosen.kind
+    module = importlib.import_module(f"lr_sglang.verifiers.{file}")
+    made: Verifier = getattr(module, chosen.kind.capitalize()).make(setup)
+    return made
+
+
+def _outside(chosen: Chosen, setup: Setup) -> Verifier:
+    """A verifier from a file, by its ``make(setup)`` if it has this method, else by
+    calling the class.
+    """
+    from lr_sglang.algorithm.guarded import Guarded
+
+    try:
+        found = plugin_files.find(chosen.file, chosen.name)
+        arguments = [chosen.argument] if chosen.argument else []
+        made = found.make(setup) if hasattr(found, "make") else found(*arguments)
+    except LookaheadError:
+        raise
+    except (Exception, SystemExit) as error:  # a user's code may raise any exception
+        hint = "docs/verifiers.md has an example"
+        raise ConfigError(f"--verifier {setup.name}: {error!r}", hint=hint) from error
+    if not callable(getattr(made, "verify", None)):
+        raise ConfigError(
+            f"--verifier {setup.name}: it has no verify()", hint="docs/verifiers.md has an example"
+        )
+    return Guarded(made, setup.name)
 
 
 def _all(text: str) -> list[Chosen]:

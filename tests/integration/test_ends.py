@@ -15,7 +15,8 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.program import answer_request
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
-from lr_sglang.verifiers import Exact, Likelihood
+from lr_sglang.verifiers.exact import Exact
+from lr_sglang.verifiers.likelihood import Likelihood
 from tests import FULL
 from tests.integration.test_properties import VERIFIERS, made
 from tests.integration.test_semantics import (

@@ -19,7 +19,11 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Random, Setup, make
+from lr_sglang.verifiers import Setup, make
+from lr_sglang.verifiers.cascade import Cascade
+from lr_sglang.verifiers.embedding import Embedding
+from lr_sglang.verifiers.exact import Exact
+from lr_sglang.verifiers.random import Random
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole

@@ -29,7 +29,8 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as lookahead_gen
 from lr_sglang.user_programs.program import Program, perform
-from lr_sglang.verifiers import Exact, Random
+from lr_sglang.verifiers.exact import Exact
+from lr_sglang.verifiers.random import Random
 from tests import examples
 from tests.integration.test_semantics import QUESTION
 from tests.played import Model, Played, played

@@ -19,8 +19,11 @@ from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION, rate
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Cascade, Embedding, Exact, Score, verifier_registry
-from lr_sglang.verifiers.embedding import load
+from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers.cascade import Cascade
+from lr_sglang.verifiers.embedding import Embedding, load
+from lr_sglang.verifiers.exact import Exact
+from lr_sglang.verifiers.score import Score
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
@@ -161,18 +164,9 @@ def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
 
 
 class Letters:
-    """An encoder that counts letters, small and capital alike; ``together`` says how many texts
-    came at once.
-    """
-
-    def __init__(self, seconds=0.0, error=None):
-        self.together, self.seconds, self.error = [], seconds, error
+    """An encoder that counts letters, small and capital alike."""
 
     def encode(self, sentences):
-        self.together.append(len(sentences))
-        time.sleep(self.seconds)
-        if self.error:
-            raise self.error
         return [
             [text.lower().count(c) for c in "abcdefghijklmnopqrstuvwxyz."] for text in sentences
         ]
@@ -192,14 +186,6 @@ def test_the_cosine_decides(schedule):
     )
     assert far.text == "One."
     assert 0 < far.steps[0].verdicts[0].score < 0.99
-
-
-def test_pairs_that_wait_are_encoded_together():
-    ours = "".join(f"step {c}\n\n" for c in "abcdef") + "x" + E
-    encoder = Letters(0.05)
-    solve(lambda _: Embedding(encoder, 0.5), ours, ours.upper(), depth=6)
-    assert len(encoder.together) < 6
-    assert max(encoder.together) >= 4
 
 
 def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):

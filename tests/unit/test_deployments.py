@@ -10,7 +10,7 @@ from lr_sglang.config import ROLES, Deployment
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment, override_all
 from lr_sglang.runtimes.placement import models
-from lr_sglang.verifiers.pair_files import pairs
+from lr_sglang.verifiers.known_pairs import pairs
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
 
@@ -55,17 +55,23 @@ def test_a_deployment_brings_pairs_of_its_own_for_its_judge(written, tmp_path):
     [
         (None, "cannot read .*pairs.jsonl: No such file"),
         (PAIR * 4, "pairs.jsonl: 4 pairs say nothing: at least 5"),
-        (PAIR + "{", "pairs.jsonl, line 2: this is not JSON"),
-        (PAIR + "[1]", "pairs.jsonl, line 2: a pair has two texts"),
-        (PAIR + '{"target": "a", "draft": 1}', "pairs.jsonl, line 2: a pair has two texts"),
-        (PAIR + '{"target": "a ", "draft": "a"}', "pairs.jsonl, line 2: the two are the same"),
+        (PAIR + "{", "pairs.jsonl, line 2: no pair of two different texts"),
+        (PAIR + "[1]", "pairs.jsonl, line 2: no pair of two different texts"),
+        (
+            PAIR + '{"target": "a", "draft": 1}',
+            "pairs.jsonl, line 2: no pair of two different texts",
+        ),
+        (
+            PAIR + '{"target": "a ", "draft": "a"}',
+            "pairs.jsonl, line 2: no pair of two different texts",
+        ),
     ],
 )
-def test_wrong_pairs_are_named_when_the_deployment_is_read(written, tmp_path, text, message):
+def test_wrong_pairs_are_named(tmp_path, text, message):
     if text is not None:
         (tmp_path / "pairs.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match=f"^mine.toml: {message}"):
-        load_deployment(written(f'judge_pairs = "pairs.jsonl"\n{TARGET}'))
+    with pytest.raises(ConfigError, match=f"^{message}"):
+        pairs(str(tmp_path / "pairs.jsonl"))
 
 
 def test_a_deployment_is_named_after_its_file(written):

@@ -22,7 +22,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
 from lr_sglang.verifiers import judge, known_pairs
-from lr_sglang.verifiers.pair_files import ALIKE, alike, pairs
+from lr_sglang.verifiers.known_pairs import ALIKE, alike, pairs
 from lr_sglang.verifiers.requests import RequestMaker
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 from tests.scripted_cli import Servers
