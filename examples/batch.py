@@ -6,6 +6,7 @@ python examples/batch.py examples/questions.jsonl --concurrency 4
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import click
@@ -20,15 +21,14 @@ import lr_sglang as lr
 def main(file: Path, deployment: str, concurrency: int) -> None:
     rows = [json.loads(line) for line in file.read_text("utf-8").splitlines() if line.strip()]
     questions = [row["question"] for row in rows]
-    with lr.deployment(deployment) as running:
-        solutions = lr.solve_many(
-            questions, deployment=running, concurrency=concurrency, max_tokens=400
-        )
+    with lr.deployment(deployment) as running, ThreadPoolExecutor(concurrency) as pool:
+
+        def solve(question: str) -> lr.Solution:
+            return lr.solve(question, deployment=running, max_tokens=400)
+
+        solutions = list(pool.map(solve, questions))
     for row, solution in zip(rows, solutions, strict=True):
-        click.echo(
-            f"{solution.answer!s:8} of {row.get('answer')!s:8} {solution.error or ''} "
-            f"{solution.question[:60]}"
-        )
+        click.echo(f"{solution.answer!s:8} of {row.get('answer')!s:8} {solution.question[:60]}")
     right = sum(
         solution.answer == str(row.get("answer"))
         for row, solution in zip(rows, solutions, strict=True)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import hashlib
 import importlib.util
 import os
 import re
-import symtable
 import sys
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NamedTuple
@@ -21,8 +19,6 @@ from lr_sglang.errors import ConfigError, did_you_mean
 # Matches the first ``FILE.py:NAME`` in the text; the argument may contain others.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
 _PREFIX = "lr_sglang_file_"  # of the names of modules loaded from such files
-# A file that uses one of these may define names that do not occur in its source.
-_ANYTHING = {"*", "__getattr__", "globals", "vars", "exec", "setattr"}
 
 
 class Named(NamedTuple):
@@ -57,32 +53,14 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def check(file: str | Path, name: str) -> None:
-    """Checks a Python file without running it, so that a wrong file or name is reported before
-    servers start.
+def check(file: str | Path) -> None:
+    """Checks that a Python file is there, before servers start.
 
     Raises:
-        ConfigError: there is no such file, it is not valid Python, or does not define the name.
+        ConfigError: there is no such file.
     """
-    path = expanded(file)
-    if not path.is_file():
+    if not expanded(file).is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
-    try:
-        tree = ast.parse(path.read_bytes())
-        table = symtable.symtable(ast.unparse(tree), str(path), "exec")
-    except (OSError, SyntaxError, ValueError) as error:
-        line = getattr(error, "lineno", None)
-        where = f", line {line}" if line else ""
-        raise ConfigError(
-            f"{file}{where}: it cannot be read as Python ({getattr(error, 'msg', error)})"
-        ) from error
-    own = [it.get_name() for it in table.get_symbols() if it.is_assigned()]
-    imported = {it.get_name() for it in table.get_symbols() if it.is_imported()}
-    used = {
-        getattr(node, "id", getattr(node, "name", "")) for node in ast.walk(tree)
-    }  # includes aliases
-    if name not in {*own, *imported} and not _ANYTHING & used:
-        raise _missing(file, name, own)
 
 
 def find(file: str | Path, name: str) -> Any:
@@ -102,9 +80,9 @@ def find(file: str | Path, name: str) -> Any:
     try:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
-            raise _missing(
-                file, name, (k for k, v in vars(module).items() if not isinstance(v, ModuleType))
-            )
+            has = [k for k, v in vars(module).items() if k[0] != "_" and type(v) is not ModuleType]
+            hint = did_you_mean(name, has, f"it has {', '.join(has)}" if has else "")
+            raise ConfigError(f"{file} has no {name!r}", hint=hint)
         return getattr(module, name)
     except BaseException:
         del sys.modules[spec.name]
@@ -139,10 +117,3 @@ def is_stop(error: BaseException) -> bool:
         isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt
     )  # cli.failures.Stopped
     return signalled or isinstance(error, GeneratorExit)
-
-
-def _missing(file: str | Path, name: str, known: Iterable[str]) -> ConfigError:
-    """The error for a missing name, with the names that the file has."""
-    has = [one for one in known if one[0] != "_"]
-    hint = did_you_mean(name, has, f"it has {', '.join(has)}" if has else "")
-    return ConfigError(f"{file} has no {name!r}", hint=hint)

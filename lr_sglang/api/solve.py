@@ -1,30 +1,34 @@
 """Lookahead reasoning from Python.
 
 with lr.deployment("pocket") as d:          # three servers, until the end of the block
-    print(lr.solve("...", deployment=d))    # and asolve, stream, solve_many
+    print(lr.solve("...", deployment=d))    # and asolve, stream
 """
 
 from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, wait
+from contextlib import suppress
+from dataclasses import dataclass, field
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.deployment import OpenDeployment
+from lr_sglang.api.deployment import STOP_AGAIN, OpenDeployment
 from lr_sglang.api.runner import answer
-from lr_sglang.api.solution import Solution
 from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call, elsewhere
-from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.results import machine, record
+from lr_sglang.results.record import Record
 from lr_sglang.sglang_api.interpreter import SglFunction
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks import Question
+from lr_sglang.tasks.boxed import boxed
 from lr_sglang.user_programs.program import Program
 
 Asked = str | Sequence[Mapping[str, str]]
@@ -34,6 +38,49 @@ _WITH_LAYER = {
     "autoregressive": "sd",
 }  # names for runtimes with a token layer
 _OPTIONS = [name for kind in (Lookahead, Sampling, Limits) for name in kind.model_fields]
+
+
+@dataclass(frozen=True)
+class Solution:
+    """One answered question. As a string it is the answer's text.
+
+    Attributes:
+        question: the user's last message.
+        trace: the steps and branches of the answer.
+        record: the JSON record of ``lr-sglang run``.
+    """
+
+    question: str
+    trace: Trace = field(repr=False)
+    record: Record = field(repr=False)
+
+    @property
+    def text(self) -> str:
+        """The whole answer, its reasoning included."""
+        return self.trace.text
+
+    @property
+    def answer(self) -> str | None:
+        r"""The content of the last ``\boxed{}``; None if there is none."""
+        return boxed(self.trace.text)
+
+    @property
+    def steps(self) -> tuple[StepRecord, ...]:
+        """The steps of the answer, in order."""
+        return tuple(self.trace.steps)
+
+    @property
+    def alpha(self) -> float | None:
+        """Step acceptance rate; None if no draft was compared."""
+        return self.trace.alpha
+
+    @property
+    def seconds(self) -> float:
+        """Seconds from the question to the last step."""
+        return self.trace.seconds
+
+    def __str__(self) -> str:
+        return self.text
 
 
 @dataclass
@@ -63,10 +110,6 @@ class AnswerTask:
                 self.live.roles,
                 self.live.backends,
             )
-            return self.solution()
-
-    def solution(self, error: LookaheadError | None = None) -> Solution:
-        """The solution so far; with the error if the answer failed."""
         asked, job = self.messages[-1]["content"], self.job
         config = {
             "program": self.program.name if self.program else self.mode.program,
@@ -75,19 +118,18 @@ class AnswerTask:
             "limits": job.limits.to_dict(),
         }
         made = record.make(
-            Question(job.question, asked), self.mode.name, job, config, machine.versions(), error
+            Question(job.question, asked), self.mode.name, job, config, machine.versions()
         )
-        return Solution(asked, job.record, made, error)
+        return Solution(asked, job.record, made)
 
 
 def resolve_request(
     live: OpenDeployment,
     question: Asked,
-    program: str | SglFunction | Program | None,
+    program: str | SglFunction | None,
     mode: str,
     on_event: Callable[[Event], None] | None,
     options: dict[str, Any],
-    sample: int = 0,
 ) -> AnswerTask:
     """Makes the task of a question from its options.
 
@@ -111,12 +153,11 @@ def resolve_request(
         raise ConfigError(
             "the question is empty, or none", hint="a text, or messages with 'role' and 'content'"
         )
-    if not isinstance(program, Program):
-        program = Program.load(program) if program else None
+    loaded = Program.load(program) if program else None
     for name in options:
         if name not in _OPTIONS:
             hint = did_you_mean(name, _OPTIONS, f"one of {', '.join(sorted(_OPTIONS))}")
-            if program is not None and name in program.function.arg_names:
+            if loaded is not None and name in loaded.function.arg_names:
                 hint = f"it is the program's: program=NAME.bind({name}=...)"
             raise ConfigError(f"there is no option {name!r}", hint=hint)
     known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
@@ -130,10 +171,9 @@ def resolve_request(
         _with(config.sampling, options),
         _with(config.limits, options),
         question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
-        sample=sample,
         on_event=on_event,
     )
-    return AnswerTask(live, messages, program, known, job)
+    return AnswerTask(live, messages, loaded, known, job)
 
 
 def _with(settings: S, options: dict[str, Any]) -> S:
@@ -187,52 +227,83 @@ async def asolve(
     return await elsewhere(task.run(), deployment.loop)
 
 
-def solve_many(
-    questions: Sequence[Asked],
-    *,
-    deployment: OpenDeployment,
-    concurrency: int = 8,
-    program: str | SglFunction | None = None,
-    mode: str = "lookahead",
-    on_event: Callable[[Event], None] | None = None,
-    **options: Any,
-) -> list[Solution]:
-    """Answers many questions, ``concurrency`` at a time; returns their solutions in order.
+class Stream:
+    """The steps of one answer, to be read once. Leaving the loop early cancels the answer, on the
+    servers too.
+    """
 
-    A repeated question is another sample. A failed solution has an ``error``, and the others
-    continue. Arguments as for ``solve``.
+    def __init__(self, task: AnswerTask) -> None:
+        self._task = task
+        self._made: Future[Solution] | None = None
+
+    @property
+    def solution(self) -> Solution:
+        """The whole answer, when all steps have been read.
+
+        Raises:
+            ConfigError: not all steps have been read.
+        """
+        if (
+            self._made is None
+            or not self._made.done()
+            or self._made.cancelled()
+            or self._made.exception()
+        ):
+            raise ConfigError("the answer is not complete", hint="read the stream to its end first")
+        return self._made.result()
+
+    def close(self) -> None:
+        """Cancels the answer if it is not complete, and waits until it has ended. Idempotent."""
+        while self._made is not None and not self._made.done():
+            self._task.job.stop()
+            wait([self._made], STOP_AGAIN)
+
+    def __iter__(self) -> Iterator[StepRecord]:
+        ready: SimpleQueue[StepRecord | None] = SimpleQueue()
+        made = self._begin(ready.put)
+        try:
+            while (step := ready.get()) is not None:
+                yield step
+        finally:
+            self.close()
+        made.result()
+
+    async def __aiter__(self) -> AsyncIterator[StepRecord]:
+        loop, ready = asyncio.get_running_loop(), asyncio.Queue[StepRecord | None]()
+
+        def put(step: StepRecord | None) -> None:
+            with suppress(RuntimeError):  # the loop is closed, and no task of it waits
+                loop.call_soon_threadsafe(ready.put_nowait, step)
+
+        made = self._begin(put)
+        try:
+            while (step := await ready.get()) is not None:
+                yield step
+        finally:
+            await asyncio.shield(loop.run_in_executor(None, self.close))
+        made.result()
+
+    def _begin(self, put: Callable[[StepRecord | None], None]) -> Future[Solution]:
+        if self._made is not None:
+            raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
+        self._task.job.on_step = put
+        self._task.job.on_tokens = lambda ids: None  # so that generations are streamed
+        self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
+        self._made.add_done_callback(lambda _: put(None))
+        return self._made
+
+
+def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stream:
+    """The steps of an answer as they are kept, with ``for`` or with ``async for``. Arguments as for
+    ``solve``.
+
+    The steps of a program come when it ends, because only then the generations in its answer are
+    known. Those of ``lookahead(show=True)``, and of programs that take the ``AnswerRequest``, come
+    as they are kept.
 
     Raises:
-        ConfigError: as ``solve``, before the first answer begins.
+        ConfigError: as ``solve``.
     """
-    if isinstance(questions, str) or not isinstance(questions, Iterable):
-        raise ConfigError("questions: expected a list of questions", hint="lr.solve(...) takes one")
-    if not hasattr(concurrency, "__index__"):
-        raise ConfigError(f"concurrency: expected a whole number, got {concurrency!r}")
-    asked: Counter[str] = Counter()
-    todo, known = [], Program.load(program) if program else None
-    for question in questions:
-        key = repr(question)
-        todo.append(
-            resolve_request(deployment, question, known, mode, on_event, options, asked[key])
-        )
-        asked[key] += 1
-    return call(_solve_all(todo, max(1, concurrency)), deployment.loop)
-
-
-async def _solve_all(todo: Sequence[AnswerTask], concurrency: int) -> list[Solution]:
-    places = asyncio.Semaphore(concurrency)
-
-    async def one(task: AnswerTask) -> Solution:
-        async with places:
-            try:
-                return await task.run()
-            except LookaheadError as error:
-                return task.solution(error)
-
-    try:
-        async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(one(task)) for task in todo]
-    except BaseExceptionGroup as errors:  # of ``on_event``
-        raise errors.exceptions[0] from None
-    return [task.result() for task in tasks]
+    program, on_event = given.pop("program", None), given.pop("on_event", None)
+    mode = given.pop("mode", "lookahead")
+    return Stream(resolve_request(deployment, question, program, mode, on_event, given))

@@ -52,7 +52,7 @@ def parse(text: str) -> Chosen:
     such program.
     """
     if found := plugin_files.named(text):
-        plugin_files.check(found.file, found.name)
+        plugin_files.check(found.file)
         return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
     if name not in NAMES:

@@ -158,10 +158,7 @@ def test_the_hint_names_a_verifier_that_needs_more_room(fleet: Fleet) -> None:
 def test_from_python(fleet: Fleet, program: str | None) -> None:
     with lr.deployment(attach="here") as d:
         one = lr.solve(QUESTION, deployment=d, program=program)
-        (other,) = lr.solve_many(
-            ["Simulated question 2?"], deployment=d, concurrency=8, program=program
-        )
-    assert overlap.of_record(one.record) and overlap.of_record(other.record)
+    assert overlap.of_record(one.record)
 
 
 @pytest.mark.parametrize("way", ["attach", "url"] if full else ["attach"])

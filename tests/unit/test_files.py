@@ -1,4 +1,4 @@
-"""A file of the user's is read before it is run."""
+"""Files of the user's, by path and name."""
 
 from pathlib import Path
 
@@ -10,58 +10,10 @@ from lr_sglang.results import collection
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
-HAS_IT = [
-    "def mine(s): ...",
-    "async def mine(s): ...",
-    "class mine: ...",
-    "mine = 1",
-    "mine: int = 1",
-    "a, (b, mine) = 1, (2, 3)",
-    "from somewhere import other as mine",
-    "from somewhere import *",
-    "if True:\n    mine = 1",
-    "try:\n    from a import mine\nexcept ImportError:\n    def mine(): ...",
-    "for mine in (1, 2): ...",
-    "globals()['mi' + 'ne'] = 1",
-    "def __getattr__(name): return 1",
-]
-
-
-@pytest.mark.parametrize("source", HAS_IT)
-def test_what_a_file_has_is_found(tmp_path, source):
-    file = tmp_path / "mine.py"
-    file.write_text(source)
-    plugin_files.check(file, "mine")
-    assert (
-        program_registry.parse(f"{file}:mine").file
-        == verifier_registry.parse(f"{file}:mine").file
-        == str(file)
-    )
-
-
-@pytest.mark.parametrize(
-    ("source", "said", "hint"),
-    [
-        ("def main(s): ...", "has no 'mine'", "did you mean main?"),
-        ("def solve():\n    mine = 1\nimport os\n_x = 1", "has no 'mine'", "it has solve"),
-        ("", "has no 'mine'", ""),
-        ("def mine(:\n", "line 1: it cannot be read as Python", ""),
-        ("x = '\0'", "cannot be read as Python", ""),
-        (b"\xff\xfe = 1", "cannot be read as Python", ""),
-    ],
-)
-def test_what_it_has_not_is_told_before_anything_is_run(tmp_path, source, said, hint):
-    file = tmp_path / "file.py"
-    file.write_bytes(source if isinstance(source, bytes) else source.encode())
-    for parse in (program_registry.parse, verifier_registry.parse):
-        with pytest.raises(ConfigError, match=said) as caught:
-            parse(f"{file}:mine")
-        assert caught.value.hint == hint
-
 
 def test_a_file_that_is_not_there():
     with pytest.raises(ConfigError, match=r"there is no file none\.py"):
-        plugin_files.check("none.py", "mine")
+        plugin_files.check("none.py")
 
 
 NOBODYS = "~nobody-of-this-name/a"
@@ -70,7 +22,7 @@ NOBODYS = "~nobody-of-this-name/a"
 @pytest.mark.parametrize(
     ("use", "said"),
     [
-        (lambda: plugin_files.check(f"{NOBODYS}.py", "mine"), "there is no file"),
+        (lambda: plugin_files.check(f"{NOBODYS}.py"), "there is no file"),
         (lambda: program_registry.parse(f"{NOBODYS}.py:mine"), "there is no file"),
         (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "no such file"),
@@ -89,7 +41,7 @@ def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):
 def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file.py").write_text("mine = 1")
-    plugin_files.check("~/file.py", "mine")
+    plugin_files.check("~/file.py")
     assert plugin_files.find("~/file.py", "mine") == 1
 
 
