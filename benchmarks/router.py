@@ -90,7 +90,8 @@ def router(policy: str, workers: Sequence[str], log: Path) -> Iterator[str]:
 
 def _ready(url: str, workers: int) -> bool:
     try:
-        return len(_pool.request("GET", f"{url}/workers", timeout=5).json()["workers"]) == workers
+        listed = _pool.request("GET", f"{url}/workers", timeout=5).json()["workers"]
+        return [one["is_healthy"] for one in listed] == [True] * workers
     except urllib3.exceptions.HTTPError:
         return False
 

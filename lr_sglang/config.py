@@ -271,9 +271,6 @@ class Runtime(ConfigModel):
         600.0, "seconds of a request of up to 1,000 tokens; a longer one has more", gt=0
     )
     api_key_env: str = setting("", "variable that has the server's key")
-    worker_api_key_env: str = setting(
-        "", "for a router whose workers have another key than the router itself"
-    )
     repeatable: bool = setting(False, "seeds count on a GPU too (deterministic inference)")
     token_layer: TokenLayer = setting(TokenLayer(), "of modes with a token layer")
     max_running_requests: int | None = setting(
@@ -299,8 +296,6 @@ class Runtime(ConfigModel):
     def _is_one(self) -> Self:
         if bool(self.model) == bool(self.url):
             raise ValueError("a runtime needs either 'model' or 'url', and not both")
-        if self.worker_api_key_env and not self.url:
-            raise ValueError("worker_api_key_env: is for a router, given by its 'url'")
         if self.url and self.token_layer.on:
             raise ValueError("token_layer: a server that runs already has its own, or none")
         return self

@@ -32,7 +32,7 @@ JUDGE_PROMPTS = ("paper", "pocket")
 # Settings of a runtime that do not change its answers: its place and its resources.
 PLACEMENT = (
     *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "max_running_requests"),
-    *("timeout", "api_key_env", "worker_api_key_env", "memory_fraction", "tokenizer"),
+    *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
 )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine.refusal import refusal
+from lr_sglang.engine.refusal import WorkerLost, refusal
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import (
@@ -77,22 +77,19 @@ class Client:
         self._aborts: set[asyncio.Task[None]] = set()
 
     async def generate(
-        self, payload: dict[str, Any], request: Request, timeout: float, key: str | None = None
+        self, payload: dict[str, Any], request: Request, timeout: float
     ) -> dict[str, Any]:
         """Posts one /generate and returns its reply, also if it was aborted.
-
-        Args:
-            key: the routing key, instead of the request's own.
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
             ConfigError: the server runs another model than before.
         """
-        key = request.key if key is None else key
-        more = {ROUTING_KEY: key} if key else {}
+        key = request.key
         try:
             for last in (False, True):
                 body = {**payload, "rid": request.sending(self.abort)}
+                more = {ROUTING_KEY: key} if key else {}
                 try:
                     reply = await self._exchange(
                         "POST", "/generate", body, timeout, more, request.on_tokens
@@ -100,15 +97,17 @@ class Client:
                     if self._new and self.model:
                         await self.check_model()
                     return reply
-                except (RuntimeDown, RuntimeTimeout) as error:
+                except (RuntimeDown, RuntimeTimeout, WorkerLost) as error:
                     if request.cancelled:
                         raise Cancelled(
                             "cancelled while the runtime did not answer", role=self.role
                         ) from error
                     # A request that failed before the first byte is retried once: a kept-alive
                     # connection may be stale.
-                    if last or not isinstance(error, _BeforeFirstByte):
+                    # A router sends the same key to the lost worker again.
+                    if last or not isinstance(error, _BeforeFirstByte | WorkerLost):
                         raise
+                    key += "-again" if key and isinstance(error, WorkerLost) else ""
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
             for server in (

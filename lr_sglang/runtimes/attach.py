@@ -8,6 +8,7 @@ import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lr_sglang import plugin_files
@@ -29,16 +30,11 @@ _POCKET = re.compile(
 
 @dataclass(frozen=True)
 class Attached:
-    """A runtime that answers.
-
-    Attributes:
-        worker_api_key: of the workers behind a router, if it differs from the router's own.
-    """
+    """A runtime that answers."""
 
     url: str
     tokenizer: str
     api_key: str = field(default="", repr=False)
-    worker_api_key: str = field(default="", repr=False)
 
 
 def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
@@ -49,17 +45,13 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
         ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or
             the workers behind a router run different models.
     """
-    key, worker_key = (
-        api_key(role, runtime),
-        _key(role, runtime.worker_api_key_env, "worker_api_key_env"),
-    )
-    url = runtime.url.rstrip("/")
+    key, url = api_key(role, runtime), runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
     try:
         infos = what_runs(role, runtime, timeout)
     except probe.NoSuchRoute as error:
         if tokenizer:
-            return Attached(url, tokenizer, key, worker_key)
+            return Attached(url, tokenizer, key)
         raise ConfigError(
             f"{url} does not say what it runs: it has no /model_info, and no worker that can "
             "be asked from here, as"
@@ -81,7 +73,7 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
                 hint="give 'tokenizer' (a path here or a hub name) for this runtime",
             )
         tokenizer = here[0]
-    return Attached(url, tokenizer, key, worker_key)
+    return Attached(url, tokenizer, key)
 
 
 def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.ModelInfo]:
@@ -108,16 +100,19 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
         raise RuntimeDown(
             f"{url} is a router with no workers that speak HTTP", role=role, hint=hint
         )
-    worker_key = _key(role, runtime.worker_api_key_env, "worker_api_key_env") or key
     infos = []
     for worker in workers:
         try:
-            infos.append(probe.model_info(worker, api_key=worker_key, timeout=timeout, role=role))
+            infos.append(probe.model_info(worker, api_key=key, timeout=timeout, role=role))
         except (RuntimeDown, RuntimeTimeout):
             continue  # it may have just died, or be in a network that this machine cannot reach
-    wrong = router.mixed((info.model for info in infos), url, role)
-    if wrong is not None:
-        raise wrong
+    names = sorted({Path(info.model).name for info in infos})  # its folders may differ
+    if len(names) > 1:
+        raise ConfigError(
+            f"the workers behind {url} run different models: {', '.join(names)}",
+            role=role,
+            hint="give each model a router of its own",
+        )
     if not infos:
         raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
     return infos
@@ -151,20 +146,13 @@ def api_key(role: str, runtime: Runtime) -> str:
     Raises:
         ConfigError: the variable is not set, or its value cannot be sent in a header.
     """
-    return _key(role, runtime.api_key_env, "api_key_env")
-
-
-def _key(role: str, variable: str, option: str) -> str:
+    variable = runtime.api_key_env
     if not variable:
         return ""
     key = os.environ.get(variable, "").strip()  # a secret read from a file may end in a newline
-    if not key:
-        raise ConfigError(f"the variable {variable} ({option}) is not set", role=role)
-    if not (key.isascii() and key.isprintable()):
-        raise ConfigError(
-            f"the variable {variable} ({option}) holds a character that no header can have",
-            role=role,
-        )
+    if not (key and key.isascii() and key.isprintable()):
+        why = "holds a character that no header can have" if key else "is not set"
+        raise ConfigError(f"the variable {variable} (api_key_env) {why}", role=role)
     return key
 
 

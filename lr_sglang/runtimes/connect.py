@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,8 +64,7 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
-        keys = fleet.keys.get(role, ""), fleet.worker_keys.get(role, "")
-        transport, infos = call(_reach(url, role, *keys))
+        transport, infos = call(_reach(url, role, fleet.keys.get(role, "")))
         backend = RuntimeBackend(
             role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout
         )
@@ -75,9 +73,7 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
             call(check_tokens(transport, backend.tokenizer, role))
         backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
-        if isinstance(transport, RouterClient):
-            transport.changed = partial(_changed, backend, transport, runtime.context_length)
-        elif runtime.url and infos:
+        if runtime.url and infos and not isinstance(transport, RouterClient):
             call(transport.check_model())
     for backend in roles.values():
         backend.roles = roles
@@ -108,13 +104,11 @@ def _attached(fleet: Fleet, role: str) -> bool:
     return runtime is not None and bool(runtime.url)
 
 
-async def _reach(
-    url: str, role: str, key: str, worker_key: str
-) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+async def _reach(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
     """A client for a role's URL, and the ``/server_info`` of its server, or of each worker of a
     router.
     """
-    server, router = Client(url, role, key), RouterClient(url, role, key, worker_key)
+    server, router = Client(url, role, key), RouterClient(url, role, key)
     try:
         return server, [await server.get("/server_info", timeout=30.0)]
     except RuntimeRefused as refused:  # a router has no such route
@@ -126,17 +120,10 @@ async def _reach(
             raise RuntimeDown(
                 f"the router {router.url} has no workers", role=router.role
             ) from refused
-        return router, router.infos()
+        return router, await router.infos()
     finally:  # answers may run on another loop
         await server.disconnect()
         await router.disconnect()
-
-
-def _changed(backend: RuntimeBackend, transport: RouterClient, configured: int | None) -> None:
-    """Updates the number of slots after workers of a router have come or gone."""
-    infos = transport.infos()
-    if infos:
-        _describe(backend, infos, configured)
 
 
 def _describe(

@@ -112,11 +112,7 @@ def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
         new = Runtime(url=model_or_url)
         if runtime is None:
             return new
-        keys = {
-            "api_key_env": runtime.api_key_env,
-            "worker_api_key_env": runtime.worker_api_key_env,
-        }
-        return new.replace(timeout=runtime.timeout, **keys)
+        return new.replace(timeout=runtime.timeout, api_key_env=runtime.api_key_env)
     if runtime is None or runtime.url:
         return Runtime(model=model_or_url)
     return runtime.replace(model=model_or_url, tokenizer="")

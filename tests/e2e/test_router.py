@@ -7,13 +7,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,6 +18,7 @@ from typing import Any
 import pytest
 import urllib3
 
+from benchmarks.router import router
 from lr_sglang import tasks
 from lr_sglang.config import Deployment
 from lr_sglang.engine.request import Request
@@ -28,7 +26,6 @@ from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
-from lr_sglang.runtimes.launching.ports import Reservation
 from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
@@ -78,57 +75,13 @@ def served(worker: str) -> float:
     )
 
 
-@contextmanager
-def router(workers: list[str], log: Path) -> Iterator[str]:
-    """SGLang's router as one starts it, with its defaults."""
-    front, metrics = Reservation(), Reservation()
-    url = f"http://127.0.0.1:{front.port}"
-    command = [
-        sys.executable,
-        "-m",
-        "sglang_router.launch_router",
-        "--host",
-        "127.0.0.1",
-        "--port",
-        str(front.port),
-    ]
-    command += [
-        "--prometheus-port",
-        str(metrics.port),
-        "--prometheus-host",
-        "127.0.0.1",
-        "--worker-urls",
-        *workers,
-    ]
-    command += ["--policy", "manual", "--assignment-mode", "min_load"]
-    front.release()
-    metrics.release()
-
-    def ready() -> bool:
-        assert process.poll() is None, log.read_text()
-        try:
-            listed = _pool.request("GET", f"{url}/workers", timeout=5).json()["workers"]
-        except urllib3.exceptions.HTTPError:
-            return False
-        return [one["is_healthy"] for one in listed] == [True] * len(workers)
-
-    with log.open("wb") as output:
-        process = subprocess.Popen(command, stdout=output, stderr=output)
-    try:
-        until(ready, 240)
-        yield url
-    finally:
-        process.kill()
-        process.wait()
-
-
 @pytest.fixture(scope="module")
 def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Routed]:
     logs = tmp_path_factory.mktemp("router")
     alone = Deployment("second", {"target": pocket.fleet.deployment.runtimes["target"]})
     with launch(alone, logs, timeout=200) as second:
         workers = [pocket.fleet.urls["target"], second.urls["target"]]
-        with router(workers, logs / "router.log") as url:
+        with router("manual, min_load", workers, logs / "router.log") as url:
             file = logs / "routed.toml"
             urls = {"target": url, "draft": pocket.fleet.urls["draft"]}
             file.write_text(

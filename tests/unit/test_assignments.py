@@ -42,7 +42,6 @@ TEXTS = {
 # Further assignments that a setting needs.
 WITH = {
     "url": ["model=", "token_layer=none"],
-    "worker_api_key_env": ["model=", "url=http://host:1", "token_layer=none"],
     "ngram_max": ["token_layer.algorithm=ngram"],
 }
 BY_KIND = {"text": "x", "whole number": "2", "number": "3.5", "true or false": "true"}

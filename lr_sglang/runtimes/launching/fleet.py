@@ -47,7 +47,6 @@ class Fleet:
         urls: where each role answers; roles that share a runtime have the same address.
         tokenizers: a path or hub name to load each role's tokenizer from.
         keys: the API key of each role that needs one.
-        worker_keys: of the workers behind a role's router, if it differs from the router's.
         servers: the processes that we started; attached roles have none.
     """
 
@@ -55,7 +54,6 @@ class Fleet:
     urls: dict[str, str] = field(default_factory=dict)
     tokenizers: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict, repr=False)
-    worker_keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
     _rooms: dict[str, probe.Room] = field(default_factory=dict)
 
@@ -126,7 +124,6 @@ class Fleet:
         for name in (role, *sharing):
             self.urls[name], self.tokenizers[name] = attached.url, attached.tokenizer
             self.keys |= {name: attached.api_key} if attached.api_key else {}
-            self.worker_keys |= {name: attached.worker_api_key} if attached.worker_api_key else {}
 
 
 def launch(
