@@ -1,142 +1,147 @@
-"""The endpoint's page in a real browser (Debian's Chromium, headless): over replayed events, and
-over the endpoint.
+"""The endpoint's page in a real browser: over events of a known answer, and over what the endpoint
+itself says.
 """
 
 from __future__ import annotations
 
-import math
-import os
+import asyncio
+import json
 import re
-import shutil
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Page, expect
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
 
-from lr_sglang.serve.app import create_app
-from lr_sglang.serve.engine import AnswerEngine
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Lookahead
+from lr_sglang.frontend.dsl import run_program
+from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
-from tests.processes.replayed import Endpoint, running, serving, up
-from tests.processes.scenario import STEPS, Scenario
+from lr_sglang.verifiers import Setup, make
+from tests.integration.test_serve import CHAT, serving
+from tests.processes.conftest import SECONDS
+from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
 
-FLAGS = (  # a container has no room for Chromium's sandbox, and Debian's calls home otherwise
-    "--no-sandbox --disable-gpu --disable-background-networking --disable-component-update "
-    "--disable-sync --no-first-run"
-)
-BROWSER = next(
-    filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None
-)
 KEPT = ("accepted", "corrected", "bonus")
 QUESTION = "How fast is the train?"
-DESKTOP, PHONE = (1280, 860), (360, 740)
+PHONE = (320, 568)
 STEP = "#steps > .step"
-SECONDS = 15  # for what a page shows soon, on a machine that may be busy
+REFUSED = {3, 7}  # of nine steps
+USED = {"mode": "lookahead", "degraded": False, "drafted_tokens": 420, "wasted_tokens": 130}
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    if BROWSER is None and os.environ.get("CI") != "true":
-        pytest.skip(
-            "no Chromium on this machine, so the page is not tested: scripts/browser.sh "
-            "installs one"
-        )
-    assert BROWSER is not None, "no Chromium, although CI=true: scripts/browser.sh installs one"
-    expect.set_options(timeout=SECONDS * 1000)  # the one of a context is not its
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=BROWSER, args=FLAGS.split())
-        yield browser
-        browser.close()
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serving(Endpoint(Scenario().run())) as endpoint:
-        yield endpoint
+def events(steps: int = 9, wrap: str = "{}") -> list[dict[str, Any]]:
+    """What an answer tells whose fourth step is the first that is refused, with every text put into
+    ``wrap``.
+    """
+    model = Model(trace=(tuple(n % 9 not in REFUSED for n in range(steps)),), steps=steps)
+    roles, told = simulated_roles(Simulation(model, 0.4, 0.2, 0.05)), []
+    verifier = make("judge", Setup(roles, "paper"))
+    job = AnswerRequest(Lookahead(depth=5), verifier=verifier, on_event=told.append)
+    asked = [{"role": "user", "content": QUESTION}]
+    with ThreadPoolExecutor(1) as thread:  # in this one runs Playwright's event loop
+        program = run_program(lookahead, asked, job, backend=roles["target"])
+        thread.submit(run_virtually, program).result()
+    found = [event.to_dict() for event in told]
+    for event in found:
+        if "text" in event:
+            event["text"] = wrap.format(event["text"].strip()) + "\n\n"
+    return found
 
 
 @dataclass
-class Real:
-    """The endpoint itself, over simulated runtimes in this process."""
+class Replay:
+    """Answers in the endpoint's place.
 
-    url: str
-    engine: AnswerEngine
+    Attributes:
+        url: of the endpoint.
+        refusals: statuses, with headers and messages, that come before any answer.
+        cut: after so many events the stream ends with no word (``broken``) or with an ``error``, or
+            nothing more comes (``held``).
+        stopped: how often a client was gone before the end.
+    """
+
+    url: str = ""
+    events: list[dict[str, Any]] = field(default_factory=events)
+    refusals: list[tuple[int, dict[str, str], str]] = field(default_factory=list)
+    cut: tuple[str, int] = ("", 0)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    keys: list[str | None] = field(default_factory=list)
+    stopped: int = 0
+
+    async def chat(self, request: Request) -> Response:
+        self.asked.append(await request.json())
+        self.keys.append(request.headers.get("authorization"))
+        if self.refusals:
+            status, headers, message = self.refusals.pop(0)
+            return JSONResponse({"error": {"message": message, "type": "error"}}, status, headers)
+        return StreamingResponse(self.chunks(), media_type="text/event-stream")
+
+    async def chunks(self) -> AsyncIterator[str]:
+        kind, at = self.cut
+        shown = self.events[: at if kind else None]
+        try:
+            yield choice({"role": "assistant"})
+            for event in shown:
+                yield line({"choices": [], "lookahead": {"event": event}})
+                if event["kind"] in KEPT:
+                    last = event["position"] >= self.events[-1]["position"] - 1
+                    yield choice({"content" if last else "reasoning_content": event["text"]})
+            if kind == "held":
+                await asyncio.Event().wait()
+        except (asyncio.CancelledError, GeneratorExit):
+            self.stopped += 1
+            raise
+        if kind == "error":
+            yield line({"error": {"message": "the target is gone", "type": "server_error"}})
+        elif not kind:
+            yield choice({}, "stop")
+            yield line({"choices": [], "usage": {"completion_tokens": 290}, "lookahead": USED})
+            yield "data: [DONE]\n\n"
+
+
+def choice(delta: dict[str, str], why: str | None = None) -> str:
+    return line({"choices": [{"index": 0, "delta": delta, "finish_reason": why}]})
+
+
+def line(chunk: dict[str, Any]) -> str:
+    return f"data: {json.dumps(chunk, ensure_ascii=False)}\n\n"
 
 
 @contextmanager
-def really(steps: int = 24, keys: tuple[str, ...] = ()) -> Iterator[Real]:
-    model = Model(alpha=(0.6,), steps=steps, seed=3)
+def really(*keys: str) -> Iterator[Any]:
+    """The endpoint over simulated runtimes in this process."""
+    model = Model(alpha=(0.6,), steps=24, seed=3)
     roles = simulated_roles(Simulation(model, step_seconds=0.05, judge_seconds=0.008, c1=0.15))
     modes = ("lookahead", "lossless", "autoregressive")
     service = Service(model="simulated", modes=modes, verifiers=("judge", "exact"), max_depth=8)
-    app = create_app(roles, service, Keys(keys))
-    with running(EndpointServer(app, service)) as url:
-        yield Real(url, app.state.engine)
+    with serving(roles, service, Keys(keys)) as endpoint:
+        yield endpoint
 
 
-@pytest.fixture(scope="module")
-def real() -> Iterator[Real]:
-    with really(keys=("sk-of-a-lab",)) as real:
-        yield real
-
-
-@pytest.fixture
-def endless() -> Iterator[Real]:
-    """One whose answers take many seconds, so that none is at its end before it is stopped."""
-    with really(steps=400) as real:
-        yield real
-
-
-@dataclass
-class Visits:
-    """Opens pages, and sees whatever no page may do: leave its origin, break its policy, fail in a
-    script.
-    """
-
-    browser: Browser
-    contexts: list[BrowserContext] = field(default_factory=list)
-    wrong: list[str] = field(default_factory=list)
-
-    def __call__(
-        self, endpoint: Endpoint | Real, size: tuple[int, int] = DESKTOP, **options
-    ) -> Page:
-        viewport = {"width": size[0], "height": size[1]}
-        context = self.browser.new_context(viewport=viewport, reduced_motion="reduce", **options)
-        context.set_default_timeout(SECONDS * 1000)
-        self.contexts.append(context)
-        page = context.new_page()
-
-        def requested(request) -> None:
-            if not request.url.startswith(endpoint.url):
-                self.wrong.append(f"request to {request.url}")
-
-        page.on("request", requested)
-        page.on("pageerror", lambda error: self.wrong.append(f"script: {error}"))
-        page.on(
-            "dialog",
-            lambda dialog: (self.wrong.append(f"dialog: {dialog.message}"), dialog.dismiss()),
-        )
-        page.on(
-            "console",
-            lambda said: self.wrong.append(said.text) if "Content Security" in said.text else None,
-        )
-        page.goto(endpoint.url)
-        return page
+@contextmanager
+def replayed() -> Iterator[Replay]:
+    with really() as endpoint:
+        replay = Replay(endpoint.url)
+        endpoint.app.router.routes.insert(0, Route(CHAT, replay.chat, methods=["POST"]))
+        yield replay
 
 
 @pytest.fixture
-def visit(browser: Browser) -> Iterator[Visits]:
-    visits = Visits(browser)
-    yield visits
-    for context in visits.contexts:
-        context.close()
-    assert not visits.wrong
+def endpoint() -> Iterator[Replay]:
+    with replayed() as replay:
+        yield replay
 
 
 def ask(page: Page, question: str = QUESTION) -> None:
@@ -148,7 +153,7 @@ def ended(page: Page, state: str = "done", seconds: float = SECONDS) -> None:
     expect(page.locator("body")).to_have_attribute("data-state", state, timeout=seconds * 1000)
 
 
-def kept(endpoint: Endpoint) -> list[dict]:
+def kept(endpoint: Replay) -> list[dict]:
     return [event for event in endpoint.events if event["kind"] in KEPT]
 
 
@@ -161,21 +166,27 @@ def shown(page: Page) -> list[tuple[str, str]]:
     return [tuple(pair) for pair in page.locator(STEP).evaluate_all(script)]
 
 
-def whole(endpoint: Endpoint) -> list[tuple[str, str]]:
+def whole(endpoint: Replay) -> list[tuple[str, str]]:
     return [(event["kind"], event["text"].strip()) for event in kept(endpoint)]
 
 
 def test_an_answer_grows_a_tree(endpoint, visit):
-    page = visit(endpoint)
+    page = visit(endpoint.url)
     ask(page)
     ended(page)
     assert shown(page) == whole(endpoint)
     assert {"accepted", "corrected"} <= {outcome for outcome, _ in shown(page)}
 
     fourth = page.locator(STEP).nth(3)  # the first that is refused
+    (refused,) = (
+        one for one in endpoint.events if one["kind"] == "corrected" and one["position"] == 3
+    )
+    rejected = next(
+        one for one in endpoint.events if one["kind"] == "drafted" and one["position"] == 3
+    )
     expect(fourth.locator("> .pair > .draft")).to_have_attribute("data-state", "rejected")
-    expect(fourth.locator("> .pair > .draft .text")).to_have_text(STEPS[3][0])
-    expect(fourth.locator("> .pair > .target .text")).to_have_text(STEPS[3][1])
+    expect(fourth.locator("> .pair > .draft .text")).to_have_text(rejected["text"].strip())
+    expect(fourth.locator("> .pair > .target .text")).to_have_text(refused["text"].strip())
     expect(fourth.locator("> .pair .verdict")).to_have_attribute("data-says", "rejected")
     expect(fourth.locator("> .pair .by")).to_have_text("judge")
     expect(fourth.locator("> .pair .glyph")).to_have_attribute("data-glyph", "differ")
@@ -206,7 +217,7 @@ def test_an_answer_grows_a_tree(endpoint, visit):
     )
     expect(page.locator("#content")).to_have_text(whole(endpoint)[-1][1])
     (body,) = endpoint.asked
-    assert body["model"] == "pocket-target" and body["messages"] == [
+    assert body["model"] == "simulated" and body["messages"] == [
         {"role": "user", "content": QUESTION}
     ]
     assert (
@@ -215,11 +226,6 @@ def test_an_answer_grows_a_tree(endpoint, visit):
         and body["lookahead"] == {"trace": True}
     )
 
-
-def test_the_figures_are_those_of_the_answer(endpoint, visit):
-    page = visit(endpoint)
-    ask(page)
-    ended(page)
     steps = kept(endpoint)
     accepted = sum(event["kind"] == "accepted" for event in steps)
     tokens = sum(event["tokens"] for event in steps)
@@ -240,28 +246,30 @@ def test_the_figures_are_those_of_the_answer(endpoint, visit):
 
 
 def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
-    # it cannot be at its end before a page on a busy machine has stopped it
-    endpoint.held_at = 1 + next(
-        n for n, event in enumerate(endpoint.events) if event["kind"] == "accepted"
-    )
-    page = visit(endpoint)
+    """That the endpoint then stops is seen in tests/integration/test_serve.py."""
+    page = visit(endpoint.url)
     expect(page.locator("#stop")).to_be_disabled()
-    ask(page)
-    expect(page.locator(f"{STEP} .version[data-state=writing]").first).to_be_visible()
-    expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
-    expect(page.locator("[data-figure=ahead]")).not_to_have_text("–")
-    page.click("#stop")
-    ended(page, "stopped")
-    expect(page.locator("#finish")).to_have_text("stopped")
-    assert page.locator(f"{STEP}[data-outcome=accepted]").count() >= 1
-    assert page.locator("[data-state=writing]").count() == 0
-    for _ in range(50):
-        if endpoint.stopped:
-            break
-        page.wait_for_timeout(100)
-    assert endpoint.stopped == 1  # the endpoint sees that nobody listens any more
-    endpoint.held_at, endpoint.pace = None, 8
-    ask(page, "And now?")  # nothing of the first is left
+    for number, stop in enumerate(
+        (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape"))
+    ):
+        kinds = [event["kind"] for event in endpoint.events]
+        endpoint.cut = ("held", kinds.index("accepted") + 1)
+        ask(page)
+        expect(page.locator(f"{STEP} .version[data-state=writing]").first).to_be_visible()
+        expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
+        expect(page.locator("[data-figure=ahead]")).not_to_have_text("–")
+        stop()
+        ended(page, "stopped")
+        expect(page.locator("#finish")).to_have_text("stopped")
+        assert page.locator(f"{STEP}[data-outcome=accepted]").count() >= 1
+        assert page.locator("[data-state=writing]").count() == 0
+        for _ in range(50):
+            if endpoint.stopped > number:
+                break
+            page.wait_for_timeout(100)
+        assert endpoint.stopped == number + 1  # the endpoint sees that nobody listens any more
+    endpoint.cut = ("", 0)
+    ask(page, "And now?")  # nothing of the others is left
     ended(page)
     assert shown(page) == whole(endpoint)
 
@@ -280,8 +288,8 @@ REFUSALS = (
 
 
 def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
-    endpoint.refusals, endpoint.pace = [refusal for refusal, _ in REFUSALS], math.inf
-    page = visit(endpoint)
+    endpoint.refusals = [refusal for refusal, _ in REFUSALS]
+    page = visit(endpoint.url)
     ask(page)
     for _, words in REFUSALS:
         expect(page.get_by_role("alert")).to_contain_text(words)
@@ -292,31 +300,25 @@ def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
     assert shown(page) == whole(endpoint)
 
 
-@pytest.mark.parametrize(
-    ("what", "words"),
-    [
-        ("broken_at", "The stream broke off"),
-        ("error_at", "gave this answer up: the target is gone."),
-    ],
-)
-def test_a_stream_that_ends_early_keeps_what_came(endpoint, visit, what, words):
-    at = 1 + next(
-        number for number, event in enumerate(endpoint.events) if event["kind"] == "corrected"
-    )
-    setattr(endpoint, what, at)
-    endpoint.pace = math.inf
-    page = visit(endpoint)
-    ask(page)
-    ended(page, "failed")
-    expect(page.get_by_role("alert")).to_contain_text(words)
-    expect(page.get_by_role("alert")).to_contain_text("The 4 steps that came are kept below")
-    assert [step for step in shown(page) if step[0] != "dead"] == whole(endpoint)[:4]
+def test_a_stream_that_ends_early_keeps_what_came(endpoint, visit):
+    at = 1 + [event["kind"] for event in endpoint.events].index("corrected")
+    page = visit(endpoint.url)
+    for kind, words in (
+        ("broken", "The stream broke off"),
+        ("error", "gave this answer up: the target is gone."),
+    ):
+        endpoint.cut = (kind, at)
+        ask(page)
+        ended(page, "failed")
+        expect(page.get_by_role("alert")).to_contain_text(words)
+        expect(page.get_by_role("alert")).to_contain_text("The 4 steps that came are kept below")
+        assert [step for step in shown(page) if step[0] != "dead"] == whole(endpoint)[:4]
 
 
 def test_an_endpoint_that_is_gone_is_told(visit):
-    with serving(Endpoint(Scenario().run())) as endpoint:
-        page = visit(endpoint)
-        expect(page.locator("#model")).to_have_text("pocket-target")
+    with really() as endpoint:
+        page = visit(endpoint.url)
+        expect(page.locator("#model")).to_have_text("simulated")
     ask(page)
     ended(page, "failed")
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
@@ -324,8 +326,8 @@ def test_an_endpoint_that_is_gone_is_told(visit):
 
 
 def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
-    endpoint.refusals, endpoint.pace = [(401, {}, "no key")], math.inf
-    page = visit(endpoint)
+    endpoint.refusals = [(401, {}, "no key")]
+    page = visit(endpoint.url)
     ask(page)
     ended(page, "failed")
     expect(page.locator("[name=key]")).to_be_focused()
@@ -340,7 +342,7 @@ def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
     ]
     page.reload()
     assert page.locator("[name=key]").input_value() == "sk-of-a-lab"
-    assert visit(endpoint).locator("[name=key]").input_value() == ""
+    assert visit(endpoint.url).locator("[name=key]").input_value() == ""
 
     page.locator("#settings").evaluate("details => details.open = true")
     page.fill("[name=key]", "schlüssel🔑")
@@ -357,13 +359,12 @@ EVIL = (
 
 
 def test_text_is_never_markup(endpoint, visit):
-    endpoint.events = Scenario(wrap=EVIL).run()
+    endpoint.events = events(wrap=EVIL)
     for event in endpoint.events:
         if "verdict" in event:
             event["verdict"] |= {"by": EVIL[:60], "reason": EVIL}
-    endpoint.pace = math.inf
     endpoint.refusals = [(400, {}, EVIL)]
-    page = visit(endpoint)
+    page = visit(endpoint.url)
     ask(page, EVIL)
     ended(page, "failed")
     expect(page.get_by_role("alert")).to_contain_text('<img src=x onerror="window.hacked=1">')
@@ -378,23 +379,21 @@ def test_text_is_never_markup(endpoint, visit):
     assert page.locator("body img, body script, body a, [onerror], [onload]").count() == 0
 
 
-@pytest.mark.parametrize("size", [PHONE, (320, 568)], ids=["360", "320"])
-def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit, size):
+def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit):
     long = "x" * 300
-    endpoint.events, endpoint.pace = Scenario(14, wrap="{} " + long).run(), math.inf
+    endpoint.events = events(14, wrap="{} " + long)
     endpoint.refusals = [(400, {}, long)]
-    endpoint.ready = {"status": "degraded", "roles": up(judge="down")}
-    page = visit(endpoint, size, has_touch=True, is_mobile=True)
+    page = visit(endpoint.url, PHONE, has_touch=True, is_mobile=True)
 
     def fits() -> None:
-        assert page.evaluate("document.documentElement.scrollWidth") <= size[0]
+        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
         wide = page.evaluate(
             "wide => [...document.querySelectorAll('main *, #composer *, #figures *, .bar "
             "*')].filter("
             "e => e.getClientRects().length && !e.closest('.hidden') && "
             "e.getBoundingClientRect().right > wide + 0.5)"
             ".map(e => e.className || e.tagName)",
-            size[0],
+            PHONE[0],
         )
         assert not wide
 
@@ -416,12 +415,18 @@ def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit, size):
     fits()
 
 
+@pytest.fixture
+def real() -> Iterator[Any]:
+    with really("sk-of-a-lab") as endpoint:
+        yield endpoint
+
+
 def figure(page: Page, name: str) -> str:
     return page.locator(f"[data-figure={name}]").text_content() or ""
 
 
 def test_the_endpoint_itself_is_shown(real, visit):
-    page = visit(real)
+    page = visit(real.url)
     ask(page, "Simulated question 1?")
     ended(page, "failed")
     expect(page.get_by_role("alert")).to_contain_text("asks for an API key")
@@ -454,20 +459,3 @@ def test_the_endpoint_itself_is_shown(real, visit):
         page, "steps"
     ) == "24"
     assert page.locator(".given-up .draft").count() == 0
-
-
-def test_answers_of_the_endpoint_itself_are_stopped(endless, visit):
-    page = visit(endless)
-    page.click("#settings summary")
-    for mode, outcome in (("autoregressive", "bonus"), ("lookahead", "accepted")):
-        page.select_option("[name=mode]", mode)
-        ask(page, "Simulated question 2?")
-        expect(page.locator(f"{STEP}[data-outcome={outcome}]").first).to_be_visible()
-        assert not endless.engine.idle
-        page.keyboard.press("Escape")
-        ended(page, "stopped")
-        for _ in range(50):
-            if endless.engine.idle:
-                break
-            page.wait_for_timeout(100)
-        assert endless.engine.idle

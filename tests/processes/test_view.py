@@ -1,9 +1,7 @@
 """The HTML page of runs: what is in it, and what a browser makes of it."""
 
 import json
-import os
 import re
-import shutil
 
 import pytest
 from click.testing import CliRunner
@@ -17,9 +15,6 @@ from tests.unit.test_report import write
 
 SCRIPT = "</script><script>window.hit=1</script>"
 NASTY = f"{SCRIPT}<img src=x onerror='window.hit=1'>\u2028%SCRIPT% <!-- &amp; \ud83d \x1b[1m"
-CHROMIUM = (
-    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-)
 
 
 def nasty(records):
@@ -68,7 +63,11 @@ def test_the_page_holds_every_answer(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 8, 1))
     result = view(folder, folder / "view.html")
     assert result.exit_code == 0 and result.stderr.strip() == str(folder / "view.html")
-    found = scripts((folder / "view.html").read_text())
+    text = (folder / "view.html").read_text()
+    hosts = set(re.findall(r"\w+://[^\s\"']+", text))
+    assert hosts == {"http://www.w3.org/2000/svg"}  # a name, never fetched
+    assert "default-src 'none'" in text
+    found = scripts(text)
     index = json.loads(found.pop("index"))
     assert len(found) == len(index["records"]) == 16
     assert [g["mode"] for g in index["groups"]] == ["autoregressive", "lookahead"]
@@ -81,16 +80,6 @@ def test_the_page_holds_every_answer(tmp_path):
     ]
     fact = index["groups"][0]["facts"][0]
     assert fact[0] == "accuracy" and fact[1].endswith(" %") and fact[2].startswith("(")
-
-
-def test_the_page_names_no_other_host(tmp_path):
-    folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
-    view(folder, folder / "view.html")
-    text = (folder / "view.html").read_text()
-    assert set(re.findall(r"\w+://[^\s\"']+", text)) == {
-        "http://www.w3.org/2000/svg"
-    }  # a name, never fetched
-    assert "default-src 'none'" in text
 
 
 @pytest.mark.parametrize(
@@ -122,67 +111,33 @@ def test_a_folder_whose_name_is_no_text(tmp_path):
     assert CliRunner().invoke(cli, ["report", str(folder)]).exit_code == 0
 
 
-def test_answers_without_steps_are_shown_whole():
+def test_answers_without_steps_are_shown_whole_and_failed_ones_say_why():
     (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
-    (step,) = detail({**record, "steps": [], "branches": []})["steps"]
+    failed = {"message": "too long", "hint": "shorten it", "retryable": False}
+    found = detail({**record, "steps": [], "branches": [], "error": failed})
+    (step,) = found["steps"]
     assert (step["target"]["text"], step["outcome"]) == (record["text"], "written")
-
-
-def test_a_failed_answer_says_why(tmp_path):
-    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
-    record |= {"error": {"message": "too long", "hint": "shorten it", "retryable": False}}
-    assert detail(record)["error"] == "too long shorten it"
+    assert found["error"] == "too long shorten it"
 
 
 # -- in a browser
 
 
-@pytest.fixture(scope="module")
-def browser():
-    if CHROMIUM is None and os.environ.get("CI") != "true":
-        pytest.skip("there is no Chromium on this machine: scripts/browser.sh installs one")
-    assert CHROMIUM is not None, "no Chromium, although CI=true: scripts/browser.sh installs one"
-    api = pytest.importorskip("playwright.sync_api")
-    with api.sync_playwright() as playwright:
-        flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=flags)
-        yield chromium
-        chromium.close()
-
-
-class Seen:
-    """A page with what went wrong on it."""
-
-    def __init__(self, browser, path, width=1300, height=900):
-        self.page = browser.new_page(viewport={"width": width, "height": height})
-        self.asked, self.wrong = [], []
-        self.page.on("request", lambda request: self.asked.append(request.url))
-        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
-        self.page.on(
-            "console", lambda said: self.wrong.append(said.text) if said.type == "error" else None
-        )
-        self.page.goto(f"file://{path}")
-        self.page.wait_for_selector("#detail h2", state="attached")
-
-
 @pytest.fixture
-def seen(browser, tmp_path):
-    opened = []
+def seen(visit, tmp_path):
+    """The page of some records, in a browser."""
 
-    def look(records, **size):
+    def look(records, **options):
         view(written(tmp_path / "a", records), tmp_path / "view.html")
-        opened.append(Seen(browser, tmp_path / "view.html", **size))
-        return opened[-1]
+        page = visit(f"file://{tmp_path / 'view.html'}", **options)
+        page.wait_for_selector("#detail h2", state="attached")
+        return page
 
-    yield look
-    for one in opened:
-        assert not one.wrong
-        assert all(url.startswith("file:") for url in one.asked)
-        one.page.close()
+    return look
 
 
 def test_what_a_model_wrote_stays_text(seen):
-    found = seen(nasty(synthetic.run(Truth(), 2, 1))).page
+    found = seen(nasty(synthetic.run(Truth(), 2, 1)))
     assert found.evaluate("window.hit") is None
     assert found.locator("#detail img, #detail script, #list img").count() == 0
     assert SCRIPT in found.locator(".question").inner_text()
@@ -193,7 +148,7 @@ def test_the_list_is_filtered_and_read_with_keys(seen):
     records = synthetic.run(Truth(), 6, 1)
     for number, record in enumerate(records):
         record["correct"] = number % 2 == 0
-    found = seen(records).page
+    found = seen(records)
     count = found.locator("#count")
     assert count.inner_text() == "12 of 12 answers"
     found.select_option("#result", "wrong")
@@ -213,8 +168,8 @@ def test_the_list_is_filtered_and_read_with_keys(seen):
     assert found.evaluate("location.hash") == first
 
 
-def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
-    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",))).page
+def test_both_versions_stand_beside_each_other_and_a_branch_leads_to_its_step(seen):
+    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",)))
     step = found.locator(".step").first
     boxes = [step.locator(f".version.{role}").bounding_box() for role in ("draft", "target")]
     assert boxes[0]["y"] == boxes[1]["y"] and boxes[0]["x"] < boxes[1]["x"]
@@ -223,10 +178,6 @@ def test_both_versions_stand_beside_each_other_with_their_verdict(seen):
         r"^The judge: the two versions (do not )?mean the same, after 40 ms\.",
         step.locator(".words").inner_text(),
     )
-
-
-def test_a_branch_in_the_timeline_leads_to_its_step(seen):
-    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1, modes=("lookahead",))).page
     canvas = found.locator(".timeline canvas")
     assert "Critical path" in canvas.get_attribute("aria-label")
     box = canvas.bounding_box()
@@ -240,17 +191,6 @@ def test_a_branch_in_the_timeline_leads_to_its_step(seen):
     assert canvas.get_attribute("title")
 
 
-def test_figures_stay_in_their_cards_on_a_phone(seen):
-    found = seen(synthetic.run(Truth(), 4, 2), width=390, height=844).page
-    out = (
-        "all => all.filter(e => e.getBoundingClientRect().right > "
-        "e.closest('.card').getBoundingClientRect().right)"
-    )
-    assert found.locator(".card dd").count() > 4
-    for part in (".card dd", ".card small"):
-        assert not found.locator(part).evaluate_all(f"{out}.length")
-
-
 def test_a_final_answer_is_a_box(seen):
     records = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
     for step in records[0]["steps"]:
@@ -259,14 +199,14 @@ def test_a_final_answer_is_a_box(seen):
             "target_text": step["text"],
             "draft_texts": [step["text"]] * len(step["draft_texts"]),
         }
-    found = seen(records).page
+    found = seen(records)
     assert set(found.locator(".step .text .boxed").all_text_contents()) == {"\\frac{1}{2}"}
     assert "boxed" not in found.locator("#steps").text_content()
 
 
 def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
     records = synthetic.run(Truth(steps=4), 500, 1)
-    found = seen(records).page
+    found = seen(records)
     assert found.locator("#count").inner_text() == "1000 of 1000 answers"
     assert found.locator("#list button").count() < 300
     found.locator("#list").evaluate("list => list.scrollTo(0, list.scrollHeight)")
@@ -276,9 +216,16 @@ def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
 
 
 def test_it_fits_a_phone(seen):
-    found = seen(synthetic.run(Truth(), 3, 2), width=360, height=740).page
+    found = seen(synthetic.run(Truth(), 4, 2), size=(360, 740))
     assert found.evaluate("document.documentElement.scrollWidth") <= 360
     assert not found.locator("#detail").is_visible()
+    out = (
+        "all => all.filter(e => e.getBoundingClientRect().right > "
+        "e.closest('.card').getBoundingClientRect().right)"
+    )
+    assert found.locator(".card dd").count() > 4
+    for part in (".card dd", ".card small"):
+        assert not found.locator(part).evaluate_all(f"{out}.length")
     found.locator("#list button").first.click()
     assert found.locator("#detail").is_visible() and not found.locator("#list").is_visible()
     assert found.evaluate("document.documentElement.scrollWidth") <= 360
