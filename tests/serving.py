@@ -10,7 +10,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -18,23 +18,12 @@ from typing import Any
 
 import httpx
 
-from lr_sglang.config import ROLES
 from tests.simulated.model import TARGET, Model, Writer
 
 ROOT = Path(__file__).parents[1]
 DRAFTED = 1  # the version that a simulated draft writes
 TLS = ssl.create_default_context()
 PATIENCE = 120.0  # seconds: a busy machine takes long to import SGLang
-
-
-@dataclass(frozen=True)
-class Usage:
-    """What a process holds: bytes, threads, open files, and which of those are sockets."""
-
-    memory: int
-    threads: int
-    files: int
-    sockets: int
 
 
 @dataclass
@@ -60,11 +49,6 @@ class Process:
         return str(self.told["url"])
 
     @property
-    def urls(self) -> dict[str, str]:
-        """Of simulated runtimes, by role."""
-        return dict(self.told["urls"])
-
-    @property
     def said(self) -> str:
         """All of its standard error."""
         return self.errors.read_text("utf-8")
@@ -73,20 +57,6 @@ class Process:
     def log(self) -> list[dict[str, Any]]:
         """The lines of an endpoint's log."""
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
-
-    def usage(self) -> Usage:
-        """What it holds now."""
-        status = dict(
-            line.split(":", 1) for line in Path(f"/proc/{self.pid}/status").read_text().splitlines()
-        )
-        sockets = files = 0
-        for entry in os.scandir(f"/proc/{self.pid}/fd"):
-            files += 1
-            try:
-                sockets += os.readlink(entry.path).startswith("socket:")
-            except FileNotFoundError:
-                continue
-        return Usage(int(status["VmRSS"].split()[0]) * 1024, int(status["Threads"]), files, sockets)
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
         """Ends it, by force when it takes longer than so many seconds; says how it ended."""
@@ -100,40 +70,6 @@ class Process:
         return int(self.popen.returncode)
 
 
-def start(folder: Path, *arguments: object, environ: Mapping[str, str] | None = None) -> Process:
-    """An ``lr-sglang`` command, or ``simulate`` for simulated runtimes, that says as JSON that it is
-    ready; returns once it has.
-    """
-    folder.mkdir(parents=True, exist_ok=True)
-    errors = folder / f"{arguments[0]}-{time.monotonic_ns()}.err"
-    program, *words = map(str, arguments)
-    command = [sys.executable, str(ROOT / "cli.py"), program, *words, "--json"]
-    if program == "simulate":
-        command = [sys.executable, "-m", "tests.simulated", *words]
-    with errors.open("w") as sink:
-        popen = subprocess.Popen(
-            command,
-            cwd=folder,
-            stdout=subprocess.PIPE,
-            stderr=sink,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **(environ or {})},
-        )
-    process = Process(popen, errors)
-    alarm = threading.Timer(PATIENCE, popen.kill)
-    alarm.start()
-    try:
-        assert popen.stdout is not None
-        line = popen.stdout.readline()
-    finally:
-        alarm.cancel()
-    if not line:
-        process.stop(signal.SIGKILL)
-        raise AssertionError(f"{' '.join(command)} ended:\n{process.said[-3000:]}")
-    process.told = json.loads(line)
-    return process
-
-
 @contextmanager
 def serving(
     folder: Path,
@@ -141,21 +77,30 @@ def serving(
     *options: object,
     environ: Mapping[str, str] | None = None,
 ) -> Iterator[Process]:
-    """``lr-sglang serve`` over runtimes that are up, on a free port."""
+    """``lr-sglang serve`` over runtimes that are up, on a free port, once it says that it is ready."""
+    folder.mkdir(parents=True, exist_ok=True)
+    errors = folder / f"serve-{time.monotonic_ns()}.err"
     attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
-    process = start(folder, "serve", "--port", 0, *attach, *options, environ=environ)
+    words = map(str, ("serve", "--port", 0, *attach, *options, "--json"))
+    command = [sys.executable, str(ROOT / "cli.py"), *words]
+    with errors.open("w") as sink:
+        popen = subprocess.Popen(
+            command,
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=sink,
+            text=True,
+            env={**os.environ, **(environ or {})},
+        )
+    process = Process(popen, errors)
     try:
-        yield process
-    finally:
-        process.stop()
-
-
-@contextmanager
-def simulating(folder: Path, *options: object, roles: Sequence[str] = ROLES) -> Iterator[Process]:
-    """Simulated runtimes: some roles, or all three, in one process on free ports."""
-    chosen = [word for role in roles for word in ("--role", role)]
-    process = start(folder, "simulate", "--port", 0, *chosen, *options)
-    try:
+        alarm = threading.Timer(PATIENCE, popen.kill)
+        alarm.start()
+        assert popen.stdout is not None
+        line = popen.stdout.readline()
+        alarm.cancel()
+        assert line, f"{' '.join(command)} ended:\n{process.said[-3000:]}"
+        process.told = json.loads(line)
         yield process
     finally:
         process.stop()

@@ -14,6 +14,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.processes.mortal import mortals
+
 ROOT = Path(__file__).parents[2]
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 KILLS = 20 if full else 2
@@ -22,19 +24,11 @@ MODES = ("autoregressive", "lookahead", "lossless")
 
 
 @pytest.fixture(scope="module")
-def attach():
-    """Options that attach to simulated servers, in a process of their own."""
+def attach(tmp_path_factory):
+    """Options that attach to simulated servers, in processes of their own."""
     speed = ("--steps", "6", "--step-seconds", "0.02", "--judge-seconds", "0.005", "--alpha", "0.6")
-    command = [sys.executable, "-m", "tests.simulated", *speed]
-    process = subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, cwd=ROOT
-    )
-    try:
-        urls = json.loads(process.stdout.readline())["urls"]
-        yield [word for role, url in urls.items() for word in (f"--{role}", url)]
-    finally:
-        process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+    with mortals(tmp_path_factory.mktemp("servers"), *speed) as runtimes:
+        yield [word for role, one in runtimes.items() for word in (f"--{role}", one.url)]
 
 
 def start(folder, attach, *more):

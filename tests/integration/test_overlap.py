@@ -24,7 +24,8 @@ from lr_sglang.cli import cli, session
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
 from tests import overlap
-from tests.serving import TLS, serving, simulating
+from tests.processes.mortal import mortals
+from tests.serving import TLS, serving
 from tests.unit.test_router import Router
 
 QUESTION = "Simulated question 1?"
@@ -56,9 +57,10 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="module")
 def fleet(home: Path) -> Iterator[Fleet]:
     """Simulated servers, which 'lr-sglang launch' seems to keep up under the name of 'here'."""
-    speed = ("--steps", 8, "--step-seconds", STEP, "--judge-seconds", 0.01, "--alpha", 1)
-    with simulating(home, *speed, "--slots", SLOTS) as runtimes:
-        deployment = override_all(load_deployment(), runtimes.urls).replace(name="here")
+    speed = ("--steps", "8", "--step-seconds", str(STEP), "--judge-seconds", ".01", "--alpha", "1")
+    with mortals(home, *speed, "--slots", str(SLOTS)) as runtimes:
+        urls = {role: one.url for role, one in runtimes.items()}
+        deployment = override_all(load_deployment(), urls).replace(name="here")
         with launch(deployment, home) as found:
             launched.write(launched.describe(found, ["lookahead"], False, {}, "now"))
             yield found

@@ -54,9 +54,9 @@ class Mortal:
             target=simulate, args=(arguments, str(self.log)), daemon=True
         )
         self.process.start()
-        until(self.answers, PATIENCE)
+        until(self.up, PATIENCE)
 
-    def answers(self) -> bool:
+    def up(self) -> bool:
         """Whether it can be reached."""
         with suppress(httpx.HTTPError):
             return HTTP.get(f"{self.url}/health", timeout=2).status_code == 200
@@ -81,9 +81,12 @@ class Mortal:
         if number == signal.SIGKILL:
             self.process.join(10)
 
-    def end(self) -> None:
-        """For good."""
-        if self.process.is_alive():
+    def ended(self) -> bool:
+        return not self.process.is_alive()
+
+    def sweep(self) -> None:
+        """Ends it for good; it has started nothing."""
+        if not self.ended():
             self.send(signal.SIGKILL)
 
 
@@ -97,7 +100,7 @@ def mortals(folder: Path, *options: str) -> Iterator[dict[str, Mortal]]:
         yield found
     finally:
         for one in found.values():
-            one.end()
+            one.sweep()
 
 
 @dataclass
@@ -164,8 +167,9 @@ class Client:
                 "POST",
                 f"{self.url}/v1/chat/completions",
                 json={**body, **self.more},
-                headers=authorized(self.key),
-                timeout=120,
+                # closed at its end: no other request may get a connection that this one still closes
+                headers={"connection": "close", **authorized(self.key)},
+                timeout=600,
             )
             ask.extensions["trace"] = self._connected
             with closing(HTTP.send(ask, stream=True)) as reply:

@@ -93,32 +93,10 @@ class Program:
             self.popen.wait(10)
 
 
-@dataclass
-class Simulated:
-    """A server's unit, with a simulated runtime in SGLang's place."""
-
-    mortal: Mortal
-
-    def up(self) -> bool:
-        return self.mortal.answers()
-
-    def live(self) -> None:
-        self.mortal.live()
-
-    def ended(self) -> bool:
-        return not self.mortal.process.is_alive()
-
-    def sweep(self) -> None:
-        """It is a single process."""
-
-    def send(self, number: int) -> None:
-        self.mortal.send(number)
-
-
 class Unit:
     """A part that is started again when it ends, as systemd does with ``Restart=always``."""
 
-    def __init__(self, part: Program | Simulated) -> None:
+    def __init__(self, part: Program | Mortal) -> None:
         self.part, self.starts = part, 1
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._keep, daemon=True)
@@ -229,11 +207,11 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
     folder = tmp_path_factory.mktemp("composition")
     (folder / "keys.txt").write_text(KEY + "\n")
     (folder / "keys.txt").chmod(0o600)
-    urls, parts = {}, dict[str, Program | Simulated]()
+    urls, parts = {}, dict[str, Program | Mortal]()
     for role, service in units(FOLDER / "deployment.toml", folder).items():
         port = free_port()
         urls[f"http://127.0.0.1:{service.argv[service.argv.index('--port') + 1]}"] = port
-        parts[role] = Simulated(Mortal(role, SIMULATION, folder / f"{role}.log", port))
+        parts[role] = Mortal(role, SIMULATION, folder / f"{role}.log", port)
     assert parts.keys() == set(ROLES)
     ports = [free_port(), free_port()]
     for number, port in enumerate(ports):

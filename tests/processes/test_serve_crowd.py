@@ -1,0 +1,92 @@
+"""A crowd at the endpoint, far more at once than it has places and a queue for: each gets its own
+right answer or is told when to come again, and nothing is left behind. Two hundred ask, or four
+hundred with LR_SGLANG_FULL=1, over simulated runtimes in processes of their own.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import psutil
+
+from lr_sglang.cli.endpoint import _allow_files
+from lr_sglang.config import ROLES
+from lr_sglang.serve.app import PROMPT_THREADS
+from tests import FULL
+from tests.processes.mortal import MODEL, Client, metric, mortals
+from tests.serving import Truth, serving, until
+from tests.simulated.model import Model
+
+STEPS, STEP_SECONDS, JUDGE_SECONDS = 3, 0.6, 0.1
+CROWD = 400 if FULL else 200
+PLACES, QUEUE, LEAVERS = CROWD // 4, CROWD * 3 // 8, CROWD // 10
+TURNS = 4 if FULL else 2
+LIBUV_THREADS = 4  # uvloop's, all made when the first address is looked up
+MEMORY = 64 * 2**20  # bytes that the last turn may take more than the first: records of reuse
+PATIENCE = 240.0  # seconds until an answer has begun, or has ended, on a busy machine
+TRUTH = Truth(Model(steps=STEPS))
+WISHES = ({}, {"depth": 2}, {"mode": "autoregressive"}, {"schedule": "sync"})
+
+
+def crowd(url: str, turn: int) -> list[Client]:
+    """All of one turn, with what became of them. Every fourth is not streamed; the first leave when
+    they have heard something.
+    """
+    come = [
+        Client(
+            url,
+            f"What is {turn} + {number}?",
+            stream=number % 4 != 3,
+            more={"lookahead": WISHES[number % len(WISHES)]},
+        )
+        for number in range(CROWD)
+    ]
+    for client in come[:LEAVERS]:
+        assert client.begun.wait(PATIENCE)
+        client.close_connection()
+    return [client.end(PATIENCE) for client in come]
+
+
+def check(come: list[Client]) -> None:
+    """Whether each has what it may have."""
+    for client in come[:LEAVERS]:
+        assert not TRUTH.wrong(client.question, client.text, whole=False), client
+    refused = [client for client in come[LEAVERS:] if client.status == 429]
+    for client in refused:
+        assert client.error["code"] == "queue_full" and not client.text
+        assert 1 <= int(client.headers["retry-after"]) <= 60
+    answered = [client for client in come[LEAVERS:] if client not in refused]
+    for client in answered:
+        assert (client.status, client.finish, client.broken) == (200, "stop", ""), client
+        assert not TRUTH.wrong(client.question, client.text), client
+        assert not client.about["degraded"] and client.about["steps"] == STEPS
+        if client.about["mode"] == "autoregressive":
+            assert client.text == TRUTH.plain(client.question)
+    assert {client.about["mode"] for client in answered} == {"lookahead", "autoregressive"}
+    assert 0 < len(refused) <= CROWD - PLACES - QUEUE, "as many as there was no room for"
+
+
+def test_a_crowd_is_answered_or_told_to_come_again_and_leaves_nothing(tmp_path: Path) -> None:
+    _allow_files()  # as many for the runtimes and the clients, too
+    speed = ("--step-seconds", str(STEP_SECONDS), "--judge-seconds", str(JUDGE_SECONDS))
+    places = ("--concurrency", PLACES, "--queue", QUEUE, "-o", f"serve.model={MODEL}")
+    modes = ("--depth", 3, "--mode", "lookahead", "--mode", "autoregressive")
+    with mortals(tmp_path, "--steps", str(STEPS), *speed) as runtimes:
+        urls = {role: runtime.url for role, runtime in runtimes.items()}
+        with serving(tmp_path, urls, *places, *modes) as endpoint:
+            process = psutil.Process(endpoint.pid)
+            threads, held = process.num_threads(), list[tuple[int, int]]()
+            for turn in range(TURNS):
+                check(crowd(endpoint.url, turn))
+                until(lambda: not any(one.running() for one in runtimes.values()), 10)
+                for gauge in ("answers_running", "requests_waiting"):
+                    assert metric(endpoint.url, gauge) == 0
+                for role in ROLES:
+                    assert metric(endpoint.url, "branches_running", role=role) == 0
+                held.append((process.num_fds(), process.memory_info().rss))
+            assert metric(endpoint.url, "disconnects_total") > 0
+            assert metric(endpoint.url, "rejected_total", reason="queue_full") > 0
+            assert process.num_threads() <= threads + PROMPT_THREADS + LIBUV_THREADS
+            assert held[-1][0] <= held[0][0] + 24, held  # connections come and go
+            assert held[-1][1] - held[0][1] <= MEMORY, held
+            assert not [line for line in endpoint.log if line["level"] == "error"], endpoint.said
