@@ -83,7 +83,7 @@ def upstream(ready: Connection, seconds: float) -> None:
     """A target that sends the first chunk at once, then one every ``seconds``."""
     model = Model()
     runtime = SimulatedRuntime("target", Simulation(model), Writer(model))
-    others = SimulatedServer(runtime, lambda: None).app()
+    others = SimulatedServer(runtime).app()
 
     async def chunks(count: int) -> AsyncIterator[bytes]:
         for number in range(count):

@@ -81,7 +81,7 @@ class Faulty(ScriptedTransport):
     faults = Faults()
 
     def order(self, faults: tuple[Fault, ...], seed: int) -> None:
-        self.faults = Faults(seed)
+        self.faults = Faults()
         for fault in faults:
             self.faults.order(fault)
 

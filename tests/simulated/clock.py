@@ -49,6 +49,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         selector = _Selector()
         selector.loop = self
         super().__init__(selector)
+        self._clock_resolution = 1e-6  # what is due so soon after another is due with it
 
     def time(self) -> float:
         return self.now

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,13 +16,11 @@ class Fault:
         kind: ``late`` takes ``seconds`` longer; ``fail`` replies with an error status, ``busy``
             with that of a full server; ``hang`` never replies; ``die`` ends the runtime;
             ``garbage`` is a reply that is no generation.
-        share: share of requests with the fault, drawn with a seed.
         times: maximum number of requests with the fault; None for no limit.
         after: number of first requests without the fault.
     """
 
     kind: Kind
-    share: float = 1.0
     times: int | None = None
     after: int = 0
     seconds: float = 1.0
@@ -32,9 +29,8 @@ class Fault:
 class Faults:
     """The faults of a runtime."""
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         self._orders: list[list[Any]] = []  # fault, requests seen, times left
-        self._draw = random.Random(seed)
         self.dead = False
 
     def order(self, fault: Fault) -> None:
@@ -46,17 +42,11 @@ class Faults:
 
     def next(self) -> Fault | None:
         """The fault of the next request: the first one that applies, or None."""
-        if not self._orders:
-            return None
         for order in self._orders:
             fault: Fault
             fault, seen, left = order
             order[1] += 1
-            if (
-                seen < fault.after
-                or left == 0
-                or (fault.share < 1 and self._draw.random() >= fault.share)
-            ):
+            if seen < fault.after or left == 0:
                 continue
             if left is not None:
                 order[2] -= 1

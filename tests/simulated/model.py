@@ -77,10 +77,6 @@ class Model:
         drawn += apart / 2 if self.agrees(question, position, version) else -apart / 2
         return min(0.0, 0.1 * drawn - 0.8)
 
-    def rated(self, question: int, position: int, version: int) -> float:
-        """The random number, in [0, 1), for a rating of the step."""
-        return _uniform(self._noise("rated", question, position, version, 8))
-
     def version(self, role: str, seed: int | None = None) -> int:
         if role != "draft":
             return TARGET

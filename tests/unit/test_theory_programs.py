@@ -1,18 +1,20 @@
-"""The theory against the real programs, which run on a simulated clock."""
+"""The theory against the real programs, which run on the virtual clock."""
 
-import asyncio
 import itertools
-import math
-import random
 
 import pytest
 
-from lr_sglang.programs.lookahead import asynchronous, synchronous
+from lr_sglang.config import Lookahead
 from lr_sglang.theory.judged import answer_time, speedup
 from lr_sglang.theory.paper import f_async, f_sync, k1_of, parallel, s1, s2
-from tests.clocked import Clocked
+from tests import FULL
+from tests.simulated.clock import run_virtually
+from tests.simulated.model import Model, Writer
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import simulated_roles
+from tests.simulated.virtual import alone, answer_all, answer_on, numbers, questions
 
-PROGRAMS = {"sync": synchronous, "async": asynchronous}
+SCHEDULES = ("sync", "async")
 # alpha, c1, depth, judge: S1 and S2, judges from free to slow, whole and broken 1/c1.
 CASES = [
     (0.63, 0.1, 6, 0.0),
@@ -26,35 +28,39 @@ CASES = [
 LONGEST = 120
 
 
-def run(schedule, accepts, c1, depth, judge=0.0, steps=1000, width=1, lasts=lambda: 1.0):
-    answer = Clocked(accepts, c1, depth, judge, steps, width, lasts)
+def run(schedule, c1, depth, judge=0.0, *, accepted, width=1):
+    """An answer whose drafts are accepted as ``accepted`` says, by position, with times in target
+    steps; and the most target branches at once.
+    """
+    model = Model(trace=(tuple(accepted),), steps=len(accepted), tokens=9, width=width)
+    roles = simulated_roles(Simulation(model, 1.0, c1, judge))
+    (answer,) = run_virtually(answer_on(roles, Lookahead(schedule, depth, width), questions(1)))
+    assert len(answer.steps) == len(accepted)
+    return answer, roles["target"].transport.most
 
-    async def write():
-        while not answer.ended:
-            await PROGRAMS[schedule](answer)
 
-    asyncio.run(write())
-    assert len(answer.kept) == steps
-    return answer
+def but(refused, steps):
+    """All are accepted but one."""
+    return [position != refused for position in range(steps)]
 
 
 def ends(schedule, c1, depth, judge):
     """When the program ends a cycle whose first refused step is number x, for all x."""
+
+    def kept(*accepted):
+        answer, _ = run(schedule, c1, depth, judge, accepted=accepted)
+        return [step.seconds for step in answer.steps]
+
     if schedule == "sync":
-        return [
-            run("sync", lambda p, x=x: p != x, c1, depth, judge, depth + 2).kept[x]
-            for x in range(depth + 1)
-        ]
-    kept = run("async", lambda p: True, c1, depth, judge, LONGEST).kept
+        return [kept(*but(x, depth + 2))[x] for x in range(depth + 1)]
+    whole = kept(*[True] * LONGEST)
     # A refusal takes as long as an acceptance; a few are looked at, for all would take their time.
     for x in (0, 1, depth, depth + 1, 2 * depth + 1):
-        assert run("async", lambda p, x=x: p != x, c1, depth, judge, 3 * depth + 3).kept[
-            x
-        ] == pytest.approx(kept[x])
-    return kept
+        assert kept(*but(x, 3 * depth + 3))[x] == pytest.approx(whole[x])
+    return whole
 
 
-@pytest.mark.parametrize("schedule", PROGRAMS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), CASES)
 def test_a_cycle_of_the_program_has_the_expected_speed_up(schedule, alpha, c1, depth, judge):
     """Exact: every length of a cycle is run, and weighed with its probability."""
@@ -69,23 +75,24 @@ def test_a_cycle_of_the_program_has_the_expected_speed_up(schedule, alpha, c1, d
         assert steps / taken == pytest.approx(papers(alpha, c1, k1_of(schedule, depth)), rel=1e-5)
 
 
-@pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), CASES[1:3])
-@pytest.mark.parametrize("schedule", PROGRAMS)
-def test_a_long_answer_drawn_at_random(schedule, alpha, c1, depth, judge):
-    """So few steps are sure to 1 %, one standard deviation."""
-    draw, steps = random.Random(0), 3000
-    taken = run(schedule, lambda position: draw.random() < alpha, c1, depth, judge, steps).now
-    assert steps / taken == pytest.approx(speedup(schedule, alpha, c1, depth, judge), rel=0.03)
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_the_mean_of_many_answers_is_the_formulas(schedule):
+    count, near = (150, 0.025) if FULL else (12, 0.05)
+    simulation = Simulation(Model(steps=60), 1.0, 0.1, 0.2)
+    answers = answer_all(simulation, Lookahead(schedule), questions(count))
+    mean = sum(answer.seconds for answer in answers) / len(answers)
+    assert mean == pytest.approx(answer_time(schedule, 0.63, 0.1, 6, 0.2, 60), rel=near)
+    assert 60 / mean == pytest.approx(speedup(schedule, 0.63, 0.1, 6, 0.2, 60), rel=near)
 
 
-@pytest.mark.parametrize("schedule", PROGRAMS)
+@pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize(("alpha", "c1", "depth", "judge"), CASES)
 def test_a_short_answer_takes_as_long_as_expected(schedule, alpha, c1, depth, judge):
     """Exact: every pattern of acceptances is run, and weighed with its probability."""
-    steps, expected = 6, 0.0
-    for pattern in itertools.product((True, False), repeat=steps):
-        weight = alpha ** sum(pattern) * (1 - alpha) ** (steps - sum(pattern))
-        expected += weight * run(schedule, pattern.__getitem__, c1, depth, judge, steps).now
+    steps, expected = 4, 0.0
+    for accepted in itertools.product((True, False), repeat=steps):
+        weight = alpha ** sum(accepted) * (1 - alpha) ** (steps - sum(accepted))
+        expected += weight * run(schedule, c1, depth, judge, accepted=accepted)[0].seconds
     assert answer_time(schedule, alpha, c1, depth, judge, steps) == pytest.approx(expected)
 
 
@@ -93,27 +100,28 @@ def test_a_short_answer_takes_as_long_as_expected(schedule, alpha, c1, depth, ju
     ("c1", "depth", "formula"), [(0.3, 3, "S2"), (0.3, 4, "S1"), (0.3, 9, "S1")]
 )
 def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula):
-    answer = run("async", lambda position: True, c1, depth, steps=300)
-    assert answer.most == parallel("async", c1, depth) == min(depth, 4)
+    answer, most = run("async", c1, depth, accepted=[True] * 300)
+    assert most == parallel("async", c1, depth) == min(depth, 4)
     papers = s1(1, c1) if formula == "S1" else s2(1, c1, depth)
-    assert 300 / answer.now == pytest.approx(papers, rel=0.01)
+    assert 300 / answer.seconds == pytest.approx(papers, rel=0.01)
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_k1_is_depth_plus_one_in_sync(width):
-    answer = run("sync", lambda position: True, 0.2, 3, steps=8, width=width)
+    _, most = run("sync", 0.2, 3, accepted=[True] * 8, width=width)
     levels = parallel("sync", 0.2, k1_of("sync", 3))
-    assert answer.most == sum(width**level for level in range(levels))
+    assert most == sum(width**level for level in range(levels))
 
 
-@pytest.mark.parametrize(("judge", "most"), [(0.0, 4), (2.0, 4)])
-def test_a_slow_judge_does_not_keep_the_target_busy(judge, most):
-    assert run("async", lambda position: True, 0.3, 12, judge, steps=60).most == most
+@pytest.mark.parametrize("judge", [0.0, 2.0])
+def test_a_slow_judge_does_not_keep_the_target_busy(judge):
+    assert run("async", 0.3, 12, judge, accepted=[True] * 60)[1] == 4
 
 
 def test_a_draft_as_slow_as_the_target_gains_nothing():
     """It is always late."""
-    assert run("async", lambda position: True, 1.01, 4, steps=20).now == pytest.approx(20)
+    answer, _ = run("async", 1.01, 4, accepted=[True] * 20)
+    assert answer.seconds == pytest.approx(20)
 
 
 @pytest.mark.parametrize(("schedule", "low", "high"), [("sync", 0.6, 0.8), ("async", 0.9, 1.0)])
@@ -121,14 +129,9 @@ def test_steps_of_unequal_length_gain_less(schedule, low, high):
     """The paper's are equal. These vary by half their mean: a batch waits for its longest, an order
     for its first.
     """
-    draw, steps = random.Random(0), 2000
-    sigma = math.log(1 + 0.5**2) ** 0.5
-
-    def lasts():
-        return draw.lognormvariate(-(sigma**2) / 2, sigma)
-
-    taken = run(
-        schedule, lambda position: draw.random() < 0.63, 0.1, 6, 0.1, steps, lasts=lasts
-    ).now
-    share = steps / taken / speedup(schedule, 0.63, 0.1, 6, 0.1)
-    assert low < share < high
+    model = Model(alpha=(0.63,), steps=300, spread=0.5)
+    simulation, asked = Simulation(model, 1.0, 0.1, 0.1), questions(1)
+    look = Lookahead(schedule, max_step_tokens=model.longest)
+    (answer,) = run_virtually(answer_on(simulated_roles(simulation), look, asked))
+    (plain,) = alone(simulation, numbers(Writer(model), asked))
+    assert low < plain / answer.seconds / speedup(schedule, 0.63, 0.1, 6, 0.1) < high
