@@ -4,11 +4,10 @@ left running.
 
 from __future__ import annotations
 
-import os
 import shutil
 import time
-from pathlib import Path
 
+import psutil
 import pytest
 
 from lr_sglang import pocket
@@ -19,26 +18,11 @@ from lr_sglang.runtimes import launch
 pytestmark = pytest.mark.e2e
 
 
-def descendants() -> set[int]:
-    """Processes that descend from this one."""
-    parents = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue  # it ended while we looked
-    found, grown = set(), {os.getpid()}
-    while grown:
-        grown = {pid for pid, parent in parents.items() if parent in grown}
-        found |= grown
-    return found
-
-
 @pytest.fixture
 def nothing_left():
-    before = descendants()
+    before = psutil.Process().children(recursive=True)
     yield
-    assert descendants() <= before
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
 
 
 def alone(**settings: object) -> Deployment:

@@ -18,7 +18,6 @@ from typing import Any
 import pytest
 import urllib3
 
-import lr_sglang as lr
 from lr_sglang.config import ROLES
 from tests import overlap
 from tests.e2e.conftest import Pocket, full
@@ -119,47 +118,20 @@ def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) 
     assert record["program"]["answered"]["lookahead"] >= 2 and record["error"] is None
 
 
-def test_modes_side_by_side(home: Home, up: object) -> None:
-    given = (
-        "--task",
-        "pocket",
-        "--limit",
-        str(overlap.ANSWERS),
-        "--modes",
-        "lookahead,autoregressive",
-    )
-    assert "Table 1" in home.call("bench", "--attach", "pocket", *given, "--output", "bench")
-    assert any(
-        overlap.of_record(record)
-        for record in home.records("bench")
-        if record["mode"] == "lookahead"
-    )
-
-
-def test_from_python(home: Home, up: object) -> None:
-    with lr.deployment(attach="pocket") as d:
-        assert overlap.in_one_of(lambda: overlap.of_record(lr.solve(QUESTION, deployment=d).record))
-        solution = lr.solve(QUESTION, deployment=d, program="mine.py:twice", max_tokens=300)
-    assert "17" in solution.text and solution.record["program"]["answered"]["lookahead"] >= 2
-
-
-@pytest.mark.parametrize("program", [("--program", "mine.py:twice:tokens=300"), ()])
-def test_by_the_endpoint(home: Home, up: object, program: tuple[str, ...]) -> None:
+def test_by_the_endpoint(home: Home, up: object) -> None:
+    """What an endpoint that attaches does without a program is in tests/integration/test_overlap.py,
+    as are bench and Python.
+    """
+    program = ("--program", "mine.py:twice:tokens=300")
     serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
     try:
-        url = home.wait(
-            serving, "serve", lambda said: re.search(r"http://127\.0\.0\.1:\d+", said), 240
-        )[0]
+        found = re.compile(r"http://127\.0\.0\.1:\d+").search
+        url = home.wait(serving, "serve", found, 240)[0]
         models = urllib3.request("GET", f"{url}/v1/models").json()["data"]
         said = [{"role": "user", "content": QUESTION}]
-        body = {"model": models[0]["id"], "messages": said, "lookahead": {"trace": True}}
-
-        def ask() -> bool:
-            reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
-            assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
-            return bool(program) or overlap.of_trace(reply.json()["lookahead"]["trace"])
-
-        assert overlap.in_one_of(ask)
+        body = {"model": models[0]["id"], "messages": said}
+        reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
+        assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
         assert "requests at a time" not in home.said("serve"), (
             "launched with room for what attaches by default"
         )

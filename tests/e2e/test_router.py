@@ -30,7 +30,7 @@ from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete
-from tests.serving import until
+from tests.serving import in_flight, until
 
 QUESTIONS = tasks.load("pocket", limit=20 if full else 4)
 _pool = urllib3.PoolManager(retries=False)
@@ -53,13 +53,7 @@ class Routed:
         return transport
 
 
-def running(worker: str) -> int:
-    """Requests that a worker says it has, running or waiting."""
-    loads = _pool.request("GET", f"{worker}/v1/loads", timeout=10).json()["loads"]
-    return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
-
-
-def in_flight(router: str, worker: str) -> int:
+def passed_on(router: str, worker: str) -> int:
     """Requests that the router has with a worker."""
     listed = _pool.request("GET", f"{router}/workers", timeout=10).json()["workers"]
     return sum(one["load"] for one in listed if one["url"] == worker)
@@ -141,11 +135,12 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
         routed.pocket.roles["target"].loop,
     )
     replies = [asked(routed.transport, loop, endless, request) for request in requests]
-    until(lambda: all(running(worker) for worker in routed.workers), 20)
+    at_work = {worker: worker for worker in routed.workers}
+    until(lambda: all(in_flight(at_work).values()), 20)
     for request in requests:
         loop.call_soon_threadsafe(request.cancel)
     began = time.monotonic()
-    until(lambda: not any(running(worker) for worker in routed.workers), 5)
+    until(lambda: not any(in_flight(at_work).values()), 5)
     idle = time.monotonic() - began
     reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
     assert (
@@ -174,7 +169,7 @@ def test_a_worker_that_dies_costs_no_answer(
     with ThreadPoolExecutor(4) as pool:
         askers = [pool.submit(keep_asking, n) for n in range(4)]
         try:
-            until(lambda: in_flight(routed.url, routed.workers[1]) > 0, 30)
+            until(lambda: passed_on(routed.url, routed.workers[1]) > 0, 30)
             os.killpg(os.getpgid(pid), signal.SIGKILL)
         finally:
             died.set()
@@ -189,4 +184,4 @@ def test_a_worker_that_dies_costs_no_answer(
     assert all(
         isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later
     )
-    until(lambda: not running(routed.workers[0]), 1)
+    until(lambda: not in_flight({"left": routed.workers[0]})["left"], 1)

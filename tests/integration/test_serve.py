@@ -229,20 +229,14 @@ def test_what_the_target_writes_alone_is_streamed_token_by_token(mode):
         assert len(said) > 3 * 12, "several chunks for each step"
 
 
-@pytest.mark.parametrize("usage", [True, False])
-def test_several_answers_come_in_one_stream(quick, usage):
-    events = list(quick.stream(n=2, seed=4, stream_options={"include_usage": usage}))
+def test_several_answers_come_in_one_stream(quick):
+    events = list(quick.stream(n=2, seed=4, stream_options={"include_usage": True}))
     *chunks, end = [event for event in events if event != "[DONE]"]
     texts, finished = {0: "", 1: ""}, []
     for choice in (choice for event in chunks for choice in event["choices"]):
         texts[choice["index"]] += choice["delta"].get("content") or ""
         finished += [choice["index"]] * (choice["finish_reason"] == "stop")
-    if usage:
-        assert end["choices"] == [] and end["usage"]["completion_tokens"] == 2 * 8 * 24
-    else:
-        finished += [
-            choice["index"] for choice in end["choices"] if choice["finish_reason"] == "stop"
-        ]
+    assert end["choices"] == [] and end["usage"]["completion_tokens"] == 2 * 8 * 24
     assert end["lookahead"]["steps"] == 16 and sorted(finished) == [0, 1]
     whole = quick.ask(n=2, seed=4).json()["choices"]
     assert [meanings(texts[n]) for n in (0, 1)] == [
@@ -250,15 +244,12 @@ def test_several_answers_come_in_one_stream(quick, usage):
     ]
 
 
-def test_all_of_several_answers_end_when_their_client_hangs_up_or_one_fails():
+def test_all_of_several_answers_end_when_their_client_hangs_up():
     with serving(slow(400), SERVICE.replace(concurrency=2)) as one:  # of 40 s
         events = one.stream(n=2)
         for _ in range(3):
             next(events)
         events.close()
-        within(15, lambda: one.running() == 0 and one.engine.idle)
-    with serving(slow(), SERVICE.replace(concurrency=2, queue=0, timeout=0.5)) as one:
-        is_documented(one.ask(n=2), 504, "timeout")
         within(15, lambda: one.running() == 0 and one.engine.idle)
 
 
@@ -275,15 +266,6 @@ def test_a_completion_goes_on_with_a_raw_prompt(quick):
     )
     told = "".join(e["choices"][0]["text"] for e in events if e != "[DONE]" and e["choices"])
     assert meanings(told) == meanings(text)
-
-
-def test_lossless_says_what_the_target_alone_says(quick):
-    texts = {}
-    for mode in ("autoregressive", "lossless"):
-        answer = quick.ask(lookahead={"mode": mode}, temperature=0).json()
-        texts[mode] = answer["choices"][0]["message"]["content"]
-        assert answer["lookahead"]["mode"] == mode
-    assert texts["autoregressive"] == texts["lossless"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -429,6 +411,40 @@ def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back(monk
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
         is_documented(one.ask(), 504, "timeout")
         within(10, lambda: one.engine.idle)
+
+
+GOES_ON = """
+import asyncio
+from pathlib import Path
+
+import sglang as sgl
+
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.frontend.dsl import converse, sync
+from lr_sglang.programs.lookahead import write_answer
+
+
+@sgl.function
+async def and_more(s, messages, job):
+    converse(s, messages)
+    aside = s.fork(1)[0]
+    async with Answer(s, job) as answer:
+        await write_answer(answer)
+    await asyncio.sleep(0.3)
+    aside += sgl.gen("title", max_tokens=8)
+    await sync(aside)
+    Path(__file__).with_suffix(".title").write_text(aside["title"])
+"""
+
+
+def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path):
+    monkeypatch.setattr(lookahead_answer, "PATIENCE", 0.02)
+    (tmp_path / "mine.py").write_text(GOES_ON)
+    service = SERVICE.replace(program=f"{tmp_path / 'mine.py'}:and_more")
+    with serving(simulated(steps=3, seconds=0.01), service) as one:
+        said = content(list(one.stream()))
+    assert len(said.split(DELIMITER)) == 3
+    assert (tmp_path / "mine.title").read_text(), "it was let go on to its end"
 
 
 def test_a_verifier_that_exits_only_rejects():
@@ -611,31 +627,6 @@ def slow(steps=40, seconds=0.1):
     return simulated(steps, seconds)
 
 
-def test_who_finds_the_queue_full_is_sent_away():
-    with serving(slow(), SERVICE.replace(concurrency=1, queue=1)) as one:
-        streams = [one.stream(max_tokens=n) for n in (960, 24)]
-        next(streams[0])
-        heard = []
-        second = threading.Thread(target=lambda: heard.extend(streams[1]), daemon=True)
-        second.start()
-        within(5, lambda: one.engine.admission.waiting == 1)
-        response = one.ask(
-            messages=[{"role": "user", "content": "a " * 10**6}]
-        )  # at which nobody looks
-        is_documented(response, 429, "queue_full")
-        assert 1 <= int(response.headers["retry-after"]) <= 60
-        streams[0].close()
-        second.join(10)
-        assert not second.is_alive()
-        assert heard[-1] == "[DONE]" and content(heard), "who waited is answered"
-        within(
-            10,
-            lambda: (
-                'lr_sglang_rejected_total{reason="queue_full"} 1.0' in one.http.get("/metrics").text
-            ),
-        )
-
-
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_hangs_up_makes_room_at_once(stream):
     with serving(slow(400), SERVICE.replace(concurrency=1)) as one:  # of 40 s
@@ -693,13 +684,10 @@ def test_who_hangs_up_in_the_queue_is_forgotten():
 
 def test_an_answer_that_takes_too_long_is_ended():
     with serving(slow(), SERVICE.replace(timeout=0.5)) as one:
-        is_documented(one.ask(), 504, "timeout")
-        within(2, lambda: one.running() == 0)
+        is_documented(one.ask(n=2), 504, "timeout")
+        within(10, lambda: one.running() == 0 and one.engine.idle)
         *_, error, done = one.stream()
         assert error["error"]["code"] == "timeout" and done == "[DONE]"
-
-
-# -- the end
 
 
 # -- runtimes that go down
@@ -745,26 +733,6 @@ def test_without_draft_or_judge_answers_go_on_and_it_comes_back(role, kind):
         faults.clear()
         within(20, lambda: one.http.get("/ready").json()["status"] == "ready")
         within(20, lambda: not one.ask().json()["lookahead"]["degraded"])
-
-
-def test_without_the_target_nothing_is_answered_until_it_is_back():
-    with serving(simulated(steps=30, seconds=0.1)) as one:
-        faults = one.roles["target"].transport.faults
-        events = one.stream()
-        next(events)
-        faults.order(Fault("die"))
-        *_, error, done = events
-        assert error["error"]["code"] == "target_down" and done == "[DONE]"
-        response = one.ask()
-        is_documented(response, 503, "target_down")
-        assert int(response.headers["retry-after"]) >= 1
-        one.ask(), one.ask()
-        within(10, lambda: one.http.get("/ready").status_code == 503)
-        assert one.http.get("/ready").json()["roles"]["target"]["status"] == "down"
-        assert one.http.get("/health").status_code == 200, "the endpoint itself is well"
-        faults.clear()
-        within(20, lambda: one.http.get("/ready").status_code == 200)
-        assert one.ask(max_tokens=24).status_code == 200
 
 
 def test_the_log_says_in_what_way_the_target_failed():

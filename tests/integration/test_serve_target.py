@@ -433,6 +433,8 @@ def test_a_target_that_is_down_is_told():
         target.thread.join(10)
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
         within(5, lambda: one.health.watches["target"].down)
+        assert one.http.get("/ready").status_code == 503
+        assert one.http.get("/health").status_code == 200, "the endpoint itself is well"
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
 
 

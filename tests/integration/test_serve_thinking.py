@@ -283,11 +283,11 @@ def test_so_does_everything_where_the_target_does_not_think(thinker, way):
     assert one.ask(regex="5", n=2).status_code == 502 and not one.target.requests
 
 
-def test_no_calls_are_looked_for_by_a_target_that_finds_none(thinker):
+@pytest.mark.parametrize("choice", ["auto", "none"])
+def test_no_calls_are_looked_for_by_a_target_that_finds_none(thinker, choice):
     one = thinker(service=ON, parser="")
-    assert one.ask(tools=[TOOL]).status_code == 502 and not one.target.requests
-    none = one.ask(tools=[TOOL], tool_choice="none")
-    assert none.status_code == 502 and not one.target.requests
+    asked = one.ask(tools=[TOOL], tool_choice=choice)
+    assert asked.status_code == 502 and not one.target.requests
 
 
 def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
