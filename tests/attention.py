@@ -26,18 +26,15 @@ def same_numbers():
     )  # torch.manual_seed also formats a traceback for each kind of device
 
 
-def reference(q, k, v, visible, scale, cap=0.0, sinks=None):
+def reference(q, k, v, visible, scale):
     """q [n, heads, dim], k and v [m, kv_heads, dim], visible [n, m] -> [n, heads, dim],
     in float64.
     """
     group = q.shape[1] // k.shape[1]
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
     scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
-    scores = cap * torch.tanh(scores / cap) if cap else scores
     scores = scores.masked_fill(~visible, float("-inf"))
-    if sinks is not None:
-        scores = torch.cat([scores, sinks.double().view(-1, 1, 1).expand(-1, q.shape[0], 1)], -1)
-    weights = torch.softmax(scores, -1)[..., : k.shape[0]]
+    weights = torch.softmax(scores, -1)
     return torch.einsum("hnm,mhd->nhd", weights, v)
 
 

@@ -64,17 +64,15 @@ class BatchedAttention:
         of every sequence's row of `req_to_token`, into output [batch, heads, dim]. `attn_logits` is
         not used.
 
-        Raises NotImplementedError for cross attention.
+        Raises NotImplementedError for anything but plain attention.
         """
-        _refuse_encoder(is_cross_attn, encoder_lens)
+        _need_plain(logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
         if key is not None and value is not None:
             k_cache.index_copy_(0, loc, key.view(-1, *k_cache.shape[1:]).to(k_cache.dtype))
             v_cache.index_copy_(0, loc, value.view(-1, *v_cache.shape[1:]).to(v_cache.dtype))
         group = query.shape[1] // k_cache.shape[1]
-        plan = self._decode_plan(
-            req_to_token, req_pool_indices, seq_lens, group, sliding_window_size
-        )
-        output.copy_(attend_decode(plan, query, k_cache, v_cache, sm_scale, logit_cap, sinks))
+        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, group)
+        output.copy_(attend_decode(plan, query, k_cache, v_cache, sm_scale))
 
     def decode_step(
         self, backend: Any, forward_batch: Any, group: int
@@ -96,7 +94,7 @@ class BatchedAttention:
         # Under speculation, verification also writes to the rows of a batch between its decode
         # steps.
         keep = forward_batch.spec_info is None
-        plan = self._decode_plan(table, requests, seq_lens, group, 0, keep)
+        plan = self._decode_plan(table, requests, seq_lens, group, keep)
         kept = self._kept if keep and isinstance(plan, Padded) else None
         if kept is not None and isinstance(plan, Padded):
             kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
@@ -126,7 +124,7 @@ class BatchedAttention:
         plans = (
             ()
             if drafted
-            else self._extend_plan(table, requests, seq_lens, extend_lens, group, 0, tree_mask)
+            else self._extend_plan(table, requests, seq_lens, extend_lens, group, tree_mask)
         )
         # Between two verifications of a chain, nothing else writes to its rows; those of a tree are
         # moved.
@@ -161,13 +159,10 @@ class BatchedAttention:
         seq_lens: torch.Tensor,
         extend_lens: torch.Tensor,
         group: int,
-        window: int,
         tree_mask: torch.Tensor | None,
     ) -> tuple[ExtendPlan, ...]:
-        if not self._is_known((table, requests, seq_lens, extend_lens, tree_mask), (group, window)):
-            self._plan = plan_extend(
-                table, requests, seq_lens, extend_lens, group, window, tree_mask
-            )
+        if not self._is_known((table, requests, seq_lens, extend_lens, tree_mask), (group,)):
+            self._plan = plan_extend(table, requests, seq_lens, extend_lens, group, tree_mask)
         assert isinstance(self._plan, tuple)
         return self._plan
 
@@ -177,11 +172,10 @@ class BatchedAttention:
         requests: torch.Tensor,
         seq_lens: torch.Tensor,
         group: int,
-        window: int,
         kept: bool = False,
     ) -> DecodePlan:
-        if not self._is_known((table, requests, seq_lens), (group, window, kept)):
-            self._plan = plan_decode(table, requests, seq_lens, group, window, kept)
+        if not self._is_known((table, requests, seq_lens), (group, kept)):
+            self._plan = plan_decode(table, requests, seq_lens, group, kept)
         assert isinstance(self._plan, DecodePlan)
         return self._plan
 
@@ -214,9 +208,9 @@ class BatchedAttention:
         `extend_seq_lens` [batch] the new ones. Attention is causal, or follows `tree_mask` (see
         plan_extend) among new tokens.
 
-        Raises NotImplementedError for cross attention, ValueError as plan_extend does.
+        Raises NotImplementedError for anything but plain attention, ValueError as plan_extend does.
         """
-        _refuse_encoder(is_cross_attn, encoder_lens)
+        _need_plain(logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
         self._kept.clear()
         group = q_extend.shape[1] // k_buffer.shape[1]
         plans = self._extend_plan(
@@ -225,7 +219,6 @@ class BatchedAttention:
             seq_lens,
             extend_seq_lens,
             group,
-            sliding_window_size,
             tree_mask,
         )
         for plan in plans:
@@ -238,13 +231,19 @@ class BatchedAttention:
                 v_buffer,
                 o_extend,
                 sm_scale,
-                logit_cap,
-                sinks,
             )
 
 
-def _refuse_encoder(is_cross_attn: bool, encoder_lens: torch.Tensor | None) -> None:
-    if is_cross_attn or encoder_lens is not None:
+def _need_plain(
+    logit_cap: float,
+    is_cross_attn: bool,
+    window: int,
+    encoder_lens: torch.Tensor | None,
+    sinks: torch.Tensor | None,
+) -> None:
+    other = encoder_lens is not None or sinks is not None
+    if logit_cap > 0 or is_cross_attn or window > 0 or other:
         raise NotImplementedError(
-            "lr-sglang's CPU attention serves decoder-only models: no cross attention"
+            "this model's attention (cross attention, a sliding window, a cap of scores or sinks) "
+            "has no CPU version in lr-sglang"
         )

@@ -12,8 +12,6 @@ def attend(
     values: torch.Tensor,
     mask: torch.Tensor,
     scale: float,
-    logit_cap: float = 0.0,
-    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One batch of attention; query heads that share a KV head are rows of it.
 
@@ -21,28 +19,13 @@ def attend(
         query: [batch, kv_heads, rows, dim].
         keys, values: [batch, kv_heads, width, dim], in any layout.
         mask: float32, added to the scores; broadcast to [batch, 1, rows, width].
-        logit_cap: where above 0, scores become cap * tanh(score / cap).
-        sinks: [heads]; each adds a column to the softmax that has no value.
 
     Returns:
         [batch, kv_heads, rows, dim].
     """
-    if logit_cap <= 0 and sinks is None:
-        return F.scaled_dot_product_attention(
-            query, keys, values, attn_mask=mask.to(query.dtype), scale=scale
-        )
-    scores = query.float() @ keys.float().transpose(2, 3) * scale
-    if logit_cap > 0:
-        scores = logit_cap * torch.tanh(scores / logit_cap)
-    scores = scores + mask
-    if sinks is not None:
-        batch, kv_heads, rows = scores.shape[:3]
-        by_row = sinks.float().view(kv_heads, -1).repeat(1, rows * kv_heads // sinks.numel())
-        scores = torch.cat(
-            [scores, by_row.view(1, kv_heads, rows, 1).expand(batch, -1, -1, -1)], -1
-        )
-    weights = torch.softmax(scores, -1)[..., : values.shape[2]]
-    return (weights @ values.float()).to(query.dtype)
+    return F.scaled_dot_product_attention(
+        query, keys, values, attn_mask=mask.to(query.dtype), scale=scale
+    )
 
 
 def additive(visible: torch.Tensor) -> torch.Tensor:

@@ -39,21 +39,17 @@ def plan_decode(
     requests: Tensor,
     seq_lens: Tensor,
     group: int,
-    window: int = 0,
     kept: bool = False,
 ) -> DecodePlan:
     """Plan a decode step.
 
-    `seq_lens` [batch] includes the new token; `group` query heads share a KV head; `window` > 0
-    hides tokens further back. By measurement a row costs about 10 + batch * group units if it is
-    read in place, 30 more if it is gathered, and 28 for each sequence in a padded rectangle, or 18
-    if `kept` from step to step.
+    `seq_lens` [batch] includes the new token; `group` query heads share a KV head. By measurement
+    a row costs about 10 + batch * group units if it is read in place, 30 more if it is gathered,
+    and 28 for each sequence in a padded rectangle, or 18 if `kept` from step to step.
     """
     column = torch.arange(round_up(int(seq_lens.max())))
     visible = column < seq_lens.view(-1, 1)
     rows = padded_rows(req_to_token, requests, visible)
-    if window > 0:
-        visible &= column >= (seq_lens - window).view(-1, 1)
     batch, width = rows.shape
     padded = (18 if kept else 28) * batch * width
     own = torch.where(
@@ -105,8 +101,6 @@ def attend_decode(
     k_cache: Tensor,
     v_cache: Tensor,
     scale: float,
-    logit_cap: float = 0.0,
-    sinks: Tensor | None = None,
 ) -> Tensor:
     """query [batch, heads, dim] over caches [rows, kv_heads, dim] -> [batch, heads, dim]."""
     batch, kv_heads = query.shape[0], k_cache.shape[1]
@@ -116,7 +110,7 @@ def attend_decode(
             cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).to(query.dtype)
             for cache in caches
         )
-        return attend_padded(plan, query, keys, values, scale, logit_cap, sinks)
+        return attend_padded(plan, query, keys, values, scale)
     heads, dim = query.shape[1:]
     grouped = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(1, kv_heads, -1, dim)
     keys, values = (
@@ -126,7 +120,7 @@ def attend_decode(
         .to(query.dtype)
         for cache in caches
     )
-    result = attend(grouped, keys, values, plan.mask, scale, logit_cap, sinks)
+    result = attend(grouped, keys, values, plan.mask, scale)
     return (
         result.view(kv_heads, batch, heads // kv_heads, -1)
         .transpose(0, 1)
@@ -140,17 +134,13 @@ def attend_padded(
     keys: Tensor,
     values: Tensor,
     scale: float,
-    logit_cap: float = 0.0,
-    sinks: Tensor | None = None,
 ) -> Tensor:
     """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch,
     heads, dim].
     """
     batch, heads, dim = query.shape
     grouped = query.view(batch, keys.shape[2], -1, dim)
-    result = attend(
-        grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale, logit_cap, sinks
-    )
+    result = attend(grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale)
     return result.reshape(batch, heads, -1)
 
 

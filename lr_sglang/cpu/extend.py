@@ -41,7 +41,6 @@ def plan_extend(
     seq_lens: torch.Tensor,
     extend_lens: torch.Tensor,
     group: int,
-    window: int,
     tree_mask: torch.Tensor | None,
 ) -> tuple[ExtendPlan, ...]:
     """Plan an extend step, in order of the sequences.
@@ -50,17 +49,14 @@ def plan_extend(
     `tree_mask`, where given, is every sequence's [new, new] visibility among its new tokens,
     flattened one after the other.
 
-    Raises ValueError where a sequence is shorter than its new part, NotImplementedError for a tree
-    in a sliding window.
+    Raises ValueError where a sequence is shorter than its new part.
     """
     plans, first_token, first_cell = [], 0, 0
     for part in _parts(extend_lens.tolist(), seq_lens.tolist()):
         lens = extend_lens[part]
         tree = None if tree_mask is None else tree_mask[first_cell:]
         plans.append(
-            _plan(
-                req_to_token, requests[part], seq_lens[part], lens, group, window, tree, first_token
-            )
+            _plan(req_to_token, requests[part], seq_lens[part], lens, group, tree, first_token)
         )
         first_token += int(lens.sum())
         first_cell += int((lens.long() ** 2).sum())
@@ -86,7 +82,6 @@ def _plan(
     seq_lens: torch.Tensor,
     extend_lens: torch.Tensor,
     group: int,
-    window: int,
     tree_mask: torch.Tensor | None,
     first_token: int,
 ) -> ExtendPlan:
@@ -112,10 +107,6 @@ def _plan(
     last = prefix.view(-1, 1, 1) + torch.arange(longest).view(1, -1, 1)
     if tree_mask is None:
         visible = column <= last
-        if window > 0:
-            visible &= column > last - window
-    elif window > 0:
-        raise NotImplementedError("extend_attention_cpu: a token tree in a sliding window")
     else:
         visible = (column < prefix.view(-1, 1, 1)).expand(batch, longest, width).contiguous()
         visible[..., 0] |= torch.arange(longest) >= extend_lens.view(-1, 1)
@@ -141,8 +132,6 @@ def attend_extend(
     v_cache: torch.Tensor,
     output: torch.Tensor,
     scale: float,
-    logit_cap: float = 0.0,
-    sinks: torch.Tensor | None = None,
 ) -> None:
     """The plan's tokens of query [tokens, heads, dim], new keys and values [tokens, kv_heads, dim],
     into output.
@@ -164,7 +153,7 @@ def attend_extend(
         .transpose(1, 2)
         .reshape(batch, kv_heads, -1, dim)
     )
-    result = attend(query, keys, values, plan.mask, scale, logit_cap, sinks)
+    result = attend(query, keys, values, plan.mask, scale)
     result = result.view(batch, kv_heads, longest, heads // kv_heads, -1).transpose(1, 2)
     result = result.reshape(batch * longest, heads, -1)
     output[plan.tokens] = result if plan.queries is None else result.index_select(0, plan.queries)

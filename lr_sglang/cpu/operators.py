@@ -37,7 +37,6 @@ _SPECULATION: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (trees.reconstruct_indices_from_tree_mask_cpu, _LINKS),
     (verify.verify_tree_greedy_cpu, ("predicts", "accept_index", "accept_token_num")),
     (verify.fill_bonus_tokens_cpu, ("bonus_tokens",)),
-    (verify.rotate_input_ids_cpu, ("input_ids",)),
 )
 OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
     f"{kind}_attention_cpu": (

@@ -7,12 +7,9 @@ the one token that is always computed. An unfinished request shares its prompt o
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from itertools import accumulate
 from typing import Any
 
 from lr_sglang.steps.tree import Branch
@@ -21,8 +18,6 @@ from lr_sglang.steps.tree import Branch
 BATCH_SECONDS = 0.001
 # Prompts are grouped by this number of first tokens.
 HEAD = 32
-# Long prompts are compared by hashes of blocks of this number of tokens.
-BLOCK = 256
 
 
 @dataclass(eq=False)
@@ -52,23 +47,6 @@ class LoggedRequest:
             self.entered, self.prefilled = began, began + BATCH_SECONDS
         if len(ids) > self.log.longest_output:
             self.log.longest_output = len(ids)
-
-    @cached_property
-    def marks(self) -> tuple[int, ...]:
-        """For each whole block of the prompt, a hash of the prompt up to its end."""
-        blocks = (
-            self.prompt[end - BLOCK : end] for end in range(BLOCK, len(self.prompt) + 1, BLOCK)
-        )
-        return tuple(accumulate(blocks, lambda mark, block: hash((mark, block)), initial=0))[1:]
-
-    def shared(self, other: LoggedRequest) -> int:
-        """Length of the longest common prefix of the two prompts."""
-        start, end = 0, BLOCK
-        if self.size >= BLOCK and other.size >= BLOCK:
-            pairs = list(zip(self.marks, other.marks, strict=False))
-            start = BLOCK * bisect_left(pairs, True, key=lambda pair: pair[0] != pair[1])
-            end = start + BLOCK
-        return start + common_prefix(self.prompt[start:end], other.prompt[start:end])
 
 
 class RequestLog:
@@ -150,7 +128,7 @@ def _longest(
             continue
         if other is entry or other.prefilled > entered:
             continue
-        length = entry.shared(other)
+        length = common_prefix(prompt, other.prompt)
         if length == other.size and other.output is not None and other.finished <= entered:
             written = other.output[:-1]
             length += common_prefix(written, prompt[length : length + len(written)])

@@ -15,7 +15,6 @@ from itertools import chain
 from typing import Any, Protocol
 
 from lr_sglang.engine import end_ids
-from lr_sglang.engine.encoded_texts import Memo, PrefixEncoder
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.token_text import TokenText
 
@@ -28,9 +27,8 @@ SHORT = 64
 LONG = 10_000
 # A prefix for parts of a text, for tokenizers that add a space before a text.
 LEAD = "\n"
-# Cache sizes: tokens of rendered prompts (about 60 bytes each), number of decoded steps, maximum
-# tokens of such a step.
-PROMPTS, STEPS, LONG_STEP = 2**19, 8192, 256
+# Cache sizes: rendered prompts, decoded steps, and the most tokens of such a step.
+PROMPTS, STEPS, LONG_STEP = 64, 8192, 256
 
 
 class Tokenizer(Protocol):
@@ -115,11 +113,10 @@ class ModelTokenizer:
         self._normalizes = (
             any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         )
-        self._rendered = Memo(self._render, lambda text, *_: len(text.ids), PROMPTS)
+        self._rendered = lru_cache(maxsize=PROMPTS)(self._render)
         self._encoded = lru_cache(maxsize=64)(
             self._encode
         )  # such as the opening of the judge's reply
-        self._prefixes: PrefixEncoder | None = None
         begin = self._inner.bos_token_id
         self._opening = (
             (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
@@ -129,8 +126,6 @@ class ModelTokenizer:
             both[: len(before)] == before and both[len(before) :] != alone
         )  # it adds a space before a text
         self._leading: tuple[int, ...] = before if spaced else ()
-        if self._fast is not None and not spaced:
-            self._prefixes = PrefixEncoder(self._fast, max(map(len, self._added), default=0))
         # A step is decoded when it arrives, and again when it is split.
         self._decoded = lru_cache(maxsize=STEPS)(self._decode)
 
@@ -236,8 +231,6 @@ class ModelTokenizer:
                     one.ids
                     for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)
                 ]
-            if self._prefixes is not None:
-                return [self._prefixes.encode(text) for text in texts]
             return [self._fast.encode(text, add_special_tokens=False).ids for text in texts]
         except (TypeError, UnicodeEncodeError) as error:
             hint = "decode it with the encoding of its source"

@@ -12,7 +12,6 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, 
 from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.engine import end_ids
-from lr_sglang.engine.encoded_texts import EACH, Memo
 from lr_sglang.engine.tokenizer import LONG, ModelTokenizer, load_tokenizer, resolve
 from lr_sglang.errors import ConfigError
 from lr_sglang.pocket import weights
@@ -196,29 +195,6 @@ def test_a_long_text_has_the_same_tokens_and_lets_other_threads_run():
         time.sleep(0.001)
         turns += 1
     assert turns > 2  # where they cannot, it is one at the beginning and one at the end
-
-
-def test_what_is_remembered_is_bounded_by_its_tokens(small, monkeypatch):
-    """However long the prompts are; the latest is remembered in any case."""
-    monkeypatch.setattr("lr_sglang.engine.tokenizer.PROMPTS", 2000)
-    one = ModelTokenizer(small)
-    for number in range(40):
-        text = one.chat([{"role": "user", "content": f"{number} " + "hello there, " * 30}], True)
-        assert one._rendered.weight < 2000 + len(text.ids)
-    assert one.chat([{"role": "user", "content": "39 " + "hello there, " * 30}], True) is text
-    long = [{"role": "user", "content": "hello there, " * 1000}]
-    assert len(one.chat(long, True).ids) > 2000 and one.chat(long, True) is one.chat(long, True)
-
-
-def test_a_memory_forgets_what_was_not_asked_for_longest():
-    asked = []
-    memo = Memo(
-        lambda word: asked.append(word) or word.upper(),
-        lambda result, word: len(word),
-        3 * EACH + 20,
-    )
-    assert [memo(word) for word in ("one", "two", "one", "four", "five", "one", "two")][-1] == "TWO"
-    assert asked == ["one", "two", "four", "five", "two"] and memo.weight == 3 * EACH + 10
 
 
 def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(

@@ -63,8 +63,7 @@ def extend(
 
 
 @pytest.mark.parametrize("heads,kv_heads,dim", [(4, 2, 32), (6, 6, 16), (8, 1, 64)])
-@pytest.mark.parametrize("option", ["plain", "window", "cap", "sinks"])
-def test_decode_is_attention(heads, kv_heads, dim, option):
+def test_decode_is_attention(heads, kv_heads, dim):
     lens = [1, 37, 5, 16, 33]
     cache = Cache(lens, kv_heads, dim, seed=heads)
     query, key, value = (
@@ -72,17 +71,23 @@ def test_decode_is_attention(heads, kv_heads, dim, option):
         torch.randn(5, kv_heads, dim),
         torch.randn(5, kv_heads, dim),
     )
-    window, cap = (7 if option == "window" else 0), (2.0 if option == "cap" else 0.0)
-    sinks = torch.randn(heads) if option == "sinks" else None
-    output = decode(cache, query, key, value, window=window, cap=cap, sinks=sinks)
+    output = decode(cache, query, key, value)
     for i, length in enumerate(lens):
         rows = cache.rows(i)
         assert torch.equal(cache.k[rows[-1]], key[i]) and torch.equal(cache.v[rows[-1]], value[i])
-        visible = torch.arange(length) >= (length - window if window else 0)
-        expected = reference(
-            query[i : i + 1], cache.k[rows], cache.v[rows], visible.view(1, -1), 0.3, cap, sinks
-        )
+        seen = torch.ones(1, length, dtype=torch.bool)
+        expected = reference(query[i : i + 1], cache.k[rows], cache.v[rows], seen, 0.3)
         torch.testing.assert_close(output[i : i + 1].double(), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "option", [{"window": 7}, {"cap": 2.0}, {"sinks": torch.ones(4)}], ids=lambda it: next(iter(it))
+)
+def test_attention_that_is_not_plain_is_refused(option):
+    cache = Cache([3], 2, 16)
+    for call in (decode, lambda *given, **more: extend(*given, [1], **more)):
+        with pytest.raises(NotImplementedError, match="has no CPU version in lr-sglang"):
+            call(cache, torch.randn(1, 4, 16), None, None, **option)
 
 
 @pytest.mark.parametrize(
@@ -120,7 +125,7 @@ def test_decode_reads_rows_in_the_cheapest_way(where):
 @pytest.mark.parametrize(
     "lens,prefixes", [([4], [0]), ([3, 3], [9, 0]), ([1, 20, 5], [30, 0, 17]), ([2, 1], [0, 15])]
 )
-@pytest.mark.parametrize("option", ["plain", "window", "sinks", "tree"])
+@pytest.mark.parametrize("option", ["plain", "tree"])
 @pytest.mark.parametrize("heads,kv_heads,free", [(4, 2, 1 << 18), (3, 3, 1 << 18), (4, 2, 0)])
 def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monkeypatch):
     monkeypatch.setattr(
@@ -131,12 +136,10 @@ def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monk
     tokens = sum(lens)
     query = torch.randn(tokens, heads, dim)
     key, value = torch.randn(tokens, kv_heads, dim), torch.randn(tokens, kv_heads, dim)
-    sinks = torch.randn(heads) if option == "sinks" else None
-    window = 4 if option == "window" else 0
     trees = [torch.rand(n, n).gt(0.5).tril() | torch.eye(n, dtype=torch.bool) for n in lens]
     tree = torch.cat([t.view(-1) for t in trees]) if option == "tree" else None
     before = cache.k.clone()
-    output = extend(cache, query, key, value, lens, window=window, sinks=sinks, tree=tree)
+    output = extend(cache, query, key, value, lens, tree=tree)
     assert torch.equal(cache.k, before)  # SGLang stores the new tokens itself
     start = 0
     for i, (new, prefix) in enumerate(zip(lens, prefixes, strict=True)):
@@ -147,11 +150,7 @@ def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monk
         )
         own = trees[i] if option == "tree" else torch.ones(new, new, dtype=torch.bool).tril()
         visible = torch.cat([torch.ones(new, prefix, dtype=torch.bool), own], 1)
-        if window:
-            visible &= (
-                torch.arange(prefix + new) > torch.arange(prefix, prefix + new).view(-1, 1) - window
-            )
-        expected = reference(query[mine], k, v, visible, 0.3, sinks=sinks)
+        expected = reference(query[mine], k, v, visible, 0.3)
         torch.testing.assert_close(output[mine].double(), expected, rtol=1e-5, atol=1e-5)
         start += new
 

@@ -13,9 +13,7 @@ from lr_sglang.cpu.decode import attend_decode
 from lr_sglang.cpu.draft_pass import plan_drafted
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
-from lr_sglang.errors import SetupError
 from lr_sglang.runtimes.launching import diagnosis
-from lr_sglang.runtimes.launching.compilers import need_compiler
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
 
 SEEDS = range(25)
@@ -304,29 +302,6 @@ def test_accepted_rows_and_bonus_tokens(seed):
     )
     ops().fill_bonus_tokens_cpu(tokens, torch.tensor(lens, dtype=torch.int32), bonus, width)
     assert bonus.tolist() == [int(tokens[i, length - 1]) for i, length in enumerate(lens)]
-
-
-@pytest.mark.parametrize("selects", [True, False])
-@pytest.mark.parametrize("seed", SEEDS)
-def test_sequences_are_shifted_and_get_a_new_token(seed, selects):
-    chance = random.Random(seed)
-    lens = [chance.randint(0, 5) for _ in range(chance.randint(1, 6))]
-    starts = [sum(lens[:i]) for i in range(len(lens))]
-    ids, new = list(range(100, 103 + sum(lens))), [chance.randrange(50) for _ in lens]
-    select = [
-        start + chance.randrange(max(length, 1)) for start, length in zip(starts, lens, strict=True)
-    ]
-    expected = ids.copy()
-    for i, (start, length) in enumerate(zip(starts, lens, strict=True)):
-        if length:
-            expected[start : start + length - 1] = ids[start + 1 : start + length]
-            expected[select[i] if selects else start + length - 1] = new[i]
-    got = torch.tensor(ids)
-    ops().rotate_input_ids_cpu(
-        got, torch.tensor(starts), torch.tensor(lens), torch.tensor(new).view(-1, 1),
-        torch.tensor(select) if selects else None,
-    )  # fmt: skip
-    assert got.tolist() == expected
 
 
 # -------------------------------------------------------------- attention
@@ -671,25 +646,3 @@ def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kin
         "what was not asked for is said at start"
     )
     products.for_bfloat16.cache_clear()
-
-
-# ------------------------------------------------------------------ building
-
-
-def test_a_missing_compiler_is_named(tmp_path):
-    with pytest.raises(SetupError, match="no compiler 'c\\+\\+'") as caught:
-        need_compiler("target", {"PATH": str(tmp_path)})
-    assert caught.value.role == "target" and "g++" in caught.value.hint
-    with pytest.raises(SetupError, match="no compiler 'nope'"):
-        need_compiler(environ={"CXX": "nope -include cstddef", "PATH": str(tmp_path)})
-
-
-def test_a_missing_ninja_is_named(tmp_path, monkeypatch):
-    compiler = tmp_path / "c++"
-    compiler.write_text("")
-    compiler.chmod(0o755)
-    monkeypatch.setattr("sys.executable", str(tmp_path / "python"))
-    with pytest.raises(SetupError, match="no ninja"):
-        need_compiler(environ={"PATH": str(tmp_path)})
-    (tmp_path / "ninja").write_text("")  # beside the Python that starts the server
-    need_compiler(environ={"PATH": str(tmp_path)})

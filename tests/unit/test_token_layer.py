@@ -11,8 +11,8 @@ from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
-from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.runtimes import launch, load_deployment
+from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.launching import flags, token_layer
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.launching.token_layer import ALGORITHMS
@@ -140,15 +140,6 @@ def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
             token_layer.check_vocabulary(ours, str(tmp_path / other), "target")
     token_layer.check_vocabulary(ours, str(tmp_path / "d"), "target")
     token_layer.check_vocabulary(ours, "on/the-hub", "target")
-
-
-def test_no_compiler_is_said_before_a_server_starts(tmp_path, monkeypatch):
-    plan = settings.settle({"mode": ("sd",), "token_layer": everyone("ngram")})
-    monkeypatch.setenv("CXX", "no-such-compiler")
-    with pytest.raises(SetupError, match="no compiler 'no-such-compiler'") as caught:
-        launch(plan.needed(["sd"]), tmp_path / "logs")
-    assert caught.value.role == "target" and "install one" in caught.value.hint
-    assert not (tmp_path / "logs").exists()
 
 
 # -- options of the command line

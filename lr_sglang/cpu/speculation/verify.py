@@ -57,29 +57,6 @@ def fill_bonus_tokens_cpu(
     bonus_tokens.copy_(accept_tokens.view(-1).index_select(0, last))
 
 
-def rotate_input_ids_cpu(
-    input_ids: Tensor,
-    extend_start_loc: Tensor,
-    extend_seq_lens: Tensor,
-    topk_index: Tensor,
-    select_index: Tensor | None,
-) -> None:
-    """Shift every sequence of `input_ids` [tokens] by one to the left and put a new token behind
-    it.
-
-    A sequence begins at `extend_start_loc` [batch] and is `extend_seq_lens` [batch] long; its new
-    token in `topk_index` [batch, 1] goes to its last place, or to `select_index` [batch] of all
-    tokens. Empty ones stay.
-    """
-    kept = (extend_seq_lens - 1).clamp(min=0).to(torch.int64)
-    shift = torch.repeat_interleave(extend_start_loc - (kept.cumsum(0) - kept), kept)
-    places = torch.arange(shift.shape[0]) + shift
-    input_ids[places] = input_ids[places + 1]
-    some = extend_seq_lens > 0
-    last = extend_start_loc + extend_seq_lens - 1 if select_index is None else select_index.view(-1)
-    input_ids[last[some]] = topk_index.view(-1)[some].to(input_ids.dtype)
-
-
 def _walk(
     tokens: list[int],
     numbers: list[int],

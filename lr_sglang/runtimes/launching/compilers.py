@@ -1,7 +1,6 @@
-"""The compilers that SGLang uses when a server starts.
+"""The CUDA toolkit that SGLang compiles with when a server starts.
 
-It needs a C++ compiler, and the CUDA toolkit, in place of which we can link one together from pip's
-packages.
+We can link one together from pip's packages.
 
 tvm-ffi, SGLang and FlashInfer find the toolkit in the same places, run its ``bin/nvcc`` and link
 with its ``lib64``. pip's packages have the compiler and the libraries, but no ``lib64``, and no
@@ -13,15 +12,12 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import shlex
 import shutil
 import subprocess
-import sys
 from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from lr_sglang.errors import SetupError
 from lr_sglang.runtimes import folders
 
 DEFAULT = Path("/usr/local/cuda")
@@ -128,44 +124,3 @@ def _driver() -> Path | None:
     )
     found = re.search(r"libcuda\.so\.1 .*x86-64.*=> (\S+)", known)
     return Path(found[1]) if found else None
-
-
-def need_compiler(role: str | None = None, environ: Mapping[str, str] = os.environ) -> None:
-    """Checks before a server starts that it will be able to compile n-gram speculation.
-
-    The server compiles it once on a machine, which takes 6 s or more.
-
-    Args:
-        environ: the server's environment: CXX may name another compiler than ``c++``.
-
-    Raises:
-        SetupError: there is no C++ compiler, or no ninja, which comes with SGLang.
-    """
-    command, path, why = (
-        environ.get("CXX", "c++"),
-        environ.get("PATH"),
-        "speculation from n-grams compiles C++, and",
-    )
-    try:
-        compiler = shlex.split(command)[0]  # an empty CXX counts as given
-    except (ValueError, IndexError) as error:
-        what = (
-            f"CXX={command!r} names no compiler: "
-            f"{error if isinstance(error, ValueError) else 'it is empty'}"
-        )
-        raise SetupError(
-            f"{why} {what}", role=role, hint="name a compiler, or unset CXX"
-        ) from error
-    if shutil.which(compiler, path=path) is None:
-        hint = (
-            "install one (on Debian or Ubuntu: apt-get install g++), or leave n-gram "
-            "speculation out"
-        )
-        raise SetupError(f"{why} there is no compiler {compiler!r}", role=role, hint=hint)
-    if (
-        shutil.which("ninja", path=path) is None
-        and not Path(sys.executable).with_name("ninja").is_file()
-    ):
-        raise SetupError(
-            f"{why} there is no ninja to build it", role=role, hint="install it: pip install ninja"
-        )

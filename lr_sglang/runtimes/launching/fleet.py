@@ -26,7 +26,6 @@ from lr_sglang.runtimes.launching import (
     probe,
     token_layer,
 )
-from lr_sglang.runtimes.launching.compilers import need_compiler
 from lr_sglang.runtimes.launching.ports import HOST, Reservation
 from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
 from lr_sglang.runtimes.placement import models
@@ -239,8 +238,6 @@ def _prepare(
         where=where,
         target=role == "target",
     )
-    if "NGRAM" in command.argv:
-        need_compiler(role, {**os.environ, **command.env})
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
     drawn = fleet.deployment.sampling.drawn()
     fleet.servers[role] = Server(
