@@ -89,7 +89,8 @@ class AnswerRequest:
         verdict on a step has seen numbers after the end of the drafted version, which the next
         step must not use.
         """
-        shared = role == "target" or (alternative == 0 and self.lookahead.shared_draws)
+        drafted = role == "draft" and alternative == 0 and self.lookahead.shared_draws
+        shared = role == "target" or drafted
         if not shared:
             return self.seed(role, node.position, node.lineage, alternative), 0
         if self.exact:

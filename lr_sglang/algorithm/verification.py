@@ -64,7 +64,10 @@ class Verification:
         def track(inquiry: Inquiry, state: ProgramState) -> Request:
             branch = self._begin("judge", state, node, child)
             request: Request = branch.request
-            request.seed, request.patience = None, PATIENCE
+            # a verifier that draws, and asks several times, gets a different reply each time
+            where = node.lineage, child.alternative, aside, len(inquiry.branches)
+            branch.seed = request.seed = self._job.seed("verifier", node.position, *where)
+            request.patience = PATIENCE
             request.order = LAST if aside else request.order
             if check is not None and getattr(state.stream_executor.backend, "role", "") == "judge":
                 check.asked_judge(self._job.lookahead.max_false_accepts)

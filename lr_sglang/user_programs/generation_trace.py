@@ -15,6 +15,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.steps.tree import Branch, Outcome
 
+_LOSSLESS = ("", "distribution", "text")  # of ``Trace.lossless``, the weakest first
 _TAKEN = "\0"  # replaces each character of the answer whose generation is known
 
 
@@ -37,6 +38,15 @@ class GenerationTrace:
     ahead: bool = True
     given: TokenText = field(default_factory=TokenText)
     at: int | None = None
+
+    @property
+    def lossless(self) -> str:
+        """As ``Trace.lossless``: a generation by the target alone is its own draw."""
+        if self.ahead:
+            return self.trace.lossless
+        if self.role != "target":
+            return ""
+        return "text" if self.trace.seeded else "distribution"
 
     def note(self, result: Any, seconds: float, known: Tokenizer, is_step: bool) -> None:
         """Records the result of a generation by a single request, and splits its text into steps.
@@ -174,5 +184,9 @@ def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any
     record.finish = used[-1].trace.finish if used else "stop"
     record.prompt_tokens = next((t.prompt_tokens for t in traces if t.prompt_tokens), 0)
     record.cycles, record.seeded = sum(t.cycles for t in traces), all(t.seeded for t in traces)
+    ahead = [part.trace for part in parts if part.ahead]
+    record.shared_draws = bool(ahead) and all(t.shared_draws for t in ahead)
+    record.own_draws = next((t.own_draws for t in ahead if t.own_draws), "")
+    record.lossless = min((part.lossless for part in parts), key=_LOSSLESS.index, default="")
     record.failures = sum((t.failures for t in traces), Counter())
     return [part.figures() | {"first": first.get(id(part), beside)} for part in parts]

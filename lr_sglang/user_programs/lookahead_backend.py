@@ -17,8 +17,9 @@ from typing import Any, TypeVar
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import Answer
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import end
@@ -190,6 +191,8 @@ class LookaheadBackend(BaseBackend):
         strip_mark(params)
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
+        if self._run is None:  # otherwise the run makes the request
+            s.request = Request(derived_seed(self.seed, *self._samples.next(s)))
         return await self.roles["target"].agenerate(s, params)
 
     def room(self, s: Executor) -> int:

@@ -184,7 +184,7 @@ class ProgramRun:
 
     @contextmanager
     def generation(
-        self, s: Executor, known: RuntimeBackend, is_step: bool
+        self, s: Executor, known: RuntimeBackend, params: SglSamplingParams
     ) -> Iterator[GenerationTrace]:
         """One generation by a runtime alone, without lookahead."""
         question, sample = self.samples.next(s)
@@ -192,8 +192,9 @@ class ProgramRun:
         # gives the text that the target writes here.
         where = () if known.role == "target" else (known.role,)
         branch = Branch(known.role, 0, seed=derived_seed(self.seed, question, sample, *where))
+        seeded = known.seeded or params.temperature == 0
         part = GenerationTrace(
-            self.now(), known.role, Trace(branches=[branch], seeded=known.seeded), ahead=False
+            self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )
         s.request = request = Request(branch.seed, self.job.key)
         self._enter(request)
@@ -208,6 +209,7 @@ class ProgramRun:
                 branch.error = str(result)
                 if known.role != "target":
                     part.trace.failures[known.role] += 1
+            is_step = isinstance(params.stop, StepStop)
             part.note(result, self.now() - part.began, known.tokenizer, is_step)
             self._leave(request, part)
 
@@ -275,7 +277,7 @@ class RecordingBackend:
                 params.max_new_tokens = min(params.max_new_tokens, self._room(s))
                 if s.backend is self:  # otherwise the LookaheadBackend has counted it
                     self.run.counts[self.inner.role] += 1
-                with self.run.generation(s, self.inner, isinstance(params.stop, StepStop)) as part:
+                with self.run.generation(s, self.inner, params) as part:
                     text, meta = await self.inner.agenerate(s, params)
                     part.given = TokenText.wrap(text)
         except LookaheadError as error:

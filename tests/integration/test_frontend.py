@@ -95,6 +95,39 @@ def test_forks_are_different_samples_and_can_be_repeated():
     assert one.text().endswith(one["all"][0])
 
 
+def sent_seeds(ahead=True, seed=0, **given):
+    """The seeds that the target is sent for three forks and a short generation after them."""
+
+    @sgl.function
+    def program(s):
+        s += sgl.user("Simulated question 1?")
+        s += sgl.assistant_begin()
+        forks = s.fork(3)
+        for fork in forks:
+            fork += sgl.gen("answer", max_tokens=20, temperature=0.8, **given)
+        s += forks[0]["answer"] + "\n\n"
+        s += sgl.gen("rest", max_tokens=20, temperature=0.8)
+
+    used = backend(alpha=1.0)
+    used.seed, used.ahead, asked = seed, ahead, []
+    generate = used.target.transport.generate
+
+    async def noted(payload, request, timeout):
+        asked.append(payload["sampling_params"]["sampling_seed"])
+        return await generate(payload, request, timeout)
+
+    used.target.transport.generate = noted
+    program.run(backend=used).sync()
+    return asked
+
+
+def test_what_the_target_writes_alone_is_drawn_by_the_seed_too():
+    first = sent_seeds()
+    assert len(first) == len(set(first)) == 4, "forks and places of a program differ"
+    assert sent_seeds() == first == sent_seeds(ahead=False)
+    assert not set(first) & set(sent_seeds(seed=1))
+
+
 def test_streaming_gives_the_answer_step_by_step():
     used = backend()
     state = plain.run("Simulated question 1?", stream=True, backend=used)

@@ -188,6 +188,30 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     assert one & again and not one & two
 
 
+@pytest.mark.parametrize(
+    ("program", "verifier", "ahead", "lossless"),
+    [
+        ("best_of_n:samples=2", "exact", True, "text"),
+        ("best_of_n:samples=2", "judge", True, ""),
+        ("best_of_n:samples=2", "judge", False, "text"),
+        ("specreason", "exact", True, ""),  # keeps steps of the draft that the target rates well
+        ("specreason", "exact", False, "text"),
+    ],
+)
+def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
+    program, verifier, ahead, lossless
+):
+    roles = simulated()
+    job = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
+    look = Lookahead(depth=2, verifier=verifier)
+    backend = LookaheadBackend(roles, look, judge_prompt="paper", ahead=ahead)
+    call(perform(Program.load(program), ASKED, job, backend))
+    assert job.record.lossless == lossless
+    generations = job.record.program["generations"]
+    assert job.record.shared_draws == any(one["lookahead"] for one in generations)
+    assert not job.record.own_draws
+
+
 # -- what they do, on scripted runtimes
 
 

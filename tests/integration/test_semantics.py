@@ -7,10 +7,12 @@ import time
 from collections import Counter
 
 import pytest
+import sglang as sgl
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
+from lr_sglang.frontend.dsl import fork
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
@@ -314,6 +316,38 @@ def test_draws_of_their_own(schedule):
     job, sent = drawn(schedule, shared_draws=False)
     assert (job.record.shared_draws, job.record.own_draws) == (False, "shared_draws is off")
     assert not set(sent["target"]) & set(sent["draft"])
+
+
+def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule):
+    """It may ask twice about one pair, and gets two replies; the same run asks the same again."""
+
+    class Asks:
+        name, exact = "asks", False
+
+        async def verify(self, inquiry):
+            for _ in range(2):
+                state = fork(inquiry.state, "judge")
+                state += sgl.gen("said", max_tokens=1, temperature=1.0)
+                await inquiry.generation(state)
+            return Verdict(True, "asks")
+
+    def asked():
+        judge = ScriptedTransport(lambda text, sampling: "n")
+        target = ScriptedTransport(chapters(STEPS), slow(0.02))
+        draft = ScriptedTransport(chapters([f"{step}." for step in STEPS]))
+        job = AnswerRequest(Lookahead(schedule, depth=2), Sampling(seed=7), verifier=Asks())
+        lookahead.run(
+            QUESTION, job, backend=deployment(target=target, draft=draft, judge=judge)
+        ).sync()
+        steps = {b.seed for b in job.record.branches if b.role != "judge"}
+        drawn = [one["sampling_params"]["sampling_seed"] for one in judge.requests]
+        assert len(drawn) == len(set(drawn)) >= 2 and not steps & set(drawn)
+        assert set(drawn) == {b.seed for b in job.record.of("judge")}
+        return sorted(drawn)
+
+    first, again = asked(), asked()
+    # a draft may be late in the async schedule, and is not compared then
+    assert first == again if schedule == "sync" else set(first) & set(again)
 
 
 @pytest.mark.parametrize("width", [1, 2])
