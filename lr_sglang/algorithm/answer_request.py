@@ -98,15 +98,15 @@ class AnswerRequest:
         return self.seed("step", node.position, node.lineage), 0
 
     def seed(self, *where: Any) -> int:
-        """The seed of the answer, or of its part ``where``: derived from the run's seed, question
-        and sample, or ``sampling.seed`` itself for an answer that these do not identify.
-        """
-        if not where and not self.question and not self.sample:
-            return self.sampling.seed
+        """The seed of the answer, or of its part ``where``."""
         return derived_seed(self.sampling.seed, self.question, self.sample, *where)
 
 
 def derived_seed(seed: int, question: str, sample: int, *where: Any) -> int:
-    """A seed of 31 bits for one sample of a question, or for its part ``where``."""
+    """A seed of 31 bits for one sample of a question, or for its part ``where``; ``seed`` itself
+    for a whole answer that question and sample do not identify.
+    """
+    if not (question or sample or where):
+        return seed
     key = repr((seed, question, sample, *where)).encode()
     return int.from_bytes(hashlib.blake2b(key, digest_size=4).digest(), "big") >> 1

@@ -78,7 +78,7 @@ class AnswerEngine:
         self.operator_program = (
             ServedProgram(service.program, self.requests) if service.program else None
         )
-        self.concluding = ServedProgram(think_then_conclude, self.requests)
+        self.concluding = ServedProgram(think_then_conclude, self.requests, continues=True)
         self.thinking = Thinking(roles, service, self.admission.check)
         self._watch()
         keep_what_is_imported()

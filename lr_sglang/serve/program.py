@@ -39,11 +39,14 @@ async def answer_request(
 
 class ServedProgram:
     """A program with generations of its own, as ``--program`` names it; ``ConfigError`` if there is
-    none.
+    none. ``continues``: as that of ``Program``.
     """
 
-    def __init__(self, program: str | SglFunction, requests: RequestMaker) -> None:
-        self._program, self._backend = Program.load(program), backends(requests)
+    def __init__(
+        self, program: str | SglFunction, requests: RequestMaker, continues: bool = False
+    ) -> None:
+        self._program = replace(Program.load(program), continues=continues)
+        self._backend = backends(requests)
 
     async def answer(
         self,

@@ -108,8 +108,7 @@ class LookaheadBackend(BaseBackend):
     def within(self, run: ProgramRun) -> LookaheadBackend:
         """A copy of this backend for one run of a program."""
         made = copy.copy(self)
-        made.roles, made._run = run.roles, run
-        made._samples, made.seed, made.limits = run.samples, run.seed, run.job.limits
+        made.roles, made._run, made.limits = run.roles, run, run.job.limits
         made.on_event = run.job.on_event or self.on_event
         return made
 
@@ -192,7 +191,7 @@ class LookaheadBackend(BaseBackend):
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
         if self._run is None:  # otherwise the run makes the request
-            s.request = Request(derived_seed(self.seed, *self._samples.next(s)))
+            s.request = Request(derived_seed(*self._identify(s)))
         return await self.roles["target"].agenerate(s, params)
 
     def room(self, s: Executor) -> int:
@@ -216,7 +215,7 @@ class LookaheadBackend(BaseBackend):
         )
         job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
         with (
-            run.ahead(job)
+            run.ahead(s, job)
             if run is not None
             else nullcontext(GenerationTrace(0.0, "target", job.record)) as part
         ):
@@ -273,8 +272,13 @@ class LookaheadBackend(BaseBackend):
         made.fork_start_text_pos = len(s.text_)
         return ProgramState(made)
 
+    def _identify(self, s: Executor) -> tuple[int, str, int]:
+        if self._run is not None:
+            return self._run.identify(s)
+        return self.seed, *self._samples.next(s)
+
     def _job(self, s: Executor, look: Lookahead, params: SglSamplingParams) -> AnswerRequest:
-        question, sample = self._samples.next(s)
+        seed, question, sample = self._identify(s)
         most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
         job = self._requests.make(
             MODES["lookahead"],
@@ -284,7 +288,7 @@ class LookaheadBackend(BaseBackend):
                 top_p=params.top_p,
                 top_k=params.top_k,
                 min_p=params.min_p,
-                seed=self.seed,
+                seed=seed,
             ),
             self.limits.replace(max_tokens=min(most, default=None)),
             question=question,

@@ -38,11 +38,14 @@ class Program:
     Attributes:
         name: as given to ``--program``.
         takes_job: whether it has an argument ``job`` for the answer's ``AnswerRequest``.
+        continues: whether its generations continue each other, in one answer, which then draws as
+            the target does in a single generation: with one seed, and places from its first token.
     """
 
     name: str
     function: SglFunction
     takes_job: bool
+    continues: bool = False
 
     @classmethod
     def load(cls, asked: str | SglFunction) -> Program:
@@ -127,7 +130,8 @@ async def perform(
         LookaheadError: a runtime failed, or the job was stopped.
     """
     backend.bind(asyncio.get_running_loop())
-    run = ProgramRun(job, backend.runtimes if backend.ahead else {"target": backend.target})
+    roles = backend.runtimes if backend.ahead else {"target": backend.target}
+    run = ProgramRun(job, roles, program.continues)
     inside = backend.within(run)
     text: TokenText | None = None
     finish: str | None = None

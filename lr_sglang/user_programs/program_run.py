@@ -57,6 +57,7 @@ class ProgramRun:
     Args:
         job: the answer's request; stopping it stops every generation.
         roles: the runtimes.
+        continues: as ``Program.continues``.
 
     Attributes:
         own: the request that the program gets as ``job``; it has the same record.
@@ -66,9 +67,12 @@ class ProgramRun:
         shown: the beginning of the answer that was reported before the program ended.
     """
 
-    def __init__(self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend]) -> None:
+    def __init__(
+        self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend], continues: bool = False
+    ) -> None:
         self.job, self.own, self.counts = job, dataclasses.replace(job, _wake=None), Counter[str]()
-        self.samples, self.seed = Samples(), job.seed("program")
+        self._samples, self._seed, self._continues = Samples(), job.seed("program"), continues
+        self._prompt_tokens: int | None = None  # before the first generation
         self.roles: dict[str, RecordingBackend] = {}
         self.roles.update(
             {role: RecordingBackend(backend, self) for role, backend in roles.items()}
@@ -121,6 +125,20 @@ class ProgramRun:
             )
         self.states.add(s)
 
+    def identify(self, s: Executor) -> tuple[int, str, int]:
+        """What the draws of a state's next generation follow from: seed, question and sample."""
+        if self._continues:
+            return self.job.sampling.seed, self.job.question, self.job.sample
+        return self._seed, *self._samples.next(s)
+
+    def _place(self, s: Executor, known: RuntimeBackend) -> int:
+        """The number of tokens of the answer before a state's next generation."""
+        if not self._continues:
+            return 0
+        tokens = len(known.prompt_ids(s))
+        self._prompt_tokens = tokens if self._prompt_tokens is None else self._prompt_tokens
+        return tokens - self._prompt_tokens
+
     def _stop_soon(self) -> None:
         self._loop.call_soon_threadsafe(self.stop)
 
@@ -158,8 +176,9 @@ class ProgramRun:
         self.job.listen(None)
 
     @contextmanager
-    def ahead(self, job: AnswerRequest) -> Iterator[GenerationTrace]:
-        """One generation by lookahead reasoning."""
+    def ahead(self, s: Executor, job: AnswerRequest) -> Iterator[GenerationTrace]:
+        """One generation by lookahead reasoning. Its own draws are numbered from its beginning."""
+        self._place(s, self.roles["target"].inner)
         self._enter(job)
         part = GenerationTrace(self.now(), "target", job.record)
         try:
@@ -187,16 +206,16 @@ class ProgramRun:
         self, s: Executor, known: RuntimeBackend, params: SglSamplingParams
     ) -> Iterator[GenerationTrace]:
         """One generation by a runtime alone, without lookahead."""
-        question, sample = self.samples.next(s)
         # As ``AnswerRequest.seed`` of the same generation by lookahead, so that an exact verifier
         # gives the text that the target writes here.
         where = () if known.role == "target" else (known.role,)
-        branch = Branch(known.role, 0, seed=derived_seed(self.seed, question, sample, *where))
+        branch = Branch(known.role, 0, seed=derived_seed(*self.identify(s), *where))
         seeded = known.seeded or params.temperature == 0
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )
-        s.request = request = Request(branch.seed, self.job.key)
+        place = self._place(s, known)
+        s.request = request = Request(branch.seed, self.job.key, place=place)
         self._enter(request)
         self._pending_reuse.add(branch)
         try:

@@ -135,6 +135,18 @@ def test_it_thinks_by_lookahead_and_concludes_as_the_bare_target(way, stream, st
     until(lambda: not any(in_flight(stand.fleet.urls).values()), 5)
 
 
+@pytest.mark.parametrize("way", ["tool", "json", "result"])
+def test_with_a_seed_it_thinks_and_concludes_as_the_bare_target_draws(way, stand):
+    """Above temperature 0: one seed for all, and places from the first token of the thinking."""
+    body = {**asked(SAMPLES[0], way, False), "temperature": 0.8, "seed": 11}
+    direct = answered(stand.fleet.urls["target"], body)
+    through = answered(stand.endpoint.url, {**body, "lookahead": EXACT})
+    about = through.pop("about")
+    assert {**through, "about": None} == direct and about["mode"] == "lossless"
+    other = answered(stand.endpoint.url, {**body, "seed": 12, "lookahead": EXACT})
+    assert other["thought"] != direct["thought"]
+
+
 def concluded(way: str, said: dict[str, Any]) -> str:
     """The answer that it comes to; it has the form that was asked for."""
     assert said["thought"] and "<think>" not in said["thought"] + said["content"]

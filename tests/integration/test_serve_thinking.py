@@ -10,6 +10,7 @@ import pytest
 from jinja2.exceptions import TemplateError
 
 from lr_sglang.errors import RuntimeRefused
+from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
 from tests.integration.test_serve import ASK, SERVICE, is_documented, serving, within
@@ -160,6 +161,29 @@ def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, wa
         concluding["text"].endswith("It is 5.\n</think>")
         and "stop" not in concluding["sampling_params"]
     )
+
+
+@pytest.mark.parametrize("mode", ["lossless", "lookahead"])
+def test_the_conclusion_draws_on_from_the_end_of_the_thinking(thinker, mode):
+    """With the request's own seed, as the target that is asked directly draws all of it."""
+    one = thinker(service=ON)
+    one.ask(response_format=FORM, seed=7, n=2, lookahead={"mode": mode, "schedule": "sync"})
+    drawn = [
+        (
+            sent["sampling_params"]["sampling_seed"],
+            place_of(sent["sampling_params"].get("custom_params")),
+        )
+        for sent in one.target.requests
+        if sent["text"].endswith("</think>")
+    ]
+    thought = len("Well, 2 + 3.\n\nIt is 5.\n</think>")
+    assert sorted(drawn) == [(7, thought), (8, thought)]
+    thinking = {
+        sent["sampling_params"]["sampling_seed"]
+        for sent in one.target.requests
+        if not sent["text"].endswith("</think>")
+    }
+    assert thinking == {7, 8} if mode == "lossless" else not thinking & {7, 8}
 
 
 @pytest.mark.parametrize("stream", [False, True])
