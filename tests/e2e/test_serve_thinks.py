@@ -143,8 +143,9 @@ def test_with_a_seed_it_thinks_and_concludes_as_the_bare_target_draws(way, stand
     through = answered(stand.endpoint.url, {**body, "lookahead": EXACT})
     about = through.pop("about")
     assert {**through, "about": None} == direct and about["mode"] == "lossless"
-    other = answered(stand.endpoint.url, {**body, "seed": 12, "lookahead": EXACT})
-    assert other["thought"] != direct["thought"]
+    if way != "result":  # in which hardly anything is left to think about
+        other = answered(stand.endpoint.url, {**body, "seed": 12, "lookahead": EXACT})
+        assert other["thought"] != direct["thought"]
 
 
 def concluded(way: str, said: dict[str, Any]) -> str:
