@@ -183,7 +183,7 @@ def main(
     depth: int | None,
     **given: Any,
 ) -> None:
-    deployment = settings.with_layers(given, load_deployment(name), ["sd"])
+    deployment = settings.with_settings(given, {}, load_deployment(name), ["sd"])
     deployment = deployment.replace(lookahead=deployment.lookahead.with_options(depth=depth))
     chosen = tasks.load(task, limit=questions + 1)
     traces = measure(deployment, chosen, modes.split(","))

@@ -5,7 +5,7 @@
 
 The columns of the paper's Table 2 (alpha and accuracy), and a comparison of verdicts with the
 truth: for pocket problems the meaning of a step is known (its equation,
-``lr_sglang.pocket.meaning.meaning``). Precision is the share of accepted pairs that mean the same,
+``tools.pocket.meaning.meaning``). Precision is the share of accepted pairs that mean the same,
 recall the share of pairs with the same meaning that are accepted. The last three columns are the
 cost of an answer: its seconds, and the tokens that target and draft generated for each token of it.
 
@@ -26,17 +26,19 @@ from typing import Any
 
 import click
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from lr_sglang import tasks
 from lr_sglang.api.runner import Runner
 from lr_sglang.bench.servers import Caches
 from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.pocket.meaning import meaning
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks.question import plan
+from tools.pocket.meaning import meaning
 
 VERIFIERS = (
     *("exact", "random:0.5", "judge", "score:7", "score:9", "likelihood:mean:-0.3"),

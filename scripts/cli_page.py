@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from lr_sglang.cli import assignments, cli
-from lr_sglang.cli.own_settings import BenchSettings, RunSettings
+from lr_sglang.cli.options import BenchSettings, RunSettings
 from lr_sglang.config import ROLES
 from lr_sglang.serve.settings import ServeSettings
 

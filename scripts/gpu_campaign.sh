@@ -95,20 +95,20 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
 # Compilation at the first start: servers with the token layer use all kernels that those without use. Its time is a
 # guess.
-bench prime 200 1 16 --modes lookahead+sd --token-layer ngram -o bench.alpha="${ALPHA:-0.63}"
+bench prime 200 1 16 --modes lookahead+sd --token-layer ngram --sweep "alpha=${ALPHA:-0.63}"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"
 # Servers without a token layer, with it, and without it again.
 bench modes 340 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
-    -o bench.alpha="${ALPHA:-0.63}" --depth 6
+    --sweep "alpha=${ALPHA:-0.63}" --depth 6
 # Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
 bodies=${BODIES:-pocket-1gpu} bench bodies 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
 bodies=${BODIES:-pocket-1gpu} bench weak 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
     --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"
 # With several answers at a time.
-bench load 340 64 96 -o bench.alpha="${ALPHA:-0.63}" --depth 6 --concurrency "${CONCURRENCY:-1,4,16,64}"
+bench load 340 64 96 --sweep "alpha=${ALPHA:-0.63}" --depth 6 --sweep "concurrency=${CONCURRENCY:-1,4,16,64}"
 # Depth and acceptance, one answer at a time: the parallel budget M is the depth here.
-bench depth 340 2 256 -o bench.alpha="${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
+bench depth 340 2 256 --sweep "alpha=${ALPHA:-0.4,0.63,0.8}" --sweep "depth=${DEPTHS:-1,2,4,6,8}"
 # Each number of drafted tokens needs another start of the target.
 bench sd 360 3 256 --modes autoregressive,sd --token-layer ngram --sweep "sd-tokens=${SD_TOKENS:-4,8,16}"

@@ -5,7 +5,7 @@ With random weights the servers and model sizes are real, but the texts have no 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
@@ -22,7 +22,7 @@ LARGE = (
     "qwen2.5-7b",
 )  # the paper's pair and judge; together on one GPU of 141 GB
 SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
-ALPHA = "0.63"
+ALPHA = "0.63"  # share of steps to accept, if no sweep says
 # All steps have the maximum length, because a model with random weights rarely ends one. Tokens are
 # drawn from the whole vocabulary, which saves sorting it for each token.
 DEFAULTS = {
@@ -36,57 +36,26 @@ DEFAULTS = {
 }
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The settings of a table in the paper.
-
-    Attributes:
-        samples: number of samples per question; ``fewer`` has exceptions by task.
-        options: options of the command line.
-        most_tokens: maximum tokens of an answer, for the first text that the target's name
-            contains.
-        deployments: built-in deployments with the paper's models.
-    """
-
-    tasks: tuple[str, ...]
-    modes: tuple[str, ...]
-    samples: int
-    fewer: dict[str, int] = field(default_factory=dict)
-    options: dict[str, Any] = field(default_factory=dict)
-    most_tokens: tuple[tuple[str, int], ...] = ()
-    deployments: tuple[str, ...] = ()
-
-    def max_tokens(self, target: str) -> int:
-        """Maximum tokens of an answer, for a target of that name."""
-        return next(tokens for name, tokens in self.most_tokens if name in target.lower())
-
-
-PRESETS = {
-    "table1": Preset(
-        tasks=(
-            "aime24",
-            "amc23",
-            "gsm8k",
-            "humaneval",
-            "gpqa-diamond",
-            "mt-bench",
-            "livecodebench",
-        ),
-        modes=("autoregressive", "lookahead", "sd", "lookahead+sd"),
-        samples=16,
-        fewer={"livecodebench": 8},
-        # Qwen3's top_k of 20 and min_p of 0 come from its family (cli/settings.py).
-        options={
-            "temperature": 0.6,
-            "top_p": 0.95,
-            "max_step_tokens": 100,
-            "depth": 6,
-            "schedule": "async",
-        },
-        most_tokens=(("qwen3", 37 * 1024), ("", 32 * 1024)),
-        deployments=("deepseek-4gpu", "qwen3-4gpu"),
-    )
+# The paper's Table 1. Qwen3's top_k of 20 and min_p of 0 come from its family (cli/settings.py).
+TABLE1: dict[str, Any] = {
+    "task": ("aime24", "amc23", "gsm8k", "humaneval", "gpqa-diamond", "mt-bench", "livecodebench"),
+    "modes": ("autoregressive", "lookahead", "sd", "lookahead+sd"),
+    "temperature": 0.6,
+    "top_p": 0.95,
+    "max_step_tokens": 100,
+    "depth": 6,
+    "schedule": "async",
 }
+
+
+def paper_samples(task: str) -> int:
+    """Answers per question in the paper's table."""
+    return 8 if task == "livecodebench" else 16
+
+
+def paper_tokens(target: str) -> int:
+    """Maximum tokens of an answer in the paper's table, for a target of that name."""
+    return (37 if "qwen3" in target.lower() else 32) * 1024
 
 
 def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
@@ -126,10 +95,8 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
             "bench.dummy_weights: lossless needs equal texts, which models with random weights "
             "never write"
         )
-    if given["alpha"] or not any(
-        text.startswith(("alpha=", "verifier=")) for text in given["sweep"]
-    ):
-        made["sweep"] = (*given["sweep"], f"alpha={given['alpha'] or ALPHA}")
+    if not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):
+        made["sweep"] = (*given["sweep"], f"alpha={ALPHA}")
     return made
 
 

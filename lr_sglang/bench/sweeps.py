@@ -36,33 +36,21 @@ def _share(text: str) -> str:
     raise ValueError("a share between 0 and 1")
 
 
-def _options(text: str) -> Point:
-    """Parses ``gate:0.075``, ``width:2+depth:3``, or ``none`` for no option."""
-    pairs = [part.partition(":")[::2] for part in text.split("+")] if text != "none" else []
-    if any(name not in OPTIONS or not value for name, value in pairs):
-        raise ValueError(f"none, or such as gate:0.075, of {', '.join(OPTIONS)}")
-    return {name: OPTIONS[name](value) for name, value in pairs}
-
-
-# Setting -> parser of its values.
-SETTINGS: Mapping[str, Callable[[str], Any]] = {
+# Of lookahead: setting -> parser of its values.
+AHEAD: Mapping[str, Callable[[str], Any]] = {
     "depth": _from(1),
     "width": _from(1),
     "verifier": str,
-    "alpha": _share,
-    "concurrency": _from(1),
-    "sd-tokens": _from(0),
-    "option": _options,
-}
-# Parsers of the settings in a value of ``option``.
-OPTIONS: Mapping[str, Callable[[Any], Any]] = {
     "gate": lambda text: float(_share(text)),
     "policy": str,
     "schedule": str,
-    "depth": _from(1),
-    "width": _from(1),
 }
-AHEAD = ("verifier", "alpha", *OPTIONS)  # settings of lookahead
+SETTINGS: Mapping[str, Callable[[str], Any]] = {
+    **AHEAD,
+    "alpha": _share,
+    "concurrency": _from(1),
+    "sd-tokens": _from(0),
+}
 
 
 def parse(text: str) -> Values:
@@ -83,8 +71,6 @@ def parse(text: str) -> Values:
         raise ConfigError(
             f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2"
         )
-    if name == "option":
-        return found
     return [{name: value} for value in found]
 
 
@@ -113,9 +99,7 @@ def points(sweeps: Sequence[str]) -> list[Point]:
         ConfigError: as ``parse``, or two sweeps vary the same setting.
     """
     parsed = [parse(text) for text in sweeps]
-    names = [
-        name for values in parsed for name in {name: None for point in values for name in point}
-    ]
+    names = [name for values in parsed for name in values[0]]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice")
     if "verifier" in names and "alpha" in names:
@@ -138,7 +122,7 @@ def of_mode(point: Point, mode: str) -> tuple[str, Point]:
     left = dict(point)
     if not known.token_layer:
         left.pop("sd-tokens", None)
-    for name in AHEAD:
+    for name in (*AHEAD, "alpha"):
         if not known.ahead or (known.lossless and name in ("verifier", "alpha")):
             left.pop(name, None)
     return mode, left

@@ -74,7 +74,7 @@ class Setting:
 
     Attributes:
         points: the points of the sweeps.
-        concurrency: numbers of answers at a time.
+        concurrency: answers at a time, where no sweep says.
         tasks: the suffix of the questions, by task.
         oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
         fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they
@@ -85,7 +85,7 @@ class Setting:
 
     plan: Plan
     points: tuple[sweeps.Point, ...] = ({},)
-    concurrency: tuple[int, ...] = (1,)
+    concurrency: int = 1
     tasks: dict[str, str] = field(default_factory=dict)
     oracle: str = "random"
     fair: str = ""
@@ -99,9 +99,9 @@ def variants(setting: Setting) -> list[Variant]:
         ConfigError: a value is impossible, or a mode lacks a role.
     """
     found: dict[Key, Variant] = {}
-    of = product(setting.tasks.items(), setting.concurrency, setting.points, _modes(setting))
-    for (task, suffix), number, point, (mode, greedy) in of:
-        one = _variant(setting, task, suffix, point, number, mode, greedy)
+    of = product(setting.tasks.items(), setting.points, _modes(setting))
+    for (task, suffix), point, (mode, greedy) in of:
+        one = _variant(setting, task, suffix, point, mode, greedy)
         if found.setdefault(one.key, one).configs != one.configs:
             raise ConfigError(
                 f"two settings would have the folder {one.folder}", hint="bench them apart"
@@ -134,12 +134,11 @@ def _variant(
     task: str,
     suffix: str,
     point: sweeps.Point,
-    concurrency: int,
     mode: str,
     greedy: bool,
 ) -> Variant:
     mode, rest = sweeps.of_mode(point, mode)
-    concurrency = rest.get("concurrency", concurrency)
+    concurrency = rest.get("concurrency", setting.concurrency)
     plan = _at(setting, rest, mode)
     if greedy:
         plan = replace(plan, sampling=plan.sampling.replace(temperature=0.0))
@@ -148,8 +147,6 @@ def _variant(
         deployment, said = fair_baseline(plan.deployment, setting.fair)
         plan = replace(plan, deployment=deployment)
         asked["fair"] = said
-    if len(setting.concurrency) > 1:
-        rest = {**rest, "concurrency": concurrency}
     words = [task] if len(setting.tasks) > 1 else []
     words += [GREEDY] if greedy else []
     words += [sweeps.name_of(rest)] if rest else []
@@ -165,10 +162,7 @@ def _variant(
 
 def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     plan = setting.plan
-    settings = ("verifier", *sweeps.OPTIONS)
-    look = plan.lookahead.replace(
-        **{name.replace("-", "_"): point[name] for name in settings if name in point}
-    )
+    look = plan.lookahead.replace(**{name: point[name] for name in sweeps.AHEAD if name in point})
     if "alpha" in point:
         look = look.replace(verifier=f"{setting.oracle}:{point['alpha']}")
     runtimes = dict(plan.deployment.runtimes)

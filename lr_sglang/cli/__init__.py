@@ -5,15 +5,14 @@ anything heavy.
 from __future__ import annotations
 
 import importlib
-import os
 import sys
-from collections.abc import Mapping
 from typing import Any
 
 import click
 
 from lr_sglang import __version__
-from lr_sglang.cli.failures import guarded, nearest
+from lr_sglang.cli.failures import guarded
+from lr_sglang.errors import did_you_mean
 from lr_sglang.sglang_api import release
 
 PREFIX = "LR_SGLANG"  # of variables that stand for options
@@ -53,12 +52,10 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS and (near := nearest(args[0], COMMANDS)):
-            ctx.fail(f"No such command {args[0]!r}. Did you mean {near[0]}?")
-        name, command, rest = super().resolve_command(ctx, args)
-        if name is not None and command is not None:
-            warn_of_variables(command, name)
-        return name, command, rest
+        if args and args[0] not in COMMANDS:
+            hint = did_you_mean(args[0], COMMANDS, "lr-sglang --help lists them")
+            ctx.fail(f"No such command {args[0]!r}: {hint}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -67,40 +64,6 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with guarded():
             return super().invoke(ctx)
-
-
-def unknown_variables(
-    command: click.Command, name: str, environ: Mapping[str, str] = os.environ
-) -> dict[str, str]:
-    """Environment variables named like options that a command does not have, each with the nearest
-    real one, or "".
-
-    Args:
-        name: the command's, below ``lr-sglang``.
-    """
-    start = f"{PREFIX}_{name}_".upper()
-    known = {
-        start + one.name.upper()
-        for one in command.params
-        if isinstance(one, click.Option) and one.name
-    }
-    below = command.commands if isinstance(command, click.Group) else {}
-    others = tuple(f"{start}{sub}_".upper() for sub in below)
-    found = [
-        one
-        for one in environ
-        if one.startswith(start) and one not in known and not one.startswith(others)
-    ]
-    return {one: next(iter(nearest(one, sorted(known), start)), "") for one in found}
-
-
-def warn_of_variables(command: click.Command, name: str) -> None:
-    """Warns on standard error of variables that have no effect, because click ignores a misspelt
-    one silently.
-    """
-    for one, near in unknown_variables(command, name).items():
-        meant = f"; did you mean {near}?" if near else ""
-        click.echo(f"Warning: {one} is no option of {name}, and changes nothing{meant}", err=True)
 
 
 def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:

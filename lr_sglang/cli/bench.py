@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
 import click
+from rich.console import Console
+from rich.text import Text
 
 from lr_sglang.bench import order, presets, sweeps, variants
 from lr_sglang.bench.order import Order
-from lr_sglang.bench.variants import Setting
-from lr_sglang.cli import bench_show, options, source
+from lr_sglang.bench.variants import Setting, Variant
+from lr_sglang.cli import options, source
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.execute import Execution, need_an_answer
-from lr_sglang.cli.own_settings import BenchSettings, RunSettings
+from lr_sglang.cli.formats import grid
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.cli.source import Source
@@ -25,6 +28,22 @@ from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results.store import RECORDS
 from lr_sglang.runtimes import launched
+
+WIDTH = 150  # of a plan: names of folders are long, and must be whole
+HEAD = [
+    "task",
+    "mode",
+    "set",
+    "at once",
+    "questions",
+    "samples",
+    "tokens",
+    "T",
+    "depth",
+    "verifier",
+    "token layer",
+]
+WORDS = ("task", "mode", "verifier", "token layer")
 
 
 class Modes(click.Choice[str]):
@@ -58,17 +77,13 @@ class Modes(click.Choice[str]):
 @click.option(
     "--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]"
 )
-@click.option(
-    "--concurrency",
-    type=options.Several(options.AT_LEAST_1, "N,N"),
-    help="Answers at a time, one number or several.  [default: 1]",
-)
+@click.option("--concurrency", type=options.AT_LEAST_1, default=1, help="Answers at a time.")
 @click.option(
     "--sweep",
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, "
-    "sd-tokens=0..16, option=none,gate:0.075; again to multiply.",
+    "sd-tokens=0..16, gate=0,0.075, policy=fixed,adaptive, schedule=async,sync; again to multiply.",
 )
 @click.option(
     "--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
@@ -79,7 +94,7 @@ class Modes(click.Choice[str]):
 @options.token_layer
 @options.sampling
 @options.runtimes
-@options.assign(run=RunSettings, bench=BenchSettings)
+@options.assign(run=options.RunSettings, bench=options.BenchSettings)
 @options.resume
 @options.output
 def bench(**given: Any) -> None:
@@ -133,43 +148,35 @@ def bench(**given: Any) -> None:
     )
     execution.warm_up = next(iter(sources.values())).questions[0].question
     if given["print"]:
-        bench_show.plan(execution, {name: len(one.questions) for name, one in sources.items()})
+        _show_plan(execution, {name: len(one.questions) for name, one in sources.items()})
     else:
         _make(execution, given, sources)
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:
     """The options, completed by presets; options that the user gave have precedence."""
-    preset = presets.PRESETS[given["paper"]] if given["paper"] else None
     filled = dict(given)
-    if preset is not None:
+    if given["paper"]:
         if not any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
-            hint = (
-                f"--deployment {' or '.join(preset.deployments)} are its pairs; --print "
-                "shows the plan"
+            raise ConfigError(
+                "bench.paper needs models of the paper's size",
+                hint="--deployment deepseek-4gpu or qwen3-4gpu are its pairs; --print shows the "
+                "plan",
             )
-            raise ConfigError("bench.paper needs models of the paper's size", hint=hint)
-        filled |= {name: value for name, value in preset.options.items() if given.get(name) is None}
-        filled["task"] = given["task"] or (() if given["input"] else preset.tasks)
-        filled["modes"] = given["modes"] or preset.modes
+        filled |= {
+            name: value for name, value in presets.TABLE1.items() if given.get(name) in (None, ())
+        }
+        filled["task"] = given["task"] or (() if given["input"] else filled["task"])
     if given["dummy_weights"]:
         filled = presets.with_random_weights(filled)
-    elif given["alpha"] or given["shapes"]:
-        raise ConfigError(
-            "bench.alpha and bench.shapes go with bench.dummy_weights",
-            hint="--verifier random:0.6 accepts a share",
-        )
+    elif given["shapes"]:
+        raise ConfigError("bench.shapes goes with bench.dummy_weights")
     filled["task"] = tuple(dict.fromkeys(filled["task"])) or (
         () if filled["input"] else ("pocket",)
     )
     filled["mode"] = filled["modes"] or _possible(given)
-    filled["concurrency"] = tuple(dict.fromkeys(filled["concurrency"] or (1,)))
-    if given["concurrency"] and any(text.startswith("concurrency=") for text in filled["sweep"]):
-        raise ConfigError(
-            "--concurrency and --sweep concurrency say the same", hint="leave one of them out"
-        )
-    if preset is not None and given["max_tokens"] is None:
-        filled["max_tokens"] = preset.max_tokens(settle(filled).models["target"])
+    if given["paper"] and given["max_tokens"] is None:
+        filled["max_tokens"] = presets.paper_tokens(settle(filled).models["target"])
     return filled
 
 
@@ -205,10 +212,7 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
 
 def samples_of(task: str, given: Mapping[str, Any]) -> int:
     """Answers per question."""
-    if given["samples"]:
-        return int(given["samples"])
-    preset = presets.PRESETS[given["paper"]] if given["paper"] else None
-    return preset.fewer.get(task, preset.samples) if preset else 1
+    return given["samples"] or (presets.paper_samples(task) if given["paper"] else 1)
 
 
 def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
@@ -235,9 +239,93 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
             if lacking := source.lacks(one):
                 display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
-    report = bench_show.report_of(execution)
-    bench_show.result(execution, report)
+    _show_result(execution)
     if random:
         return
     for folder, store in execution.stores.items():
         source.tell_failures(store.records.values(), display, execution.folder / folder)
+
+
+def _show_plan(execution: Execution, questions: Mapping[str, int]) -> None:
+    """Prints which answers would be made, with which servers and in which order.
+
+    Args:
+        questions: how many, by task.
+    """
+    order, display = execution.order, execution.display
+    counts = Counter[Any]()
+    for turn in order.turns:
+        counts[turn.variant.key] += len(turn.items)
+    if display.as_json:
+        everything = {
+            **execution.command,
+            "order": order.about,
+            "output": str(execution.folder),
+            "samples": counts.total(),
+        }
+        display.out.file.write(json.dumps(everything, ensure_ascii=False) + "\n")
+        return
+    rows, places = [], []
+    for number, (of, deployment) in enumerate(order.sets, 1):
+        rows += [
+            _row(variant, number, questions[variant.task], counts[variant.key]) for variant in of
+        ]
+        for role, runtime in deployment.runtimes.items():
+            where = runtime.url or (
+                f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else ""
+            )
+            places.append(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip())
+    Console(width=max(display.out.width, WIDTH), highlight=False).print(
+        grid(HEAD, rows, left=WORDS)
+    )
+    starts = "; ".join(
+        ", ".join(map(str, stretch["servers"])) for stretch in order.about["stretches"]
+    )
+    for line in (
+        *places,
+        f"servers: {order.about['servers']} ({order.about['why']}); sets up, in order: {starts}",
+        f"{counts.total()} answers; caches are {order.about['caches']}; records go to "
+        f"{execution.folder}",
+    ):
+        display.out.print(Text(line), soft_wrap=True)
+
+
+def _row(variant: Variant, number: int, questions: int, samples: int) -> list[Any]:
+    config = variant.configs[variant.mode]
+    look = config["lookahead"] or {}
+    name = variant.name() + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
+    layers = _layers(config) if variant.plan.layered(variant.mode) else ""
+    return [
+        *(variant.task, name, number, variant.concurrency, questions, samples),
+        *(
+            config["limits"].get("max_tokens") or "context",
+            f"{config['sampling']['temperature']:g}",
+        ),
+        *(look.get("depth", ""), look.get("verifier", ""), layers),
+    ]
+
+
+def _layers(config: dict[str, Any]) -> str:
+    found = []
+    for role, runtime in config["runtimes"].items():
+        layer = runtime.get("token_layer") or {}
+        if layer.get("algorithm", "none") != "none":
+            found.append(f"{role} {layer['algorithm']} {layer['tokens'] or ''}".rstrip())
+    return ", ".join(found)
+
+
+def _show_result(execution: Execution) -> None:
+    """Prints the tables of the report, the verdict, warnings, and how to get plots and a page."""
+    from lr_sglang.cli.report import show
+    from lr_sglang.results import collection
+    from lr_sglang.results import report as reports
+
+    display, folder = execution.display, execution.folder
+    made = reports.make(collection.read([folder]))
+    if display.as_json:
+        display.out.file.write(reports.as_json(made))
+        return
+    show(made, display.out)
+    display.note(f"records: {folder}")
+    display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
+    display.note(f"a page: lr-sglang report {folder} --html {folder / 'page.html'}")

@@ -6,12 +6,10 @@ from __future__ import annotations
 
 import json
 import re
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 from rich.console import Console, RenderableType
-from rich.live import Live
 from rich.padding import Padding
 from rich.progress import (
     BarColumn,
@@ -22,7 +20,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from rich.spinner import Spinner
+from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
@@ -30,14 +28,12 @@ from lr_sglang.cli import formats
 from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import RECORDS
-from lr_sglang.results.summary import Running, summarise
+from lr_sglang.results.summary import summarise
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.steps.trace import StepRecord
 
-READY = ("ready", "attached")  # stages of a server
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
-EVERY = 60.0  # seconds between two lines about the time left, where there is no progress bar
 OWN = ("|", "cyan")
 LEGEND = (
     ("+", "green", "drafted"),
@@ -49,51 +45,39 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 class Starting:
-    """One line per role with its stage and a clock; without a terminal, one line per event."""
+    """The stage that each role has reached: one line that changes on a terminal, else a line for
+    each event.
+    """
 
     def __init__(self, console: Console, shown: bool) -> None:
         self.console, self.shown = console, shown
-        self._began = time.monotonic()
-        self._stages: dict[str, tuple[str, float]] = {}
-        self._spinner = Spinner("dots")
-        self._live = Live(self, console=console, refresh_per_second=8, transient=True)
+        self._stages: dict[str, str] = {}
+        line = shown and console.is_terminal
+        self._status = Status("starting", console=console) if line else None
 
     def __call__(self, event: ProgressEvent) -> None:
-        self._stages[event.role] = (event.stage, event.seconds)
-        if self.shown and not self.console.is_terminal:
+        self._stages[event.role] = f"{event.role} {event.stage} {event.seconds:.0f} s"
+        if self._status is not None:
+            self._status.start()
+            self._status.update(self._said())
+        elif self.shown:
             self.console.print(f"{event.role}: {event.stage} ({event.seconds:.0f} s)")
 
     def __enter__(self) -> Starting:
-        if self.shown and self.console.is_terminal:
-            self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.finish()
 
     def finish(self) -> None:
-        """Ends the live display; leaves one line with the stages that were reached."""
-        if self._live.is_started:
-            self._live.stop()
-            ready = [f"{role} {stage} {at:.0f} s" for role, (stage, at) in self._stages.items()]
-            self.console.print(Text("runtimes: " + ", ".join(ready), style="dim"))
+        """Ends the line; leaves one with the stages that were reached."""
+        if self._status is not None and self._stages:
+            self._status.stop()
+            self.console.print(Text(f"runtimes: {self._said()}", style="dim"))
+            self._stages.clear()
 
-    def __rich__(self) -> Table:
-        table = Table.grid(padding=(0, 2))
-        now = time.monotonic() - self._began
-        stages = list(self._stages.items())  # copied: this is rich's thread, and others add stages
-        for role, (stage, at) in stages:
-            ready = stage in READY
-            sign: RenderableType = Text("+", style="bold green") if ready else self._spinner
-            table.add_row(
-                sign,
-                role,
-                Text(stage, style="green" if ready else ""),
-                f"{at if ready else now:.0f} s",
-            )
-        if stages and all(stage in READY for _, (stage, _) in stages):
-            table.add_row(self._spinner, "SGLang", "importing", f"{now:.0f} s")
-        return table
+    def _said(self) -> str:
+        return ", ".join(self._stages.values())
 
 
 class Display:
@@ -113,8 +97,6 @@ class Display:
         self._bar: Progress | None = None
         self._task = TaskID(0)
         self._single, self._steps = False, 0
-        self._began = self._said = 0.0  # when, by the monotonic clock
-        self._had = 0  # samples, when it began
 
     @property
     def chatty(self) -> bool:
@@ -178,13 +160,9 @@ class Display:
 
     # -- many questions
 
-    def begin(self, total: int | None, done: int, what: str = "answering") -> None:
-        """Starts the progress bar; ``total`` is None if not known yet. A single answer shows its
-        steps instead.
-        """
+    def begin(self, total: int, done: int) -> None:
+        """Starts the progress bar. A single answer shows its steps instead."""
         self._single = self.answers and total == 1
-        self._began, self._had = time.monotonic(), done
-        self._said = self._began
         if self._single or not (self.chatty and self.err.is_terminal):
             return
         self._bar = Progress(
@@ -200,34 +178,18 @@ class Display:
             redirect_stdout=self.out.is_terminal,
         )
         self._bar.start()
-        self._task = self._bar.add_task(what, total=total, completed=done)
+        self._task = self._bar.add_task("answering", total=total, completed=done)
 
-    def update(self, done: int, total: int) -> None:
-        """Moves the progress bar."""
-        if self._bar is not None:
-            self._bar.update(self._task, completed=done, total=total)
-
-    def sample(self, record: Record, done: int, total: int, so_far: Running) -> None:
+    def sample(self, record: Record, done: int, total: int) -> None:
         """Shows that one more sample is complete."""
         if self._single:
             return
         if self._bar is not None:
-            self._bar.update(
-                self._task, completed=done, description=formats.brief(so_far.figures())
-            )
+            self._bar.update(self._task, completed=done)
         if self.answers and self.chatty:
             self.out.print(Text(clean(formats.line(record))), soft_wrap=True)
         elif self._bar is None:
             self.note(f"{done}/{total}  {clean(formats.line(record))}")
-        now = time.monotonic()
-        if (
-            now - self._said >= EVERY and done > self._had and not self.err.is_terminal
-        ):  # there the bar shows it
-            self._said = now
-            minutes = (now - self._began) / (done - self._had) * (total - done) / 60
-            self.note(
-                f"about {minutes:.0f} min left" if minutes >= 1 else "less than a minute left"
-            )
 
     def end(self) -> None:
         """Closes the progress bar."""
@@ -248,7 +210,7 @@ class Display:
 def comparison(records: list[Brief]) -> RenderableType:
     """A table of the figures, a column a mode."""
     modes, rows = formats.table(records)
-    apart = 3 if len(modes) <= formats.MAX_WITH_COUNTS else 1
+    apart = 3 if len(modes) <= 3 else 1
     return Padding(
         formats.grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0)
     )

@@ -50,11 +50,11 @@ _HIDDEN = "(set, not shown)"
 
 def examine() -> checks.Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*checks.system(), checks.sglang(), *checks.packages(), checks.port()]
+    both = [*checks.system(), checks.sglang(), *checks.packages()]
     for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
     seen = gpus.visible()
     for_gpu = list(checks.graphics(seen))
-    also = [checks.disk(), checks.compiler(), checks.hub()]
+    also = [checks.compiler(), checks.hub()]
     cpu = not any(
         check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS
     )

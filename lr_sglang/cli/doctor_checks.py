@@ -11,31 +11,25 @@ import platform
 import re
 import shutil
 import sys
-import threading
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from dataclasses import dataclass
 from http.client import HTTPException
-from pathlib import Path
 from typing import Literal
 
 from lr_sglang import pocket
-from lr_sglang.errors import LookaheadError
-from lr_sglang.results.machine import cpuinfo, machine
-from lr_sglang.runtimes.launching import compilers, ports
+from lr_sglang.results.machine import machine
+from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
 
 HUB_SECONDS = 3.0
 PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
 INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
-# GiB: the servers of the pocket models take 3.5 of memory (measured, with `launch`); logs and
-# records are small.
+# GiB: the servers of the pocket models take 3.5 (measured, with `launch`).
 POCKET_MEMORY = 4.0
-DISK = 2.0
 GLIBC = (2, 34)
-VECTORS = {"avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "bfloat16", "amx_tile": "AMX"}
 # torch (2.11 and 2.14) is built for CUDA 13, which these drivers and those after them bring.
 DRIVER = 580
 
@@ -85,14 +79,7 @@ def system() -> Iterator[Check]:
     yield needed(
         "system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04"
     )
-    flags = cpuinfo("flags").split()
-    units = ", ".join(name for flag, name in VECTORS.items() if flag in flags)
-    units = units or ("no AVX2" if flags else "vector units unknown")
-    if flags and not {"avx512_bf16", "amx_bf16"} & set(flags):
-        units += (
-            "; a server tests at start in which numbers to keep weights of bfloat16, and says it"
-        )
-    yield Check("CPU", "ok", f"{machine()['cpu']}, {len(os.sched_getaffinity(0))} cores, {units}")
+    yield Check("CPU", "ok", f"{machine()['cpu']}, {len(os.sched_getaffinity(0))} cores")
 
 
 def memory() -> Check:
@@ -102,15 +89,6 @@ def memory() -> Check:
     total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
     get = f"{POCKET_MEMORY:g} GiB for the three servers of the embedded default: end other programs"
     return needed("memory", free >= POCKET_MEMORY, f"{total:.0f} GiB, {free:.0f} available", get)
-
-
-def disk() -> Check:
-    """The free space in the current folder."""
-    free, get = (
-        shutil.disk_usage(Path.cwd()).free / 2**30,
-        "room for logs and records; models need much more",
-    )
-    return needed("disk", free >= DISK, f"{free:.{int(free < DISK)}f} GiB free here", get, "note")
 
 
 def graphics(seen: list[Gpu]) -> Iterator[Check]:
@@ -162,18 +140,6 @@ def compiler() -> Check:
     return needed("C++ compiler", there, command if there else f"no {command}", get, "note")
 
 
-def port() -> Check:
-    """Whether servers can listen."""
-    try:
-        port = ports.Reservation()
-    except LookaheadError as error:
-        return Check(
-            "ports", "missing", error.message, "servers must be able to listen on 127.0.0.1"
-        )
-    port.release()
-    return Check("ports", "ok", f"free ones on {ports.HOST}")
-
-
 def sglang() -> Check:
     """Whether the installed SGLang was tested."""
     found = release.version()
@@ -183,33 +149,12 @@ def sglang() -> Check:
 
 
 def packages() -> Iterator[Check]:
-    """Versions, against those that SGLang asks for."""
-    pins = {**_pins("sglang"), **_pins("lr-sglang")}
+    """What SGLang needs beside itself; ``pip check`` compares the versions."""
     for name in PACKAGES:
-        wanted = pins.get(name, "")
         try:
-            found = importlib.metadata.version(name)
+            yield Check(name, "ok", importlib.metadata.version(name))
         except importlib.metadata.PackageNotFoundError:
             yield Check(name, "missing", "not installed", INSTALL)
-            continue
-        good = not wanted or found.partition("+")[0] == wanted
-        yield needed(
-            name, good, found if good else f"{found}; tested with {wanted}", INSTALL, "note"
-        )
-
-
-def _pins(package: str) -> dict[str, str]:
-    """The exact versions that a package asks for."""
-    try:
-        asked = importlib.metadata.requires(package) or []
-    except importlib.metadata.PackageNotFoundError:
-        return {}
-    found = (
-        re.match(r"([\w.-]+)(?:\[.*?\])? *==([\w.]+)", line)
-        for line in asked
-        if "extra ==" not in line
-    )
-    return {hit[1].lower().replace("_", "-"): hit[2] for hit in found if hit}
 
 
 def pack() -> Check:
@@ -254,23 +199,13 @@ def hub() -> Check:
             "models by their path, or from the cache",
         )
     address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    reached: list[bool] = []
-
-    def ask() -> None:
-        try:  # by the environment's proxy, if any, as for downloads of models
-            opener = (
-                urllib.request.build_opener()
-            )  # urlopen would use the proxies of its first call
-            opener.open(urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS).close()
-            reached.append(True)
-        except urllib.error.HTTPError:
-            reached.append(True)
-        except (OSError, ValueError, HTTPException):
-            reached.append(False)
-
-    # In a thread: looking an unreachable name up can take longer than any timeout of a request.
-    thread = threading.Thread(target=ask, daemon=True)
-    thread.start()
-    thread.join(HUB_SECONDS)
-    good, get = reached == [True], "give models by their path, or set HF_ENDPOINT"
-    return needed("model hub", good, address if good else f"{address} does not answer", get, "note")
+    try:  # by the environment's proxy, if any, as for downloads of models
+        urllib.request.urlopen(
+            urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS
+        ).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except (OSError, ValueError, HTTPException):
+        get = "give models by their path, or set HF_ENDPOINT"
+        return Check("model hub", "note", f"{address} does not answer", get)
+    return Check("model hub", "ok", address)

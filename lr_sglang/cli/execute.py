@@ -26,7 +26,6 @@ from lr_sglang.results import machine
 from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record, key
 from lr_sglang.results.store import RUN, Store, write_whole, writing
-from lr_sglang.results.summary import Running
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
@@ -114,14 +113,6 @@ class Execution:
                         hint="the file of questions has changed; give another --output",
                     )
 
-    def made(self, variant: Variant) -> Iterator[Brief]:
-        """The existing records of a variant, in short."""
-        return (
-            one
-            for one in self.stores[variant.folder].records.values()
-            if one["mode"] in variant.modes
-        )
-
     def records(self) -> list[Brief]:
         """The records of all samples in short, sorted by mode."""
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
@@ -144,7 +135,6 @@ class Execution:
         with ExitStack() as stack:
             self.open(stack, resume=resume)
             stack.enter_context(self._resumable())
-            self._grade_rest()
             if self.command and self.done() < self.total and (busy := machine.busy()) > BUSY:
                 self._spoiled(f"{100 * busy:.0f} % of this machine was busy before the run began")
             for stretch in self.order.stretches:
@@ -180,72 +170,31 @@ class Execution:
                         runners[variant.key] = up.enter_context(runner)
                     if self.warm_up:
                         self._warm_up(variants, watches)
-                    so_far = {variant.key: Running(self.made(variant)) for variant in variants}
                     done, caches = self.done(), Caches(self._spoiled)
                     for watch in watches.values():
                         up.callback(watch.servers)
                     up.callback(display.end)
                     display.begin(self.total, done)
                     for variant, works in todo:
-                        watch, store, sums = (
-                            watches[variant.key],
-                            self.stores[variant.folder],
-                            so_far[variant.key],
-                        )
+                        watch = watches[variant.key]
                         if self.order.about:
                             caches.empty(watch.live.roles)
                         runner = runners[variant.key]
                         for record in runner.run(works, watch.servers):
-                            record = self._graded(variant, record)
-                            sums.add(record)
                             watch.record(record)
-                            done += store.done(key(record))
+                            done += self.stores[variant.folder].done(key(record))
                             shown = {**record, "mode": variant.name(record["mode"])}
-                            display.sample(shown, done, self.total, sums)
+                            display.sample(shown, done, self.total)
             if self.warnings and self.command:
                 self._write_command()
             return self.records()
 
     def _keep(self, variant: Variant, record: Record) -> Record:
-        """Stores a record, with its grade if grading takes no time; else ``_graded`` stores it
-        again.
-        """
+        """Grades a record, and stores it."""
         if grader := self.graders.get(variant.task):
-            record = {**record, **grader.postponed(record)}
+            record = {**record, **grader.verdict(record)}
         self.stores[variant.folder].append(record)
         return record
-
-    def _graded(self, variant: Variant, record: Record) -> Record:
-        """The record with its grade, stored, if it has none or grading failed."""
-        if self._lacks_grade(variant, record):
-            record = {**record, **self.graders[variant.task].verdict(record)}
-            self.stores[variant.folder].append(record)
-        return record
-
-    def _lacks_grade(self, variant: Variant, record: Record | Brief) -> bool:
-        return variant.task in self.graders and bool(
-            (record.get("grade") or {"failed": True}).get("failed")
-        )
-
-    def _grade_rest(self) -> None:
-        """Grades what an earlier run left without a grade."""
-        works = [(turn.variant, work.key) for turn in self.order.turns for work in turn.works]
-        made = {folder: store.records for folder, store in self.stores.items()}
-        left = [
-            (v, k)
-            for v, k in works
-            if k in made[v.folder] and self._lacks_grade(v, made[v.folder][k])
-        ]
-        if not left:
-            return
-        self.display.note(f"grading {len(left)} answers that have no grade yet")
-        self.display.begin(len(left), 0, "grading")
-        try:
-            for done, (variant, of) in enumerate(left, 1):
-                self._graded(variant, made[variant.folder][of].whole())
-                self.display.update(done, len(left))
-        finally:
-            self.display.end()
 
     @contextmanager
     def _resumable(self) -> Iterator[None]:

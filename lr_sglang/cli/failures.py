@@ -6,9 +6,8 @@ import errno
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import FrameType
 from typing import IO, Any, NoReturn
 
@@ -21,7 +20,6 @@ BUG_STATUS = 70  # EX_SOFTWARE
 # Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is
 # left.
 NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
-ALIKE = 0.65  # least similarity (0 to 1) of a suggested name
 
 
 class Failure(click.ClickException):
@@ -63,14 +61,6 @@ def guarded() -> Iterator[None]:
     except KeyboardInterrupt as error:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None
-    except click.NoSuchOption as error:
-        known = [
-            flag for one in (error.ctx.command.params if error.ctx else ()) for flag in one.opts
-        ]
-        near = nearest(
-            error.option_name, known, "--"
-        )  # click's own suggestions count the dashes as likeness
-        raise click.NoSuchOption(error.option_name, possibilities=near, ctx=error.ctx) from None
     except (click.ClickException, click.exceptions.Exit, click.Abort, BrokenPipeError):
         raise
     except Exception as error:
@@ -87,20 +77,6 @@ def styled(text: str, **style: Any) -> str:
     terminal).
     """
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
-
-
-def nearest(name: str, known: Iterable[str], common: str = "") -> list[str]:
-    """The known names most like a misspelt one, best first, for "did you mean"; empty if none is
-    like it.
-
-    Args:
-        common: the common beginning of all names, which is not compared.
-    """
-    bare = {one.removeprefix(common).lower(): one for one in known}
-    return [
-        bare[one]
-        for one in get_close_matches(name.removeprefix(common).lower(), bare, cutoff=ALIKE)
-    ]
 
 
 @contextmanager

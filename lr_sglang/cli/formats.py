@@ -14,11 +14,9 @@ from lr_sglang.config import ROLES
 from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.results.summary import speed_up, summarise
-from lr_sglang.theory.shares import wilson
 
 NONE = "-"
 ANSWER = 60  # characters of an answer in a line of others
-MAX_WITH_COUNTS = 3  # modes beside each other, for which 80 columns hold counts too
 
 
 def grid(
@@ -138,19 +136,6 @@ def _token_layer(tokens: dict[str, Any]) -> list[str]:
     ]
 
 
-def brief(summary: dict[str, dict[str, Any]]) -> str:
-    """The figures of all samples so far, for a progress bar."""
-    parts = []
-    for figures in summary.values():
-        if figures["accuracy"] is not None:
-            parts.append(f"acc {share(figures['accuracy'])}")
-        if figures["alpha"] is not None:
-            parts.append(f"alpha {share(figures['alpha'])}")
-        if figures["tokens_per_s"] is not None:
-            parts.append(f"{figures['tokens_per_s']:.0f} tok/s")
-    return " ".join(parts) if len(summary) == 1 else "answering"
-
-
 def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]:
     """Modes, and rows of a name and a cell for each mode.
 
@@ -169,27 +154,15 @@ def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]
     row("samples", _at("samples"))
     row("failed", _at("errors"), any_of("errors"))
     row("grading failed", _at("grading_failed"), any_of("grading_failed"))
-    counts = len(summary) <= MAX_WITH_COUNTS
-
-    def of(value: float | None, part: int, whole: int) -> str:
-        return f"{value:.2f} ({part} of {whole})" if value is not None and counts else share(value)
-
-    row("accuracy", lambda f: of(f["accuracy"], f["correct"], f["graded"]), any_of("graded"))
+    row("accuracy", _at("accuracy"), any_of("graded"))
     row("  95 % interval", _interval, any_of("graded"))
     row("seconds per answer", _at("seconds_mean"))
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:
         ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
         rows.append(("speed-up (total seconds)", [_times(ratio) for ratio in ratios]))
-    row(
-        "steps accepted (alpha)",
-        lambda f: of(f["alpha"], f["accepted"], f["judged"]),
-        any_of("judged"),
-    )
-    row(
-        "wasted tokens",
-        lambda f: of(f["wasted"], f["wasted_tokens"], f["wasted_tokens"] + f["tokens"]),
-    )
+    row("steps accepted (alpha)", _at("alpha"), any_of("judged"))
+    row("wasted tokens", _at("wasted"))
     for role in ROLES:
         layered = any(figures["roles"][role]["sd"]["verified"] for figures in summary.values())
         row(f"SD length, {role}", _at("roles", role, "sd", "length"), layered)
@@ -199,7 +172,7 @@ def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]
         asked = any(figures["roles"][role]["calls"] for figures in summary.values())
         row(f"prefix reuse, {role}", _at("roles", role, "reuse"), asked)
         row("  cached / prompt", _at("roles", role, "hit_rate"), asked)
-    row("false accepts of judge", partial(_false_accepts, counts), any_of("false_accepts"))
+    row("false accepts of judge", _false_accepts, any_of("false_accepts"))
     row("judge calls", _at("judge_calls"), any_of("judge_calls"))
     row("cut by the token limit", _at("cut_off"), any_of("cut_off"))
     for role in ("draft", "judge"):
@@ -226,13 +199,9 @@ def _at(*path: str) -> Callable[[dict[str, Any]], str]:
     return cell
 
 
-def _false_accepts(counts: bool, figures: dict[str, Any]) -> str:
+def _false_accepts(figures: dict[str, Any]) -> str:
     found = figures["false_accepts"]
-    if not found:
-        return NONE
-    low, high = wilson(found["accepted"], found["asked"]) or (0.0, 1.0)
-    interval = f"{low:.2f} to {high:.2f}"
-    return f"{found['accepted']} of {found['asked']} ({interval})" if counts else interval
+    return "{:.2f} to {:.2f}".format(*found["interval"]) if found else NONE
 
 
 def _failures(role: str, figures: dict[str, Any]) -> str:

@@ -91,7 +91,7 @@ def launch(**given: Any) -> None:
             start(deployment, given["logs"], progress, plan.deployment.launch_timeout)
         )
         progress.finish()
-        session.tell_shortages(session.of_servers(plan, plan.modes, running), display)
+        session.tell_shortages(session.of_servers(plan, running), display)
         _watch(running, plan, given, display)
 
 

@@ -6,13 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import click
 from click.core import ParameterSource
 
 from lr_sglang.cli import assignments
-from lr_sglang.config import ROLES, ConfigModel
+from lr_sglang.config import ROLES, ConfigModel, setting
 from lr_sglang.modes import MODES
 
 Decorator = Callable[[Any], Any]  # of commands
@@ -22,40 +22,22 @@ ANY_PATH = click.Path(path_type=Path)
 AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 
 
-class Several(click.ParamType):
-    """One value, or several with commas between them."""
+class RunSettings(ConfigModel):
+    """Of ``run`` and ``bench``: ``-o run.NAME=VALUE``."""
 
-    def __init__(self, of: click.ParamType, name: str) -> None:
-        self.of, self.name = of, name
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[Any, ...]:
-        if isinstance(value, tuple):
-            return value
-        return tuple(self.of.convert(part.strip(), param, ctx) for part in str(value).split(","))
+    range: str = setting("", "questions A to B-1, counted from 0: A:B")
+    prompt_suffix: str | None = setting(None, "appended to each question; by default the task's")
 
 
-class PerRole(click.ParamType):
-    """``VALUE`` for the roles that it suits, or ``ROLE=VALUE`` for one."""
+class BenchSettings(ConfigModel):
+    """Of ``bench``: ``-o bench.NAME=VALUE``."""
 
-    def __init__(self, of: click.ParamType, name: str) -> None:
-        self.of, self.name = of, f"[ROLE=]{name}"
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> tuple[str | None, Any]:
-        if isinstance(value, tuple):
-            return value
-        role, equals, rest = str(value).partition("=")
-        if equals and role in ROLES:
-            return role, self.of.convert(rest, param, ctx)
-        return None, self.of.convert(value, param, ctx)
-
-
-def per_role(option: str, of: click.ParamType, name: str, help: str) -> Decorator:
-    """An option that may be given once for each role."""
-    return click.option(option, type=PerRole(of, name), multiple=True, help=help)
+    servers: Literal["auto", "together", "blocks"] = setting(
+        "auto", "where modes need different ones: up together, or in turns"
+    )
+    paper: Literal["table1"] | None = setting(None, "the paper's tasks, samples and lengths")
+    dummy_weights: bool = setting(False, "real servers and shapes with random weights")
+    shapes: str = setting("", "with dummy_weights: of target, draft and judge, with commas")
 
 
 def modes(help: str) -> Decorator:
@@ -187,12 +169,12 @@ resume = click.option(
     help="Go on with what is in --output, or with the newest of that name.",
 )
 
-token_layer = per_role(
+token_layer = click.option(
     "--token-layer",
-    click.STRING,
-    "NAME",
-    "SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, none."
-    "  [default: the deployment's, or ngram]",
+    metavar="NAME",
+    help="SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, "
+    "none, for the roles that it suits (of one: -o runtimes.ROLE.token_layer=NAME).  [default: the "
+    "deployment's, or ngram]",
 )
 
 as_json = click.option(

@@ -19,8 +19,8 @@ from lr_sglang.config import Schedule
 from lr_sglang.errors import RecordError
 from lr_sglang.results.store import each_record
 from lr_sglang.theory import judged, paper
+from lr_sglang.theory.judged import Case, Choice, best_depth
 from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure
-from lr_sglang.theory.planner import Case, Choice, best_depth
 
 SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
 

@@ -98,12 +98,13 @@ def show(made: Report, console: Console) -> None:
     from lr_sglang.cli.display import clean
     from lr_sglang.cli.formats import grid
 
+    console.print(Text(clean(made.collection.models), style="bold"), soft_wrap=True)
     for table in made.tables:
         console.print(Text(clean(table.title), style="bold"))
         if made.warning:
             console.print(Text(f"({made.warning})", style="yellow"))
         rows = ([clean(cell) for cell in row] for row in table.rows)
-        shown = grid([clean(name) for name in table.columns], rows, left=("", "task", "mode"))
+        shown = grid([clean(name) for name in table.columns], rows, left=("task", "mode"))
         widest = console.measure(shown, options=console.options.update(width=1000)).minimum
         console.print(shown, width=max(console.width, widest), crop=False)
         console.print(Text(f"{clean(table.note)}\n", style="dim"))

@@ -9,7 +9,6 @@ from typing import Any
 import click
 
 from lr_sglang.cli import options
-from lr_sglang.cli.own_settings import RunSettings
 
 RANDOM = "weights are random; the text means nothing, only speeds can be measured"
 
@@ -29,7 +28,7 @@ RANDOM = "weights are random; the text means nothing, only speeds can be measure
 @options.token_layer
 @options.sampling
 @options.runtimes
-@options.assign(run=RunSettings)
+@options.assign(run=options.RunSettings)
 @options.resume
 @options.output
 def run(question: str | None, **given: Any) -> None:

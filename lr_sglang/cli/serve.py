@@ -1,13 +1,39 @@
-"""``lr-sglang serve``: the OpenAI-compatible endpoint over a deployment."""
+"""``lr-sglang serve``: starts runtimes (or attaches), watches them, serves the OpenAI-compatible
+endpoint over them, and stops both.
+"""
 
 from __future__ import annotations
 
-from typing import Any
+import dataclasses
+import errno
+import json
+import logging
+import resource
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import options
-from lr_sglang.serve.settings import ServeSettings
+from lr_sglang.api.configuration import Plan
+from lr_sglang.cli import options, session
+from lr_sglang.cli.display import Display
+from lr_sglang.cli.settings import Given, asked_settings, settle
+from lr_sglang.errors import ConfigError, LaunchError
+from lr_sglang.modes import MODES
+from lr_sglang.runtimes import Fleet, launched
+from lr_sglang.serve import keys, settings
+from lr_sglang.serve.logs import log, set_up
+from lr_sglang.serve.settings import ServeSettings, Service
+from lr_sglang.verifiers import verifier_registry
+
+if TYPE_CHECKING:
+    from lr_sglang.serve.server import EndpointServer
+
+DEAF_SECONDS = 60
+FILES = 2**16
 
 
 @click.command()
@@ -67,7 +93,184 @@ def serve(**given: Any) -> None:
       lr-sglang serve --target http://localhost:30000 --mode autoregressive --port 8080
       curl localhost:8000/v1/models
     """
-    from lr_sglang.cli import endpoint
-    from lr_sglang.cli.display import Display
+    run(given, Display(as_json=given["json"], quiet=given["quiet"]))
 
-    endpoint.serve(given, Display(as_json=given["json"], quiet=given["quiet"]))
+
+def run(given: Given, display: Display) -> None:
+    """Serves until a signal ends it.
+
+    Raises:
+        LookaheadError: an invalid option, a port in use, or as ``runtimes.launch``; the target was
+            given up.
+    """
+    plan = settle(given).checked()
+    if len(plan.server_sets(plan.modes)) > 1:
+        hint = "a token layer is set when a server starts: serve them at two ports"
+        raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
+    service = service_of(plan, given)
+    allowed = keys.load(given["api_keys_file"])
+    settings.check_public(service, len(allowed), service.allow_no_key)
+    service = service.replace(hosts_are_open=bool(allowed) or service.allow_no_key)
+    sized = _sized(plan, service)
+    _allow_files()
+    with listening(service.host, service.port) as sock, display.starting() as progress:
+        needed = sized.needed(service.modes, service.concurrency).replace(sampling=plan.sampling)
+        lean = plan.lean(*service.verifiers)
+        port = str(sock.getsockname()[1])
+        logs = given["logs"] or launched.state_home() / "logs" / "serve" / port
+        timeout = plan.deployment.launch_timeout
+        with session.session(needed, logs, progress, timeout, lean=lean) as live:
+            from lr_sglang.serve.app import create_app
+            from lr_sglang.serve.server import EndpointServer
+
+            def ready() -> None:
+                progress.finish()
+                shortages = session.shortages(plan, service.modes, live, service.concurrency)
+                session.tell_shortages(shortages, display)
+                _tell(sock, service, display)
+
+            set_up(given["log_level"])
+            server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
+            # else old connections would prevent listen()
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            with _watched(live.fleet, server):
+                server.run(sockets=[sock])
+            display.note("stopped")
+
+
+def service_of(plan: Plan, given: Given) -> Service:
+    """The endpoint's settings by the options.
+
+    Raises:
+        ConfigError: an invalid verifier or depth.
+    """
+    options = {name: given.get(name) for name in Service.model_fields}
+    look = plan.lookahead
+    verifiers = dict.fromkeys((look.verifier, "exact", *given["verifiers"]))
+    for name in ("depth", "width"):
+        most = given[f"max_{name}"]
+        if most is not None and most < getattr(look, name):
+            message = (
+                f"serve.max_{name} {most} is less than lookahead.{name}, {getattr(look, name)}"
+            )
+            raise ConfigError(message, hint=f"give -o lookahead.{name}={most} as well")
+    layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
+    able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
+    able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
+    # auto is no slower than the target alone under load; it would replace a policy that was asked
+    # for
+    by_user = "policy" in asked_settings(given).get("lookahead", {})
+    auto = ("auto",) if MODES[plan.modes[0]].ahead and not by_user else ()
+    served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
+    if all(MODES[name].lossless for name in served):
+        verifiers = {"exact": None}  # the judge is not started for them
+    judged = "judge" in plan.models
+    settled = {
+        "check_judge": True,
+        # attaching says what is wrong where a target names none
+        "model": given["model"] or plan.models["target"] or "lookahead",
+        "modes": served,
+        "verifiers": tuple(
+            name for name in verifiers if not verifier_registry.needs_judge(name) or judged
+        ),
+        **{
+            name: getattr(plan, name)
+            for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")
+        },
+    }
+    return Service().with_options(**options | settled)
+
+
+@contextmanager
+def listening(host: str, port: int) -> Iterator[socket.socket]:
+    """A socket bound to the address before the slow start of servers, so that no other process
+    takes it meanwhile.
+
+    Raises:
+        LaunchError: the address cannot be listened on.
+    """
+    sock = None
+    try:
+        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        sock.setsockopt(
+            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
+        )  # its connections too: no step waits for an ACK
+        # A connection whose client takes nothing for so long is closed.
+        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAF_SECONDS * 1000)
+        sock.bind(address)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+    except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
+        if sock is not None:
+            sock.close()
+        is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
+        hint = (
+            "give another --port, or 0 for any that is free" if is_port else "give another --host"
+        )
+        why = getattr(error, "strerror", None) or error
+        raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
+    with sock:
+        yield sock
+
+
+def _sized(plan: Plan, service: Service) -> Plan:
+    """A plan whose servers have room for the greatest depth and width, and for every verifier, of a
+    request.
+    """
+    judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
+    look = plan.lookahead.with_options(depth=service.deepest, width=service.widest, verifier=judged)
+    return dataclasses.replace(plan, lookahead=look)
+
+
+def _allow_files() -> None:
+    """Raises the soft limit of open files: every connection and request in flight has one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
+    if soft != resource.RLIM_INFINITY and soft < most:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _tell(sock: socket.socket, service: Service, display: Display) -> None:
+    host, port = service.host.strip("[]"), sock.getsockname()[1]
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if display.as_json:
+        click.echo(json.dumps({"url": url, "model": service.model}, ensure_ascii=False))
+    else:
+        click.echo(f"{url}/v1  model: {service.model}")
+        display.note(f"a page to watch it: {url}/    end: Ctrl-C")
+
+
+@contextmanager
+def _watched(fleet: Fleet | None, server: EndpointServer) -> Iterator[None]:
+    """Logs the end of a server that we started; without its target the endpoint ends.
+
+    Raises:
+        LaunchError: the target's server has ended.
+    """
+    if fleet is None or not fleet.servers:
+        yield
+        return
+    ending, failed = threading.Event(), list[LaunchError]()
+
+    def watch() -> None:
+        try:
+            fleet.watch(ending, _ended)
+        except LaunchError as error:
+            failed.append(error)
+            server.end()
+
+    thread = threading.Thread(target=watch, name="lr-watch", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        ending.set()
+        thread.join()
+    if failed:
+        raise failed[0]
+
+
+def _ended(error: LaunchError) -> None:
+    about = {"role": error.role, "message": error.message, "hint": error.hint}
+    log("server ended", logging.WARNING, **about)

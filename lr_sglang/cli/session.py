@@ -16,7 +16,7 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
-from lr_sglang.config import ROLES, Deployment, Role, Runtime
+from lr_sglang.config import Deployment, Role, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
@@ -30,8 +30,6 @@ FRONTEND = (
     "lr_sglang.runtimes.connect",
     "lr_sglang.api.runner",
 )
-JUDGE_PROMPT = 256  # tokens around the two steps, at most
-ENDLESS = 1 << 60
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
@@ -154,57 +152,32 @@ def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> N
         (display.warn if urgent else display.note)(text)
 
 
-def of_servers(plan: Plan, modes: Collection[str], fleet: Fleet) -> Iterator[tuple[bool, str]]:
+def of_servers(plan: Plan, fleet: Fleet) -> Iterator[tuple[bool, str]]:
     """Notes from the servers' logs, and shortages of memory: the part of ``shortages`` that needs
     no backends.
     """
     yield from ((False, note) for note in fleet.notes())
-    roles = {role for mode in modes for role in plan.roles(mode)} & fleet.urls.keys()
-    own = [
-        role for role in ROLES if role in roles and fleet.deployment.shared.get(role, role) == role
-    ]
-    yield from memory(plan, {role: fleet.room(role) for role in own})
+    yield from memory(plan, fleet.room("target"))
 
 
-def memory(plan: Plan, rooms: Mapping[str, Room]) -> Iterator[tuple[bool, str]]:
-    """Which runtimes have too little memory or context for an answer.
-
-    Args:
-        rooms: of the roles that are used and have a runtime of their own.
+def memory(plan: Plan, target: Room) -> Iterator[tuple[bool, str]]:
+    """Whether the target has too little memory for an answer. (A draft or judge with too little
+    makes an answer slower.)
     """
-    target, limits, look = rooms.get("target", Room()), plan.limits, plan.lookahead
-    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
+    wanted = max(plan.limits.max_tokens or 0, plan.limits.max_total_tokens or 0)
     more = "extra = {max-total-tokens = ...} of its runtime"
     if target.held is not None and target.held < wanted:
-        text = (
-            f"target: its memory holds {target.held} tokens, so that an answer ends there "
-            f"and not at {wanted} "
+        yield (
+            True,
+            f"target: its memory holds {target.held} tokens, so that an answer ends there and not "
+            f"at {wanted} ({more}, where there is room for more)",
         )
-        yield True, text + f"({more}, where there is room for more)"
     elif target.held is not None and target.held < (target.context or 0):
-        text = (
-            f"target: its memory holds {target.held} tokens, not the {target.context} of "
-            "its context: "
+        yield (
+            False,
+            f"target: its memory holds {target.held} tokens, not the {target.context} of its "
+            f"context: longer prompts are refused ({more} changes that)",
         )
-        yield False, text + f"longer prompts are refused ({more} changes that)"
-    longest = min(wanted or ENDLESS, target.tokens or wanted)
-    for role, needs, what, then in (
-        ("draft", longest, "an answer", "what follows is not drafted"),
-        (
-            "judge",
-            2 * look.max_step_tokens + JUDGE_PROMPT,
-            "a verdict",
-            "longer steps are not accepted",
-        ),
-    ):
-        room = rooms.get(role, Room())
-        if room.tokens is not None and room.tokens < needs:
-            holds = "its memory holds" if room.tokens == room.held else "its context is"
-            hint = f" ({more} changes that)" if room.tokens == room.held else ""
-            yield (
-                False,
-                f"{role}: {holds} {room.tokens} tokens, and {what} may need {needs}: {then}{hint}",
-            )
 
 
 def shortages(
@@ -222,7 +195,7 @@ def shortages(
         if live.fleet is not None and role in live.roles:
             asked.setdefault(live.fleet.urls[role], []).append(role)
     if live.fleet is not None:
-        yield from of_servers(plan, modes, live.fleet)
+        yield from of_servers(plan, live.fleet)
     if plan.sampling.temperature > 0:
         yield from ((True, text) for text in without_seeds(live.roles))
     for roles in asked.values():
@@ -231,23 +204,11 @@ def shortages(
         if most is None or most >= answers * one:
             continue
         number, urgent = (1, True) if most < one else (answers, False)
-        lacking = (
+        yield (
+            urgent,
             f"{' and '.join(roles)}: {most} requests at a time, and {number} "
-            f"answer{'s' * (number > 1)} at "
-            f"--depth {plan.lookahead.depth} can have {number * one} in flight: then less is "
-            "looked ahead"
+            f"answer{'s' * (number > 1)} at --depth {plan.lookahead.depth} can have {number * one} "
+            "in flight: then less is looked ahead (lr-sglang launch --concurrency "
+            f"{answers} --verifier {plan.lookahead.verifier}, or --max-running-requests "
+            f"{answers * one + policy.SPARE} where the server is started)",
         )
-        mend = (
-            f"its memory holds {backend.kv_tokens} tokens; a smaller --max-step-tokens takes less"
-        )
-        if backend.max_running_requests == most:
-            more = (
-                f"--max-running-requests {answers * one + policy.SPARE} where the server is started"
-            )
-            verifier = (
-                ""
-                if plan.lookahead.verifier == "judge"
-                else f" --verifier {plan.lookahead.verifier}"
-            )
-            mend = f"lr-sglang launch --concurrency {answers}{verifier}, or {more}"
-        yield urgent, f"{lacking} ({mend})"

@@ -133,7 +133,7 @@ def _layers_of(given: Given) -> dict[str, Table]:
 
 def _layer_named(given: Given) -> bool:
     """Whether a token layer is asked for by its name."""
-    names = [name for _, name in given.get("token_layer") or ()]
+    names = [given.get("token_layer") or OFF]
     names += [layer[ALGORITHM] for layer in _layers_of(given).values() if ALGORITHM in layer]
     return any(name != OFF for name in names)
 
@@ -150,7 +150,7 @@ def modes_of(given: Given) -> tuple[str, ...]:
         for role, layer in _layers_of(given).items()
         if layer.get(ALGORITHM) != OFF
     ]
-    if any(name != OFF for _, name in given.get("token_layer") or ()):
+    if (given.get("token_layer") or OFF) != OFF:
         layers.append("--token-layer")
     usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
     modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
@@ -198,29 +198,16 @@ def with_settings(
 def _set_layers(
     given: Given, deployment: Deployment, runtimes: Mapping[str, Table], modes: Sequence[str]
 ) -> None:
-    """Enters the token layers that the modes need and ``--token-layer`` names, role by role."""
+    """Enters the token layers that the modes need and ``--token-layer`` names."""
     layers: dict[str, Table] = {
         role: runtime.setdefault(LAYER, {})
         for role, runtime in runtimes.items()
         if not runtime.get("url")
     }
-
-    def own(role: str) -> str:
-        if role not in layers:
-            runtime = deployment.runtime(role)
-            why, hint = "the deployment lacks the role", ""
-            if runtime is not None and runtime.url:
-                why = "its runtime is at a URL"
-                hint = "it keeps the one that it was started with: leave yours out"
-            elif runtime is not None:
-                why = f"it shares the runtime of {deployment.shared.get(role)}"
-            raise ConfigError(f"a token layer is given, but {why}", role=role, hint=hint)
-        return role
-
     by_option = _layers_of(given)
     told = {role for role, layer in by_option.items() if ALGORITHM in layer}
-    for role, name in given.get("token_layer") or ():
-        takers = [own(role)] if role else [one for one in _suited(name) if one in layers]
+    if name := given.get("token_layer"):
+        takers = [role for role in _suited(name) if role in layers]
         if not takers:
             raise ConfigError(
                 "--token-layer: the runtimes are at URLs, and have the token layer that they "

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from threading import Lock
 from typing import Any, Self
 
 from lr_sglang import plugin_files
@@ -19,7 +20,6 @@ from lr_sglang.tasks.task import GRADERS
 
 Fields = dict[str, Any]  # of a record
 Function = Callable[[str, Question], bool | Grade | None]
-QUICK = ("number", "choice", "none")  # graded at once
 NONE = "answers of this task get no grade here"
 
 
@@ -40,6 +40,7 @@ class Grader:
         self.kind = kind
         self.workers = workers
         self._pool = Pool(workers)
+        self._one = Lock()  # a user's function is called for one answer at a time
 
     @property
     def name(self) -> str:
@@ -89,25 +90,12 @@ class Grader:
         return self._fields(Grade(None, reason=why, failed=True))
 
     def verdicts(self, records: Iterable[Record]) -> Iterator[Fields]:
-        """The verdicts on records in their order, as many at a time as there are worker processes.
-        A user's function is called for one at a time.
-        """
-        if self.kind != "math":
-            yield from map(self.verdict, records)
-            return
+        """The verdicts on records in their order, ``workers`` at a time."""
         threads = ThreadPoolExecutor(self.workers)
         try:
             yield from threads.map(self.verdict, records)
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
-
-    def postponed(self, record: Record) -> Fields:
-        """As ``verdict`` if grading takes no time; else a grade without a verdict, which stands
-        until ``verdict`` is asked.
-        """
-        if record["error"] or self.kind in QUICK:
-            return self.verdict(record)
-        return self._fields(Grade(None, reason="the run was stopped before", failed=True))
 
     def close(self) -> None:
         """Ends the worker processes. Idempotent."""
@@ -125,7 +113,8 @@ class Grader:
 
     def _outside(self, judge: Function, text: str, question: Question) -> Grade:
         try:
-            found = judge(text, question)
+            with self._one:
+                found = judge(text, question)
         except BaseException as error:  # some libraries' errors are no Exception, such as pytest's
             if isinstance(error, KeyboardInterrupt):
                 raise

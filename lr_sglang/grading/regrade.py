@@ -8,11 +8,10 @@ from collections import Counter
 from itertools import chain
 from pathlib import Path
 
-from lr_sglang import tasks
+from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.grading.grader import Function, Grader
 from lr_sglang.results.store import RECORDS, RUN, held, line_of, read_records, replace_file, writing
-from lr_sglang.tasks.task import GRADERS
 
 _NAMES = {True: "correct", False: "wrong", None: "ungraded"}
 
@@ -49,9 +48,7 @@ def regrade(folder: Path) -> str:
 
 
 def _kind(folder: Path) -> str | Function:
-    """The kind of grading: that of the run's task, else the built-in one that graded its first
-    record; mathematics for a file of questions.
-    """
+    """The kind of grading: that of the run's task, mathematics for a file of questions."""
     try:
         config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
         name = str(next(iter(config.values()))["questions"])
@@ -60,12 +57,9 @@ def _kind(folder: Path) -> str | Function:
         raise RecordError(why) from error
     if found := tasks.find(name):
         return found.grader
-    try:
-        with (folder / RECORDS).open(encoding="utf-8") as file:
-            before = str(json.loads(file.readline())["grade"]["grader"])
-    except (OSError, ValueError, KeyError, TypeError):
-        before = "math"
-    if before not in GRADERS:
-        why = f"{folder}: the task {name!r}, whose grader {before!r} graded it, is not here"
-        raise ConfigError(why, hint="start in the folder from which the run was started")
-    return before
+    if plugin_files.named(name):
+        raise ConfigError(
+            f"{folder}: the task {name!r}, whose grader graded it, is not here",
+            hint="start in the folder from which the run was started",
+        )
+    return "math"

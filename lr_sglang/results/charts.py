@@ -16,14 +16,13 @@ from lr_sglang.results.measures import Measures
 from lr_sglang.results.report import Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
-from lr_sglang.theory.planner import Case
+from lr_sglang.theory.judged import Case
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 SUFFIXES = ("png", "svg")
-MAX_BARS = 8  # of a task
 MAX_LINES = 8
 # Okabe and Ito's colours, which people of all kinds of colour vision tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#767676", "#000000")
@@ -140,41 +139,34 @@ def _legend(figure: Figure) -> None:
 
 
 def modes(measures: Sequence[Measures]) -> Figure:
-    """Speed-up by task and mode; of many variants of a mode the fastest."""
-    chosen = {task: _few(of) for task, of in _by(measures, lambda m: m.group.task).items()}
-    names = list(dict.fromkeys(m.group.name for of in chosen.values() for m in of))
+    """Speed-up by task and mode; of several variants of a mode the fastest."""
+    fastest: dict[tuple[str, str], Measures] = {}
+    for m in sorted(measures, key=lambda m: m.speed.tokens.value if m.speed else 0.0):
+        fastest[m.group.mode, m.group.task] = m
+    tasks = list(dict.fromkeys(m.group.task for m in measures))
+    names = list(dict.fromkeys(m.group.mode for m in measures))
     width = 0.8 / max(3, len(names))
-    figure, axes = _new(max(6.4, 1.6 + 0.55 * sum(len(of) + 1 for of in chosen.values())))
-    for number, name in enumerate(names):
-        points = []
-        mode = ""
-        for place, of in enumerate(chosen.values()):
-            for m in of:
-                if m.group.name == name and m.speed:
-                    mode = m.group.mode
-                    points.append((place + (number - (len(names) - 1) / 2) * width, m.speed.tokens))
-        alpha = 0.75 ** sum(other.partition(" ")[0] == mode for other in names[:number])
-        style: Any = {"color": MODES.get(mode, "#D55E00"), "alpha": alpha, "label": name}
+    figure, axes = _new(max(6.4, 1.6 + 0.55 * (len(names) + 1) * len(tasks)))
+    for number, mode in enumerate(names):
+        points = [
+            (place + (number - (len(names) - 1) / 2) * width, best.speed.tokens)
+            for place, task in enumerate(tasks)
+            if (best := fastest.get((mode, task))) and best.speed
+        ]
+        style: Any = {"color": MODES.get(mode, "#D55E00"), "label": mode}
         axes.bar([at for at, _ in points], [e.value for _, e in points], width * 0.92, **style)
         _whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
         for at, e in points:
             top = (at, e.value if e.high is None else e.high)
             near: Any = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
             axes.annotate(f"{e.value:.2f}", top, (0, 3), **near)
-    axes.set_xticks(range(len(chosen)), list(chosen))
-    axes.set_xlim(-0.6, len(chosen) - 0.4)
+    axes.set_xticks(range(len(tasks)), tasks)
+    axes.set_xlim(-0.6, len(tasks) - 0.4)
     axes.margins(y=0.12)
     axes.set(ylabel="speed-up, tokens/s\nover autoregressive")
     axes.set_title("Speed-up by task and mode (95 % intervals)")
     _legend(figure)
     return figure
-
-
-def _few(measures: Sequence[Measures]) -> list[Measures]:
-    if len(measures) <= MAX_BARS:
-        return list(measures)
-    variants = _by(measures, lambda m: m.group.mode).values()
-    return [max(of, key=lambda m: m.speed.tokens.value if m.speed else 0.0) for of in variants]
 
 
 def swept(measures: Sequence[Measures]) -> list[str]:

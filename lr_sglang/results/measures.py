@@ -9,8 +9,6 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import asdict, dataclass, is_dataclass
 from typing import Any
 
-import numpy as np
-
 from lr_sglang.errors import ConfigError
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
@@ -18,9 +16,8 @@ from lr_sglang.results.brief import Row
 from lr_sglang.results.collection import Collection
 from lr_sglang.results.groups import Group, program
 from lr_sglang.results.statistics import Difference, Estimate
-from lr_sglang.theory import judged
 from lr_sglang.theory import measured as theory
-from lr_sglang.theory.planner import Case
+from lr_sglang.theory.judged import MAX_STEPS, Case
 
 
 @dataclass(frozen=True)
@@ -57,8 +54,6 @@ class Measures:
     """Figures of a group; None where nothing was measured.
 
     Attributes:
-        spread: standard deviation of accuracy over the samples (what the paper gives as +-), with
-            two or more.
         alpha: pooled over all judged steps.
         judge_seconds: time of a verdict, without those that asked no verifier.
     """
@@ -67,7 +62,6 @@ class Measures:
     errors: int
     cut_off: int
     accuracy: Estimate | None
-    spread: float | None
     difference: Difference | None
     speed: Speed | None
     over_sd: Speed | None
@@ -109,7 +103,6 @@ def measure(collection: Collection, group: Group) -> Measures:
         errors=len(group.rows) - len(ended),
         cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
-        spread=_spread(graded),
         difference=st.difference(differences(group, base)) if base else None,
         speed=speed(group, base) if base else None,
         over_sd=speed(group, sd) if sd else None,
@@ -182,7 +175,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     answers += [row.answer for row in (base.rows if base else ()) if row.answer]
     try:
         found = theory.measure(answers, group.mode)
-        steps = min(found.steps, judged.MAX_STEPS)
+        steps = min(found.steps, MAX_STEPS)
         case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
     except (ConfigError, ZeroDivisionError):
         return None
@@ -209,17 +202,6 @@ def _per(records: Sequence[Row], of: Callable[[Row], tuple[float, float]]) -> Es
     """The ratio of two sums over all records."""
     columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
     return st.product(columns, [1, -1], len(records)) if columns else None
-
-
-def _spread(graded: Sequence[Row]) -> float | None:
-    by_sample: dict[int, list[bool]] = defaultdict(list)
-    for record in graded:
-        by_sample[record["sample"]].append(bool(record["correct"]))
-    return (
-        float(np.std(list(map(np.mean, by_sample.values())), ddof=1))
-        if len(by_sample) > 1
-        else None
-    )
 
 
 def _c1(records: Sequence[Row]) -> Estimate | None:

@@ -17,6 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from lr_sglang.theory.shares import wilson
+
 Floats = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
 Verdict = Literal["kept", "worse", "open"]
@@ -56,11 +58,6 @@ class Difference(Estimate):
     """
 
     verdict: Verdict
-
-
-def _wilson(successes: int, trials: int) -> Ends:
-    found = stats.binomtest(successes, trials).proportion_ci(method="wilson")
-    return float(found.low), float(found.high)
 
 
 def _resampled(columns: Floats, statistic: Callable[..., Any]) -> Ends:
@@ -124,7 +121,8 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     questions, trials = table.shape[1], int(tried.sum())
     value = float(_ratio(good, tried))
     if questions >= LEAST and ((tried == 1).all() or value in (0.0, 1.0)):
-        return _estimate(value, _wilson(round(value * questions), questions), trials, questions)
+        ends = wilson(round(value * questions), questions) or (None, None)
+        return _estimate(value, ends, trials, questions)
     return _estimate(value, _resampled(table, _ratio), trials, questions)
 
 

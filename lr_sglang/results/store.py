@@ -1,9 +1,9 @@
 """A folder with the records of a run: ``run.json`` says what was asked for, ``records.jsonl`` has a
 line a sample.
 
-A record reaches the disk when its answer ends, so ``kill -9`` loses only answers in progress. A
-record whose grade takes time is written again with it: the last line of a sample counts, and
-closing the store leaves no other. A line that was cut off is recognised when the run is resumed.
+A record reaches the disk when its answer is graded, so ``kill -9`` loses only answers in progress.
+An answer that failed for a passing reason is made again: the last line of a sample counts. A line
+that was cut off is recognised when the run is resumed.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from io import BufferedReader
 from pathlib import Path
 from typing import Any, Self
 
-from lr_sglang.config import Lookahead
 from lr_sglang.errors import RecordError
 from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import SCHEMA, Key, Record, key
@@ -187,15 +186,15 @@ class Store:
     ) -> None:
         self.folder, self.path = folder, folder / RECORDS
         self.records: dict[Key, Brief] = {}
-        self._twice, self._lock = False, threading.Lock()
-        new, self._file = not folder.exists(), -1
+        self._lock = threading.Lock()
+        self._file = -1
         with writing(folder):
             folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             stack.enter_context(
                 held(folder, "another run is writing to", "wait for it, or give another --output")
             )
-            stack.callback(self._leave, new)
+            stack.callback(self._leave)
             with writing(folder):
                 self._open(json.loads(json.dumps(config)), about, resume)
             self._held = stack.pop_all()
@@ -225,13 +224,10 @@ class Store:
                 raise RecordError(
                     f"{self.path}: cannot write a record: {error.strerror}"
                 ) from error
-            self._twice |= of in self.records
             self.records[of] = Brief(record, self.path, end)
 
     def close(self) -> None:
-        """Releases the folder for other processes; removes it if we made it and it has
-        no records.
-        """
+        """Releases the folder for other processes."""
         self._held.close()
 
     def __enter__(self) -> Self:
@@ -240,51 +236,17 @@ class Store:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _leave(self, new: bool) -> None:
+    def _leave(self) -> None:
         with self._lock:
             if self._file >= 0:
                 os.close(self._file)
             self._file = -1  # for an ``append`` of another thread after this
-        if self._twice:
-            with contextlib.suppress(OSError), self.path.open("rb") as file:
-                self._drop_older(file)  # if it fails, older lines do no harm
-        with contextlib.suppress(OSError):
-            ours = (
-                RECORDS,
-                RUN,
-                LOCK,
-            )  # the lock last: its next owner then finds nothing of this run
-            if (
-                new
-                and not self.records
-                and {path.name for path in self.folder.iterdir()} <= {*ours}
-            ):
-                for name in ours:
-                    (self.folder / name).unlink(missing_ok=True)
-                self.folder.rmdir()
-
-    def _drop_older(self, file: BufferedReader) -> None:
-        """Replaces the file by one with the last line of each sample."""
-        records = sorted(self.records.values(), key=lambda record: record.start)
-        starts = [0]
-
-        def kept() -> Iterator[bytes]:
-            for record in records:
-                file.seek(record.start)
-                line = file.readline()
-                starts.append(starts[-1] + len(line))
-                yield line
-
-        replace_file(self.path, kept())
-        for record, start in zip(records, starts, strict=False):
-            record.start = start
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
         whole = 0
         with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
             for record, start, end in lines(file) if file else ():
                 of, whole = key(record), end
-                self._twice |= of in self.records
                 self.records[of] = Brief(record, self.path, start)
         if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
@@ -305,24 +267,17 @@ class Store:
             raise RecordError(
                 f"{self.folder / RUN} is missing or damaged", hint="give another --output"
             ) from error
-        # A switch that does not exist in an older or newer release counts as off.
-        old, new = ({k: v for k, v in flat(table) if v is not False} for table in (before, config))
+        old, new = dict(flat(before)), dict(flat(config))
         wrong = [
-            f"{k}: {old.get(k, 'off')} then, {new.get(k, 'off')} now"
+            f"{k}: {old.get(k)} then, {new.get(k)} now"
             for k in sorted({*old, *new})
-            if old.get(k) != new.get(k) and not (k not in old and _is_default(k, new[k]))
+            if old.get(k) != new.get(k)
         ]
         if wrong:
             raise RecordError(
                 f"{self.folder} belongs to another configuration ({'; '.join(wrong)})",
                 hint="resume with the same options, or give another --output",
             )
-
-
-def _is_default(key: str, value: Any) -> bool:
-    """Whether a setting has its default, which runs from before that setting existed had too."""
-    table, _, name = key.rpartition(".")
-    return table.rpartition(".")[2] == "lookahead" and value == Lookahead().to_dict().get(name)
 
 
 def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable, Iterable
 from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.results.brief import Brief
 from lr_sglang.results.record import Record
 from lr_sglang.steps.speculation import Speculation
-from lr_sglang.theory.shares import wilson
 
 
 def summarise(records: Iterable[Record | Brief]) -> dict[str, dict[str, Any]]:
@@ -25,7 +24,7 @@ def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
     """Figures of one mode; None for a figure that was not measured.
 
     ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions,
-    as in a report, None for several samples of one question. ``alpha`` pools all judged steps.
+    as in a report, None for fewer than eight questions. ``alpha`` pools all judged steps.
     ``tokens_per_s`` is all tokens over all seconds; it and ``seconds_mean`` leave failed samples
     out. ``wasted`` is the share of generated tokens that are in no answer. By role: ``reuse`` is
     cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens over all
@@ -80,22 +79,15 @@ def grading_failed(records: Iterable[Record | Brief]) -> list[Record | Brief]:
 
 
 def _interval(graded: list[Brief]) -> tuple[float, float] | None:
-    """Wilson's interval; if questions have several samples, which are correlated, that of
-    ``statistics.share``.
-    """
-    samples: dict[str, list[bool]] = defaultdict(list)
-    for record in graded:
-        samples[record["question_id"]].append(bool(record["correct"]))
-    if len(samples) == len(graded):
-        return wilson(sum(map(sum, samples.values())), len(graded))
     from lr_sglang.results.statistics import share  # it imports scipy, which takes a second
 
+    samples: dict[Hashable, list[bool]] = defaultdict(list)
+    for record in graded:
+        samples[record["question_id"]].append(bool(record["correct"]))
     found = share({name: (sum(of), len(of)) for name, of in samples.items()})
-    return (
-        None
-        if found is None or found.low is None or found.high is None
-        else (found.low, found.high)
-    )
+    if found is None or found.low is None or found.high is None:
+        return None
+    return found.low, found.high
 
 
 def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
@@ -109,44 +101,6 @@ def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
         "hit_rate": _over(sums["cached"], sums["prompt"]),
     }
     return sums | more | {"sd": Speculation(*counts).to_dict()}
-
-
-class Running:
-    """Figures of the samples so far. Adding one takes constant time, because other answers are
-    timed meanwhile.
-    """
-
-    def __init__(self, records: Iterable[Record | Brief] = ()) -> None:
-        self._sums: dict[str, list[float]] = {}
-        for record in records:
-            self.add(record)
-
-    def add(self, record: Record | Brief) -> None:
-        """Adds one sample."""
-        used, seconds = (
-            (record["tokens"]["used"], record["seconds"]) if record["error"] is None else (0, 0.0)
-        )
-        graded = record["correct"] is not None
-        more = (
-            bool(record["correct"]),
-            graded,
-            record["accepted"],
-            record["judged"],
-            used,
-            seconds,
-        )
-        before = self._sums.get(record["mode"], [0.0] * len(more))
-        self._sums[record["mode"]] = [
-            one + another for one, another in zip(before, more, strict=True)
-        ]
-
-    def figures(self) -> dict[str, dict[str, Any]]:
-        """``accuracy``, ``alpha`` and ``tokens_per_s`` of each mode, as in ``of_mode``."""
-        names = ("accuracy", "alpha", "tokens_per_s")
-        return {
-            mode: {name: _over(*sums[2 * n : 2 * n + 2]) for n, name in enumerate(names)}
-            for mode, sums in self._sums.items()
-        }
 
 
 def speed_up(records: Iterable[Record | Brief], mode: str) -> float | None:

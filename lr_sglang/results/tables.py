@@ -1,4 +1,4 @@
-"""The tables of a report: those of the paper and of its code, and some more."""
+"""The tables of a report: a row for each task, mode and setting."""
 
 from __future__ import annotations
 
@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.results import accounting
-from lr_sglang.results.collection import Collection
-from lr_sglang.results.groups import Group, program
 from lr_sglang.results.measures import Measures
 from lr_sglang.results.statistics import MARGIN, Estimate
 
@@ -75,10 +73,9 @@ ACCEPTANCE: dict[str, Cell] = {
 }
 
 
-def all_of(collection: Collection, measures: list[Measures]) -> Iterator[Table]:
+def all_of(measures: list[Measures]) -> Iterator[Table]:
     """All tables for which the runs have figures."""
     tables = (
-        _table1(collection, measures),
         _rows(
             measures,
             "Quality",
@@ -135,56 +132,6 @@ def _rows(
         if shown
         else None
     )
-
-
-def _table1(collection: Collection, measures: list[Measures]) -> Table | None:
-    """The paper's Table 1: a column for each task; rows of accuracy, alpha and speed-up for each
-    group.
-    """
-    cells: dict[tuple[str, str], str] = {}
-    tasks = collection.tasks
-    for m in measures:
-        name, task, said = _alone(collection, m.group), m.group.task, {}
-        if m.accuracy:
-            said["%" if m.group.label else "accuracy %"] = _plus_minus(m)
-        if m.alpha:
-            said["alpha"] = plain(m.alpha, 2)
-        if m.speed:
-            said["speed-up"] = plain(m.speed.tokens, 2, unit="x")
-        elif m.group.mode != "autoregressive" and m.rate:
-            said["tokens/s"] = plain(m.rate, 1)
-        if m.group.label:  # a sweep's group has one row, not three
-            cells[f"{name}: {' / '.join(said)}", task] = " / ".join(said.values())
-        else:
-            cells |= {(f"{name} {what}", task): value for what, value in said.items()}
-    note = (
-        "as the paper's Table 1; speed-up is in tokens/s over the target's autoregressive;"
-        " +- is the deviation between samples (paper), of one sample there is none"
-    )
-    title = f"Table 1: {collection.models or 'models unknown'}"
-    programs = {program(group) for group in collection.groups}
-    if len(programs) == 1 and (common := programs.pop()):  # else the rows' names have it
-        title += f"; program {common}"
-    names = list(dict.fromkeys(row for row, _ in cells))
-    rows = [[name, *(cells.get((name, task), NONE) for task in tasks)] for name in names]
-    return Table(title, ["", *tasks], rows, note) if rows else None
-
-
-def _plus_minus(m: Measures) -> str:
-    """Accuracy in the paper's form, with the deviation between samples."""
-    return plain(m.accuracy, 1, 100) + (f"+-{100 * m.spread:.1f}" if m.spread is not None else "")
-
-
-def _alone(collection: Collection, group: Group) -> str:
-    """The group's name in Table 1; plain decoding is called ``target``, or ``draft`` if the draft's
-    model answers.
-    """
-    ahead = [g.models for g in collection.groups if "draft" in g.models]
-    drafts = {models["draft"] for models in ahead} - {models.get("target") for models in ahead}
-    if group.mode == "autoregressive":
-        who = "draft" if group.models.get("target") in drafts else "target"
-        return f"{who} ({group.label})" if group.label else who
-    return group.name
 
 
 def _time(measures: list[Measures]) -> Table | None:

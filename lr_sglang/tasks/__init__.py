@@ -7,8 +7,8 @@ from pathlib import Path
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
+from lr_sglang.tasks.catalogue import find, get, names
 from lr_sglang.tasks.hub import TaskUnavailable
-from lr_sglang.tasks.lookup import find, get, names
 from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.task import Task
 

@@ -152,11 +152,6 @@ def h(
     return f(alpha1, c1, k1) * g(alpha2, c2, k2)
 
 
-def k1_of(schedule: Schedule, depth: int) -> int:
-    """The paper's k1 of our ``--depth``: depth + 1 in sync, depth in async."""
-    return depth + 1 if schedule == "sync" else depth
-
-
 def parallel(schedule: Schedule, c1: float, k1: int) -> int:
     """Number of target steps that actually run in parallel: k1, in async at most ceil(1/c1)
     (section 3.3).

@@ -81,7 +81,7 @@ def test_modes_side_by_side_stopped_and_taken_up_again(bench, tmp_path):
     }
     for question, sample, mode in greedy:
         assert greedy[question, sample, mode] == greedy[question, sample, "autoregressive"]
-    assert "Table 1" in out and "lossless" in out
+    assert "Where the time went" in out and "lossless" in out
     # Caches are emptied between modes: of a new question at most the head, which all have, is
     # there.
     for record in (one for one in made if one["sample"] == 0):

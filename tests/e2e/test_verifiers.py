@@ -11,12 +11,12 @@ import pytest
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.pocket.meaning import meaning
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import assert_complete, assert_idle
+from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 

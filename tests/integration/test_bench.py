@@ -93,7 +93,7 @@ def finish(process):
 def undisturbed(tmp_path_factory, attach):
     folder = tmp_path_factory.mktemp("bench") / "undisturbed"
     out, _ = finish(start(folder, attach))
-    assert "Table 1" in out
+    assert "Where the time went" in out
     return folder
 
 
@@ -155,5 +155,5 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed)
     assert killed >= KILLS - 1
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
     out, _ = finish(start(folder, attach, *(["--resume"] if whole(folder) else [])))
-    assert "Table 1" in out
+    assert "Where the time went" in out
     assert samples(folder) == wanted

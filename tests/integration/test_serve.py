@@ -17,8 +17,8 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import cli, endpoint
-from lr_sglang.cli.endpoint import listening
+from lr_sglang.cli import cli, serve
+from lr_sglang.cli.serve import listening
 from lr_sglang.config import Lookahead
 from lr_sglang.serve import health, logs, lookahead_answer
 from lr_sglang.serve.app import create_app
@@ -798,7 +798,7 @@ def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
 
 
 def test_a_connection_is_closed_whose_client_takes_nothing(monkeypatch):
-    monkeypatch.setattr(endpoint, "DEAF_SECONDS", 1)
+    monkeypatch.setattr(serve, "DEAF_SECONDS", 1)
     with listening("127.0.0.1", 0) as sock, socket.socket() as deaf:
         sock.listen()
         deaf.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)

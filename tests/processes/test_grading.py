@@ -105,11 +105,6 @@ def test_a_hostile_answer_is_wrong_in_bounded_time(name, impatient, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-def test_after_hostile_answers_others_are_graded_as_ever(impatient):
-    impatient.compare("7", HOSTILE["tower"])
-    assert math(box("2+5"), "7", impatient).correct is True
-
-
 SIZE = 10_000_000 if full else 1_000_000
 
 
@@ -125,15 +120,6 @@ def test_ten_megabytes_are_no_trouble(part, pool):
         assert math(whole, "7", pool).correct is False
         answers.code(whole, "def f")
     assert time.monotonic() - began < 60
-
-
-@pytest.mark.parametrize(
-    "text", ["```" + "a" * 60_000 + "`", "```" + " " * 60_000 + "`", "    \n" * 60_000]
-)
-def test_a_program_is_looked_for_once(text):
-    began = time.thread_time()
-    answers.code(text)
-    assert time.thread_time() - began < 2
 
 
 def test_one_huge_power_among_twenty_answers_costs_its_own_verdict_only():
@@ -214,20 +200,6 @@ def test_a_worker_that_does_not_start_is_a_named_error(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     with Pool() as pool, pytest.raises(SetupError, match="worker processes have ended"):
         pool.compare("1", "x")
-
-
-def test_many_threads_share_few_workers(pool):
-    verdicts = {}
-
-    def ask(n):
-        verdicts[n] = pool.compare(f"{n}", f"{n - 1}+1")[0], pool.compare(f"{n}", f"{n}+1")[0]
-
-    threads = [threading.Thread(target=ask, args=(n,)) for n in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert set(verdicts.values()) == {(True, False)} and len(verdicts) == 8
 
 
 @pytest.mark.parametrize(
@@ -348,7 +320,7 @@ def test_code_and_open_answers_get_no_grade():
         for one in (record(text="```python\nx\n```"), record(error={"kind": "X"}, gold=None)):
             assert grader.verdict(one)["correct"] is None
             assert not grader.verdict(one)["grade"].get("failed")
-        assert "no grade" in grader.postponed(record())["grade"]["reason"]
+        assert "no grade" in grader.verdict(record())["grade"]["reason"]
 
 
 def test_a_function_may_grade():

@@ -86,7 +86,7 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
         ("pocket", "number"),
         ("gsm8k:all", "math"),
         ("humaneval", "none"),
-        ("mine.jsonl", "number"),  # which graded it before
+        ("mine.jsonl", "math"),
     ],
 )
 def test_the_grader_is_the_tasks(tmp_path, task, grader):

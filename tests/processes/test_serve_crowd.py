@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from lr_sglang.cli.endpoint import _allow_files
+from lr_sglang.cli.serve import _allow_files
 from lr_sglang.config import ROLES
 from lr_sglang.serve.app import PROMPT_THREADS
 from tests import FULL

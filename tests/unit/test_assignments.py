@@ -7,7 +7,7 @@ from click.testing import CliRunner
 from pydantic import ValidationError
 
 from lr_sglang.cli import assignments, cli, settings
-from lr_sglang.cli.own_settings import BenchSettings, RunSettings
+from lr_sglang.cli.options import BenchSettings, RunSettings
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, described
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.serve.protocol import ChatRequest, LookaheadRequest

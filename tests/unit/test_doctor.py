@@ -37,11 +37,9 @@ def test_json_has_every_check():
         "system",
         "CPU",
         "memory",
-        "disk",
         "sglang",
         "torch",
         "flashinfer-python",
-        "ports",
     } <= names
     assert {"CPU pack", "pocket models", "C++ compiler", "model hub", "transformers"} <= names
     for check in table["checks"]:

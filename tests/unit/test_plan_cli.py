@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
-from lr_sglang.theory import planner
+from lr_sglang.theory.judged import Case
 
 PAPER = ("--alpha", "0.63", "--c1", "0.1")
 
@@ -125,7 +125,7 @@ def test_a_run_is_measured(found, folder):
     assert case["slowdown"] == measured["slowdown"] == pytest.approx((4.5 / 60) / (4 / 60))
     assert measured["speedup"] == pytest.approx(4 / 3)
     assert case["steps"] == 3
-    expected = planner.Case(2 / 3, 0.2, 0.2 / 1.5, 4.5 / 4, steps=3).speedup("async", 4)
+    expected = Case(2 / 3, 0.2, 0.2 / 1.5, 4.5 / 4, steps=3).speedup("async", 4)
     assert said["expected_of_the_run"] == pytest.approx(expected)
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.cli import cli
-from lr_sglang.cli.endpoint import service_of
+from lr_sglang.cli.serve import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
 from lr_sglang.engine.request import Request

@@ -12,8 +12,8 @@ from lr_sglang.results import accounting, collection, measures
 from lr_sglang.results import statistics as st
 from lr_sglang.results.brief import Row
 from lr_sglang.results.record import of_branch
-from lr_sglang.results.summary import wilson
 from lr_sglang.steps.tree import Branch
+from lr_sglang.theory.shares import wilson
 from tests import synthetic
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -111,37 +111,6 @@ def test_quality_is_kept_only_if_the_whole_interval_says_so(each, questions, ver
     found = st.difference(dict.fromkeys(range(questions), each))
     assert found.verdict == verdict
     assert found.low < found.high
-
-
-# -- coverage of the intervals themselves
-
-
-@pytest.mark.parametrize(("questions", "samples"), [(25, 1), (25, 4), (100, 2)])
-def test_intervals_cover_what_they_say(questions, samples):
-    """95 % of the time, less what chance may take from so many repetitions (three standard
-    deviations).
-    """
-    chance, hits, repetitions = (
-        np.random.default_rng(questions + samples),
-        np.zeros(3),
-        600 if FULL else 150,
-    )
-    for _ in range(repetitions):
-        easy = chance.beta(6, 1.5, questions)[:, None]
-        base = chance.random((questions, samples)) < easy
-        other = chance.random((questions, samples)) < easy - 0.04 * (easy > 0.04)
-        true = -0.04
-        seconds = chance.lognormal(0, 0.5, questions)
-        faster = seconds * chance.lognormal(0, 0.3, questions) / 1.6
-        hits += [
-            st.share({n: (base[n].sum(), samples) for n in range(questions)}).holds(6 / 7.5),
-            st.difference({n: (other[n] * 1.0 - base[n]).tolist() for n in range(questions)}).holds(
-                true
-            ),
-            st.product([seconds, faster], [1, -1], questions).holds(1.6 / math.exp(0.045)),
-        ]
-    allowed = 0.94 - 3 * math.sqrt(0.95 * 0.05 / repetitions)
-    assert (hits / repetitions >= allowed).all(), hits / repetitions
 
 
 # -- a made-up run is recovered

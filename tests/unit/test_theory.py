@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lr_sglang.errors import ConfigError
-from lr_sglang.theory import judged, paper, planner
-from lr_sglang.theory.planner import Case
+from lr_sglang.theory import judged, paper
+from lr_sglang.theory.judged import Case
 
 SCHEDULES = ("sync", "async")
 shares = st.floats(0.01, 0.99)
@@ -96,28 +96,6 @@ def test_monte_carlo_agrees_within_a_percent(alpha, c, k):
     times = np.array([async_stage(x, c, k) for x in range(ENOUGH)])
     formula = paper.s1(alpha, c) if k >= math.ceil(1 / c) else paper.s2(alpha, c, k)
     assert (runs + 1).sum() / times[runs].sum() == pytest.approx(formula, rel=0.01)
-
-
-@pytest.mark.parametrize(("schedule", "steps"), [("sync", 9), ("async", 9), ("async", 40)])
-def test_monte_carlo_of_answers_that_end(schedule, steps):
-    """Cycle after cycle until the answer is whole, with a judge."""
-    alpha, c, depth, judge, answers = 0.6, 0.15, 4, 0.25, 20_000
-    draws, total = np.random.default_rng(11), 0.0
-    for _ in range(answers):
-        left = steps
-        while left:
-            run = draws.geometric(1 - alpha) - 1
-            if schedule == "sync":
-                total += min(depth, left) * c + 1 + judge
-                left -= min(run + 1, depth + 1, left)
-            else:
-                last = min(run, left - 1)
-                total += (1 + judge) * async_stage(last, c / (1 + judge), depth)
-                left -= last + 1
-        assert left == 0
-    assert total / answers == pytest.approx(
-        judged.answer_time(schedule, alpha, c, depth, judge, steps), rel=0.01
-    )
 
 
 # -- limits and shapes
@@ -204,14 +182,6 @@ def test_long_answers_come_to_the_formula_without_an_end(schedule, judge):
     )
 
 
-def test_judge_0_is_the_paper():
-    for depth in (1, 3, 9, 20):
-        assert judged.speedup("sync", 0.6, 0.13, depth) == pytest.approx(
-            paper.f_sync(0.6, 0.13, depth + 1)
-        )
-        assert judged.speedup("async", 0.6, 0.13, depth) == paper.f_async(0.6, 0.13, depth)
-
-
 def test_target_steps_at_once():
     assert paper.parallel("async", 0.0, 9) == paper.parallel("sync", 0.1, 9) == 9
     assert paper.parallel("async", 0.3, 9) == 4
@@ -224,7 +194,7 @@ def test_target_steps_at_once():
 @given(schedules, shares, costs, st.integers(1, 24), st.floats(0, 1))
 def test_no_depth_is_better_than_the_best_by_more_than_is_spared(schedule, a, c, deepest, judge):
     case = Case(a, c, judge)
-    best = planner.best_depth(case, schedule, deepest)
+    best = judged.best_depth(case, schedule, deepest)
     enough = [d for d in range(1, deepest + 1) if case.speedup(schedule, d) > best.speedup]
     assert all(case.speedup(schedule, d) * 0.98 <= best.speedup * (1 + 1e-6) for d in enough)
     assert all(d > best.depth for d in enough)
@@ -232,7 +202,7 @@ def test_no_depth_is_better_than_the_best_by_more_than_is_spared(schedule, a, c,
 
 
 def test_lookahead_is_left_off_where_it_loses():
-    assert planner.best_depth(Case(0.1, 0.9, judge=1), "async").depth == 0
+    assert judged.best_depth(Case(0.1, 0.9, judge=1), "async").depth == 0
 
 
 def test_a_slow_down_is_paid_by_lookahead_only():
@@ -258,7 +228,7 @@ def test_a_slow_down_is_paid_by_lookahead_only():
         (lambda: judged.speedup("async", 0.5, 0.1, 1, math.inf), "judge"),
         (lambda: judged.speedup("async", 0.5, 0.1, 1, steps=0), "steps"),
         (lambda: Case(0.5, 0.1, slowdown=0), "slowdown"),
-        (lambda: planner.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
+        (lambda: judged.best_depth(Case(0.5, 0.1), "sync", 0), "max_depth"),
     ],
 )
 def test_values_out_of_range_are_named(call, named):

@@ -6,7 +6,7 @@ import pytest
 
 from lr_sglang.config import Lookahead
 from lr_sglang.theory.judged import answer_time, speedup
-from lr_sglang.theory.paper import f_async, f_sync, k1_of, parallel, s1, s2
+from lr_sglang.theory.paper import f_async, f_sync, parallel, s1, s2
 from tests import FULL
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Writer
@@ -72,7 +72,9 @@ def test_a_cycle_of_the_program_has_the_expected_speed_up(schedule, alpha, c1, d
     assert steps / taken == pytest.approx(speedup(schedule, alpha, c1, depth, judge), rel=1e-5)
     if judge == 0:
         papers = f_sync if schedule == "sync" else f_async
-        assert steps / taken == pytest.approx(papers(alpha, c1, k1_of(schedule, depth)), rel=1e-5)
+        assert steps / taken == pytest.approx(
+            papers(alpha, c1, depth + (schedule == "sync")), rel=1e-5
+        )
 
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
@@ -109,7 +111,7 @@ def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula
 @pytest.mark.parametrize("width", [1, 2])
 def test_k1_is_depth_plus_one_in_sync(width):
     _, most = run("sync", 0.2, 3, accepted=[True] * 8, width=width)
-    levels = parallel("sync", 0.2, k1_of("sync", 3))
+    levels = parallel("sync", 0.2, 3 + 1)
     assert most == sum(width**level for level in range(levels))
 
 

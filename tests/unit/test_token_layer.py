@@ -154,18 +154,14 @@ def of_both(**layer):
     return {"runtimes": {role: {"token_layer": dict(layer)} for role in ("target", "draft")}}
 
 
-def everyone(*values):
-    return tuple((None, v) for v in values)
-
-
 def test_a_layer_without_a_model_is_for_target_and_draft():
-    found = layers(token_layer=everyone("ngram"), option=of_both(tokens=4))
+    found = layers(token_layer="ngram", option=of_both(tokens=4))
     assert found["target"] == found["draft"] == TokenLayer("ngram", tokens=4)
     assert not found["judge"].on
 
 
 def test_a_layer_with_a_model_is_for_the_target():
-    found = layers(token_layer=everyone("standalone"))
+    found = layers(token_layer="standalone")
     assert found["target"].replace(tokens=None) == TokenLayer(
         "standalone", draft_model="pocket:draft"
     )
@@ -173,20 +169,18 @@ def test_a_layer_with_a_model_is_for_the_target():
 
 
 def test_none_is_no_token_layer():
-    assert modes_of({"token_layer": everyone("none")}) == ("lookahead",)
-    assert not any(layer.on for layer in layers(token_layer=everyone("none")).values())
-    off = layers(token_layer=everyone("none"), mode=("lossless",))
-    assert (
-        not off["target"].on
-        and not settings.settle({"token_layer": everyone("none")}).lossless_layer
-    )
-    found = layers(token_layer=(("target", "none"), ("draft", "ngram")), mode=("lookahead+sd",))
+    assert modes_of({"token_layer": "none"}) == ("lookahead",)
+    assert not any(layer.on for layer in layers(token_layer="none").values())
+    off = layers(token_layer="none", mode=("lossless",))
+    assert not off["target"].on and not settings.settle({"token_layer": "none"}).lossless_layer
+    draft = {"runtimes": {"draft": {"token_layer": {"algorithm": "ngram"}}}}
+    found = layers(token_layer="none", option=draft, mode=("lookahead+sd",))
     assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
 
 
 def test_the_mode_follows_the_layer_if_it_is_not_given():
     assert modes_of({}) == ("lookahead",)
-    assert modes_of({"token_layer": everyone("ngram")}) == ("lookahead+sd",)
+    assert modes_of({"token_layer": "ngram"}) == ("lookahead+sd",)
     assert modes_of({"mode": ("sd", "sd", "lossless")}) == ("sd", "lossless")
 
 
@@ -194,25 +188,20 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
     ("given", "said"),
     [
         (
-            {"mode": ("lookahead",), "token_layer": everyone("ngram")},
+            {"mode": ("lookahead",), "token_layer": "ngram"},
             "mode lookahead has no token layer",
         ),
         (
             {"mode": ("autoregressive",), "option": of_both(tokens=4)},
             "mode autoregressive has no token layer",
         ),
-        ({"token_layer": everyone("ngran")}, "no token layer is called 'ngran'"),
-        ({"token_layer": everyone("eagle")}, "it drafts with a model"),
+        ({"token_layer": "ngran"}, "no token layer is called 'ngran'"),
+        ({"token_layer": "eagle"}, "it drafts with a model"),
         (
-            {"token_layer": everyone("ngram"), "option": of_both(steps=3)},
+            {"token_layer": "ngram", "option": of_both(steps=3)},
             "token layer ngram: it has no 'steps'",
         ),
-        ({"mode": ("sd",), "token_layer": everyone("none")}, "token layer none: mode sd has one"),
-        ({"token_layer": (("judge", "ngram"),)}, "the judge writes one token"),
-        (
-            {"token_layer": (("draft", "ngram"),), "draft": "target"},
-            "it shares the runtime of target",
-        ),
+        ({"mode": ("sd",), "token_layer": "none"}, "token layer none: mode sd has one"),
     ],
     ids=str,
 )
@@ -237,7 +226,7 @@ def test_modes_that_differ_in_the_layer_need_servers_of_their_own():
 def test_lossless_has_the_layer_if_it_is_asked_for():
     plain, layered = (
         settings.settle(dict(**{"mode": ("lossless",), **more}))
-        for more in ({}, {"token_layer": everyone("ngram")})
+        for more in ({}, {"token_layer": "ngram"})
     )
     assert not plain.needed(["lossless"]).runtimes["target"].token_layer.on
     assert layered.needed(["lossless"]).runtimes["target"].token_layer.on
@@ -251,11 +240,9 @@ def test_a_token_layer_for_runtimes_at_urls_is_refused():
     deployment = load_deployment().replace(runtimes=runtime)
     from lr_sglang.cli import settings as module
 
-    with pytest.raises(ConfigError, match="at URLs"):
-        module.with_settings({"token_layer": everyone("ngram")}, {}, deployment, ["sd"])
-    with pytest.raises(ConfigError, match="its runtime is at a URL") as caught:
-        module.with_settings({"token_layer": (("target", "ngram"),)}, {}, deployment, ["sd"])
-    assert "started with" in caught.value.hint
+    with pytest.raises(ConfigError, match="at URLs") as caught:
+        module.with_settings({"token_layer": "ngram"}, {}, deployment, ["sd"])
+    assert "leave it out" in caught.value.hint
 
 
 # -- slots

@@ -16,9 +16,9 @@ import click
 import torch
 
 from lr_sglang.pocket import MODELS, THINKING, WEIGHTS
-from lr_sglang.pocket.meaning import same_meaning
 from tools.pocket.card import model_card
 from tools.pocket.heldout import held_out_problems
+from tools.pocket.meaning import same_meaning
 from tools.pocket.pairs import make_pair
 from tools.pocket.problems import Problem, boxed_answer
 from tools.pocket.sampling import TEMPERATURE, Writer, sample_pairs

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from random import Random
 
-from lr_sglang.pocket.meaning import same_meaning
+from tools.pocket.meaning import same_meaning
 from tools.pocket.problems import (
     Operation,
     Problem,

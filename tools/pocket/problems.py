@@ -13,8 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from random import Random
 
-from lr_sglang.pocket.meaning import BOXED
 from tools.pocket.families import FAMILIES
+from tools.pocket.meaning import BOXED
 from tools.pocket.wordings import ANSWERS, FIRST_LEADS, LEADS, NAMES, OPERATORS, STEPS
 
 DELIMITER = "\n\n"

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
 
-from lr_sglang.pocket.meaning import same_meaning
+from tools.pocket.meaning import same_meaning
 from tools.pocket.problems import DELIMITER, Problem, problems
 from tools.pocket.tokenizer import ALIGNED, END, chat, encode, judge_prompt
 
