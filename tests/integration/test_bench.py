@@ -10,17 +10,23 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from tests.processes.mortal import mortals
+from tests.serving import ROOT
 
-ROOT = Path(__file__).parents[2]
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 KILLS = 20 if full else 2
 QUESTIONS = 6 if full else 3
 MODES = ("autoregressive", "lookahead", "lossless")
+
+
+# In the sync schedule no answer depends on what comes first.
+OPTIONS = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", "2")
+OPTIONS += ("--schedule", "sync")
 
 
 @pytest.fixture(scope="module")
@@ -31,33 +37,14 @@ def attach(tmp_path_factory):
         yield [word for role, one in runtimes.items() for word in (f"--{role}", one.url)]
 
 
-def start(folder, attach, *more):
-    # In the sync schedule no answer depends on what comes first.
-    options = (
-        "--modes",
-        ",".join(MODES),
-        "--limit",
-        str(QUESTIONS),
-        "--samples",
-        "2",
-        "--schedule",
-        "sync",
-    )
-    command = [
-        sys.executable,
-        ROOT / "cli.py",
-        "bench",
-        *options,
-        *attach,
-        "--output",
-        str(folder),
-        *more,
-    ]
-    environ = {
-        name: value for name, value in os.environ.items() if not name.startswith("LR_SGLANG_BENCH")
-    }
+def start(folder, attach):
+    """The benchmark, which goes on where there are records."""
+    more = ["--resume"] if whole(folder) else []
     return subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environ
+        [sys.executable, ROOT / "cli.py", "bench", *OPTIONS, *attach, "--output", folder, *more],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -83,44 +70,17 @@ def samples(folder):
     return dict(zip(names, (record["text"] for record in records), strict=True))
 
 
-def finish(process):
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, out + err
-    return out, err
-
-
-@pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory, attach):
-    folder = tmp_path_factory.mktemp("bench") / "undisturbed"
-    out, _ = finish(start(folder, attach))
-    assert "Where the time went" in out
-    return folder
-
-
-def test_every_mode_answers_every_question(undisturbed):
-    found = samples(undisturbed)
-    assert len(found) == QUESTIONS * 2 * 4  # lossless beside autoregressive at temperature 0
-    assert Counter((mode, hot > 0) for _, _, mode, hot in found) == {
-        ("autoregressive", True): QUESTIONS * 2,
-        ("autoregressive", False): QUESTIONS * 2,
-        ("lookahead", True): QUESTIONS * 2,
-        ("lossless", False): QUESTIONS * 2,
-    }
-    about = json.loads((undisturbed / "run.json").read_text("utf-8"))
-    assert about["order"]["servers"] == "together"
-    assert len(about["order"]["stretches"][0]["first"]) == min(24, len(found))
-
-
 @pytest.mark.timeout(1500 if full else 300)
-def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed):
-    chance, folder, wanted = (
-        random.Random(os.environ.get("SEED", "7")),
-        tmp_path / "killed",
-        samples(undisturbed),
-    )
+def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
+    arguments = ["bench", *OPTIONS, *attach, "--output", str(tmp_path / "undisturbed")]
+    undisturbed = CliRunner().invoke(cli, arguments)
+    assert undisturbed.exit_code == 0, undisturbed.output
+    wanted = samples(tmp_path / "undisturbed")
+    assert len(wanted) == QUESTIONS * 2 * 4  # lossless beside autoregressive at temperature 0
+    chance, folder = random.Random(os.environ.get("SEED", "7")), tmp_path / "killed"
     killed, lost = 0, 0
     for number in range(KILLS):
-        process = start(folder, attach, *(["--resume"] if whole(folder) else []))
+        process = start(folder, attach)
         before = whole(folder)
         if number % 4 == 3:  # while it starts
             time.sleep(chance.uniform(0, 3))
@@ -154,6 +114,8 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach, undisturbed)
         )
     assert killed >= KILLS - 1
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
-    out, _ = finish(start(folder, attach, *(["--resume"] if whole(folder) else [])))
+    process = start(folder, attach)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, out + err
     assert "Where the time went" in out
     assert samples(folder) == wanted

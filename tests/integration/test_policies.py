@@ -8,10 +8,11 @@ import random
 
 import pytest
 
-from benchmarks.policies import ALPHAS, C1S, LENGTHS, adapt, share
+from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics, Share
-from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, best, forecast
+from lr_sglang.algorithm.policy.forecast import Conditions as Scene
+from lr_sglang.algorithm.policy.forecast import Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
@@ -20,43 +21,17 @@ from lr_sglang.engine.costs import Costs, measure
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.step import Ending, Step
-from lr_sglang.steps.tree import StepTree, Verdict
-from lr_sglang.tasks import Question
+from lr_sglang.steps.tree import StepTree
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model, Writer
+from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
-from tests.simulated.virtual import alone, answer_all, numbers, questions
+from tests.simulated.virtual import questions
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
-# Simulated models know these under the numbers 0 to 3: the questions that what is asserted here was
-# measured with.
-QUESTIONS = [
-    Question(f"simulated-{n}", f"Simulated question {n}?") for n in (54538, 65731, 6211, 30953)
-]
-YES, NO = Verdict(True, "judge"), Verdict(False, "judge")
-
-
-class Case:
-    """Questions on simulated runtimes, the same whatever is tried. ``judge`` is in target steps."""
-
-    def __init__(
-        self, alpha, c1, count=1, steps=300, judge=0.05, slowdown=0.0, slots=None, **model
-    ):
-        known = Model(alpha=(alpha,), steps=steps, tokens=9, **model)
-        self.simulation = Simulation(known, 0.2, c1, 0.2 * judge, slowdown, slots)
-        self.writer, self.asked, self.steps = Writer(known), QUESTIONS[:count], steps
-        assert numbers(self.writer, self.asked) == list(range(count))
-
-    def run(self, **look):
-        """Speed-up over plain decoding, and target branches per step."""
-        answers = answer_all(self.simulation, Lookahead(**look), self.asked, self.writer)
-        plain = sum(alone(self.simulation, numbers(self.writer, self.asked), self.writer))
-        branches = sum(len(a.of("target")) for a in answers) / len(answers) / self.steps
-        return plain / sum(a.seconds for a in answers), branches
 
 
 # -- seeds
@@ -106,9 +81,9 @@ def test_confidence_is_the_mean_of_the_steps_own_tokens():
 
 @pytest.mark.parametrize("judge", [0.0, 0.2] if FULL else [0.2])
 def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
-    case = Case(0.62, 0.1, count=3 if FULL else 1, steps=600, judge=judge, auc=0.8)
-    speed, branches = case.run()
-    gated, fewer = case.run(gate=0.075)
+    case = Conditions(0.62, 0.1, 3 if FULL else 1, steps=600, judge=judge, auc=0.8)
+    speed, branches = case.run(told=True)
+    gated, fewer = case.run(told=True, gate=0.075)
     assert fewer <= branches * 2 / 3
     assert gated >= 0.97 * speed
 
@@ -198,7 +173,7 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
     target, draft = (Runtime(s * (1 - slowdown), s * slowdown) for s in (1.0, c1))
-    return Conditions(schedule, alpha, alpha, target, draft, 0.05, answers)
+    return Scene(schedule, alpha, alpha, target, draft, 0.05, answers)
 
 
 def test_lookahead_gives_way_to_load():
@@ -214,9 +189,9 @@ FORECASTS = list(itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))
 
 @pytest.mark.parametrize(("alpha", "c1", "depth", "width"), FORECASTS if FULL else FORECASTS[::3])
 def test_the_forecast_is_what_comes_of_it(alpha, c1, depth, width):
-    case = Case(alpha, c1, judge=0.05, slowdown=0.02, count=2)
+    case = Conditions(alpha, c1, 2, steps=300 if FULL else 150, slowdown=0.02)
     pace = forecast(scene(alpha, 2, c1=c1), depth, width) * (1 + 0.02)
-    assert case.run(depth=depth, width=width)[0] == pytest.approx(pace, rel=0.1)
+    assert case.run(told=True, depth=depth, width=width)[0] == pytest.approx(pace, rel=0.1)
 
 
 GRID = [(2, 0.3, 0.2), (8, 0.9, 0.1)]
