@@ -81,7 +81,7 @@ def test_confidence_is_the_mean_of_the_steps_own_tokens():
 
 @pytest.mark.parametrize("judge", [0.0, 0.2] if FULL else [0.2])
 def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
-    case = Conditions(0.62, 0.1, 3 if FULL else 1, steps=600, judge=judge, auc=0.8)
+    case = Conditions(0.62, 0.1, steps=600, judge=judge, auc=0.8)
     speed, branches = case.run(told=True)
     gated, fewer = case.run(told=True, gate=0.075)
     assert fewer <= branches * 2 / 3
