@@ -25,6 +25,7 @@ from tests.integration.test_semantics import (
     ShiftedTransport,
     Whole,
     Yes,
+    other_vocabulary,
 )
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 
@@ -318,10 +319,7 @@ class Stripping(ShiftedTokenizer):
 def test_what_the_target_goes_on_from_is_the_answer_in_whatever_tokens_it_was_drafted(schedule):
     answer = "One.\n\n two.\n\n  three.\n\nfour."
     target, draft = ScriptedTransport(writer(answer + E)), ShiftedTransport(writer(answer + E))
-    backend = deployment(target=target, draft=draft)
-    backend.roles["draft"].tokenizer = Stripping()
-    job = AnswerRequest(Lookahead(schedule, depth=2), verifier=Yes())
-    lookahead.run(QUESTION, job, backend=backend)
-    assert job.record.accepted > 1 and job.record.text == answer
-    assert backend.tokenizer.decode(job.record.ids) == answer
+    record = other_vocabulary(target, draft, Lookahead(schedule, depth=2), Yes(), Stripping)
+    assert record.accepted > 1 and record.text == answer
+    assert "".join(map(chr, record.ids)) == answer, "in the target's own tokens"
     assert all((answer + E).startswith(one["text"]) for one in target.requests)

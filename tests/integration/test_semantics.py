@@ -252,11 +252,7 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
     )
     target = ScriptedTransport(chapters(STEPS), slow(0.02))
     solve(target, ScriptedTransport(chapters(STEPS)), job=job)
-    return (
-        {(b.role, b.position, b.alternative): b.seed for b in job.record.branches},
-        job.record.branches,
-        target,
-    )
+    return {(b.role, b.position, b.alternative): b.seed for b in job.record.branches}
 
 
 class Same:
@@ -390,13 +386,13 @@ def test_what_is_not_shared_says_why(change, why):
 
 
 def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
-    first = seeds(schedule)[0]
-    again = seeds(schedule)[0]
+    first = seeds(schedule)
+    again = seeds(schedule)
     common = first.keys() & again.keys()
     assert len(common) >= 2 * len(STEPS) - 1
     assert {k: first[k] for k in common} == {k: again[k] for k in common}
     for other in ({"seed": 1}, {"question": "r"}, {"sample": 1}):
-        assert not set(first.values()) & set(seeds(schedule, **other)[0].values())
+        assert not set(first.values()) & set(seeds(schedule, **other).values())
 
 
 def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
@@ -452,10 +448,7 @@ def test_the_label_decides_by_the_papers_rule(label, yes):
 )
 def test_the_judge_decides(schedule, label, text):
     record, judge = judged(label, schedule=schedule)
-    if label == "A":
-        assert record.text.startswith("Is A.\n\n")
-    else:
-        assert record.text.startswith("Ist A.\n\n")
+    assert record.text == text
     assert record.steps[0].verdicts[0].by == "judge"
     assert record.outcomes()["judge"]
     asked = judge.requests[0]["sampling_params"]
@@ -568,32 +561,31 @@ class ShiftedTransport(ScriptedTransport):
         return reply
 
 
+def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
+    """The record of an answer whose draft has another vocabulary."""
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = tokenizer()
+    job = AnswerRequest(look, verifier=verifier)
+    lookahead.run(QUESTION, job, backend=backend)
+    return job.record
+
+
 def test_other_vocabularies_meet_at_step_boundaries(schedule):
     """The draft's steps are text to the target, tokenised anew, one by one."""
-    target, draft = (
-        fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01)),
-        ShiftedTransport(chapters(["A.", "B.", "C."])),
-    )
-    backend = deployment(target=target, draft=draft)
-    backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = AnswerRequest(Lookahead(schedule), verifier=Yes())
-    lookahead.run(QUESTION, job, backend=backend)
-    assert job.record.text == "A.\n\nB.\n\nC."
+    target = fixed("a.\n\nb.\n\nc." + E, seconds=slow(0.01))
+    draft = ShiftedTransport(chapters(["A.", "B.", "C."]))
+    record = other_vocabulary(target, draft, Lookahead(schedule), Yes())
+    assert record.text == "A.\n\nB.\n\nC."
     assert {r["text"] for r in target.requests} >= {"", "A.\n\n", "A.\n\nB.\n\n"}
-    assert all(s.source == "draft" for s in job.record.steps)
+    assert all(s.source == "draft" for s in record.steps)
 
 
 def test_other_vocabularies_are_never_exactly_the_same(schedule):
-    target, draft = (
-        ScriptedTransport(chapters(STEPS), slow(0.01)),
-        ShiftedTransport(chapters(STEPS)),
-    )
-    backend = deployment(target=target, draft=draft)
-    backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = AnswerRequest(Lookahead(schedule, depth=2), verifier=Exact())
-    lookahead.run(QUESTION, job, backend=backend)
-    assert job.record.text == WHOLE
-    assert job.record.accepted == 0
+    target, draft = (kind(chapters(STEPS)) for kind in (ScriptedTransport, ShiftedTransport))
+    target.seconds = slow(0.01)
+    record = other_vocabulary(target, draft, Lookahead(schedule, depth=2), Exact())
+    assert record.text == WHOLE
+    assert record.accepted == 0
 
 
 def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
