@@ -70,7 +70,7 @@ def samples(folder):
     return dict(zip(names, (record["text"] for record in records), strict=True))
 
 
-@pytest.mark.timeout(1500 if full else 300)
+@pytest.mark.timeout(1500 if full else 600)
 def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
     arguments = ["bench", *OPTIONS, *attach, "--output", str(tmp_path / "undisturbed")]
     undisturbed = CliRunner().invoke(cli, arguments)
