@@ -11,6 +11,7 @@ from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
+from tests.scripted import END, ScriptedTransport, deployment
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
@@ -282,3 +283,17 @@ def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     assert d.loop is background()
     state = asyncio.run(run_program(plain, "Why?", backend=d))
     assert state["answer"]
+
+
+def test_forks_of_one_prompt_draw_with_seeds_of_their_own():
+    whole = "First this.\n\nDone: 42."
+    target, draft = (
+        ScriptedTransport(lambda text, _: (whole + chr(END))[len(text) :])
+        for _ in ("target", "draft")
+    )
+    roles = deployment(target=target, draft=draft).roles
+    used = LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
+    state = several.run("How?", backend=used)
+    assert state["all"] == [whole] * 3
+    first = [one["sampling_params"]["sampling_seed"] for one in target.requests if not one["text"]]
+    assert len(first) == len(set(first)) == 3

@@ -12,7 +12,7 @@ import sglang as sgl
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
-from lr_sglang.frontend.dsl import fork
+from lr_sglang.frontend.dsl import fork, run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
@@ -22,6 +22,7 @@ from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
 STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
@@ -629,3 +630,41 @@ def test_an_interrupt_while_waiting_leaves_nothing_running():
     caught.value.__traceback__ = None
     timer.join()
     settle(threads)
+
+
+def test_what_the_target_writes_after_a_rejected_draft_is_aborted_with_it():
+    wrong = "no.\n\n"
+    target = ScriptedTransport(
+        lambda text, _: wrong if text.startswith(wrong) else (WHOLE + E)[len(text) :],
+        lambda text: 30.0 if text.startswith(wrong) else 0.1,
+    )
+    draft = ScriptedTransport(lambda text, _: wrong)
+    left = []
+
+    def told(step):
+        prompts = {one["rid"]: one["text"] for one in target.requests}
+        running = [prompts[one.rid] for one in target.running if not one.cancelled]
+        left.append(sum(prompt.startswith(wrong) for prompt in running))
+
+    job = AnswerRequest(Lookahead("async", depth=3), verifier=Exact(), on_step=told)
+    run_virtually(
+        run_program(lookahead, QUESTION, job, backend=deployment(target=target, draft=draft))
+    )
+    assert job.record.text == WHOLE
+    assert any(one["text"].startswith(wrong) for one in target.requests), "it was asked ahead"
+    assert left == [0] * len(STEPS)
+
+
+def test_what_a_runtime_wrote_past_the_end_counts_as_generated():
+    """A pass of the token layer gives several tokens, also after the end of sequence."""
+    target = ScriptedTransport(lambda text, _: (WHOLE + E)[len(text) :])
+    target.passes = 4
+    replies, reply = [], target._reply
+    target._reply = lambda *given: (replies.append(reply(*given)), replies[-1])[1]
+    job = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
+    run_virtually(run_program(lookahead, QUESTION, job, backend=deployment(target=target)))
+    assert job.record.text == WHOLE
+    wrote = sum(len(one["output_ids"]) for one in replies)
+    tokens = job.record.tokens()
+    assert tokens["generated"] == wrote == tokens["used"] + tokens["wasted"]
+    assert wrote > len(job.record.ids)

@@ -585,6 +585,13 @@ def test_pages_of_other_origins_may_ask_where_the_operator_allows_them():
         assert one.ask().headers[allowed] == page
 
 
+def test_more_connections_than_the_operator_allows_are_refused():
+    with serving(simulated(), SERVICE.replace(max_connections=2)) as one:
+        with socket.create_connection(one.sock.getsockname()):
+            within(10, lambda: one.http.get("/health").status_code == 503)
+        within(10, lambda: one.ask().status_code == 200)
+
+
 def test_the_request_id_goes_through(quick):
     assert (
         quick.http.get("/health", headers={"x-request-id": "abc-1.2:3"}).headers["x-request-id"]

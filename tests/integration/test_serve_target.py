@@ -20,7 +20,8 @@ from starlette.routing import Route
 
 from lr_sglang.engine.client import Client
 from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.passed_request import STEERING
+from lr_sglang.serve.passed_request import STEERING, Common
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.target_routes import other_route
 from tests.integration.test_serve import (
     ASK,
@@ -544,6 +545,16 @@ def test_what_sglang_answers_under_v1_is_passed_on_but_for_what_concerns_others(
         assert other_route(path) is None
 
 
+@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/generate", "/flush_cache"])
+def test_what_sglang_has_outside_of_v1_is_not_there(both, path):
+    """Also where the same is under /v1/, as /v1/tokenize."""
+    one, target = both
+    target.seen.clear()
+    assert path in set(sglangs())
+    is_documented(one.http.post(path, json={"model": "lookahead", "prompt": "a"}), 404)
+    assert not target.seen
+
+
 TRICKS = (
     *(
         "/v1//chat/completions",
@@ -611,3 +622,45 @@ def test_no_spelling_of_a_path_reaches_another_route(locked, path):
 def locked():
     with passing(keys=Keys(["sk-right"])) as pair:
         yield pair
+
+
+# -- SGLang's schema
+
+# They only say how another field is meant, or nothing that is in an answer.
+MINOR = {
+    *("user", "parallel_tool_calls", "routed_experts_start_len"),
+    "return_flat_raw_top_logprobs_b64",
+}
+
+
+def schema(name):
+    """The fields of a class of SGLang's, whose module is slow to import."""
+    file = Path(find_spec("sglang").origin).parent / "srt/entrypoints/openai/protocol.py"
+    classes = {
+        node.name: node
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def fields(one):
+        for base in one.bases:
+            yield from fields(classes[base.id]) if base.id in classes else ()
+        named = (line.target.id for line in one.body if isinstance(line, ast.AnnAssign))
+        yield from (name for name in named if not name.startswith("_"))
+
+    return set(fields(classes[name]))
+
+
+@pytest.mark.parametrize("model", [ChatRequest, CompletionRequest])
+def test_no_field_of_sglangs_is_forgotten(model):
+    """A new one is lookahead's, the target's, or of no matter: that is to be decided in
+    ``serve/protocol``.
+    """
+    known = (
+        set(model.model_fields)
+        | set(model.target_only)
+        | set(Common.model_fields)
+        | STEERING
+        | MINOR
+    )
+    assert not schema(model.__name__.replace("ChatRequest", "ChatCompletionRequest")) - known

@@ -12,8 +12,9 @@ import pytest
 
 from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.config import Lookahead
-from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, SetupError
+from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, RuntimeTimeout, SetupError
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
@@ -471,6 +472,28 @@ def test_one_that_never_replies_rejects(tmp_path, verify, how):
     assert "no verdict in 0.05 s" in {
         v.reason for s in record.steps for v in s.verdicts if v.failed
     }
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
+    """A step waits for it: a verdict may take PATIENCE of a runtime's timeout."""
+    waited = []
+
+    async def hangs(payload, request, timeout):
+        waited.append(timeout)
+        await asyncio.sleep(timeout)
+        raise RuntimeTimeout("late", role="judge")
+
+    judge = fixed("a")
+    judge.generate = hangs
+    target, draft = fixed(OURS, seconds=slow(0.01)), fixed(THEIRS)
+    backend = deployment(target=target, draft=draft, judge=judge)
+    verifier = named("judge")(backend.roles)
+    job = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
+    run_virtually(run_program(lookahead, semantics.QUESTION, job, backend=backend))
+    assert job.record.text == OURS[:-1] and job.record.failures["judge"]
+    assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
+    assert job.record.seconds < len(waited) * waited[0] + 1 < backend.timeout
 
 
 class AsksTheTarget:

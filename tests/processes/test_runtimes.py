@@ -369,6 +369,27 @@ def test_a_server_that_does_not_get_ready(start, options, limit, said):
         start(**options).wait_ready(limit)
 
 
+def test_a_download_is_not_part_of_the_time_to_start(start, tmp_path, monkeypatch):
+    blob = tmp_path / "models--owner--name" / "blobs" / "hash.incomplete"
+    blob.parent.mkdir(parents=True)
+    blob.touch()
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    answers, asked = [], models.being_fetched
+
+    def being_fetched(model: str) -> bool:
+        answers.append(asked(model))
+        if len(answers) == 5:
+            blob.rename(blob.with_suffix(""))
+        return answers[-1]
+
+    monkeypatch.setattr(models, "being_fetched", being_fetched)
+    server = start(late=1)
+    server.model = "owner/name"
+    with pytest.raises(LaunchError, match="is not ready after"):
+        server.wait_ready(0.1)
+    assert answers == [True] * 5 + [False] and server.fetched > 0
+
+
 def test_death_is_noticed_later_too(start):
     server = start()
     server.wait_ready(10)

@@ -20,7 +20,7 @@ from lr_sglang.bench.variants import WAYS, Setting, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import BadReply, ConfigError
+from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
 from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.runtimes import launched, load_deployment
@@ -553,3 +553,16 @@ def test_a_simulated_acceptance_is_said_with_the_figures(call):
     assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
     group = collection.group_of({"mode": "sd", "config": config}, 1, {})
     assert group.marks == ("dummy weights", "simulated acceptance")
+
+
+def test_a_cache_that_cannot_be_emptied_is_reported_once(monkeypatch):
+    class Refuses:
+        def flush_cache(self):
+            raise RuntimeRefused("/flush_cache: 400 there are requests", role="target")
+
+    monkeypatch.setattr(servers, "FLUSH_SECONDS", 0.0)
+    said = []
+    caches = servers.Caches(said.append)
+    for _ in range(2):
+        caches.empty({"target": Refuses()})
+    assert len(said) == 1 and "target" in said[0] and caches.kept == {"target"}

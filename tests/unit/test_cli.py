@@ -2,10 +2,13 @@
 server is started.
 """
 
+import errno
 import io
 import itertools
 import json
+import os
 import re
+import signal
 from operator import attrgetter
 
 import click
@@ -14,7 +17,7 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, assignments, cli, display, session, settings
+from lr_sglang.cli import COMMANDS, assignments, cli, display, failures, session, settings
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes.launching import probe
@@ -670,6 +673,38 @@ def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
     assert (
         "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
     )
+
+
+def test_colour_is_for_terminals(call, monkeypatch):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    assert "\x1b" not in call(*FAST).output
+    bad = ["run", "a", "--depth", "0"]
+    assert "\x1b[31m" in call(*bad, color=True).output
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b" not in call(*bad, color=True).output
+
+
+def test_a_signal_that_is_ignored_stays_so():
+    """As nohup does with SIGHUP."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    term = signal.getsignal(signal.SIGTERM)
+    try:
+        with failures.guarded():
+            assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+            assert signal.getsignal(signal.SIGTERM) is not term
+        assert signal.getsignal(signal.SIGTERM) is term
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
+def test_a_full_disk_is_no_bug(call, monkeypatch):
+    def fail(*_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/somewhere")
+
+    monkeypatch.setattr(session, "session", fail)
+    result = call(*FAST)
+    assert result.exit_code == 1 and "Error: No space left on device: /somewhere" in result.stderr
+    assert "bug" not in result.stderr
 
 
 def on_a_terminal(monkeypatch, **more):

@@ -376,6 +376,23 @@ def test_a_server_whose_aborts_stop_nothing_gets_its_connection_closed(server, h
     assert isinstance(running.end(), Cancelled)
 
 
+def test_many_calls_to_a_server_that_has_hung_are_cancelled_together(server, http, monkeypatch):
+    """Not one after another, each after a timeout of its own."""
+    gate = threading.Event()
+    server.generate = server.abort = lambda handler, body: gate.wait(60)
+    running = [Running(http, 60.0) for _ in range(40)]
+    while len(server.requests) < 40:
+        assert not any(one.task.done() for one in running)
+        time.sleep(0.01)
+    monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)  # which limits an abort, too
+    began = time.monotonic()
+    for one in running:
+        one.cancel()
+    assert all(isinstance(one.end(30.0), Cancelled) for one in running)
+    gate.set()
+    assert time.monotonic() - began < 20.0  # 40 one after another
+
+
 def test_a_request_cancelled_before_it_is_sent_is_not_sent(server, http):
     request = Request()
     request.cancel()

@@ -98,6 +98,36 @@ def test_the_release_of_sglang(monkeypatch, installed, status, says):
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 
+@pytest.mark.parametrize("found_by", ["CUDA_HOME", "CUDA_PATH", "PATH"])
+def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, monkeypatch):
+    for name in ("CUDA_HOME", "CUDA_PATH"):
+        monkeypatch.delenv(name, raising=False)
+    nvcc, library = tmp_path / "bin" / "nvcc", tmp_path / "lib64" / "libcudart.so"
+    for path in (nvcc, tmp_path / "lib" / "libcudart.so.13"):  # pip's packages
+        path.parent.mkdir()
+        path.touch(mode=0o755)
+    monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
+    monkeypatch.setattr(compilers, "packaged", lambda: None)
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
+    check = doctor_checks.cuda_toolkit()
+    assert (
+        check.status == "missing"
+        and "lacks lib64/libcudart.so" in check.found
+        and "CUDA_HOME" in check.get
+    )
+    library.parent.mkdir()
+    library.touch()
+    assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
+    monkeypatch.delenv("CUDA_HOME", raising=False)
+    monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
+    assert doctor_checks.cuda_toolkit().status == "missing"
+    monkeypatch.setattr(
+        compilers, "DEFAULT", tmp_path
+    )  # an nvcc on the path may be a script that calls that one
+    assert doctor_checks.cuda_toolkit().status == "ok"
+    assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
+
+
 @pytest.fixture
 def packages(tmp_path, monkeypatch):
     """pip's packages in a folder of the test, and a machine without a toolkit."""

@@ -1,6 +1,8 @@
 """Records, the folder that keeps them, and the figures made of them."""
 
+import errno
 import json
+import os
 
 import pytest
 
@@ -283,16 +285,31 @@ def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
     assert events == ["write", "sync"]
 
 
-def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch):
+def no_space(*_):
+    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+@pytest.mark.parametrize(
+    ("step", "fails", "said"),
+    [
+        ("write", lambda file, data, write=os.write: write(file, data[:50]), "the disk is full"),
+        ("write", no_space, "No space left"),
+        ("fsync", no_space, "No space left"),
+    ],
+    ids=["half", "write", "sync"],
+)
+def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch, step, fails, said):
     with opened(tmp_path) as first:
         first.append(record("a"))
         before = first.path.read_bytes()
-        write = store.os.write
-        monkeypatch.setattr(store.os, "write", lambda f, data: write(f, data[:50]))
-        with pytest.raises(RecordError, match="the disk is full"):
-            first.append(record("b"))
+        with monkeypatch.context() as full:
+            full.setattr(store.os, step, fails)
+            with pytest.raises(RecordError, match=said):
+                first.append(record("b"))
         assert first.path.read_bytes() == before
         assert ("b", 0, "lookahead") not in first.records
+        first.append(record("c"))  # there is room again
+    assert [json.loads(line)["question_id"] for line in first.path.open()] == ["a", "c"]
 
 
 # -- the figures

@@ -172,6 +172,8 @@ def test_a_branch_gets_one_outcome():
         (Pair(step("a", Ending.END), step("a")), "ending"),
         (Pair(step("a"), step("a", Ending.CAP)), "ending"),
         (Pair(step("a", closes=True), step("a")), "ending"),
+        (Pair(step("a", Ending.END), step("a", Ending.END)), None),
+        (Pair(step("ax", Ending.END), step("ay", Ending.END)), "special"),  # two ends of sequence
     ],
 )
 def test_what_is_clear_without_a_judge(pair, by):
