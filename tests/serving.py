@@ -76,13 +76,14 @@ def serving(
     urls: Mapping[str, str],
     *options: object,
     environ: Mapping[str, str] | None = None,
+    script: Path = ROOT / "cli.py",
 ) -> Iterator[Process]:
     """``lr-sglang serve`` over runtimes that are up, on a free port, once it says that it is ready."""
     folder.mkdir(parents=True, exist_ok=True)
     errors = folder / f"serve-{time.monotonic_ns()}.err"
     attach = [word for role, url in urls.items() for word in (f"--{role}", url)]
     words = map(str, ("serve", "--port", 0, *attach, *options, "--json"))
-    command = [sys.executable, str(ROOT / "cli.py"), *words]
+    command = [sys.executable, str(script), *words]
     with errors.open("w") as sink:
         popen = subprocess.Popen(
             command,

@@ -257,6 +257,7 @@ def _watched(fleet: Fleet | None, server: EndpointServer) -> Iterator[None]:
         try:
             fleet.watch(ending, _ended)
         except LaunchError as error:
+            _ended(error)
             failed.append(error)
             server.end()
 
