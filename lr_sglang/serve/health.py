@@ -45,6 +45,7 @@ POLL_LIMITS = {"target": (2.0, 3), "draft": (0.7, 2), "judge": (0.7, 2)}
 # longest batch so far took more than a quarter of that (the prefill of a long prompt is one batch).
 HANG_SECONDS = 30.0
 HANGS = "its scheduler does not go on"
+DEGRADED_SECONDS = 60.0  # that draft or judge is down until the log says it again, as an alert does
 
 Changed = Callable[[str, str], None]
 
@@ -80,7 +81,7 @@ class Watch:
         self.down = self.useless = ""
         self.since, self.calls = time.monotonic(), 0
         self._known, self._changed = known, changed
-        self._before, self._late = 0.0, 0
+        self._before, self._late, self._told = 0.0, 0, False
         # The scheduler's own time of its last batch, since when it is known, and its longest batch.
         self._batch_at, self._batch_seen, self._longest_batch = 0.0, 0.0, 0.0
         self._open: set[Request] = set()  # in flight, without those that were given up
@@ -136,6 +137,7 @@ class Watch:
         while True:
             try:
                 await self.poll()
+                self._tell_if_long()
             except Exception as error:  # noqa: BLE001 - a watch must not end by an error
                 log("internal error", logging.ERROR, error=type(error).__name__, where=where(error))
             if not self._late:
@@ -156,6 +158,15 @@ class Watch:
         else:
             self._late = 0
             self._set(HANGS if await self._hangs(seconds) else "")
+
+    def _tell_if_long(self) -> None:
+        """Logs once that draft or judge has been down for ``DEGRADED_SECONDS``."""
+        down = time.monotonic() - self.since if self.down else 0.0
+        if self.role == "target" or down < DEGRADED_SECONDS or self._told:
+            return
+        self._told = True
+        about = {"role": self.role, "seconds": round(down), "reason": self.down}
+        log("degraded", logging.WARNING, **about)
 
     async def _hangs(self, seconds: float) -> bool:
         """Whether requests run, or ran when it began to hang, and the scheduler does not go on.
@@ -196,7 +207,7 @@ class Watch:
             return
         self._before = self.total()
         self.since = time.monotonic()
-        self.down = reason
+        self.down, self._told = reason, False
         if reason:
             self.give_up()
         self._changed(self.role, reason)

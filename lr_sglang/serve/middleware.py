@@ -4,10 +4,12 @@ and its log line.
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import re
 import time
 import uuid
+from contextlib import suppress
 from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
@@ -22,6 +24,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.streaming import Disconnected
 from lr_sglang.serve.target_routes import CHAT, COMPLETIONS
 
+TOO_LARGE, DISCARD_SECONDS = 413, 5.0
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # Logged by name; any other method could be arbitrary text.
@@ -45,11 +48,15 @@ class Guard:
         about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
         scope.setdefault("state", {})["about"] = about
         began, status, size = time.monotonic(), 0, 0
+        unread = "expect" not in Headers(
+            scope=scope
+        )  # such a client waits before it sends the body
 
         async def take() -> Message:
             """Receives the next part of the body, and checks its size so far."""
-            nonlocal size
+            nonlocal size, unread
             message = await receive()
+            unread = message.get("more_body", False)
             size += len(message.get("body", b""))
             if size > self.service.max_body_bytes:
                 raise refusal("request_too_large", limit=self.service.max_body_bytes)
@@ -59,6 +66,8 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
+                if status == TOO_LARGE and unread:
+                    await _discard(receive)
                 MutableHeaders(scope=message)["x-request-id"] = about["id"]
             await send(message)
 
@@ -106,6 +115,16 @@ class Guard:
             seconds=round(seconds, 4),
             **about,
         )
+
+
+async def _discard(receive: Receive) -> None:
+    """Reads the rest of a body, for some seconds: a connection that is closed before is reset, and
+    the client may lose the response.
+    """
+    with suppress(TimeoutError):
+        async with asyncio.timeout(DISCARD_SECONDS):
+            while (await receive()).get("more_body"):
+                pass
 
 
 def _route(scope: Scope) -> str:

@@ -520,6 +520,23 @@ def test_a_body_that_is_too_large_is_refused_and_forgotten(quick, chunked):
     assert quick.http.get("/health").status_code == 200
 
 
+@pytest.mark.parametrize("head", ["content-length: {}", "transfer-encoding: chunked"])
+def test_who_sends_too_much_and_then_reads_is_told_so(quick, head):
+    """Also on a connection that the endpoint closes: one with unread data would be reset."""
+    size = 2**24
+    piece = b"a" * 2**16
+    with socket.create_connection(quick.sock.getsockname(), 60) as raw:
+        lines = [f"POST {CHAT} HTTP/1.1", "host: localhost", "content-type: application/json"]
+        raw.sendall("\r\n".join([*lines, "connection: close", head.format(size), "", ""]).encode())
+        chunked = "chunked" in head
+        for _ in range(size // len(piece)):
+            raw.sendall(b"%x\r\n%s\r\n" % (len(piece), piece) if chunked else piece)
+        raw.sendall(b"0\r\n\r\n" if chunked else b"")
+        with raw.makefile("rb") as reply:
+            assert reply.readline().split()[1] == b"413"
+            assert b"request_too_large" in reply.read()
+
+
 def test_a_prompt_that_is_too_long_is_refused():
     with serving(scripted(["one"]), SERVICE.replace(max_prompt_tokens=40)) as one:
         is_documented(

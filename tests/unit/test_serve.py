@@ -28,7 +28,7 @@ from lr_sglang.errors import (
 )
 from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText
 from lr_sglang.runtimes.attach import TEXT
-from lr_sglang.serve import errors, keys
+from lr_sglang.serve import errors, health, keys
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.health import POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
@@ -632,6 +632,32 @@ def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_
         runtime.hangs = False
         await asyncio.sleep(seconds + POLL_SECONDS)
         assert not watch.down
+        watching.cancel()
+
+    run_virtually(scene())
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypatch):
+    """Of a draft or a judge; without a target, nothing is answered."""
+    said = []
+    monkeypatch.setattr(health, "log", lambda event, level, **about: said.append((event, about)))
+    runtime, watch, _ = watched(role)
+
+    async def scene():
+        loop = asyncio.get_running_loop()
+        monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=loop.time))
+        watching = asyncio.create_task(watch.run())
+        for _ in range(2):
+            runtime.fails = RuntimeDown("nobody there")
+            await asyncio.sleep(health.DEGRADED_SECONDS - 1)
+            assert not said
+            await asyncio.sleep(100)
+            about = {"role": role, "seconds": 60, "reason": "nobody there"}
+            assert said == ([] if role == "target" else [("degraded", about)])
+            runtime.fails = None
+            await asyncio.sleep(2 * POLL_SECONDS)
+            said.clear()
         watching.cancel()
 
     run_virtually(scene())
