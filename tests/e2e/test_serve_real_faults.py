@@ -129,7 +129,10 @@ def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand) -
 
 def test_an_endpoint_that_is_killed_leaves_no_server_behind(stand: Stand) -> None:
     family = psutil.Process(stand.process.pid).children(recursive=True)
-    assert len(family) >= 2  # a guardian and a server, at least; the draft's has died above
+    # the target's two guardians, launcher, scheduler and detokenizer; the draft's have died above
+    assert len(family) >= 5
+    names = " ".join(word for one in family for word in one.cmdline()[:1])
+    assert "sglang::scheduler" in names and "sglang::detokenizer" in names
     client = stand.ask(QUESTIONS[0], "lossless")
     assert client.begun.wait(SLACK)
     stand.process.popen.send_signal(signal.SIGKILL)
