@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from lr_sglang.engine.request import Request
-from lr_sglang.engine.tokenizer import Message
+from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -104,7 +104,12 @@ class CharTokenizer:
     def special(self, ids: Sequence[int]) -> tuple[int, ...]:
         return tuple(one for one in ids if one <= END)
 
-    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
+    def raw(self, text: str) -> tuple[int, ...]:
+        return self.encode(text)
+
+    def chat(
+        self, messages: Sequence[Message], answer: bool, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> TokenText:
         ids: list[int] = []
         for message in messages:
             ids += [ord(_OPEN), *self.encode(message["content"]), ord(_CLOSE)]

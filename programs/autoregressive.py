@@ -18,5 +18,5 @@ async def autoregressive(
     converse(s, messages)
     async with Answer(s, job) as answer:
         whole = fork(s, "target")
-        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **answer.job.sampling.drawn())
+        whole += answer.gen(answer.tree.root, "target", answer.tree.budget, name="answer")
         await answer.keep_whole(whole)

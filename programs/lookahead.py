@@ -118,5 +118,5 @@ def accept(answer: Answer) -> None:
 async def write_alone(answer: Answer, tokens: int) -> None:
     """The target writes several steps in one generation, while looking ahead does not pay."""
     target = fork(answer.tree.root.state, "target")
-    target += sgl.gen("steps", max_tokens=tokens, **answer.job.sampling.drawn())
+    target += answer.gen(answer.tree.root, "target", tokens)
     await answer.keep_steps(target)

@@ -7,6 +7,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Self
 
+import sglang as sgl
+
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, Completion, tokens_of
@@ -15,10 +17,10 @@ from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
-from lr_sglang.frontend.dsl import backend_of, step, sync
+from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import EventEmitter
-from lr_sglang.steps.step import Ending, Step, completed, split_ids
+from lr_sglang.steps.step import DELIMITER, Ending, Step, StepStop, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
 
@@ -48,7 +50,7 @@ class Answer:
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
-        self._gate = job.lookahead.gate > 0
+        self._gate, self._constrained = job.lookahead.gate > 0, bool(job.constraints.names())
         self._loop = s.stream_executor.loop
 
     async def __aenter__(self) -> Self:
@@ -125,12 +127,28 @@ class Answer:
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
-            made = self._steps[tokens, gated] = step(
-                max_tokens=tokens, **self.job.sampling.drawn(), **more
-            )
-            made.resolved = self.s.stream_executor.resolve(
-                made.sampling_params
-            )  # shared by all branches
+            made = self.gen(node, role, tokens, stop=StepStop(DELIMITER), **more)
+            if not self._constrained:  # shared by all branches
+                self._steps[tokens, gated] = made
+        return made
+
+    def gen(self, node: Node, role: str, tokens: int, name: str = "step", **more: Any) -> SglGen:
+        """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request says,
+        within its constraints; ``more`` are options of ``sgl.gen``.
+        """
+        bias = None
+        if self._constrained:
+            known = self.roles["target"].tokenizer
+            ids: tuple[int, ...] = ()
+            at: Node | None = node
+            while at is not None and at is not self.tree.root and at.step is not None:
+                ids, at = resolve(at.step.tokens(), known) + ids, at.parent
+            same = self.roles[role].tokenizer.vocabulary == known.vocabulary
+            more |= self.job.constraints.after((*self.trace.ids, *ids), tokens, same)
+            bias = more.pop("logit_bias", None)
+        made = sgl.gen(name, max_tokens=tokens, **self.job.sampling.drawn(), **more)
+        made.resolved = self.s.stream_executor.resolve(made.sampling_params)
+        made.resolved.logit_bias = bias
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from lr_sglang.algorithm.inquiry import Verifier
@@ -17,11 +18,61 @@ from lr_sglang.steps.node import Node
 from lr_sglang.steps.trace import StepRecord, Trace
 
 
+@dataclass(frozen=True)
+class Constraints:
+    """What the tokens of an answer have to keep to, beside how they are drawn.
+
+    Attributes:
+        min_tokens: no end of sequence is drawn before so many tokens.
+        ignore_eos: nothing but the token budget ends the answer; ids that end a sequence do not.
+        stop_token_ids: further ids that end the answer, in the target's vocabulary.
+        frequency_penalty: subtracted from the logit of a token for each time that the answer has
+            it.
+        logit_bias: added to logits, by token id of the target's vocabulary.
+    """
+
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    stop_token_ids: tuple[int, ...] = ()
+    frequency_penalty: float = 0.0
+    logit_bias: Mapping[str, float] = field(default_factory=dict)
+
+    def names(self) -> list[str]:
+        """Those that are given."""
+        return [one.name for one in fields(self) if getattr(self, one.name)]
+
+    def after(self, ids: Sequence[int], most: int, own_ids: bool) -> dict[str, Any]:
+        """The options of ``gen`` that keep them in a part of the answer, and ``logit_bias``.
+
+        The runtime counts the tokens of its own request only: what the answer has before is in the
+        bias.
+
+        Args:
+            ids: the answer's tokens before it.
+            most: tokens of the part.
+            own_ids: whether the runtime has the target's vocabulary; ids say nothing to another.
+        """
+        options: dict[str, Any] = {"ignore_eos": self.ignore_eos}
+        options["min_tokens"] = max(0, min(self.min_tokens - len(ids), most))
+        options["frequency_penalty"] = self.frequency_penalty
+        bias = dict(self.logit_bias)
+        if self.frequency_penalty:
+            for token, times in Counter(ids).items():
+                bias[str(token)] = bias.get(str(token), 0.0) - self.frequency_penalty * times
+        if own_ids:
+            options |= {"stop_token_ids": list(self.stop_token_ids), "logit_bias": bias}
+        return options
+
+
+FREE = Constraints()
+
+
 @dataclass(eq=False)
 class AnswerRequest:
     """The settings of one answer, with its callbacks and its record.
 
     Attributes:
+        constraints: on the answer's tokens.
         verifier: compares two versions of a step; the baseline needs none.
         question, sample: identify the answer among those with the same ``sampling.seed``; empty
             and 0 where the seed is the answer's own.
@@ -39,6 +90,7 @@ class AnswerRequest:
     lookahead: Lookahead = field(default_factory=Lookahead)
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
+    constraints: Constraints = FREE
     verifier: Verifier | None = None
     question: str = ""
     sample: int = 0

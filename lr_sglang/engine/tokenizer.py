@@ -8,17 +8,24 @@ the prompt, and a user's text never becomes a special token.
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, Protocol
+
+from jinja2.exceptions import TemplateError
 
 from lr_sglang.engine import end_ids
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.token_text import TokenText
 
-Message = Mapping[str, str]
+# ``role`` and ``content``, which is a text or a list of OpenAI's text parts, and whatever else a
+# template reads, such as ``tool_calls``.
+Message = Mapping[str, Any]
+NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 # The encodings of texts with fewer characters are cached.
 SHORT = 64
@@ -64,8 +71,18 @@ class Tokenizer(Protocol):
     def special(self, ids: Sequence[int]) -> tuple[int, ...]:
         """The special and unknown ids among these, which ``decode`` leaves out."""
 
-    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
-        """The rendered prompt; with ``answer`` it ends with an open assistant turn."""
+    def raw(self, text: str) -> tuple[int, ...]:
+        """Ids of a prompt that its client has rendered: special tokens in it are tokens."""
+
+    def chat(
+        self, messages: Sequence[Message], answer: bool, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> TokenText:
+        """The rendered prompt; with ``answer`` it ends with an open assistant turn.
+
+        Args:
+            arguments: of the template, such as ``enable_thinking``; one that it does not know is
+                ignored.
+        """
 
 
 class ModelTokenizer:
@@ -154,32 +171,63 @@ class ModelTokenizer:
             return ()
         return tuple(one for one in ids if one in self._hidden or one >= self._size)
 
-    def chat(self, messages: Sequence[Message], answer: bool) -> TokenText:
-        return self._rendered(tuple((m["role"], m["content"]) for m in messages), answer)
+    def raw(self, text: str) -> tuple[int, ...]:
+        with self._lock:
+            return tuple(self._inner.encode(text))
 
-    def _render(self, messages: tuple[tuple[str, str], ...], answer: bool) -> TokenText:
-        """Renders contents in which a mark breaks every special token, then encodes the parts
-        between the marks.
+    def chat(
+        self, messages: Sequence[Message], answer: bool, arguments: Mapping[str, Any] = NO_ARGUMENTS
+    ) -> TokenText:
+        said = json.dumps([*map(dict, messages), dict(arguments)], ensure_ascii=False)
+        return self._rendered(said, answer)
+
+    def _render(self, said: str, answer: bool) -> TokenText:
+        """Renders a conversation in whose texts a mark breaks every special token, then encodes the
+        parts between the marks.
         """
-        mark = _unused(*(content for _, content in messages))
-        safe = [
-            # role markers are broken in every content; thinking tags in earlier answers are kept
-            # for the template
-            {
-                "role": role,
-                "content": self._break(
-                    text, self._special if role == "assistant" else self._added, mark
-                ),
-            }
-            for role, text in messages
-        ]
+        *messages, arguments = json.loads(said)
+        mark = _unused(said)
+
+        def safe(value: Any, tokens: Sequence[str]) -> Any:
+            match value:
+                case str():
+                    return self._break(value, tokens, mark)
+                case list():
+                    return [safe(one, tokens) for one in value]
+                case dict():
+                    return {safe(name, tokens): safe(one, tokens) for name, one in value.items()}
+            return value
+
+        turns = []
+        for message in messages:
+            content = message["content"]
+            if isinstance(content, list) and (message["role"] == "tool" or not self._reads_parts):
+                message["content"] = " ".join(part["text"] for part in content)  # as SGLang does
+            # role markers are broken in every text; thinking tags in earlier answers are kept for
+            # the template
+            own = message["role"] == "assistant"
+            turns.append(safe(message, self._special if own else self._added))
         with self._lock:
             text = self._inner.apply_chat_template(
-                safe, tokenize=False, add_generation_prompt=answer
+                turns, tokenize=False, add_generation_prompt=answer, **safe(arguments, self._added)
             )
         return TokenText.of(
             text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary
         )
+
+    @cached_property
+    def _reads_parts(self) -> bool:
+        """Whether the template reads a content that is a list of parts."""
+
+        def rendered(content: Any) -> str:
+            turn = [{"role": "user", "content": content}]
+            with self._lock:
+                return str(self._inner.apply_chat_template(turn, tokenize=False))
+
+        try:
+            return rendered([{"type": "text", "text": "?"}]) == rendered("?")
+        except (TemplateError, ValueError, TypeError):
+            return False
 
     def _break(self, text: str, tokens: Sequence[str], mark: str) -> str:
         """``text`` with marks, so that none of the parts between them contains one of

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
 from lr_sglang.config import Limits
@@ -85,6 +85,7 @@ class RuntimeBackend(BaseBackend):
         pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use
             some of them.
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
+        template_defaults: arguments of the chat template that the server was started with.
         checks: of a judge: its verdicts on pairs of steps that differ.
         seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
         streams: whether its server streams generations with all tokens so far in each event.
@@ -113,6 +114,7 @@ class RuntimeBackend(BaseBackend):
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
         self.streams = True
+        self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
@@ -164,7 +166,8 @@ class RuntimeBackend(BaseBackend):
         if (
             self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where
         ):  # otherwise cached, also for forks
-            s.opened = {**s.opened, self.tokenizer: (where, render(s, self.tokenizer).ids)}
+            rendered = s.opening(self) if s.opening else render(s, self.tokenizer)
+            s.opened = {**s.opened, self.tokenizer: (where, rendered.ids)}
         opened: tuple[int, ...] = s.opened[self.tokenizer][1]
         written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
         return opened + (

@@ -34,6 +34,7 @@ from lr_sglang.sglang_api.interpreter import (
     SglSelect,
     StreamExecutor,
 )
+from lr_sglang.steps.token_text import TokenText
 
 # SGLang's reader of a streamed variable checks whether it exists, then whether the stream has
 # ended; a short program could begin and end between the two checks. So a stream is marked as ended
@@ -83,6 +84,8 @@ class Execution(StreamExecutor):
     Attributes:
         request: the ``Request`` of the next ``gen``; None makes a new one.
         opened: ids of the rendered turns before the open one, by tokenizer; forks share it.
+        opening: renders what is before the open turn, for a backend, in place of its turns; forks
+            share it.
 
     Raises:
         ConfigError: ``num_api_spec_tokens`` is set.
@@ -116,6 +119,7 @@ class Execution(StreamExecutor):
         self._on_done: list[Callable[[], None]] = []
         self.request: Request | None = None
         self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self.opening: Callable[[Any], TokenText] | None = None
         self.error_: BaseException | None = None
         if stream:
             self.stream_text_event = TextEvent()

@@ -27,14 +27,15 @@ class Stops:
 
     Args:
         strings: stop strings, none of them empty.
+        keep: whether the stop string that was found is returned, too.
 
     Attributes:
         hit: the stop string that was found, else empty; no text follows it.
         shown: number of characters returned so far.
     """
 
-    def __init__(self, strings: Sequence[str] = ()) -> None:
-        self._strings, self._held = tuple(strings), ""
+    def __init__(self, strings: Sequence[str] = (), keep: bool = False) -> None:
+        self._strings, self._held, self._keep = tuple(strings), "", keep
         self.hit, self.shown = "", 0
 
     def add(self, text: str) -> str:
@@ -46,7 +47,7 @@ class Stops:
         end = len(text) - beginning(text, self._strings) if found is None else found
         self._held = "" if self.hit else text[end:]
         self.shown += end
-        return text[:end]
+        return text[:end] + (self.hit if self._keep else "")
 
     def rest(self) -> str:
         """The held text; call it at the end."""
@@ -64,14 +65,15 @@ class Reasoning:
     Args:
         inside: whether the prompt ends with ``<think>``.
         split: False makes all text content.
+        whole: whether the reasoning comes in one piece, when it has ended.
 
     Attributes:
         length: number of characters of the reasoning, the markers and the line breaks after it,
             when it has ended.
     """
 
-    def __init__(self, inside: bool = False, split: bool = True) -> None:
-        self._inside, self._held = inside, ""
+    def __init__(self, inside: bool = False, split: bool = True, whole: bool = False) -> None:
+        self._inside, self._held, self._whole = inside, "", whole
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
             "start" if split else "content"
@@ -88,6 +90,7 @@ class Reasoning:
         if self._where == "reasoning":
             thought, marker, after = self._held.partition(THINK_END)
             keep = 0 if marker else beginning(thought, (THINK_END,))
+            keep = len(thought) if self._whole and not marker else keep
             if shown := thought[: len(thought) - keep]:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
@@ -126,6 +129,7 @@ class StreamText:
 
     Args:
         decode: decodes ids to text.
+        keep_stop: whether the stop string is part of the text.
 
     Attributes:
         stopped: the stop string that ended the text, else empty.
@@ -139,8 +143,9 @@ class StreamText:
         decode: Callable[[Sequence[int]], str],
         stops: Sequence[str] = (),
         reasoning: Reasoning | None = None,
+        keep_stop: bool = False,
     ) -> None:
-        self._decode, self._stops = decode, Stops(stops)
+        self._decode, self._stops = decode, Stops(stops, keep_stop)
         self._reasoning = reasoning or Reasoning(split=False)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids

@@ -5,6 +5,7 @@ ever.
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from functools import cached_property
 from typing import Any
 
@@ -13,12 +14,19 @@ from lr_sglang.steps.step import StepStop
 
 
 class SamplingParams(SglSamplingParams):
-    """The sampling parameters of a ``gen``."""
+    """The sampling parameters of a ``gen``.
+
+    Attributes:
+        logit_bias: added to logits, by token id; ``gen`` has no such option.
+    """
+
+    logit_bias: Mapping[str, float] | None = None
 
     @cached_property
     def sent(self) -> dict[str, Any]:
         """The parameters of /generate, without empty ones; cached, so change none afterwards."""
         sent = self.to_srt_kwargs() | {"no_stop_trim": isinstance(self.stop, StepStop)}
+        sent["logit_bias"] = self.logit_bias
         return {key: value for key, value in sent.items() if value or value == 0}
 
 

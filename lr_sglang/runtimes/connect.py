@@ -144,6 +144,8 @@ def _describe(
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
+    defaults = infos[0].get("default_chat_template_kwargs") if infos else None
+    backend.template_defaults = defaults if isinstance(defaults, Mapping) else {}
     caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
     backend.prefix_cache = ", ".join(sorted(caches))
     for info in infos:

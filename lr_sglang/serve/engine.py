@@ -125,13 +125,17 @@ class AnswerEngine:
             alone = ("n",)
         if not why and not alone:
             return options_of(request, service)
-        if not alone and isinstance(request, ChatRequest):
+        # what follows the thinking is one generation of the target's, without constraints
+        free = isinstance(request, ChatRequest) and not request.constraints.names()
+        if not alone and free and not request.thinks_not:
             conclusion = await self.thinking.conclusion(body, why)
             if (
                 conclusion is not None
                 and (options := options_of(request, service, conclusion)).mode.ahead
             ):
                 return options
+        if (alone or why) and request.names_lookahead:
+            raise request.cannot(alone or why)
         return passed_request(route, body, why or alone, service)
 
     @property

@@ -12,12 +12,11 @@ from functools import partial
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.dsl import run_program
-from lr_sglang.frontend.stream_text import Reasoning, StreamText
+from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.serve.engine import AnswerEngine
-from lr_sglang.serve.errors import Refusal
-from lr_sglang.serve.program import answer_request
+from lr_sglang.serve.program import answer_request, for_program
 from lr_sglang.serve.prompt import Prompt, prepare
-from lr_sglang.serve.replies import Item, Summary, costs_of
+from lr_sglang.serve.replies import Item, Summary, UsageSoFar, costs_of, usage_of
 from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.serve.served_answer import END, ServedAnswer
 from lr_sglang.serve.thinking import with_calls
@@ -60,22 +59,23 @@ class LookaheadAnswer(ServedAnswer):
         )
 
     def prepare(self) -> None:
-        if self.engine.operator_program is not None and (
-            self.options.prefix or not self.options.chat
-        ):
-            wrong = "continue_final_message" if self.options.prefix else "prompt"
-            raise Refusal(400, "This endpoint answers whole conversations only", param=wrong)
+        if self.engine.operator_program is not None:
+            self.options = for_program(self.options)
         self.prompt = prepare(self.options, self.engine.roles["target"], self.engine.service)
 
     def begin(self) -> None:
         options, reasoning = self.options, self.engine.service.reasoning
-        inside = self.prompt.thinks or reasoning == "on"
-        split = Reasoning(inside, split=options.chat and reasoning != "off")
-        self.delivery = StreamText(self.prompt.decode, options.stops, split)
+        inside = self.prompt.thinks or (reasoning == "on" and not options.thinks_not)
+        told = options.chat and reasoning != "off" and options.text.reasoning
+        split = Reasoning(inside, split=told, whole=options.text.reasoning_whole)
+        self.delivery = StreamText(
+            self.prompt.decode, options.stops, split, keep_stop=options.text.keep_stop
+        )
         self.job = self.engine.requests.make(
             options.mode, options.lookahead, options.sampling, options.limits
         )
         self.job.on_step, self.job.on_tokens = self._on_step, self._on_tokens
+        self.job.constraints = options.constraints
         if options.trace:
             self.job.on_event = self.ready.put_nowait
         self._look()
@@ -150,7 +150,9 @@ class LookaheadAnswer(ServedAnswer):
         written = record.ids[self.seen :]
         own = written
         if record.steps:
-            own = record.steps[-1].spoken(written, self.engine.roles["target"].ends)
+            stops = set(self.options.constraints.stop_token_ids)
+            ends = self.engine.roles["target"].ends | stops
+            own = record.steps[-1].spoken(written, ends)
         self._deliver(own, len(written) - len(own))
 
     def _on_tokens(self, ids: Sequence[int]) -> None:
@@ -165,16 +167,22 @@ class LookaheadAnswer(ServedAnswer):
         if self.stopping:
             raise Cancelled("stopped")
         self.seen += len(ids) + silent
-        if chunks := self.delivery.add(ids, silent):
-            self.ready.put_nowait(chunks)
+        self._tell(self.delivery.add(ids, silent))
         if self.delivery.stopped:
             self.cut = True
             raise Cancelled("a stop string was written")
 
+    def _tell(self, chunks: list[Chunk]) -> None:
+        if chunks and self.options.usage_so_far:
+            said = self.delivery
+            usage = usage_of(self.job.record.prompt_tokens, said.tokens, said.reasoning_tokens)
+            self.ready.put_nowait(UsageSoFar(usage))
+        if chunks:
+            self.ready.put_nowait(chunks)
+
     def _finish(self) -> None:
         """Queues the end of an answer that is complete or was cut at a stop string."""
-        if chunks := self.delivery.rest():
-            self.ready.put_nowait(chunks)
+        self._tell(self.delivery.rest())
         self.ready.put_nowait(
             Summary(self.options, self.job.record, self.delivery, self._costs(), self._degraded())
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -9,8 +10,10 @@ import sglang as sgl
 
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import write_alone, write_answer
+from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.request_options import RequestOptions
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import backends
@@ -23,18 +26,43 @@ STREAMED = 2048
 
 @sgl.function
 async def answer_request(
-    s: ProgramState, asked: list[dict[str, str]] | str, job: AnswerRequest, ahead: bool
+    s: ProgramState,
+    prompt: Callable[[RuntimeBackend], TokenText],
+    job: AnswerRequest,
+    ahead: bool,
 ) -> None:
-    """Answers a conversation, or goes on with a raw prompt; with lookahead or by plain decoding."""
-    if isinstance(asked, str):
-        s += asked
-    else:
-        converse(s, asked)
+    """Goes on with a prompt, which each runtime has rendered for itself; with lookahead or by plain
+    decoding.
+    """
+    s.stream_executor.opening = prompt
+    s += sgl.assistant_begin()
     async with Answer(s, job) as answer:
         if ahead:
             await write_answer(answer)
         while not answer.ended:
             await write_alone(answer, min(answer.tree.room(answer.tree.root), STREAMED))
+
+
+def for_program(options: RequestOptions) -> RequestOptions:
+    """The options of an answer that the operator's program writes, which is told a conversation of
+    texts and nothing of how to render it.
+
+    Raises:
+        Refusal: the request asks for more.
+    """
+    wrong = ["prompt"] * (not options.chat) + ["continue_final_message"] * bool(options.prefix)
+    wrong += ["chat_template_kwargs"] * bool(options.arguments) + options.constraints.names()
+    turns = []
+    for turn in options.asked if isinstance(options.asked, list) else []:
+        role = "system" if turn["role"] == "developer" else turn["role"]
+        wrong += ["messages"] * (role in ("tool", "function") or "tool_calls" in turn)
+        content = turn["content"]
+        if isinstance(content, list):
+            content = " ".join(part["text"] for part in content)
+        turns.append({"role": role, "content": content})
+    if wrong:
+        raise Refusal(400, f"{wrong[0]}: a program answers conversations of texts", param=wrong[0])
+    return replace(options, asked=turns)
 
 
 class ServedProgram:
@@ -50,7 +78,7 @@ class ServedProgram:
 
     async def answer(
         self,
-        asked: list[dict[str, str]] | TokenText,
+        asked: list[dict[str, Any]] | TokenText,
         job: AnswerRequest,
         ahead: bool,
         **options: Any,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ class Prompt:
     """A request's rendered prompt.
 
     Attributes:
-        asked: the conversation, or a raw prompt with its token ids.
+        asked: the whole prompt, for ``answer_request``, or the conversation, for a program.
         thinks: whether the prompt ends inside of ``<think>``.
     """
 
@@ -35,6 +35,45 @@ class Prompt:
     tokens: int
     thinks: bool
     decode: Callable[[Sequence[int]], str]
+
+
+class Rendering:
+    """Renders what a request asks, for any runtime: with its own template, its own defaults, and
+    the request's arguments.
+    """
+
+    def __init__(self, options: RequestOptions, service: Service) -> None:
+        self._options, self._markers = options, service.special_tokens_in_prompts
+        self._known: list[tuple[RuntimeBackend, TokenText]] = []
+
+    def __call__(self, backend: RuntimeBackend) -> TokenText:
+        for other, text in self._known:
+            same = backend.tokenizer.vocabulary == other.tokenizer.vocabulary
+            if same and (not self._options.chat or _same_template(backend, other)):
+                return text
+        text = self._render(backend)
+        self._known.append((backend, text))
+        return text
+
+    def _render(self, backend: RuntimeBackend) -> TokenText:
+        options, known = self._options, backend.tokenizer
+        asked, prefix = options.asked, options.prefix
+        if isinstance(asked, list):
+            text = known.chat(asked, True, {**backend.template_defaults, **options.arguments})
+        elif isinstance(asked, tuple) and not self._known:  # the target's
+            text = TokenText.of(known.spell(asked), asked, known.vocabulary)
+        else:
+            words = asked if isinstance(asked, str) else str(self._known[0][1])
+            ids = known.raw(words) if self._markers else known.encode(words)
+            text = TokenText.of(words, ids, known.vocabulary)
+        return text + TokenText.of(prefix, known.encode(prefix, True), known.vocabulary)
+
+
+def _same_template(one: RuntimeBackend, other: RuntimeBackend) -> bool:
+    return (one.tokenizer.template, one.template_defaults) == (
+        other.tokenizer.template,
+        other.template_defaults,
+    )
 
 
 def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -> Prompt:
@@ -60,26 +99,14 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
                 "context_length_exceeded", param=param, tokens=f"{least}{tokens}", most=most
             )
 
-    said = (
-        [options.asked]
-        if isinstance(options.asked, str)
-        else [message["content"] for message in options.asked]
-    )
-    said.append(options.prefix)
+    said = [options.prefix, *_texts(options.asked)]
+    rendering = Rendering(options, service)
     try:
         if sum(map(len, said)) > LONG:  # checked before rendering, which caches what it renders
             check(_least(said, known, most), "at least ")
-        if concluding is not None:
-            text = concluding.prompt
-        elif isinstance(options.asked, str):
-            text = TokenText.of(options.asked, known.encode(options.asked), known.vocabulary)
-        else:
-            text = known.chat(options.asked, True)
-        opened = options.chat and text.rstrip().endswith(THINK)
-        if options.prefix:
-            text += TokenText.of(
-                options.prefix, known.encode(options.prefix, True), known.vocabulary
-            )
+        text = rendering(target) if concluding is None else concluding.prompt
+        rendered = text.removesuffix(options.prefix).rstrip()
+        opened = options.chat and rendered.endswith(THINK)
     except (TemplateError, StopIteration, ValueError, TypeError) as error:
         # StopIteration: a text with every private-use character in it leaves no mark to break
         # special tokens with
@@ -88,11 +115,27 @@ def prepare(options: RequestOptions, target: RuntimeBackend, service: Service) -
         ) from error
     tokens = sum(len(piece.ids or ()) for piece in text.pieces)
     check(tokens)
-    asked = options.asked if options.chat and not options.prefix and concluding is None else text
+    if service.program:
+        asked: Any = options.asked
+    else:
+        asked = rendering if concluding is None else text
     begun = THINK * opened + options.prefix
     # in some models special tokens mark calls of tools
-    decode = known.spell if concluding is not None and concluding.tools else known.decode
+    shows = options.text.special or (concluding is not None and concluding.tools)
+    decode = known.spell if shows else known.decode
     return Prompt(asked, tokens, begun.rfind(THINK) > begun.rfind(THINK_END), decode)
+
+
+def _texts(asked: Any) -> Iterator[str]:
+    """The texts of a conversation, or of a raw prompt."""
+    match asked:
+        case str():
+            yield asked
+        case list():
+            for one in asked:
+                yield from _texts(one)
+        case {"content": said} | {"text": said}:
+            yield from _texts(said)
 
 
 def _least(texts: Sequence[str], known: Tokenizer, most: int) -> int:

@@ -6,9 +6,10 @@ cannot follow (``target_only``) are answered by the target alone, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Annotated, Any, ClassVar, Literal, Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
+import orjson
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -17,10 +18,13 @@ from pydantic import (
     model_validator,
 )
 
+from lr_sglang.algorithm.answer_request import Constraints
+from lr_sglang.modes import MODES
 from lr_sglang.serve.errors import Refusal, checked
 
 MAX_PARTS = 4096  # messages of a conversation, and parts of one of them
 INT64 = 2**63
+THINKING = ("thinking", "enable_thinking")  # arguments of templates, which know one or the other
 Tokens = Annotated[int, Field(ge=1, le=2**31)]  # JSON has integers of any length
 Text = Annotated[str, Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=500)]
@@ -35,38 +39,55 @@ def _unless(*neutral: Any) -> Concerns:
 _SET, _OTHER, _TOOL_CHOICE = _unless(0, "", [], {}), _unless(True), _unless("none", "auto")
 
 
-def _fields(concerns: Concerns, names: str) -> dict[str, Concerns]:
-    return dict.fromkeys(names.split(), concerns)
+class TargetOnly(NamedTuple):
+    """A field that lookahead reasoning cannot follow.
+
+    Attributes:
+        concerns: whether a value (of any type) changes the answer.
+        reason: why it cannot be followed.
+    """
+
+    concerns: Concerns
+    reason: str
+
+
+def _fields(names: str, reason: str, concerns: Concerns = _SET) -> dict[str, TargetOnly]:
+    return dict.fromkeys(names.split(), TargetOnly(concerns, reason))
+
+
+GRAMMAR = "a grammar begins with the answer, and no request for one step can begin inside of it"
+HISTORY = "it counts a token once however often it was written, which no request for one step can"
+COMPUTED = "the target computes it for each token that it writes, and drafted steps are not its own"
+SERVER = "the target's server does it, and the draft's cannot do the same"
+# Reasons of fields that are followed up to a bound.
+ALONE = {"model": "an adapter of the target's has no draft", "n": "that is more answers at a time"}
+TOOLS = "calls of tools have the target's own grammar and parser"
 
 
 def _beyond_text(messages: Any) -> bool:
-    """Whether a conversation has calls of tools, or parts other than texts."""
+    """Whether a conversation has parts other than texts, or tools of its own."""
     if not isinstance(messages, list):
         return False
     turns = [turn for turn in messages if isinstance(turn, dict)]
-    if any(turn.get("role") in ("tool", "function") or turn.get("tool_calls") for turn in turns):
-        return True
     parts = [
         part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]
     ]
     kinds = [part.get("type", "text") for part in parts if isinstance(part, dict)]
-    return any(isinstance(kind, str) and kind != "text" for kind in kinds)
+    return any(turn.get("tools") for turn in turns) or any(
+        isinstance(kind, str) and kind != "text" for kind in kinds
+    )
 
 
 def _several_prompts(prompt: Any) -> bool:
-    return (
-        isinstance(prompt, list)
-        and bool(prompt)
-        and not (len(prompt) == 1 and isinstance(prompt[0], str))
-    )
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
 
 
 def _is_form(form: Any) -> bool:
     return form is not None and (form.get("type") if isinstance(form, dict) else form) != "text"
 
 
-def _counts_always(options: Any) -> bool:
-    return isinstance(options, dict) and options.get("continuous_usage_stats") is True
+def _replaces_template(arguments: Any) -> bool:
+    return isinstance(arguments, dict) and not {"chat_template", "tools"}.isdisjoint(arguments)
 
 
 class Lenient(BaseModel):
@@ -122,9 +143,19 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
 
-def _parts(value: Any) -> Any:
-    """A text as a list of one part."""
-    return [{"type": "text", "text": value}] if isinstance(value, str) else _listed(value)
+Effort = (
+    Literal["none", "minimal", "low", "medium", "high", "xhigh", "ultra", "max"]
+    | Annotated[float, Field(ge=0, le=0.99)]
+)
+
+
+class ReasoningWish(Lenient):
+    """Whether and how much to think, in OpenAI's form and in SGLang's."""
+
+    effort: Effort | None = None
+    reasoning_effort: Effort | None = None
+    enabled: bool | None = None
+    enable: bool | None = None
 
 
 class TextPart(Lenient):
@@ -135,8 +166,10 @@ class TextPart(Lenient):
 
 
 Stops = Annotated[list[Stop], Field(max_length=4, fail_fast=True)]
-Parts = Annotated[list[TextPart], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)]
-OnePrompt = Annotated[list[Text], Field(min_length=1, max_length=1, fail_fast=True)]
+Parts = Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Bias = dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], float]
 
 
 class Asking(Lenient):
@@ -148,24 +181,17 @@ class Asking(Lenient):
             follow.
     """
 
-    target_only: ClassVar[dict[str, Concerns]] = {
-        "stream_options": _counts_always,
-        "response_format": _is_form,
-        "repetition_penalty": _unless(1),
-        "skip_special_tokens": _OTHER,
-        **_fields(
-            _SET,
-            "presence_penalty frequency_penalty logit_bias min_tokens regex ebnf stop_token_ids",
-        ),
-        **_fields(
-            _SET, "stop_regex no_stop_trim ignore_eos lora_path extra_key cache_salt custom_params"
-        ),
-        **_fields(
-            _SET,
-            "watermark images_config mm_processor_kwargs return_hidden_states "
-            "return_routed_experts",
-        ),
-        **_fields(_SET, "return_cached_tokens_details return_spec_tokens_details return_token_ids"),
+    target_only: ClassVar[dict[str, TargetOnly]] = {
+        **_fields("response_format", GRAMMAR, _is_form),
+        **_fields("regex ebnf", GRAMMAR),
+        **_fields("presence_penalty", HISTORY),
+        **_fields("repetition_penalty", HISTORY, _unless(1)),
+        **_fields("stop_regex", "it may match across the border of two steps"),
+        **_fields("lora_path", ALONE["model"]),
+        **_fields("extra_key cache_salt custom_params watermark", SERVER),
+        **_fields("images_config mm_processor_kwargs", SERVER),
+        **_fields("return_hidden_states return_routed_experts return_token_ids", COMPUTED),
+        **_fields("return_cached_tokens_details return_spec_tokens_details", COMPUTED),
     }
     prompt_field: ClassVar[tuple[str, Any]]
 
@@ -182,8 +208,15 @@ class Asking(Lenient):
     stream_options: StreamOptions | None = None
     lookahead: LookaheadRequest | None = None
     presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    logit_bias: dict[str, Any] | None = None
+    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    logit_bias: Bias | None = None
+    stop_token_ids: list[TokenId] | None = None
+    min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
+    ignore_eos: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
+    separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
     response_format: dict[str, Any] | None = None
 
     @classmethod
@@ -202,36 +235,114 @@ class Asking(Lenient):
         """
         name, stand_in = cls.prompt_field
         why = tuple(
-            one for one, concerns in cls.target_only.items() if one in body and concerns(body[one])
+            one for one, only in cls.target_only.items() if one in body and only.concerns(body[one])
         )
         request = checked(cls, {**body, name: stand_in} if name in why and not refuse else body)
         if refuse and why:
-            raise Refusal(400, f"{why[0]}: not supported by this endpoint", param=why[0])
-        return request, why or ((name,) if request.begun and not refuse else ())
+            raise request.cannot(why)
+        return request, why
+
+    def cannot(self, why: Sequence[str]) -> Refusal:
+        """The error for fields that lookahead reasoning cannot follow."""
+        name = why[0]
+        reason = self.target_only[name].reason if name in self.target_only else ALONE[name]
+        message = f"{name}: lookahead reasoning cannot follow it: {reason}"
+        return Refusal(400, message, param=name)
 
     @property
-    def begun(self) -> bool:
-        """Whether it ends with a turn of the assistant that only the target can continue."""
-        return False
+    def names_lookahead(self) -> bool:
+        """Whether it asks for a mode that looks ahead, by name."""
+        named = self.lookahead.mode if self.lookahead else None
+        return named is not None and named in MODES and MODES[named].ahead
 
     @property
     def most_tokens(self) -> int | None:
         """Tokens that the answer may have."""
         return self.max_tokens
 
+    @property
+    def arguments(self) -> dict[str, Any]:
+        """Of the model's template."""
+        return {}
+
+    @property
+    def thinks_not(self) -> bool:
+        """Whether its template is told that the model does not think."""
+        return any(self.arguments.get(name) is False for name in THINKING)
+
+    @property
+    def constraints(self) -> Constraints:
+        """On the tokens of the answer; raises ``Refusal`` if they cannot be kept."""
+        least, most = self.min_tokens or 0, self.most_tokens
+        if most is not None and least > most:
+            raise Refusal(400, f"min_tokens: must be at most {most}", param="min_tokens")
+        return Constraints(
+            min_tokens=least,
+            ignore_eos=bool(self.ignore_eos),
+            stop_token_ids=tuple(self.stop_token_ids or ()),
+            frequency_penalty=self.frequency_penalty or 0.0,
+            logit_bias=self.logit_bias or {},
+        )
+
+
+class CalledFunction(Lenient):
+    """A function that the assistant called."""
+
+    name: str | None = None
+    arguments: str | dict[str, Any] | None = None
+
+
+class ToolCall(Lenient):
+    """A call of a tool in an earlier turn."""
+
+    id: str | None = None
+    index: int | None = None
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+    def plain(self) -> dict[str, Any]:
+        """As templates take it: with the arguments as an object."""
+        call, given = self.model_dump(), self.function.arguments
+        if isinstance(given, str):
+            try:
+                call["function"]["arguments"] = found = orjson.loads(given)
+            except ValueError:
+                found = None
+            if not isinstance(found, dict):
+                message = "messages: arguments of a call must be a JSON object"
+                raise Refusal(400, message, param="messages")
+        return call
+
+
+Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+
 
 class Message(Lenient):
-    """One turn."""
+    """One turn, with the fields that SGLang gives to a template."""
 
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Annotated[Parts, BeforeValidator(_parts, str | Parts)]
+    role: Annotated[Role, BeforeValidator(lambda role: str(role).lower(), str)]
+    content: str | Parts | None = None
+    tool_call_id: str | None = None
+    name: str | None = None
+    reasoning_content: str | None = None
+    tool_calls: list[ToolCall] | None = None
 
-    def plain(self) -> dict[str, str]:
-        """The turn as a program takes it; ``developer`` becomes ``system``, the role that templates
-        know.
-        """
-        role = "system" if self.role == "developer" else self.role
-        return {"role": role, "content": "".join(part.text for part in self.content)}
+    @model_validator(mode="after")
+    def _user_says_something(self) -> Self:
+        if self.role == "user" and self.content is None:
+            raise ValueError("a user's turn has a content")
+        return self
+
+    def plain(self) -> dict[str, Any]:
+        """The turn as a template takes it: without what is null, but for the content."""
+        given = self.model_dump(exclude_none=True, exclude={"tool_calls"})
+        if self.role == "user":  # SGLang knows no other field of it
+            given = {"role": "user"}
+        if self.role == "assistant" and self.tool_calls is not None:
+            given["tool_calls"] = [call.plain() for call in self.tool_calls]
+        content = "" if self.content is None else self.content
+        parts = content if isinstance(content, str) else [part.model_dump() for part in content]
+        return {**given, "content": parts}
 
 
 Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)]
@@ -241,29 +352,24 @@ class ChatRequest(Asking):
     """POST /v1/chat/completions."""
 
     target_only = {
-        "messages": _beyond_text,
+        **_fields("messages", "only texts are drafted", _beyond_text),
         **Asking.target_only,
-        **_fields(_SET, "tools functions"),
-        **_fields(_TOOL_CHOICE, "tool_choice function_call"),
-        "modalities": _unless(["text"]),
-        **_fields(_OTHER, "separate_reasoning stream_reasoning"),
+        **_fields("tools functions", TOOLS),
+        **_fields("tool_choice function_call", TOOLS, _TOOL_CHOICE),
+        **_fields("modalities", "only texts are drafted", _unless(["text"])),
+        **_fields("audio max_dynamic_patch min_dynamic_patch", "only texts are drafted"),
+        **_fields("use_audio_in_video video_config", "only texts are drafted"),
         **_fields(
-            _SET, "logprobs top_logprobs audio chat_template_kwargs reasoning_effort thinking"
+            "chat_template_kwargs",
+            "a template of the request's own is the target's to allow",
+            _replaces_template,
         ),
-        **_fields(
-            _SET,
-            "task input_ids max_dynamic_patch min_dynamic_patch use_audio_in_video video_config",
-        ),
-        **_fields(
-            _SET,
-            "return_prompt_token_ids return_meta_info return_input_ids_in_sglext "
-            "return_sampling_mask",
-        ),
-        **_fields(
-            _SET,
-            "return_output_ids_in_sglext sampling_logprobs_mode "
-            "return_flat_raw_output_top_logprobs",
-        ),
+        **_fields("thinking task", "SGLang reads it for some models only"),
+        **_fields("input_ids", "token ids replace the conversation for one vocabulary only"),
+        **_fields("logprobs top_logprobs return_prompt_token_ids return_meta_info", COMPUTED),
+        **_fields("return_input_ids_in_sglext return_sampling_mask", COMPUTED),
+        **_fields("return_output_ids_in_sglext sampling_logprobs_mode", COMPUTED),
+        **_fields("return_flat_raw_output_top_logprobs", COMPUTED),
     }
     prompt_field = ("messages", [{"role": "user", "content": "?"}])
 
@@ -272,6 +378,9 @@ class ChatRequest(Asking):
     ]
     max_completion_tokens: Tokens | None = None
     continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    reasoning_effort: Effort | None = None
+    reasoning: ReasoningWish | None = None
     tools: list[Any] | None = None
     functions: list[Any] | None = None
     logprobs: bool | None = None
@@ -279,26 +388,37 @@ class ChatRequest(Asking):
     modalities: Annotated[list[str], Field(fail_fast=True)] | None = None
 
     @property
-    def begun(self) -> bool:
-        return self.messages[-1].role == "assistant" and not self.continue_final_message
-
-    @property
-    def asked(self) -> list[dict[str, str]]:
-        """The conversation; raises ``Refusal`` if it has no question at the end."""
+    def asked(self) -> list[dict[str, Any]]:
+        """The conversation, in the form in which SGLang gives it to a template."""
         turns = [message.plain() for message in self.messages]
-        turns = turns[:-1] if self._continues else turns
-        if not turns or turns[-1]["role"] == "assistant" or not turns[-1]["content"].strip():
-            raise Refusal(400, "messages: the last one must be a question", param="messages")
+        if turns[-1]["role"] == "assistant" and isinstance(turns[-1]["content"], str):
+            last = turns.pop()
+            # SGLang takes an answer that is not to be continued for the user's words
+            if not self.continue_final_message:
+                turns.append({"role": "user", "content": last["content"]})
         return turns
 
     @property
     def prefix(self) -> str:
         """The beginning of the answer; empty if there is none."""
-        return self.messages[-1].plain()["content"] if self._continues else ""
+        last = self.messages[-1]
+        own = last.role == "assistant" and isinstance(last.content, str)
+        return str(last.content) if own and self.continue_final_message else ""
 
     @property
-    def _continues(self) -> bool:
-        return bool(self.continue_final_message) and self.messages[-1].role == "assistant"
+    def arguments(self) -> dict[str, Any]:
+        """Of the model's template: the request's own, and those that SGLang derives from the effort
+        of reasoning.
+        """
+        given, wish = self.chat_template_kwargs or {}, self.reasoning or ReasoningWish()
+        efforts = (wish.effort, wish.reasoning_effort, self.reasoning_effort)
+        effort = next((one for one in efforts if one is not None), None)
+        found: dict[str, Any] = {}
+        if effort is not None or wish.enabled or wish.enable:
+            found = dict.fromkeys(THINKING, effort != "none")
+        if effort is not None:
+            found["reasoning_effort"] = effort
+        return {**found, **given}
 
     @property
     def most_tokens(self) -> int | None:
@@ -306,21 +426,21 @@ class ChatRequest(Asking):
 
 
 class CompletionRequest(Asking):
-    """POST /v1/completions: a raw prompt, in which nothing is a special token."""
+    """POST /v1/completions: a raw prompt, a text or token ids."""
 
     target_only = {
-        "prompt": _several_prompts,
+        **_fields("prompt", "several prompts at a time are the target's", _several_prompts),
         **Asking.target_only,
-        "best_of": _unless(1),
-        "logprobs": _unless(),
-        **_fields(_SET, "echo suffix json_schema"),
+        **_fields("best_of", COMPUTED, _unless(1)),
+        **_fields("logprobs", COMPUTED, _unless()),
+        **_fields("echo", "the prompt is not part of the answer"),
+        **_fields("suffix", "text in the middle has a template of the target's own"),
+        **_fields("json_schema", GRAMMAR),
     }
     prompt_field = ("prompt", "?")
     prefix: ClassVar[str] = ""
 
-    prompt: Annotated[
-        OnePrompt, BeforeValidator(_listed, Text | list[Any])
-    ]  # the target takes more
+    prompt: Text | Ids | Annotated[list[Text | Ids], Field(min_length=1, max_length=1)]
     max_tokens: Tokens | None = 16  # OpenAI's default, and SGLang's
     best_of: int | None = None
     echo: bool | None = None
@@ -328,5 +448,12 @@ class CompletionRequest(Asking):
     logprobs: int | None = None
 
     @property
-    def asked(self) -> str:
-        return self.prompt[0]
+    def asked(self) -> str | tuple[int, ...]:
+        """The prompt as text or as token ids of the target's."""
+        match self.prompt:
+            case str() as text:
+                return text
+            case [str() as text]:
+                return text
+            case [list() as ids] | ids:
+                return tuple(ids)

@@ -62,10 +62,12 @@ class Summary:
         return self.text.stopped or (trace.ids[-1] if ended else None)
 
 
-def usage_of(ends: Sequence[Summary]) -> dict[str, Any]:
-    """The usage of answers to one prompt, in SGLang's form; it counts what was delivered."""
-    prompt, written = ends[0].trace.prompt_tokens, sum(end.text.tokens for end in ends)
-    thought = sum(end.text.reasoning_tokens for end in ends)
+def usage_of(prompt: int, written: int, thought: int) -> dict[str, Any]:
+    """A usage in SGLang's form; it counts what was delivered.
+
+    Args:
+        prompt, written, thought: tokens of the prompt, of the answer, and of its reasoning.
+    """
     return {
         "prompt_tokens": prompt,
         "completion_tokens": written,
@@ -98,8 +100,15 @@ class ToolCalls:
     calls: list[dict[str, Any]]
 
 
+@dataclass(frozen=True)
+class UsageSoFar:
+    """The usage with the next pieces of the answer."""
+
+    usage: dict[str, Any]
+
+
 # The pieces of one step, an event that the client asked for, the calls of tools, or the end.
-Item = list[Chunk] | Event | ToolCalls | Summary
+Item = list[Chunk] | UsageSoFar | Event | ToolCalls | Summary
 # Those of several answers, each with the index of its answer.
 Items = AsyncGenerator[tuple[int, Item], None]
 
@@ -135,7 +144,7 @@ class Reply:
                         calls[index] = item.calls
                     case Summary():
                         ends[index] = item
-                    case _:
+                    case list():
                         for kind, text in item:
                             texts[index, kind].append(text)
         choices = []
@@ -165,10 +174,14 @@ class Reply:
             return {**head, "choices": [_choice(index, form, end)]}
 
         begun, ends = set[int](), dict[int, Summary]()
+        so_far: dict[int, dict[str, Any]] = {}
         async with aclosing(items):
             async for index, item in items:
                 if isinstance(item, Event):
                     yield {**head, "choices": [], "lookahead": {"event": item.to_dict()}}
+                    continue
+                if isinstance(item, UsageSoFar):
+                    so_far[index] = {"usage": item.usage}
                     continue
                 if chat and index not in begun:
                     begun.add(index)
@@ -186,13 +199,18 @@ class Reply:
                     )
                 else:
                     for kind, text in item:
-                        yield chunk(index, {FIELDS[kind]: text})
+                        yield chunk(index, {FIELDS[kind]: text}) | so_far.get(index, {})
         if usage:
             yield {**head, "choices": [], **self._end(ends)}
 
     def _end(self, ends: Mapping[int, Summary]) -> dict[str, Any]:
         """Usage and extension of all answers; the log gets them too."""
-        usage, about = usage_of(list(ends.values())), extension_of(list(ends.values()))
+        each = list(ends.values())
+        written, thought = (
+            sum(getattr(end.text, name) for end in each) for name in ("tokens", "reasoning_tokens")
+        )
+        usage = usage_of(each[0].trace.prompt_tokens, written, thought)
+        about = extension_of(each)
         self.about |= {
             "tokens": usage["completion_tokens"],
             "prompt_tokens": usage["prompt_tokens"],

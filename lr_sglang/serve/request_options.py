@@ -6,14 +6,20 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+from lr_sglang.algorithm.answer_request import FREE, Constraints
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.serve.errors import Refusal, refusal
-from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, LookaheadRequest
+from lr_sglang.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    LookaheadRequest,
+    StreamOptions,
+)
 from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
 
@@ -36,19 +42,40 @@ class Conclusion:
 
 
 @dataclass(frozen=True)
+class TextOptions:
+    """How an answer's tokens become text.
+
+    Attributes:
+        special: whether special tokens are shown.
+        keep_stop: whether the stop string that ended it is.
+        reasoning: whether the reasoning is told apart; ``reasoning_whole``: whether it comes in one
+            piece.
+    """
+
+    special: bool = False
+    keep_stop: bool = False
+    reasoning: bool = True
+    reasoning_whole: bool = False
+
+
+@dataclass(frozen=True)
 class RequestOptions:
     """One answer to make, or several.
 
     Attributes:
-        asked: a conversation, or a raw prompt.
-        usage: whether a stream ends with the usage.
+        asked: a conversation, or a raw prompt: a text, or token ids of the target's.
+        usage: whether a stream ends with the usage; ``usage_so_far``: whether all its chunks with
+            text have one.
         trace: whether the client gets every event.
         answers: their number.
         prefix: the beginning of the answer, as the client gives it.
+        arguments: of the model's template; ``thinks_not``: whether they say that it does not think.
+        constraints: on the tokens of the answer.
+        text: how the answer's tokens become text.
         conclusion: what follows the thinking, where lookahead reasoning serves the thinking only.
     """
 
-    asked: list[dict[str, str]] | str
+    asked: list[dict[str, Any]] | str | tuple[int, ...]
     mode: Mode
     lookahead: Lookahead
     sampling: Sampling
@@ -56,14 +83,19 @@ class RequestOptions:
     stops: tuple[str, ...] = ()
     stream: bool = False
     usage: bool = False
+    usage_so_far: bool = False
     trace: bool = False
     answers: int = 1
     prefix: str = ""
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+    thinks_not: bool = False
+    constraints: Constraints = FREE
+    text: TextOptions = TextOptions()
     conclusion: Conclusion | None = None
 
     @property
     def chat(self) -> bool:
-        return not isinstance(self.asked, str)
+        return isinstance(self.asked, list)
 
     @property
     def mode_name(self) -> str:
@@ -112,7 +144,7 @@ def options_of(
         look = mode.lookahead(_lookahead(wish, service))
     except ConfigError as error:
         raise Refusal(400, error.message, param="lookahead") from error
-    most = request.most_tokens
+    most, shown = request.most_tokens, request.stream_options or StreamOptions()
     return RequestOptions(
         request.asked,
         mode,
@@ -123,10 +155,20 @@ def options_of(
         ),
         tuple(request.stop or ()),
         stream=bool(request.stream),
-        usage=wish.trace or bool(request.stream_options and request.stream_options.include_usage),
+        usage=wish.trace or bool(shown.include_usage),
+        usage_so_far=bool(shown.continuous_usage_stats),
         trace=wish.trace,
         answers=answers,
         prefix=request.prefix,
+        arguments=request.arguments,
+        thinks_not=request.thinks_not,
+        constraints=request.constraints,
+        text=TextOptions(
+            special=request.skip_special_tokens is False,
+            keep_stop=bool(request.no_stop_trim),
+            reasoning=request.separate_reasoning is not False,
+            reasoning_whole=request.stream_reasoning is False,
+        ),
         conclusion=conclusion,
     )
 

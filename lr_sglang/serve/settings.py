@@ -36,6 +36,9 @@ class ServeSettings(ConfigModel):
     refuse: bool = setting(
         False, "refuse requests with tools and so on, which else the target answers alone"
     )
+    special_tokens_in_prompts: bool = setting(
+        True, "whether special tokens in a raw prompt are tokens, as SGLang reads them, or text"
+    )
     allow_no_key: bool = setting(
         False, "let everybody in, from anywhere and by any host name, without a key"
     )

@@ -32,9 +32,13 @@ from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 
-# The fields that concern what follows the thinking, and conversations in which tools were called
-# already.
-FIELDS = frozenset(("messages", "tools", "response_format", "regex"))
+# The fields that concern what follows the thinking.
+FIELDS = frozenset(("tools", "response_format", "regex"))
+# Those that say how a prompt is rendered.
+RENDERED = (
+    *("messages", "tools", "tool_choice"),
+    *("chat_template_kwargs", "reasoning_effort", "reasoning"),
+)
 ANY_OBJECT = {"type": "object"}
 
 
@@ -99,7 +103,7 @@ class Thinking:
         tools, grammar = body.get("tools") or [], _grammar(body)
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
             return None
-        asked = {name: body[name] for name in ("messages", "tools", "tool_choice") if name in body}
+        asked = {name: body[name] for name in RENDERED if name in body}
         self._check()  # before any request to the target
         try:
             found = await self._roles["target"].transport.post("/tokenize", asked)

@@ -9,6 +9,7 @@ from functools import cache
 import pytest
 from jinja2.exceptions import TemplateError
 
+from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
@@ -81,11 +82,12 @@ class Opens(CharTokenizer):
     def __init__(self, opened="", template=""):
         self.opened, self.template = opened, template
 
-    def chat(self, messages, answer):
+    def chat(self, messages, answer, arguments=NO_ARGUMENTS):
         if self.template == "broken":
             raise TemplateError("it is")
         rendered = super().chat(messages, answer)
-        return rendered + TokenText.of(self.opened, self.encode(self.opened), self.vocabulary)
+        opened = "" if arguments.get("enable_thinking") is False else self.opened
+        return rendered + TokenText.of(opened, self.encode(opened), self.vocabulary)
 
 
 @pytest.fixture(scope="module")
@@ -225,11 +227,11 @@ def test_what_tools_have_said_is_in_the_prompt(thinker):
     one = thinker(service=ON)
     called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **TOOL}]}
     said = [*ASK["messages"], called, {"role": "tool", "tool_call_id": "1", "content": "seven"}]
-    answer = one.ask(messages=said).json()
-    assert answer["lookahead"]["why"] == ["messages"] and answer["choices"][0]["message"][
+    answer = one.ask(messages=said, tools=[TOOL]).json()
+    assert answer["lookahead"]["why"] == ["tools"] and answer["choices"][0]["message"][
         "content"
     ].startswith("Let")
-    assert one.target.asked[0] == ("/tokenize", {"messages": said})
+    assert one.target.asked[0] == ("/tokenize", {"messages": said, "tools": [TOOL]})
     prompt = one.target.requests[0]["input_ids"]
     assert "seven" in "".join(map(chr, prompt)) and answer["usage"]["prompt_tokens"] == len(prompt)
 
@@ -280,6 +282,9 @@ PASSED_ON = {
         "tools": [TOOL],
     },
     "no lookahead": {"regex": "5", "lookahead": {"mode": "autoregressive"}},
+    "no thinking": {"regex": "5", "chat_template_kwargs": {"enable_thinking": False}},
+    "no effort": {"tools": [TOOL], "reasoning_effort": "none"},
+    "a least length": {"regex": "5", "min_tokens": 3},
 }
 
 
@@ -336,3 +341,66 @@ def test_where_the_queue_is_full_the_target_is_asked_for_nothing(thinker):
     loop.call_soon_threadsafe(admission.leave)
     within(10, lambda: one.ask(tools=[TOOL]).status_code == 200)
     assert one.target.asked
+
+
+@pytest.mark.parametrize(
+    ("wish", "thinks"),
+    [
+        ({}, True),
+        ({"chat_template_kwargs": {"enable_thinking": True}}, True),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
+        ({"reasoning_effort": "high"}, True),
+        ({"reasoning_effort": "none"}, False),
+        ({"reasoning": {"effort": "none"}}, False),
+        ({"reasoning": {"enabled": True}}, True),
+    ],
+    ids=str,
+)
+def test_arguments_of_the_template_are_followed_by_lookahead(thinker, wish, thinks):
+    """The draft's prompt is rendered with them, too."""
+    one = thinker(opened="<think>\n")
+    draft = one.roles["draft"].transport
+    draft.requests.clear()
+    answer = one.ask(**wish).json()
+    assert answer["lookahead"]["mode"] == "lookahead" and "why" not in answer["lookahead"]
+    assert answer["choices"][0]["message"]["reasoning_content"] or not thinks
+    for request in (one.target.requests[0], draft.requests[0]):
+        prompt = "".join(map(chr, request["input_ids"]))
+        assert prompt.endswith("<think>\n") is thinks
+
+
+def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
+    one = thinker(opened="<think>\n")
+    target = one.roles["target"]
+    target.template_defaults = {"enable_thinking": False}
+    try:
+        on = {"enable_thinking": True}
+        for wish, thinks in (({}, False), ({"chat_template_kwargs": on}, True)):
+            one.target.requests.clear()
+            one.ask(**wish)
+            prompt = "".join(map(chr, one.target.requests[0]["input_ids"]))
+            assert prompt.endswith("<think>\n") is thinks
+    finally:
+        target.template_defaults = {}
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_reasoning_stays_in_the_content_or_comes_whole_where_that_is_asked_for(thinker, stream):
+    one = thinker(opened="<think>\n")
+    thought, rest = "Well, 2 + 3.\n\nIt is 5.\n", "Nobody asked for this."
+
+    def said(**wish):
+        if not stream:
+            return one.ask(**wish).json()["choices"][0]["message"], []
+        events = [e for e in one.stream(**wish) if e != "[DONE]" and e["choices"]]
+        deltas = [event["choices"][0]["delta"] for event in events]
+        names = ("content", "reasoning_content")
+        told = {name: "".join(delta.get(name) or "" for delta in deltas) for name in names}
+        return told, [d["reasoning_content"] for d in deltas if "reasoning_content" in d]
+
+    message, _ = said(separate_reasoning=False)
+    assert message["content"] == f"{thought}</think>\n\n{rest}"
+    assert not message["reasoning_content"]
+    message, pieces = said(stream_reasoning=False)
+    assert message["reasoning_content"] == thought and message["content"] == rest
+    assert pieces == [thought] * stream
