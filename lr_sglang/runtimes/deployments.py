@@ -12,7 +12,7 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.placement.models import prompt_for
+from lr_sglang.runtimes.placement.models import POCKET, prompt_for
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
@@ -77,8 +77,13 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
 
 
 def custom(target: str) -> Deployment:
-    """A deployment of a target alone, given as a URL or a model."""
-    return Deployment(name="custom", runtimes={"target": _other(None, target)})
+    """A deployment of a target, given as a URL or a model; for a pocket model with the pocket judge,
+    which knows what such models write.
+    """
+    runtimes = {"target": _other(None, target)}
+    if target.startswith(POCKET):
+        runtimes["judge"] = load_deployment().runtimes["judge"]
+    return Deployment(name="custom", runtimes=runtimes)
 
 
 def override_all(deployment: Deployment, models: Mapping[str, str | None]) -> Deployment:
