@@ -77,7 +77,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
 
 
 def custom(target: str) -> Deployment:
-    """A deployment of a target, given as a URL or a model; for a pocket model with the pocket judge,
+    """A deployment of a target, given as a URL or a model; a pocket model has the pocket judge,
     which knows what such models write.
     """
     runtimes = {"target": _other(None, target)}

@@ -129,7 +129,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
                 {"role": "assistant", "content": "", "tool_calls": [CALL]},
                 {"role": "tool", "tool_call_id": "c1", "content": "11"},
             ]
-        },  # fmt: skip
+        },
         {"messages": [{"role": "user", "content": ""}]},
         {"messages": []},
         {"messages": [{"role": "wizard", "content": "?"}]},

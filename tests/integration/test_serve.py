@@ -649,6 +649,54 @@ def test_no_text_forges_a_role_marker(role):
     assert (forged > plain) is (role is None)
 
 
+@pytest.mark.parametrize("mode", ["lookahead", "autoregressive"])
+def test_constraints_on_tokens_are_those_of_the_whole_answer(mode):
+    """The runtime counts the tokens of one request only: each has what is missing, and what was
+    written before."""
+    seen = []
+    roles = simulated(steps=4, seconds=0.01)
+    inner = roles["target"].transport
+    generate = inner.generate
+    inner.generate = lambda payload, *more: seen.append(payload) or generate(payload, *more)
+    wish = {"min_tokens": 60, "frequency_penalty": 0.5, "logit_bias": {"7": 2}, "max_tokens": 80}
+    with serving(roles) as one:
+        answer = one.ask(**wish, lookahead={"mode": mode}, stop_token_ids=[9]).json()
+    assert answer["lookahead"]["mode"] == mode
+    prompt = min(len(payload["input_ids"]) for payload in seen)
+    assert prompt == answer["usage"]["prompt_tokens"]
+    for payload in seen:
+        written, sent = payload["input_ids"][prompt:], payload["sampling_params"]
+        most = sent["max_new_tokens"]
+        assert sent["min_new_tokens"] == max(0, min(60 - len(written), most))
+        assert sent["frequency_penalty"] == 0.5 and sent["stop_token_ids"] == [9]
+        bias = {"7": 2.0}
+        for token in written:
+            bias[str(token)] = bias.get(str(token), 0) - 0.5
+        assert sent["logit_bias"] == bias
+    assert any(payload["input_ids"][prompt:] for payload in seen) or mode == "autoregressive"
+
+
+def test_the_usage_so_far_is_that_of_the_text_so_far(quick):
+    options = {"continuous_usage_stats": True}
+    events = [e for e in quick.stream(stream_options=options, seed=3) if e != "[DONE]"]
+    said = [e for e in events if e["choices"][0]["delta"].get("content")]
+    counts = [event["usage"]["completion_tokens"] for event in said]
+    assert counts == sorted(set(counts)) and len(counts) > 1
+    whole = quick.ask(seed=3).json()["usage"]
+    assert counts[-1] <= whole["completion_tokens"]
+    assert {event["usage"]["prompt_tokens"] for event in said} == {whole["prompt_tokens"]}
+    assert not any("usage" in event for event in events if event not in said)
+
+
+@pytest.mark.parametrize("field", [{"logprobs": True}, {"n": 99}, {"presence_penalty": 1}])
+def test_who_names_a_mode_with_lookahead_is_told_what_it_cannot_follow(quick, field):
+    reply = quick.ask(**field, lookahead={"mode": "lookahead"})
+    is_documented(reply, 400)
+    (name,) = field
+    assert reply.json()["error"]["param"] == name
+    assert "lookahead reasoning cannot follow it: " in reply.json()["error"]["message"]
+
+
 # -- many at once
 
 

@@ -60,6 +60,44 @@ def test_a_command_is_one_that_there_is(one: Command, any_path):
         parsed(one.arguments)
 
 
+class Reached(BaseException):
+    """Everything is checked, and servers would be started now."""
+
+
+def reached(*_, **__):
+    raise Reached
+
+
+# They need a server elsewhere, one that `launch` keeps up, or the hub.
+ELSEWHERE = ("--attach", "http://", "humaneval", "gsm8k", "examples/custom_verifier.py")
+STARTING = [
+    one
+    for one in OURS
+    if one.arguments
+    and one.arguments[0] in ("run", "bench", "serve")
+    and not any(word.startswith(ELSEWHERE) for word in one.arguments)
+]
+
+
+@pytest.mark.parametrize("one", STARTING, ids=str)
+def test_a_command_runs_as_written_up_to_the_start_of_servers(one, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(session, "session", reached)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    (tmp_path / "keys.txt").write_text("a-key-of-sixteen-or-more\n", "utf-8")
+    mine = next(b.body for b in blocks() if "def twice(" in b.body)
+    (tmp_path / "mine.py").write_text(mine.partition("\nwith lr.deployment")[0], "utf-8")
+    arguments = list(one.arguments)
+    if arguments[0] == "serve":
+        arguments += ["--port", "0"]
+    if "--print" in arguments:
+        result = CliRunner().invoke(cli, arguments)
+        assert result.exit_code == 0, result.output
+        return
+    with pytest.raises(Reached):
+        raise AssertionError(CliRunner().invoke(cli, arguments).output)
+
+
 @pytest.mark.parametrize(
     "line",
     [
