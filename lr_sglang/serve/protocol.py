@@ -333,6 +333,12 @@ class Message(Lenient):
             raise ValueError("a user's turn has a content")
         return self
 
+    @property
+    def text(self) -> str:
+        """The content, with parts joined as SGLang joins them."""
+        content = self.content or ""
+        return content if isinstance(content, str) else " ".join(part.text for part in content)
+
     def plain(self) -> dict[str, Any]:
         """The turn as a template takes it: without what is null, but for the content."""
         given = self.model_dump(exclude_none=True, exclude={"tool_calls"})
@@ -391,19 +397,18 @@ class ChatRequest(Asking):
     def asked(self) -> list[dict[str, Any]]:
         """The conversation, in the form in which SGLang gives it to a template."""
         turns = [message.plain() for message in self.messages]
-        if turns[-1]["role"] == "assistant" and isinstance(turns[-1]["content"], str):
-            last = turns.pop()
+        if turns[-1]["role"] == "assistant":
+            turns.pop()
             # SGLang takes an answer that is not to be continued for the user's words
             if not self.continue_final_message:
-                turns.append({"role": "user", "content": last["content"]})
+                turns.append({"role": "user", "content": self.messages[-1].text})
         return turns
 
     @property
     def prefix(self) -> str:
         """The beginning of the answer; empty if there is none."""
         last = self.messages[-1]
-        own = last.role == "assistant" and isinstance(last.content, str)
-        return str(last.content) if own and self.continue_final_message else ""
+        return last.text if last.role == "assistant" and self.continue_final_message else ""
 
     @property
     def arguments(self) -> dict[str, Any]:
