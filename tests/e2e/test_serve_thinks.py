@@ -24,7 +24,7 @@ from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
 PATH = "/v1/chat/completions"
 EXACT = {"mode": "lossless"}
 SAMPLES = load("pocket", limit=6 if FULL else 2)
-WHY = {"tool": ["tools"], "json": ["response_format"], "result": ["messages", "tools"]}
+WHY = {"tool": ["tools"], "json": ["response_format"], "result": ["tools"]}
 
 
 @dataclass
