@@ -2,6 +2,7 @@
 what goes wrong.
 """
 
+import asyncio
 import errno
 import io
 import json
@@ -17,6 +18,7 @@ import httpx
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.cli import cli, serve
 from lr_sglang.cli.serve import listening
 from lr_sglang.config import Lookahead
@@ -209,24 +211,39 @@ def test_several_answers_share_their_prompt(quick):
     assert about["steps"] == 3 * 8 and 0 < about["alpha"] <= 1 and about["mode"] == "lookahead"
 
 
+class Halfway(ScriptedTransport):
+    """Streams half of what it writes, and the rest when ``go`` is set."""
+
+    def __init__(self, write):
+        super().__init__(write)
+        self.go = threading.Event()
+
+    async def generate(self, payload, request, timeout):
+        tell, request.on_tokens = request.on_tokens, None
+        reply = await super().generate(payload, request, timeout)
+        if payload.get("stream"):
+            tell(reply["output_ids"][: len(reply["output_ids"]) // 2])
+            assert await asyncio.to_thread(self.go.wait, 20)
+        return reply
+
+
 @pytest.mark.parametrize("mode", ["auto", "autoregressive"])
-def test_what_the_target_writes_alone_is_streamed_token_by_token(mode):
-    """Also in ``auto``, which writes alone where looking ahead does not pay."""
-    service = SERVICE.replace(modes=("auto", "autoregressive"))
-    useless = simulated_roles(
-        Simulation(Model(alpha=(0.0,), steps=12), step_seconds=0.1, c1=1.0, judge_seconds=0.1)
-    )
-    with serving(useless, service) as one:
-        for _ in range(3):  # ``auto`` measures that looking ahead does not pay
-            one.ask(lookahead={"mode": mode})
-        target = one.roles["target"].transport.inner
+def test_what_the_target_writes_alone_is_streamed_as_it_is_written(mode, monkeypatch):
+    """Also in ``auto``, where looking ahead does not pay."""
+    monkeypatch.setattr(Adaptive, "tokens_alone", lambda self: self.tree.room(self.tree.root))
+    steps = ["First a step.", "Then one that is cut in the middle.", "The end."]
+    target = Halfway(chapters(steps))
+    others = [ScriptedTransport(chapters(steps)) for _ in range(2)]
+    roles = deployment(target=target, draft=others[0], judge=others[1]).roles
+    with serving(roles, SERVICE.replace(modes=("auto", "autoregressive"))) as one:
         events = one.stream(lookahead={"mode": mode})
-        said = [next(events), next(events), next(events)]
-        assert target.running, "it is still writing"
-        said += events
-        whole = one.ask(lookahead={"mode": mode}).json()
-        assert content(said) == whole["choices"][0]["message"]["content"]
-        assert len(said) > 3 * 12, "several chunks for each step"
+        said = ""
+        whole = DELIMITER.join(steps)
+        while len(said) < len(whole) // 2:
+            said += content([next(events)])
+        assert said == whole[: len(whole) // 2], "half a step, too"
+        target.go.set()
+        assert said + content(list(events)) == whole
 
 
 def test_several_answers_come_in_one_stream(quick):
