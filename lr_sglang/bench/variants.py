@@ -15,7 +15,6 @@ from lr_sglang.runtimes.launching import token_layer
 from lr_sglang.runtimes.placement import memory
 from lr_sglang.tasks import Question
 
-GREEDY = "greedy"
 PLAIN = "sampled"
 WAYS = ("replicas", "tp")  # values of --fair
 Item = tuple[Question, int]  # a question and the number of the sample
@@ -79,8 +78,6 @@ class Setting:
         oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
         fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they
             do not.
-        layered: whether the servers are attached and have a token layer, so that they cannot decode
-            plainly.
     """
 
     plan: Plan
@@ -89,7 +86,6 @@ class Setting:
     tasks: dict[str, str] = field(default_factory=dict)
     oracle: str = "random"
     fair: str = ""
-    layered: bool = False
 
 
 def variants(setting: Setting) -> list[Variant]:
@@ -99,34 +95,14 @@ def variants(setting: Setting) -> list[Variant]:
         ConfigError: a value is impossible, or a mode lacks a role.
     """
     found: dict[Key, Variant] = {}
-    of = product(setting.tasks.items(), setting.points, _modes(setting))
-    for (task, suffix), point, (mode, greedy) in of:
-        one = _variant(setting, task, suffix, point, mode, greedy)
+    of = product(setting.tasks.items(), setting.points, setting.plan.modes)
+    for (task, suffix), point, mode in of:
+        one = _variant(setting, task, suffix, point, mode)
         if found.setdefault(one.key, one).configs != one.configs:
             raise ConfigError(
                 f"two settings would have the folder {one.folder}", hint="bench them apart"
             )
     return list(found.values())
-
-
-def _modes(setting: Setting) -> list[tuple[str, bool]]:
-    """The modes, each with whether it runs at temperature 0, as the lossless mode and its baseline
-    do.
-    """
-    found = [(mode, MODES[mode].lossless) for mode in setting.plan.modes]
-    if baseline := greedy_baseline(setting):
-        found.insert(len(found) - 1, (baseline, True))
-    return found
-
-
-def greedy_baseline(setting: Setting) -> str:
-    """The mode that also runs at temperature 0 as the baseline of the lossless mode; empty for
-    none.
-    """
-    lossless = any(MODES[mode].lossless for mode in setting.plan.modes)
-    if not lossless or setting.plan.sampling.temperature == 0:
-        return ""
-    return "sd" if setting.layered else "autoregressive"
 
 
 def _variant(
@@ -135,20 +111,16 @@ def _variant(
     suffix: str,
     point: sweeps.Point,
     mode: str,
-    greedy: bool,
 ) -> Variant:
     mode, rest = sweeps.of_mode(point, mode)
     concurrency = rest.get("concurrency", setting.concurrency)
     plan = _at(setting, rest, mode)
-    if greedy:
-        plan = replace(plan, sampling=plan.sampling.replace(temperature=0.0))
     asked: dict[str, Any] = {"questions": task, "prompt_suffix": suffix}
     if setting.fair and not MODES[mode].ahead:
         deployment, said = fair_baseline(plan.deployment, setting.fair)
         plan = replace(plan, deployment=deployment)
         asked["fair"] = said
     words = [task] if len(setting.tasks) > 1 else []
-    words += [GREEDY] if greedy else []
     words += [sweeps.name_of(rest)] if rest else []
     return Variant(
         sweeps.clean("_".join(words)) or PLAIN,

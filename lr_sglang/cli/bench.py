@@ -70,8 +70,7 @@ class Modes(click.Choice[str]):
     "--modes",
     type=Modes(),
     metavar="MODE,MODE",
-    help="all, or some of them; lossless is made beside autoregressive at temperature 0.  "
-    "[default: all]",
+    help="all, or some of them.  [default: all]",
 )
 @options.limit
 @click.option(
@@ -124,7 +123,6 @@ def bench(**given: Any) -> None:
         {name: one.suffix for name, one in sources.items()},
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
-        layered=bool(given["attach"]) and launched.find(given["attach"]).layered,
     )
     found = variants.variants(setting)
     folder = source.folder_for("bench", given)
@@ -137,11 +135,6 @@ def bench(**given: Any) -> None:
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
     if shapes := plan.shapes(plan.modes):
         display.warn(f"{', '.join(shapes)}: {RANDOM}")
-    if baseline := variants.greedy_baseline(setting):
-        display.note(
-            f"lossless answers at temperature 0, and {baseline} is made there too, to compare "
-            "it with"
-        )
     most = max(samples_of(name, given) for name in sources)
     execution = Execution(
         folder, made, display, most, plan.deployment.launch_timeout, command=_command(given, made)

@@ -166,19 +166,10 @@ def setting(modes=ALL, sweep=(), **more):
     return Setting(settings.settle(options), points, tasks={"pocket": ""}, **more)
 
 
-def test_all_modes_and_the_lossless_one_beside_greedy_decoding():
+def test_all_modes_have_one_temperature():
     found = variants(setting())
-    assert {v.key for v in found} == {
-        *(
-            ("sampled", mode)
-            for mode in ("autoregressive", "sd", "lookahead", "lookahead+sd", "auto")
-        ),
-        ("greedy", "autoregressive"),
-        ("greedy", "lossless"),
-    }
-    temperatures = {v.key: v.configs[v.mode]["sampling"]["temperature"] for v in found}
-    assert temperatures["greedy", "autoregressive"] == temperatures["greedy", "lossless"] == 0
-    assert temperatures["sampled", "autoregressive"] == 0.6
+    assert {v.key for v in found} == {("sampled", mode) for mode in ALL}
+    assert {v.configs[v.mode]["sampling"]["temperature"] for v in found} == {0.6}
     sets = servers.server_sets(found)
     assert [{v.mode for v in of} for of in sets] == [
         {"autoregressive", "lookahead", "lossless"},
