@@ -121,7 +121,7 @@ def test_records_and_warnings_name_them():
         "target": "dummy:qwen3-32b",
         "draft": models.locate("dummy:qwen3-1.7b"),
         "verifier": "random:0.6",
-        "token_layer": ((None, "eagle3"),),
+        "token_layer": "eagle3",
         "option": {
             "runtimes": {"target": {"token_layer": {"draft_model": "dummy:qwen3-32b-eagle3"}}}
         },
