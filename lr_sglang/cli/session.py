@@ -157,13 +157,12 @@ def of_servers(plan: Plan, fleet: Fleet) -> Iterator[tuple[bool, str]]:
     no backends.
     """
     yield from ((False, note) for note in fleet.notes())
-    yield from memory(plan, fleet.room("target"))
+    draft = fleet.room("draft") if "draft" in fleet.urls else Room()
+    yield from memory(plan, fleet.room("target"), draft)
 
 
-def memory(plan: Plan, target: Room) -> Iterator[tuple[bool, str]]:
-    """Whether the target has too little memory for an answer. (A draft or judge with too little
-    makes an answer slower.)
-    """
+def memory(plan: Plan, target: Room, draft: Room) -> Iterator[tuple[bool, str]]:
+    """Whether target or draft have too little memory for an answer."""
     wanted = max(plan.limits.max_tokens or 0, plan.limits.max_total_tokens or 0)
     more = "extra = {max-total-tokens = ...} of its runtime"
     if target.held is not None and target.held < wanted:
@@ -177,6 +176,13 @@ def memory(plan: Plan, target: Room) -> Iterator[tuple[bool, str]]:
             False,
             f"target: its memory holds {target.held} tokens, not the {target.context} of its "
             f"context: longer prompts are refused ({more} changes that)",
+        )
+    longest = min(room for room in (wanted, target.tokens) if room) if wanted else target.tokens
+    if draft.held is not None and longest is not None and draft.held < longest:
+        yield (
+            False,
+            f"draft: its memory holds {draft.held} tokens, and an answer may need {longest}: what "
+            f"follows is not drafted ({more} changes that)",
         )
 
 

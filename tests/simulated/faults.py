@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -16,11 +17,13 @@ class Fault:
         kind: ``late`` takes ``seconds`` longer; ``fail`` replies with an error status, ``busy``
             with that of a full server; ``hang`` never replies; ``die`` ends the runtime;
             ``garbage`` is a reply that is no generation.
+        share: share of requests with the fault, drawn with a seed.
         times: maximum number of requests with the fault; None for no limit.
         after: number of first requests without the fault.
     """
 
     kind: Kind
+    share: float = 1.0
     times: int | None = None
     after: int = 0
     seconds: float = 1.0
@@ -31,6 +34,7 @@ class Faults:
 
     def __init__(self) -> None:
         self._orders: list[list[Any]] = []  # fault, requests seen, times left
+        self._draw = random.Random(0)
         self.dead = False
 
     def order(self, fault: Fault) -> None:
@@ -46,7 +50,7 @@ class Faults:
             fault: Fault
             fault, seen, left = order
             order[1] += 1
-            if seen < fault.after or left == 0:
+            if seen < fault.after or left == 0 or self._draw.random() >= fault.share:
                 continue
             if left is not None:
                 order[2] -= 1
