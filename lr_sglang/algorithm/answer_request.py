@@ -72,7 +72,6 @@ class AnswerRequest:
     """The settings of one answer, with its callbacks and its record.
 
     Attributes:
-        constraints: on the answer's tokens.
         verifier: compares two versions of a step; the baseline needs none.
         question, sample: identify the answer among those with the same ``sampling.seed``; empty
             and 0 where the seed is the answer's own.
@@ -85,12 +84,12 @@ class AnswerRequest:
         key: a router keeps requests with the same key on one worker; unique by default.
         check: the judge's measured false accepts, if the verifier may ask a judge.
         record: the trace; filled while the program runs, complete when the program has returned.
+        constraints: on the answer's tokens.
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
-    constraints: Constraints = FREE
     verifier: Verifier | None = None
     question: str = ""
     sample: int = 0
@@ -101,6 +100,7 @@ class AnswerRequest:
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     check: JudgeCheck | None = None
     record: Trace = field(default_factory=Trace)
+    constraints: Constraints = FREE
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
 

@@ -110,6 +110,10 @@ def test_no_verifier_goes_on_after_the_end(verifier):
         same(looked_ahead(answer, server, verifier, schedule), answer)
 
 
+def rendered(backend):
+    return backend.tokenizer.chat(QUESTION, True)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_endpoints_plain_mode_ends_there_too(kind):
     for place, server in itertools.product(PLACES, SERVERS):
@@ -117,7 +121,7 @@ def test_the_endpoints_plain_mode_ends_there_too(kind):
             "abcdefghijklmnop"[:place] + KINDS[kind],
             AnswerRequest(Lookahead(max_step_tokens=CAP)),
         )
-        answer_request.run(QUESTION, job, False, backend=runtimes(answer, server))
+        answer_request.run(rendered, job, False, backend=runtimes(answer, server))
         same(job.record, answer)
 
 
@@ -203,7 +207,7 @@ def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend.ends = frozenset()
     job = AnswerRequest(Lookahead(max_step_tokens=4))
     answer_request.run(
-        QUESTION, job, False, backend=backend
+        rendered, job, False, backend=backend
     )  # the end is not at the cap: it is reported
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
