@@ -15,6 +15,7 @@ from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
 from lr_sglang.runtimes.launching import diagnosis
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
+from tests.unit.test_cpu_ops import Cache, extend
 
 SEEDS = range(25)
 
@@ -146,8 +147,11 @@ class Drafts:
             kept = sorted(range(first, len(scores)), key=lambda number: -scores[number])[:topk]
             owners += kept
         order = sorted(range(len(scores)), key=lambda number: -scores[number])
+        chosen = order[: self.n - 1]
+        if topk > 1 and chance.random() < 0.3:  # where scores are equal, parents may be left out
+            chosen = chance.sample(order, self.n - 1)
         # The last step's tokens are never continued. A chain of one step has no list at all.
-        return owners[: len(owners) - topk] if self.steps > 1 else [], sorted(order[: self.n - 1])
+        return owners[: len(owners) - topk] if self.steps > 1 else [], sorted(chosen)
 
     def build(self, mode: int) -> dict[str, torch.Tensor]:
         shape, widths = (
@@ -210,16 +214,6 @@ def test_trees_of_drafted_tokens(seed, chain, mode):
         assert torch.equal(mask[:, width - n :], seen)
         assert torch.equal(out["positions"][i * n : (i + 1) * n], length + seen.sum(-1) - 1)
     assert bool(out["mask"][start:].all())
-
-
-def test_a_token_whose_parent_was_not_selected_is_never_reached():
-    drafts = Drafts(0)
-    drafts.topk, drafts.steps, drafts.n, drafts.batch = 2, 2, 3, 1
-    drafts.lens, drafts.parent_list = torch.tensor([5]), torch.tensor([[-1, 0, 1]])
-    drafts.selected = torch.tensor([[0, 5]])  # 5 continues token 1, which is not there
-    out = drafts.build(trees.QLEN_ONLY)
-    assert out["child"].tolist() == [[1, -1, -1]] and out["sibling"].tolist() == [[-1, -1, -1]]
-    assert out["positions"].tolist() == [5, 6, 6]
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -308,7 +302,7 @@ def test_accepted_rows_and_bonus_tokens(seed):
 
 
 class Backend:
-    """What a pass sees of SGLang's backend: one layer's caches and the rows of a batch, new ones
+    """What a pass sees of SGLang's backend: two layers' caches and the rows of a batch, new ones
     included.
     """
 
@@ -328,9 +322,11 @@ class Backend:
         for request, length in zip(self.requests.tolist(), self.seq_lens.tolist(), strict=True):
             for column in range(length):
                 self.req_to_token_pool.req_to_token[request, column] = next(free)
-        self.k, self.v = torch.randn(3000, 2, 16), torch.randn(3000, 2, 16)
+        self.layers = [torch.randn(2, 3000, 2, 16) for _ in range(2)]  # keys and values of each
+        self.k, self.v = self.layers[0]
         self.token_to_kv_pool = SimpleNamespace(
-            get_key_buffer=lambda _: self.k, get_value_buffer=lambda _: self.v
+            get_key_buffer=lambda layer: self.layers[layer][0],
+            get_value_buffer=lambda layer: self.layers[layer][1],
         )
         self.draft_decode_metadata, self.verifies = None, True
         self.extend_metadata = (self.seq_lens, self.new, None, None)
@@ -409,49 +405,74 @@ def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new
         )
 
 
+@pytest.mark.parametrize("new", [1, 4])
 @pytest.mark.parametrize("seed", range(4))
-def test_rows_that_are_kept_between_verifications_are_never_stale(seed):
-    """Chains that are accepted in part, sequences that leave or change, and passes that write in
-    between.
+def test_rows_that_are_kept_between_passes_are_never_stale(seed, new):
+    """Decode steps, or chains that are verified and accepted in part; sequences that leave or
+    change, and passes that write in between.
     """
     chance = random.Random(seed)
-    backend, batched = Backend(seed, [4] * 3, scattered=True), BatchedAttention()
+    backend, batched = Backend(seed, [new] * 4, scattered=True), BatchedAttention()
     backend.seq_lens += 20
-    table = backend.req_to_token_pool.req_to_token
-    table.copy_((torch.randperm(2999)[: table.numel()] + 1).view_as(table))
+    backend.requests = torch.arange(4)
+    table = backend.req_to_token_pool.req_to_token = (
+        (torch.randperm(2999)[:1600] + 1).view(4, 400).int()
+    )
     follows = 0
-    for _ in range(60):
+    for _ in range(200):
         batch = backend.batch()
+        if new == 1:  # a decode step, whose lengths SGLang increments in place
+            batch.seq_lens, batch.spec_info, step = (
+                backend.seq_lens,
+                None,
+                BatchedAttention.decode_step,
+            )
+        else:
+            step = BatchedAttention.extend_step
         backend.extend_metadata = (backend.seq_lens, backend.new, None, None)
-        follows += bool(batched._kept._layers)
-        query, key, value = (
-            torch.randn(len(batch.out_cache_loc), heads, 16) for heads in (4, 2, 2)
-        )
+        follows += len(batched._kept._layers) == 2
         batched.new_forward()
-        got = batched.extend_step(backend, batch, 2)(0, 0.3, query, key, value)
-        expected = BatchedAttention().extend_step(backend, batch, 2)(0, 0.3, query, key, value)
-        torch.testing.assert_close(got, expected)
-        backend.seq_lens = backend.seq_lens + torch.tensor(
-            [chance.randint(1, 4) for _ in backend.new]
-        )
+        passes = [step(each, backend, batch, 2) for each in (batched, BatchedAttention())]
+        for layer in (0, 1):
+            query, key, value = (
+                torch.randn(len(batch.out_cache_loc), heads, 16) for heads in (4, 2, 2)
+            )
+            got, expected = (each(layer, 0.3, query, key, value) for each in passes)
+            torch.testing.assert_close(got, expected)
+        backend.seq_lens += torch.tensor([chance.randint(1, new) for _ in backend.new])
         event, backend.verifies = chance.random(), True
         if (
-            event < 0.1 or int(backend.seq_lens.max()) > 120
-        ):  # another prompt is computed, over rows in use
-            backend.k.normal_(), backend.v.normal_()
-            backend.verifies, backend.seq_lens = False, backend.seq_lens.clamp(max=30)
-        elif event < 0.2:  # a sequence takes other rows, with what it had
+            event < 0.02 or int(backend.seq_lens.max()) > 390
+        ):  # a prompt is computed, over rows in use
+            for layer in backend.layers:
+                layer.normal_()
+            backend.seq_lens.clamp_(max=30)
+            backend.verifies = False
+            if new == 1:
+                extend(
+                    Cache([2], 2, 16),
+                    torch.randn(2, 4, 16),
+                    None,
+                    None,
+                    [2],
+                    function=batched.extend,
+                )
+        elif event < 0.04:  # a sequence takes other rows, with other contents
             request = backend.requests[0]
-            old, moved = table[request].long(), torch.randperm(2999)[: table.shape[1]] + 1
-            moved = moved[~torch.isin(moved, table.long())]
-            backend.k[moved], backend.v[moved] = (
-                torch.randn_like(backend.k[moved]),
-                torch.randn_like(backend.v[moved]),
-            )
-            table[request, : len(moved)] = moved[: len(old)].int()
-        elif event < 0.3:  # they change places
+            moved = torch.arange(1, 3000)
+            moved = moved[~torch.isin(moved, table.long())][:400]
+            for layer in backend.layers:
+                layer[:, moved] = torch.randn_like(layer[:, moved])
+            table[request] = moved.int()
+        elif event < 0.06:  # they change places
             backend.requests, backend.seq_lens = backend.requests.flip(0), backend.seq_lens.flip(0)
-    assert follows > 20  # or nothing was tried
+        elif event < 0.065 and len(backend.new) > 2:  # one leaves
+            backend.requests, backend.seq_lens, backend.new = (
+                backend.requests[1:],
+                backend.seq_lens[1:],
+                backend.new[1:],
+            )
+    assert follows > 100  # or nothing was tried
 
 
 def test_a_draft_step_follows_the_table_of_branches():
@@ -474,26 +495,33 @@ def test_a_draft_step_follows_the_table_of_branches():
     assert not batched._kept._layers  # rows of a draft are written again and again: none are kept
 
 
-def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens():
+@pytest.mark.parametrize(
+    ("hook", "drafts", "given", "handed"),
+    [
+        (hooks._extend, False, [*range(19)], [*range(8), "lengths", *range(9, 19)]),
+        (hooks._decode, False, [*range(17)], [*range(17)]),
+        (hooks._decode, True, [*range(17)], [*range(10), "lengths", *range(11, 17)]),
+        # SGLang 0.5.23 hands over the right ones, and two scales; and whether attention is causal.
+        (hooks._decode, True, [0, 1, 2, 1.0, 1.0, *range(3, 17)], [*range(17)]),
+        (hooks._extend, False, [*range(6), 1.0, 1.0, *range(6, 19), True], [*range(19)]),
+    ],
+)
+def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens(hook, drafts, given, handed):
     """SGLang hands over the batch's own lengths (sgl-project/sglang#36430)."""
     backend, seen = Backend(1, [4], scattered=False), []
     backend.batched_attention = SimpleNamespace(
-        decode=lambda *a: seen.append(a), extend=lambda *a: seen.append(a)
+        decode=lambda *a: seen.extend(a), extend=lambda *a: seen.extend(a)
     )
-    hooks._extend(backend, *range(19))
-    hooks._decode(backend, *range(17))
-    backend.draft_decode_metadata = (None, backend.seq_lens, None)
-    hooks._decode(backend, *range(17))
-    # SGLang 0.5.23 hands over the right ones, and two scales; and whether attention is causal.
-    hooks._decode(backend, 0, 1, 2, 1.0, 1.0, *range(3, 17))
-    hooks._extend(backend, *range(6), 1.0, 1.0, *range(6, 19), True)
-    assert seen[3] == tuple(range(17)) and seen[4] == tuple(range(19))
-    for scale, causal in ((2.0, True), (1.0, False)):
-        with pytest.raises(NotImplementedError, match="causal"):
-            hooks._extend(backend, *range(6), scale, 1.0, *range(6, 19), causal)
-    assert seen[0] == (*range(8), backend.seq_lens, *range(9, 19))
-    assert seen[1] == tuple(range(17))
-    assert seen[2] == (*range(10), backend.seq_lens, *range(11, 17))
+    backend.draft_decode_metadata = (None, backend.seq_lens, None) if drafts else None
+    hook(backend, *given)
+    assert seen == [backend.seq_lens if one == "lengths" else one for one in handed]
+
+
+@pytest.mark.parametrize(("scale", "causal"), [(2.0, True), (1.0, False)])
+def test_attention_with_scales_or_not_causal_is_refused(scale, causal):
+    backend = Backend(1, [4], scattered=False)
+    with pytest.raises(NotImplementedError, match="causal"):
+        hooks._extend(backend, *range(6), scale, 1.0, *range(6, 19), causal)
 
 
 # -------------------------------------------------------- the lean forward
