@@ -2,9 +2,10 @@
 case of a grid.
 """
 
+import functools
 import itertools
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -28,3 +29,21 @@ def grid(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(axis[number] for axis, number in zip(values, place, strict=True)) for place in chosen
     ]
+
+
+Test = Callable[..., Coroutine[Any, Any, None]]
+
+
+def run_by(
+    run: Callable[[Coroutine[Any, Any, None]], None],
+) -> Callable[[Test], Callable[..., None]]:
+    """Makes a test of a coroutine function, whose coroutine ``run`` runs."""
+
+    def made(test: Test) -> Callable[..., None]:
+        @functools.wraps(test)
+        def whole(*given: Any, **named: Any) -> None:
+            run(test(*given, **named))
+
+        return whole
+
+    return made

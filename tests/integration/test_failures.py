@@ -82,6 +82,7 @@ READS = {
     "variable": lambda s: s["failed"],
     "text": lambda s: s.text(),
     "messages": lambda s: s.messages(),
+    "meta": lambda s: s.get_meta_info("failed"),
     "later variable": lambda s: (s.__iadd__(sgl.gen("later", max_tokens=3)), s["later"]),
     "later text": lambda s: (s.__iadd__("more"), s.text()),
 }
@@ -293,26 +294,6 @@ def test_what_was_aborted_in_the_queue_cannot_be_shared(prefilled, monkeypatch):
     assert backend.request_log.shareable(after) == (len(ids) if prefilled else 0)
 
 
-def test_a_state_needs_no_thread():
-    names = []
-
-    def then(s):
-        forks = s.fork(20)
-        for fork_ in forks:
-            fork_ += sgl.gen("more", max_tokens=3)
-        names.extend(thread.name for thread in threading.enumerate())
-
-    before = {thread.name for thread in threading.enumerate()} | {"lr-loop"}
-
-    @sgl.function
-    def good(s):
-        s += "fine"
-        then(s)
-
-    within_bounds(lambda: good.run(backend=runtime(0.02)).sync())
-    assert len(set(names) - before) <= 1, "only the one that this test runs the program in"
-
-
 def test_text_outside_of_roles_is_refused_and_not_lost():
     @sgl.function
     def mixed(s):
@@ -343,7 +324,7 @@ def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answ
     backend = deployment(target=target, draft=draft)
     exact = verifiers.make("exact", verifiers.Setup(backend.roles, "paper"))
     look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
-    job = AnswerRequest(look, Sampling(temperature=0.0), limits, exact, "q")
+    job = AnswerRequest(look, Sampling(temperature=0.0), limits, verifier=exact, question="q")
     lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)
     assert [step.text.strip() for step in job.record.steps] == steps
     assert job.record.failures["draft"] > 0

@@ -20,6 +20,7 @@ from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, StepTree, Verdict
 from lr_sglang.verifiers.asking import REST
+from tests import run_by
 from tests.scripted import END, ScriptedTransport, deployment
 from tests.simulated.clock import run_virtually
 
@@ -93,7 +94,8 @@ def test_what_fails_together_is_one_failure():
     assert later.failed and len(judge.requests) == 6
 
 
-def test_a_draft_that_the_target_cannot_read_stays_refused():
+@run_by(run_virtually)
+async def test_a_draft_that_the_target_cannot_read_stays_refused():
     """Whatever the judge says of it afterwards; a second version of the step is still looked at."""
 
     class Slow:
@@ -102,27 +104,24 @@ def test_a_draft_that_the_target_cannot_read_stays_refused():
         def verify(self, inquiry):
             return None
 
-    async def main():
-        job, tree = AnswerRequest(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
-        backend = deployment(target=ScriptedTransport(writer("target")))
-        for one in backend.roles.values():
-            one.bind(asyncio.get_running_loop())
-        tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
-        branches = Branches(job.record, asyncio.get_running_loop())
-        emitter = EventEmitter(None, branches.now)
-        verification = Verification(job, branches, emitter, None)  # Slow asks no runtime
-        unreadable, other = tree.add_children(tree.root)
-        tree.root.target = Step("a", (1,), Ending.DELIMITER)
-        for child in (unreadable, other):
-            tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
-            verification.ask_verifier(child, tree.pair(child))
-        unreadable.verdict = Verdict(
-            False, "draft", "tokens that the target does not know", failed=True
-        )
-        verification.enter(unreadable.asked, unreadable, Verdict(True, "slow"))
-        assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
-        verification.enter(other.asked, other, Verdict(True, "slow"))
-        assert tree.decide(tree.root) is other
-        await branches.drain()
-
-    run_virtually(main())
+    job, tree = AnswerRequest(Lookahead(width=2), verifier=Slow()), StepTree(2, 2, 1000)
+    backend = deployment(target=ScriptedTransport(writer("target")))
+    for one in backend.roles.values():
+        one.bind(asyncio.get_running_loop())
+    tree.root.state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
+    branches = Branches(job.record, asyncio.get_running_loop())
+    emitter = EventEmitter(None, branches.now)
+    verification = Verification(job, branches, emitter, None)  # Slow asks no runtime
+    unreadable, other = tree.add_children(tree.root)
+    tree.root.target = Step("a", (1,), Ending.DELIMITER)
+    for child in (unreadable, other):
+        tree.drafted(child, Step("b", (2,), Ending.DELIMITER))
+        verification.ask_verifier(child, tree.pair(child))
+    unreadable.verdict = Verdict(
+        False, "draft", "tokens that the target does not know", failed=True
+    )
+    verification.enter(unreadable.asked, unreadable, Verdict(True, "slow"))
+    assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
+    verification.enter(other.asked, other, Verdict(True, "slow"))
+    assert tree.decide(tree.root) is other
+    await branches.drain()

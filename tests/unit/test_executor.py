@@ -14,12 +14,13 @@ import pytest
 import sglang as sgl
 from sglang.lang.backend.base_backend import BaseBackend
 from sglang.lang.chat_template import get_chat_template
-from sglang.lang.choices import ChoicesDecision, greedy_token_selection
+from sglang.lang.choices import ChoicesDecision
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
-from lr_sglang.errors import Cancelled, RuntimeDown
+from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.frontend.executor import Executor, NotReady, sync
+from tests import run_by
 
 
 class _Written(BaseBackend):
@@ -231,53 +232,6 @@ def test_a_stream_gives_the_same_pieces(name: str | None, loop: asyncio.Abstract
     assert asyncio.run(later(Loop(loop))) == text(Threads())
 
 
-@sgl.function
-def failing(s, question):
-    s += question + sgl.gen("before")
-    s += sgl.gen("lost", regex="fail") + " later " + sgl.gen("never")
-
-
-def test_an_error_reaches_every_later_reader(loop: asyncio.AbstractEventLoop) -> None:
-    state = failing.run(question="a", backend=Loop(loop))
-    assert state["before"] and isinstance(state.error(), RuntimeDown)
-    state += "more" + sgl.gen("after")
-    readers = [
-        lambda: state["lost"],
-        lambda: state["never"],
-        lambda: state["after"],
-        lambda: state.get_meta_info("never"),
-        state.text,
-        state.messages,
-        lambda: state.fork(2),
-    ]
-    for read in readers:
-        with pytest.raises(RuntimeDown):
-            read()
-    state.sync()
-    assert state["before"]
-
-
-def test_whoever_waits_while_it_fails_is_told(loop: asyncio.AbstractEventLoop) -> None:
-    @sgl.function
-    def reads(s):
-        s += sgl.gen("lost", regex="fail")
-        s += s["lost"]
-
-    with pytest.raises(RuntimeDown):
-        reads.run(backend=Loop(loop))
-
-
-def test_a_mistake_of_the_program_is_an_error_of_its_state(loop: asyncio.AbstractEventLoop) -> None:
-    @sgl.function
-    def nests(s):
-        with s.user():
-            with s.assistant():
-                s += "no"
-
-    assert isinstance(nests.run(backend=Threads()).error(), AssertionError)
-    assert isinstance(nests.run(backend=Loop(loop)).error(), AssertionError)
-
-
 async def _state(backend: Loop, text: str = "start ") -> ProgramState:
     backend.loop = asyncio.get_running_loop()
     state = ProgramState(Executor(backend, {}, SglSamplingParams(), None, False))
@@ -285,115 +239,88 @@ async def _state(backend: Loop, text: str = "start ") -> ProgramState:
     return state
 
 
-def test_on_the_loop_reading_too_early_raises_and_waiting_works() -> None:
-    async def main() -> None:
-        s = await _state(Loop())
-        s += sgl.gen("x")
-        for read in (lambda: s["x"], s.text, s.sync, lambda: s.get_meta_info("x")):
-            with pytest.raises(NotReady, match="generated"):
-                read()
-        await sync(s)
-        assert s.text().endswith(s["x"]) and s.get_meta_info("x") == {"tokens": 8}
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_on_the_loop_reading_too_early_raises_and_waiting_works() -> None:
+    s = await _state(Loop())
+    s += sgl.gen("x")
+    for read in (lambda: s["x"], s.text, s.sync, lambda: s.get_meta_info("x")):
+        with pytest.raises(NotReady, match="generated"):
+            read()
+    await sync(s)
+    assert s.text().endswith(s["x"]) and s.get_meta_info("x") == {"tokens": 8}
 
 
-def test_a_state_that_generates_can_be_forked_on_the_loop() -> None:
-    async def main() -> tuple[str, str, str]:
-        s = await _state(Loop())
-        s += sgl.gen("x")
-        left, right = s.fork(2)
-        left += " left " + sgl.gen("y")
-        s += " after the fork"
-        deeper = left.fork(1)[0]
-        deeper += "!"
-        await sync(s, left, right, deeper)
-        assert left["x"] == s["x"] == right["x"] and deeper["y"] == left["y"]
-        return s.text(), right.text(), deeper.text()
-
-    parent, right, deeper = asyncio.run(main())
-    assert (
-        parent == right + " after the fork"
-        and deeper.startswith(right + " left ")
-        and deeper.endswith("!")
-    )
-
-
-def test_a_fork_of_a_state_that_generates_has_its_latest_variables() -> None:
-    async def main() -> None:
-        s = await _state(Loop())
-        s += sgl.gen("x")
-        await sync(s)
-        before = s["x"]
-        s += " and again " + sgl.gen("x")
-        fork = s.fork(1)[0]
-        assert fork["x"] == before
-        fork["own"] = "set by hand"
-        await sync(s, fork)
-        assert fork["x"] == s["x"] != before and fork["own"] == "set by hand" and "own" not in s
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_a_state_that_generates_can_be_forked_on_the_loop() -> None:
+    s = await _state(Loop())
+    s += sgl.gen("x")
+    left, right = s.fork(2)
+    left += " left " + sgl.gen("y")
+    s += " after the fork"
+    deeper = left.fork(1)[0]
+    deeper += "!"
+    await sync(s, left, right, deeper)
+    before = s["x"]
+    assert left["x"] == before == right["x"] and deeper["y"] == left["y"]
+    s += " and again " + sgl.gen("x")
+    fork = s.fork(1)[0]
+    assert fork["x"] == before, "it has the latest variables"
+    fork["own"] = "set by hand"
+    await sync(s, fork)
+    assert fork["x"] == s["x"] != before and fork["own"] == "set by hand" and "own" not in s
+    assert s.text().startswith(right.text() + " after the fork and again ")
+    assert deeper.text().startswith(right.text() + " left ") and deeper.text().endswith("!")
 
 
-def test_a_fork_of_a_state_that_fails_fails_with_it() -> None:
-    async def main() -> None:
-        s = await _state(Loop())
-        s += sgl.gen("x", regex="fail")
-        fork = s.fork(1)[0]
-        fork += " and " + sgl.gen("y")
-        below = fork.fork(1)[0]
-        await sync(s, fork, below)
-        for state in (s, fork, below):
-            with pytest.raises(RuntimeDown):
-                state["y"]
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_a_fork_of_a_state_that_fails_fails_with_it() -> None:
+    s = await _state(Loop())
+    s += sgl.gen("x", regex="fail")
+    fork = s.fork(1)[0]
+    fork += " and " + sgl.gen("y")
+    below = fork.fork(1)[0]
+    await sync(s, fork, below)
+    for state in (s, fork, below):
+        with pytest.raises(RuntimeDown):
+            state["y"]
 
 
-def test_cancelling_ends_the_request_and_tells_the_reader() -> None:
-    async def main() -> None:
-        backend = Loop()
-        backend.hold = asyncio.Event()
-        s = await _state(backend)
-        fork = s.fork(1)[0]
-        fork += sgl.gen("x")
-        await asyncio.sleep(0)
-        fork.stream_executor._task.cancel()
-        await sync(fork)
-        with pytest.raises(Cancelled):
-            fork["x"]
-        assert backend.cancelled == 1 and s.text() == "start "
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_cancelling_ends_the_request_and_tells_the_reader() -> None:
+    backend = Loop()
+    backend.hold = asyncio.Event()
+    s = await _state(backend)
+    fork = s.fork(1)[0]
+    fork += sgl.gen("x")
+    await asyncio.sleep(0)
+    fork.stream_executor._task.cancel()
+    await sync(fork)
+    with pytest.raises(Cancelled):
+        fork["x"]
+    assert backend.cancelled == 1 and s.text() == "start "
 
 
-def test_forks_have_no_threads_and_leave_no_objects() -> None:
-    async def main() -> int:
-        backend, threads = Loop(), threading.active_count()
-        s = await _state(backend)
-        for _ in range(20):
-            forks = [s.fork(1)[0] for _ in range(10)]
-            for fork in forks:
-                fork += sgl.gen("step")
-            await sync(*forks)
-            s += forks[0]["step"]
-        assert threading.active_count() == threads and backend.calls == 200
-        del forks, fork
-        gc.collect()
-        return sum(isinstance(one, Executor) and one.backend is backend for one in gc.get_objects())
-
-    assert asyncio.run(main()) == 1
+@run_by(asyncio.run)
+async def test_forks_have_no_threads_and_leave_no_objects() -> None:
+    backend, threads = Loop(), threading.active_count()
+    s = await _state(backend)
+    for _ in range(20):
+        forks = [s.fork(1)[0] for _ in range(10)]
+        for fork in forks:
+            fork += sgl.gen("step")
+        await sync(*forks)
+        s += forks[0]["step"]
+    assert threading.active_count() == threads and backend.calls == 200
+    del forks, fork
+    gc.collect()
+    left = [one for one in gc.get_objects() if isinstance(one, Executor)]
+    assert sum(one.backend is backend for one in left) == 1
 
 
 def test_speculative_execution_of_services_is_refused(loop: asyncio.AbstractEventLoop) -> None:
-    from lr_sglang.errors import ConfigError
-
     @sgl.function(num_api_spec_tokens=8)
     def spec(s):
         s += sgl.gen("x")
 
     with pytest.raises(ConfigError, match="num_api_spec_tokens"):
         spec.run(backend=Loop(loop))
-
-
-assert greedy_token_selection  # the default of select, which the programs above use

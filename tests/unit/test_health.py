@@ -9,6 +9,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.serve import health
 from lr_sglang.serve.health import HANGS, RuntimeAway, Watch
+from tests import run_by
 
 
 class Server:
@@ -57,45 +58,41 @@ async def poll(watch, clock, seconds, server=None, batches=False):
         await watch.poll()
 
 
-def test_a_scheduler_that_completes_no_batch_hangs_until_it_goes_on(clock):
-    async def main():
-        server, watch, changes = watching(clock)
-        await poll(watch, clock, 3600)
-        assert not changes, "nothing is asked of it"
-        task = await asking(watch)
-        await poll(watch, clock, 3600, server, batches=True)
-        assert not changes, "it writes for an hour"
-        await poll(watch, clock, 29)
-        assert not changes, "one prompt is long"
-        await poll(watch, clock, 5)
-        assert changes == [HANGS]
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(RuntimeAway):
-            await watch.generate({}, Request(), 600.0)
-        await poll(watch, clock, 60)
-        assert changes == [HANGS], "its HTTP process answers, which is not enough"
-        server.batch_at += 1
-        await watch.poll()
-        assert changes == [HANGS, ""]
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_a_scheduler_that_completes_no_batch_hangs_until_it_goes_on(clock):
+    server, watch, changes = watching(clock)
+    await poll(watch, clock, 3600)
+    assert not changes, "nothing is asked of it"
+    task = await asking(watch)
+    await poll(watch, clock, 3600, server, batches=True)
+    assert not changes, "it writes for an hour"
+    await poll(watch, clock, 29)
+    assert not changes, "one prompt is long"
+    await poll(watch, clock, 5)
+    assert changes == [HANGS]
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(RuntimeAway):
+        await watch.generate({}, Request(), 600.0)
+    await poll(watch, clock, 60)
+    assert changes == [HANGS], "its HTTP process answers, which is not enough"
+    server.batch_at += 1
+    await watch.poll()
+    assert changes == [HANGS, ""]
 
 
-def test_batches_that_take_long_on_this_machine_have_more_time(clock):
-    async def main():
-        server, watch, changes = watching(clock)
-        task = await asking(watch)
-        await poll(watch, clock, 1)
-        await poll(watch, clock, 20)
-        server.batch_at += 20
-        await poll(watch, clock, 75)
-        assert not changes, "a batch took 20 s before"
-        await poll(watch, clock, 10)
-        assert changes == [HANGS]
-        task.cancel()
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_batches_that_take_long_on_this_machine_have_more_time(clock):
+    server, watch, changes = watching(clock)
+    task = await asking(watch)
+    await poll(watch, clock, 1)
+    await poll(watch, clock, 20)
+    server.batch_at += 20
+    await poll(watch, clock, 75)
+    assert not changes, "a batch took 20 s before"
+    await poll(watch, clock, 10)
+    assert changes == [HANGS]
+    task.cancel()
 
 
 @pytest.mark.parametrize(
@@ -103,13 +100,11 @@ def test_batches_that_take_long_on_this_machine_have_more_time(clock):
     [RuntimeRefused("404", role="target"), RuntimeTimeout("late"), RuntimeDown("gone")],
     ids=["another server", "late", "gone"],
 )
-def test_a_server_that_does_not_tell_its_batches_never_hangs(clock, error):
-    async def main():
-        server, watch, changes = watching(clock)
-        server.fault["/v1/loads"] = error
-        task = await asking(watch)
-        await poll(watch, clock, 600)
-        assert not changes
-        task.cancel()
-
-    asyncio.run(main())
+@run_by(asyncio.run)
+async def test_a_server_that_does_not_tell_its_batches_never_hangs(clock, error):
+    server, watch, changes = watching(clock)
+    server.fault["/v1/loads"] = error
+    task = await asking(watch)
+    await poll(watch, clock, 600)
+    assert not changes
+    task.cancel()

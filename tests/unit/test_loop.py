@@ -7,6 +7,7 @@ import pytest
 
 from lr_sglang.engine.loop import background, call, elsewhere, in_thread, turns
 from lr_sglang.errors import ConfigError
+from tests import run_by
 
 
 class Work:
@@ -109,49 +110,43 @@ def test_code_that_holds_up_the_loop_keeps_nobody_who_is_interrupted(another, mo
 # -- from another loop
 
 
-def test_another_loop_gets_what_a_coroutine_returns_or_raises(another):
-    async def here():
-        assert await elsewhere(value(1), asyncio.get_running_loop()) == 1
-        assert await elsewhere(value(2), another) == 2
-        with pytest.raises(ZeroDivisionError):
-            await elsewhere(fails(), another)
-
-    asyncio.run(here())
+@run_by(asyncio.run)
+async def test_another_loop_gets_what_a_coroutine_returns_or_raises(another):
+    assert await elsewhere(value(1), asyncio.get_running_loop()) == 1
+    assert await elsewhere(value(2), another) == 2
+    with pytest.raises(ZeroDivisionError):
+        await elsewhere(fails(), another)
 
 
-def test_cancelling_who_waits_on_another_loop_waits_until_the_work_has_ended():
+@run_by(asyncio.run)
+async def test_cancelling_who_waits_on_another_loop_waits_until_the_work_has_ended():
     work = Work()
 
-    async def here():
-        waiting = asyncio.create_task(elsewhere(work.run(), background()))
-        await asyncio.to_thread(work.begun.wait, 5)
-        waiting.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await waiting
-        assert work.ended.is_set()
-
-    asyncio.run(here())
+    waiting = asyncio.create_task(elsewhere(work.run(), background()))
+    await asyncio.to_thread(work.begun.wait, 5)
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    assert work.ended.is_set()
 
 
 # -- a thread for what blocks
 
 
-def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
+@run_by(asyncio.run)
+async def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
     goes_on = threading.Event()
 
-    async def here():
-        loop_thread = threading.get_ident()
-        waiting = asyncio.create_task(in_thread(lambda: (goes_on.wait(5), threading.get_ident())))
-        await asyncio.sleep(0)
-        goes_on.set()
-        met, other = await waiting
-        assert met and other != loop_thread
-        with pytest.raises(ZeroDivisionError):
-            await in_thread(lambda: 1 // 0)
-        with pytest.raises(RuntimeError, match="StopIteration"):
-            await in_thread(lambda: next(iter(())))
-
-    asyncio.run(here())
+    loop_thread = threading.get_ident()
+    waiting = asyncio.create_task(in_thread(lambda: (goes_on.wait(5), threading.get_ident())))
+    await asyncio.sleep(0)
+    goes_on.set()
+    met, other = await waiting
+    assert met and other != loop_thread
+    with pytest.raises(ZeroDivisionError):
+        await in_thread(lambda: 1 // 0)
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await in_thread(lambda: next(iter(())))
 
 
 # -- a clock that jumps

@@ -8,6 +8,7 @@ import pytest
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
+from tests import run_by
 from tests.simulated.clock import run_virtually
 
 
@@ -51,154 +52,140 @@ async def full(size=1):
     return asks
 
 
-def test_the_most_urgent_goes_first_and_equals_in_the_order_of_asking():
-    async def scene():
-        asks = await full()
-        for name, order in (("far", 3), ("near", 1), ("front", 0), ("too", 1)):
-            await asks.ask(name, order)
-        assert asks.pool.waiting == 4 and asks.entered == []
-        assert await asks.serve() == ["front", "near", "too", "far"]
-        assert asks.pool.waiting == asks.pool.running == 0
-
-    run_virtually(scene())
+@run_by(run_virtually)
+async def test_the_most_urgent_goes_first_and_equals_in_the_order_of_asking():
+    asks = await full()
+    for name, order in (("far", 3), ("near", 1), ("front", 0), ("too", 1)):
+        await asks.ask(name, order)
+    assert asks.pool.waiting == 4 and asks.entered == []
+    assert await asks.serve() == ["front", "near", "too", "far"]
+    assert asks.pool.waiting == asks.pool.running == 0
 
 
-def test_who_asks_later_does_not_overtake_who_waits():
+@run_by(run_virtually)
+async def test_who_asks_later_does_not_overtake_who_waits():
     """A slot that becomes free is the waiting one's, also before that has come to take it."""
 
-    async def scene():
-        asks = await full()
-        await asks.ask("waits")
-        asks.pool.leave()
-        assert not asks.pool.free()
-        await asks.ask("late")
-        assert asks.entered == ["waits"]
-        assert await asks.serve() == ["waits", "late"]
-
-    run_virtually(scene())
+    asks = await full()
+    await asks.ask("waits")
+    asks.pool.leave()
+    assert not asks.pool.free()
+    await asks.ask("late")
+    assert asks.entered == ["waits"]
+    assert await asks.serve() == ["waits", "late"]
 
 
-def test_what_has_become_urgent_changes_places():
-    async def scene():
-        asks = await full()
-        for name, order in (("a", (0, 2)), ("b", (0, 1)), ("c", (0, 3))):
-            await asks.ask(name, order)
-        asks.pool.reorder(asks.requests["c"], (0, 0))
-        asks.pool.reorder(Request(), (0, 0))  # of one that does not wait nothing changes
-        assert await asks.serve() == ["c", "b", "a"]
-        asks.pool.reorder(asks.requests["c"], (0, 0))  # nor of one that is through
-        assert asks.pool.running == asks.pool.waiting == 0 and not asks.pool._heap
-
-    run_virtually(scene())
+@run_by(run_virtually)
+async def test_what_has_become_urgent_changes_places():
+    asks = await full()
+    for name, order in (("a", (0, 2)), ("b", (0, 1)), ("c", (0, 3))):
+        await asks.ask(name, order)
+    asks.pool.reorder(asks.requests["c"], (0, 0))
+    asks.pool.reorder(Request(), (0, 0))  # of one that does not wait nothing changes
+    assert await asks.serve() == ["c", "b", "a"]
+    asks.pool.reorder(asks.requests["c"], (0, 0))  # nor of one that is through
+    assert asks.pool.running == asks.pool.waiting == 0 and not asks.pool._heap
 
 
 @pytest.mark.parametrize("by", ["request", "task"])
-def test_who_is_cancelled_while_it_waits_takes_no_slot(by):
-    async def scene():
-        asks = await full()
-        for name in "abc":
-            await asks.ask(name)
-        if by == "request":
-            asks.requests["a"].cancel()
-        else:
-            asks.tasks["a"].cancel()
-        with pytest.raises(Cancelled if by == "request" else asyncio.CancelledError):
-            await asks.tasks["a"]
-        assert asks.pool.waiting == 2
-        assert await asks.serve() == ["b", "c"] and asks.pool.running == 0
-
-    run_virtually(scene())
+@run_by(run_virtually)
+async def test_who_is_cancelled_while_it_waits_takes_no_slot(by):
+    asks = await full()
+    for name in "abc":
+        await asks.ask(name)
+    if by == "request":
+        asks.requests["a"].cancel()
+    else:
+        asks.tasks["a"].cancel()
+    with pytest.raises(Cancelled if by == "request" else asyncio.CancelledError):
+        await asks.tasks["a"]
+    assert asks.pool.waiting == 2
+    assert await asks.serve() == ["b", "c"] and asks.pool.running == 0
 
 
 @pytest.mark.parametrize("by", ["request", "task"])
-def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
-    async def scene():
-        asks = await full()
-        await asks.ask("a")
-        await asks.ask("b")
-        asks.pool.leave()  # it is a's turn, and a has not run yet
-        if by == "request":
-            asks.requests["a"].cancel()
-        else:
-            asks.tasks["a"].cancel()
-        await settled()
-        if by == "task":
-            assert asks.entered == ["b"]
-        else:  # it has its slot, and whoever sends it finds that it was cancelled
-            assert asks.entered == ["a"]
-            asks.pool.leave()
-            await settled()
-            assert asks.entered == ["a", "b"]
-        assert asks.pool.running == 1
-        asks.pool.leave()
-        assert asks.pool.running == 0 and asks.pool.free()
-
-    run_virtually(scene())
-
-
-def test_more_slots_let_more_in_and_fewer_are_waited_for():
-    async def scene():
-        asks = await full(2)
-        for name in "abcd":
-            await asks.ask(name)
-        asks.pool.size = 4
-        await settled()
-        assert asks.entered == ["a", "b"] and asks.pool.running == 4
-        asks.pool.size = 1
-        for _ in range(3):  # what runs goes on
-            asks.pool.leave()
-            await settled()
-            assert asks.entered == ["a", "b"]
+@run_by(run_virtually)
+async def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
+    asks = await full()
+    await asks.ask("a")
+    await asks.ask("b")
+    asks.pool.leave()  # it is a's turn, and a has not run yet
+    if by == "request":
+        asks.requests["a"].cancel()
+    else:
+        asks.tasks["a"].cancel()
+    await settled()
+    if by == "task":
+        assert asks.entered == ["b"]
+    else:  # it has its slot, and whoever sends it finds that it was cancelled
+        assert asks.entered == ["a"]
         asks.pool.leave()
         await settled()
-        assert asks.entered == ["a", "b", "c"] and asks.pool.running == 1
-        asks.pool.size = None
+        assert asks.entered == ["a", "b"]
+    assert asks.pool.running == 1
+    asks.pool.leave()
+    assert asks.pool.running == 0 and asks.pool.free()
+
+
+@run_by(run_virtually)
+async def test_more_slots_let_more_in_and_fewer_are_waited_for():
+    asks = await full(2)
+    for name in "abcd":
+        await asks.ask(name)
+    asks.pool.size = 4
+    await settled()
+    assert asks.entered == ["a", "b"] and asks.pool.running == 4
+    asks.pool.size = 1
+    for _ in range(3):  # what runs goes on
+        asks.pool.leave()
         await settled()
-        assert asks.entered == ["a", "b", "c", "d"] and asks.pool.waiting == 0
+        assert asks.entered == ["a", "b"]
+    asks.pool.leave()
+    await settled()
+    assert asks.entered == ["a", "b", "c"] and asks.pool.running == 1
+    asks.pool.size = None
+    await settled()
+    assert asks.entered == ["a", "b", "c", "d"] and asks.pool.waiting == 0
 
-    run_virtually(scene())
 
-
-def test_however_they_come_and_go_no_slot_is_lost():
+@run_by(run_virtually)
+async def test_however_they_come_and_go_no_slot_is_lost():
     """Never more than there are, and never one free while somebody waits."""
 
-    async def scene():
-        rng, pool, most = random.Random(0), Pool(3), 0
-        running, done = set(), []
+    rng, pool, most = random.Random(0), Pool(3), 0
+    running, done = set(), []
 
-        async def one(request):
-            nonlocal most
-            await asyncio.sleep(rng.random())
-            await pool.enter(request, (rng.randrange(3),))
-            try:
-                running.add(request)
-                most = max(most, len(running))
-                assert len(running) <= 3
-                await asyncio.sleep(rng.random() / 10)
-                done.append(request)
-            finally:
-                running.discard(request)
-                pool.leave()
+    async def one(request):
+        nonlocal most
+        await asyncio.sleep(rng.random())
+        await pool.enter(request, (rng.randrange(3),))
+        try:
+            running.add(request)
+            most = max(most, len(running))
+            assert len(running) <= 3
+            await asyncio.sleep(rng.random() / 10)
+            done.append(request)
+        finally:
+            running.discard(request)
+            pool.leave()
 
-        async def disturb(requests, tasks):
-            for _ in range(300):
-                await asyncio.sleep(rng.random() / 100)
-                chosen = rng.randrange(len(requests))
-                if rng.random() < 0.3:
-                    requests[chosen].cancel()
-                elif rng.random() < 0.4:
-                    tasks[chosen].cancel()
-                else:
-                    pool.reorder(requests[chosen], (rng.randrange(3),))
-                await settled()
-                assert not (pool.free() and pool.waiting)
+    async def disturb(requests, tasks):
+        for _ in range(300):
+            await asyncio.sleep(rng.random() / 100)
+            chosen = rng.randrange(len(requests))
+            if rng.random() < 0.3:
+                requests[chosen].cancel()
+            elif rng.random() < 0.4:
+                tasks[chosen].cancel()
+            else:
+                pool.reorder(requests[chosen], (rng.randrange(3),))
+            await settled()
+            assert not (pool.free() and pool.waiting)
 
-        requests = [Request() for _ in range(200)]
-        tasks = [asyncio.create_task(one(request)) for request in requests]
-        await disturb(requests, tasks)
-        await asyncio.gather(*tasks, return_exceptions=True)
-        assert pool.running == pool.waiting == 0 and most == 3 and done
-        errors = [task.exception() for task in tasks if not task.cancelled() and task.exception()]
-        assert all(isinstance(error, Cancelled) for error in errors)
-
-    run_virtually(scene())
+    requests = [Request() for _ in range(200)]
+    tasks = [asyncio.create_task(one(request)) for request in requests]
+    await disturb(requests, tasks)
+    await asyncio.gather(*tasks, return_exceptions=True)
+    assert pool.running == pool.waiting == 0 and most == 3 and done
+    errors = [task.exception() for task in tasks if not task.cancelled() and task.exception()]
+    assert all(isinstance(error, Cancelled) for error in errors)

@@ -36,6 +36,7 @@ from lr_sglang.serve.program import for_program
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public
+from tests import run_by
 from tests.scripted import CharTokenizer
 from tests.simulated.clock import run_virtually
 
@@ -624,52 +625,48 @@ def test_whoever_answers_is_not_down(answer, down):
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_up(role):
+@run_by(run_virtually)
+async def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_up(role):
     runtime, watch, heard = watched(role)
     seconds, most = POLL_LIMITS[role]
     assert role == "target" or POLL_SECONDS + seconds * most < 2
 
-    async def scene():
-        began = asyncio.get_running_loop().time()
-        runtime.hangs = True
-        asked = asyncio.create_task(watch.generate({}, Request(), 600))
-        watching = asyncio.create_task(watch.run())
-        with pytest.raises(RuntimeAway):
-            await asked
-        assert asyncio.get_running_loop().time() - began == pytest.approx(seconds * most)
-        assert heard == ["it does not answer"] and watch.running() == 0
-        runtime.hangs = False
-        await asyncio.sleep(seconds + POLL_SECONDS)
-        assert not watch.down
-        watching.cancel()
-
-    run_virtually(scene())
+    began = asyncio.get_running_loop().time()
+    runtime.hangs = True
+    asked = asyncio.create_task(watch.generate({}, Request(), 600))
+    watching = asyncio.create_task(watch.run())
+    with pytest.raises(RuntimeAway):
+        await asked
+    assert asyncio.get_running_loop().time() - began == pytest.approx(seconds * most)
+    assert heard == ["it does not answer"] and watch.running() == 0
+    runtime.hangs = False
+    await asyncio.sleep(seconds + POLL_SECONDS)
+    assert not watch.down
+    watching.cancel()
 
 
 @pytest.mark.parametrize("role", ROLES)
-def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypatch):
+@run_by(run_virtually)
+async def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypatch):
     """Of a draft or a judge; without a target, nothing is answered."""
     said = []
     monkeypatch.setattr(health, "log", lambda event, level, **about: said.append((event, about)))
     runtime, watch, _ = watched(role)
 
-    async def scene():
-        loop = asyncio.get_running_loop()
-        monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=loop.time))
-        watching = asyncio.create_task(watch.run())
-        for _ in range(2):
-            runtime.fails = RuntimeDown("nobody there")
-            await asyncio.sleep(health.DEGRADED_SECONDS - 1)
-            assert not said
-            await asyncio.sleep(100)
-            about = {"role": role, "seconds": 60, "reason": "nobody there"}
-            assert said == ([] if role == "target" else [("degraded", about)])
-            runtime.fails = None
-            await asyncio.sleep(2 * POLL_SECONDS)
-            said.clear()
-        watching.cancel()
-
-    run_virtually(scene())
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=loop.time))
+    watching = asyncio.create_task(watch.run())
+    for _ in range(2):
+        runtime.fails = RuntimeDown("nobody there")
+        await asyncio.sleep(health.DEGRADED_SECONDS - 1)
+        assert not said
+        await asyncio.sleep(100)
+        about = {"role": role, "seconds": 60, "reason": "nobody there"}
+        assert said == ([] if role == "target" else [("degraded", about)])
+        runtime.fails = None
+        await asyncio.sleep(2 * POLL_SECONDS)
+        said.clear()
+    watching.cancel()
 
 
 def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
