@@ -151,8 +151,15 @@ class Running:
 
     def __init__(self, http, timeout=10.0, request=None):
         self.request = request or Request()
-        generation = http.client.generate({"input_ids": [1]}, self.request, timeout)
-        self.task = asyncio.run_coroutine_threadsafe(generation, background())
+        self.task = asyncio.run_coroutine_threadsafe(self.generation(http, timeout), background())
+
+    async def generation(self, http, timeout):
+        try:
+            return await http.client.generate({"input_ids": [1]}, self.request, timeout)
+        except Cancelled:
+            waits = asyncio.current_task()
+            assert not waits.cancelling(), "only its request is cancelled, not who waits for it"
+            raise
 
     def cancel(self):
         on_loop(self.request.cancel)
@@ -228,12 +235,6 @@ def test_an_error_in_a_stream_is_a_named_error(server, http):
         http.generate({"input_ids": [1], "stream": True}, request, 5)
 
 
-def test_connections_are_used_again(server, http):
-    for _ in range(5):
-        http.generate({}, Request(), 5)
-    assert len(set(server.ports)) == 1
-
-
 def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
     came, gate = threading.Event(), threading.Event()
     server.generate = lambda handler, body: came.set() or gate.wait(5)
@@ -268,6 +269,10 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
     assert http.generate({}, request := Request(), 5) == REPLY
     assert len(set(rids)) == 2
     assert request.rid == rids[1]
+    server.generate = lambda handler, body: rids.append(body["rid"]) or hung_up(handler, body)
+    with pytest.raises(RuntimeDown):
+        http.generate({}, Request(), 5)
+    assert len(set(rids)) == len(rids) == 4
 
 
 @pytest.mark.parametrize("known", ["org/a", ""])
@@ -290,13 +295,6 @@ def test_another_model_behind_a_connection_that_broke_is_a_named_error(server, h
             http.generate({}, Request(), 5)
     server.model = "org/a"
     assert http.generate({}, Request(), 5) == REPLY
-
-
-def test_it_is_tried_again_once_only(server, http):
-    server.generate = hung_up
-    with pytest.raises(RuntimeDown):
-        http.generate({}, Request(), 5)
-    assert len(server.requests) == 2
 
 
 @pytest.mark.parametrize(
@@ -335,36 +333,16 @@ TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 to
         (503, b"", RuntimeBusy, "503"),
         (429, b"slow down", RuntimeBusy, "429"),
         (500, [1, 2], RuntimeRefused, "500"),
+        (200, b"<html>", BadReply, "JSON"),
     ],
 )
-def test_an_error_status_is_a_named_error(server, http, status, body, error, said):
+def test_an_error_status_or_no_json_is_a_named_error(server, http, status, body, error, said):
     server.generate = lambda handler, _: handler.reply(body, status)
     with pytest.raises(error, match=said) as caught:
         http.generate({}, Request(), 5)
     assert type(caught.value) is error
     assert caught.value.role == "target"
     assert len(server.requests) == 1
-
-
-def test_an_answer_that_is_no_json_is_a_bad_reply(server, http):
-    server.generate = lambda handler, _: handler.reply(b"<html>")
-    with pytest.raises(BadReply, match="JSON"):
-        http.generate({}, Request(), 5)
-
-
-def test_flushing_the_cache_answers_in_words(http):
-    assert http.get("/flush_cache") == {}
-
-
-def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
-    server.generate, server.abort_failed = server.until_aborted, 3
-    running = Running(http)
-    assert server.arrived.wait(5)
-    running.cancel()
-    running.end()
-    assert len(server.aborts) >= 4
-    time.sleep(0.2)
-    assert len(server.aborts) <= 5, "no more once it has ended"
 
 
 def test_a_server_whose_aborts_stop_nothing_gets_its_connection_closed(server, http, impatient):
@@ -414,24 +392,16 @@ def test_a_request_cancelled_between_two_tries_is_not_sent_again(server, http):
     assert len(server.requests) == 1
 
 
-def test_cancelling_what_has_ended_does_nothing(server, http):
-    request = Request()
-    http.generate({}, request, 5)
-    on_loop(request.cancel)
-    on_loop(request.close_connection)
-    assert request.ended and not request.cancelled
-    assert http.generate({}, Request(), 5) == REPLY
-    assert server.aborts == []
-
-
-def test_hanging_up_late_does_not_break_the_connections_next_request(server, http):
+def test_cancelling_or_hanging_up_late_does_not_break_the_connections_next_request(server, http):
     first = Request()
     http.generate({}, first, 5)
     server.generate = server.until_aborted
     second = Running(http)
     assert server.arrived.wait(5)
     assert len(set(server.ports)) == 1, "the connection was used again"
+    on_loop(first.cancel)
     on_loop(first.close_connection)
+    assert first.ended and not first.cancelled and server.aborts == []
     second.cancel()
     assert second.end() == REPLY
 
@@ -481,22 +451,6 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     assert another.end() == REPLY and not http.client.abort_failed
 
 
-def test_who_waits_for_a_request_that_is_hung_up_on_goes_on(server, http):
-    """The task is not cancelled: only its request is."""
-    watched, request = Watched(server), Request()
-
-    async def wait():
-        with pytest.raises(Cancelled):
-            await http.client.generate({}, request, 10)
-        await asyncio.sleep(0)
-        return asyncio.current_task().cancelling()
-
-    task = asyncio.run_coroutine_threadsafe(wait(), background())
-    assert watched.arrived.wait(5)
-    on_loop(request.close_connection)
-    assert task.result(5) == 0
-
-
 def test_cancelling_a_request_of_several_cancels_the_one_that_is_under_way(server, http):
     server.generate = server.until_aborted
     whole = Request(seed=3, key="k")
@@ -510,7 +464,8 @@ def test_cancelling_a_request_of_several_cancels_the_one_that_is_under_way(serve
         whole.part()
 
 
-def test_closing_waits_until_nothing_is_left_to_abort(server, http):
+def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
+    """Until it has ended; closing the client waits for that."""
     server.generate, server.abort_failed = server.until_aborted, 2
     running = Running(http)
     assert server.arrived.wait(5)

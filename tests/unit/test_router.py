@@ -151,25 +151,10 @@ def front(serving, workers):
     return serving(Router(workers))
 
 
-class Routed(Blocking):
-    """A router's client on the process's event loop, used from the test's thread."""
-
-    def refresh(self):
-        call(self.client.refresh())
-
-    @property
-    def workers(self):
-        return self.client.workers
-
-    @property
-    def infos(self):
-        return self.client.infos
-
-
 @pytest.fixture
 def http(front):
-    routed = Routed(RouterClient(front.url, "target", "secret"))
-    routed.refresh()
+    routed = Blocking(RouterClient(front.url, "target", "secret"))
+    call(routed.client.refresh())
     yield routed
     routed.close()
 
@@ -270,8 +255,8 @@ def test_an_abort_reaches_the_worker_that_has_the_request(front, workers, http):
 
 def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, http):
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
-    http.refresh()
-    assert len(http.workers) == 3
+    call(http.client.refresh())
+    assert len(http.client.workers) == 3
     front.urls[:] = [workers[0].url]
     workers[0].generate = workers[0].until_aborted
     workers[0].abort_failed = 2  # it takes a while, and meanwhile the dead one is found deaf
@@ -284,7 +269,7 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ht
 @pytest.mark.parametrize("listed", [[], [{"url": "http://127.0.0.1:9", "is_healthy": True}]])
 def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, http, listed):
     front.listed = listed
-    http.refresh()
+    call(http.client.refresh())
     front.urls[:] = [workers[0].url]
     workers[0].generate = workers[0].until_aborted
     running = Running(http)
@@ -302,7 +287,7 @@ def test_workers_that_come_and_go_are_noticed(front, workers, http, serving, mon
     front.listed[0] = {"url": third.url, "is_healthy": True}
     monkeypatch.setattr(router, "REFRESH_SECONDS", 0.0)
     http.generate({}, Request(key="q"), 5)
-    until(lambda: http.workers == [workers[1].url, third.url], 5)
+    until(lambda: http.client.workers == [workers[1].url, third.url], 5)
 
 
 def test_documents_are_the_workers(workers, http):
@@ -360,17 +345,11 @@ def test_workers_need_not_be_alike(front, workers):
         )
 
 
-def test_router_and_workers_have_one_key(front, workers):
-    front.key = workers[0].key = workers[1].key = "ours"
-    with connected(front.url, target="ours") as backend:
-        assert backend.max_running_requests == 12
-
-
 # --- attaching
 # -------------------------------------------------------------------------------------------------------
 
 
-def test_attaching_to_a_router_asks_its_workers(front, workers, monkeypatch):
+def test_attaching_to_a_router_asks_its_workers_by_one_key(front, workers, monkeypatch):
     found = attach("target", Runtime(url=front.url + "/"))
     assert (found.url, found.tokenizer) == (front.url, MODEL)
     front.key = workers[0].key = workers[1].key = "ours"
@@ -378,6 +357,8 @@ def test_attaching_to_a_router_asks_its_workers(front, workers, monkeypatch):
     found = attach("target", Runtime(url=front.url, api_key_env="OURS"))
     assert (found.tokenizer, found.api_key) == (MODEL, "ours")
     assert "'ours'" not in repr(found)
+    with connected(front.url, target="ours") as backend:
+        assert backend.max_running_requests == 12
     with pytest.raises(RuntimeRefused, match="API key"):
         attach("target", Runtime(url=front.url))
 
