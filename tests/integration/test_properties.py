@@ -77,15 +77,17 @@ class Case:
 class Faulty(ScriptedTransport):
     """Does wrong what it is ordered to, as a simulated runtime does."""
 
-    faults = Faults()
+    faults, chance, share = Faults(), random.Random(0), 1.0
 
     def order(self, faults: tuple[Fault, ...], seed: int) -> None:
-        self.faults = Faults()
+        """Every request may meet a fault, or three in ten."""
+        self.faults, self.chance = Faults(), random.Random(seed)
+        self.share = self.chance.choice((0.3, 1.0))
         for fault in faults:
             self.faults.order(fault)
 
     async def generate(self, payload, request, timeout):
-        fault = self.faults.next()
+        fault = self.faults.next() if self.chance.random() < self.share else None
         kind = fault.kind if fault else ""
         if self.faults.dead:
             raise RuntimeDown("it has died")
@@ -141,7 +143,6 @@ orders = st.lists(
     st.builds(
         Fault,
         st.sampled_from(("late", "fail", "busy", "hang", "die", "garbage")),
-        share=st.sampled_from((0.3, 1.0)),
         times=st.sampled_from((None, 1, 3)),
         after=st.integers(0, 5),
         seconds=st.just(0.004),
