@@ -77,7 +77,11 @@ def answers(pocket: Pocket, case: Case, verifier: str | None) -> list[Trace]:
         limits = Limits(max_tokens=case.max_tokens)
         made = verifier and verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
         job = AnswerRequest(
-            case.look(verifier or "exact"), case.sampling, limits, made, question.id
+            case.look(verifier or "exact"),
+            case.sampling,
+            limits,
+            verifier=made,
+            question=question.id,
         )
         program = lookahead if verifier else autoregressive
         asked = [{"role": "user", "content": question.question}]

@@ -39,7 +39,11 @@ def answer(
     )  # type: ignore[arg-type]
     judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
     job = AnswerRequest(
-        look, Sampling(temperature=temperature), Limits(max_tokens=300), judge, question.id
+        look,
+        Sampling(temperature=temperature),
+        Limits(max_tokens=300),
+        verifier=judge,
+        question=question.id,
     )
     program = lookahead if schedule else autoregressive
     program.run(
@@ -194,7 +198,9 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     pocket: Pocket, milliseconds: int
 ) -> None:
     judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
-    job = AnswerRequest(Lookahead(), Sampling(), Limits(max_tokens=2000), judge, "cancelled")
+    job = AnswerRequest(
+        Lookahead(), Sampling(), Limits(max_tokens=2000), verifier=judge, question="cancelled"
+    )
     message = {"role": "user", "content": PROBLEMS[0].question}
 
     found: list[LookaheadError] = []
