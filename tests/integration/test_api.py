@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -117,26 +117,24 @@ def test_events_are_told(d):
     assert sum(event.kind == "ended" for event in heard) == 2
 
 
-def test_a_token_layer_names_the_mode():
+@pytest.mark.parametrize(
+    ("layer", "mode", "made"),
+    [
+        ("NGRAM", "lookahead", "lookahead+sd"),
+        ("NGRAM", "autoregressive", "sd"),
+        ("", "sd", None),
+        ("", "lookahead+sd", None),
+    ],
+)
+def test_a_token_layer_names_the_mode_and_a_mode_that_needs_one_is_refused(layer, mode, made):
     roles = simulated()
-    roles["target"].token_layer = "NGRAM"
+    roles["target"].token_layer = layer
     with lr.deployment(roles) as d:
-        asked = [
-            lr.solve(QUESTION, deployment=d, mode=mode).record["mode"]
-            for mode in ("lookahead", "autoregressive")
-        ]
-    assert asked == ["lookahead+sd", "sd"]
-
-
-@pytest.mark.parametrize("mode", ["sd", "lookahead+sd"])
-def test_a_mode_with_a_token_layer_is_refused_where_there_is_none(mode):
-    roles = simulated()
-    roles["target"].token_layer = ""
-    with (
-        lr.deployment(roles) as d,
-        pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"),
-    ):
-        lr.solve(QUESTION, deployment=d, mode=mode)
+        if made:
+            assert lr.solve(QUESTION, deployment=d, mode=mode).record["mode"] == made
+        else:
+            with pytest.raises(lr.LookaheadError, match=rf"{re.escape(mode)}: .* no token layer"):
+                lr.solve(QUESTION, deployment=d, mode=mode)
 
 
 def test_many_threads_share_one_deployment(d):
@@ -155,33 +153,6 @@ def test_many_threads_share_one_deployment(d):
     while threading.active_count() > before and time.monotonic() < deadline:
         time.sleep(0.02)
     assert threading.active_count() <= before
-
-
-def test_a_program_of_ones_own(d):
-    @sgl.function
-    def twice(s, messages, note="again"):
-        lr.converse(s, messages)
-        s += lr.lookahead("first", max_tokens=100, depth=2)
-        s += note
-        s += lr.lookahead("answer", max_tokens=100)
-
-    solution = lr.solve(QUESTION, deployment=d, program=twice)
-    assert solution.record["program"]["answered"] == {"lookahead": 2}
-    assert solution.steps and len(list(lr.stream(QUESTION, deployment=d, program=twice))) == len(
-        solution.steps
-    )
-
-
-def test_an_unchanged_program_runs_on_its_backend(d):
-    @sgl.function
-    def plain(s, question):
-        s += sgl.user(question)
-        s += sgl.assistant(sgl.gen("answer", max_tokens=500))
-
-    backend = d.backend(depth=3)
-    assert plain.run(QUESTION, backend=backend)["answer"].strip() and backend.counts == {
-        "lookahead": 1
-    }
 
 
 def test_what_is_given_twice_is_refused():
@@ -327,9 +298,13 @@ def test_the_examples_of_the_docs_run(code, monkeypatch, tmp_path):
     exec(compile(code, "docs", "exec"), {"__name__": "__main__", "print": lambda *_, **__: None})
 
 
+AT_URLS = {role: Runtime(url=f"http://{role}:1") for role in ("target", "draft", "judge")}
+
+
 @pytest.mark.parametrize(
     ("given", "prompt"),
     [
+        ({"of": Deployment("mine", AT_URLS)}, "pocket"),  # it is asked for its model
         ({}, "pocket"),
         ({"judge": "Qwen/Qwen2.5-7B-Instruct"}, "paper"),
         ({"judge": "target"}, "pocket"),
@@ -343,17 +318,15 @@ def test_the_judges_prompt_follows_the_judge(monkeypatch, given, prompt):
         assert plan.judge_prompt == prompt
         yield simulated()
 
+    found = opened_deployment.model_of
+    monkeypatch.setattr(
+        opened_deployment,
+        "model_of",
+        lambda role, runtime: "pocket:judge" if runtime.url else found(role, runtime),
+    )
     monkeypatch.setattr(opened_deployment, "deployed", deployed)
     with lr.deployment(**given) as d:
         assert d.backend(verifier="exact") and d.config.judge_prompt == prompt
-
-
-def test_a_judge_at_a_url_is_asked_for_its_model(monkeypatch):
-    monkeypatch.setattr(opened_deployment, "deployed", lambda *_, **__: nullcontext(simulated()))
-    monkeypatch.setattr(opened_deployment, "model_of", lambda role, runtime: "pocket:judge")
-    roles = {role: Runtime(url=f"http://{role}:1") for role in ("target", "draft", "judge")}
-    with lr.deployment(Deployment("mine", roles)) as d:
-        assert d.config.judge_prompt == "pocket"
 
 
 def test_servers_that_do_not_come_up_leave_no_folder(monkeypatch):
