@@ -7,6 +7,7 @@ the machine has: what is resolved without one is compared.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -244,10 +245,17 @@ LAYERS = {
 def test_sglang_takes_every_example_as_it_is(path, answers):
     mine = [name for name in answers["asked"] if name.split()[0] == path.stem]
     assert {name.split()[2] for name in mine} == {"target", "draft", "judge"}
+    runtimes = load_deployment(path).runtimes
     for name in mine:
         assert "refused" not in answers[name], (name, answers[name])
         assert answers[name]["changed"] == {}, name
         assert not answers[name]["fields"]["disable_radix_cache"], name
+        # SGLang chooses how to attend by GPU and by token layer; a file may name it, or ask for
+        # repeatable.
+        argv, runtime = answers["asked"][name], runtimes[name.split()[2]]
+        named = runtime.extra.get("attention-backend") or ("triton" if runtime.repeatable else None)
+        assert dict(itertools.pairwise(argv)).get("--attention-backend") == named
+        assert not [flag for flag in argv if "sampling-backend" in flag]
 
 
 @pytest.mark.parametrize("path", PRESETS, ids=lambda path: path.stem)

@@ -24,12 +24,11 @@ from lr_sglang.api import deployment
 from lr_sglang.cli import cli, launch, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import launched, load_deployment
+from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.launching import compilers, flags, platforms
 from lr_sglang.runtimes.placement import gpus
 from tests.processes.test_runtimes import FAKE, pids_in, runs, wait_for
 
-ROOT = Path(__file__).parents[2]
 FILE = """
 [runtimes]
 judge = "target"
@@ -167,12 +166,6 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(start, home):
         home / "model"
     )
     assert (plan.lookahead.depth, plan.sampling.temperature) == (3, 0.3)
-    warmed = [
-        line
-        for line in Path(found.roles["target"]["log"]).read_text().splitlines()
-        if line.startswith("{")
-    ]
-    assert [json.loads(line)["sampling_params"]["temperature"] for line in warmed] == [0, 0.3]
     assert settings.settle({"attach": "mine", "temperature": 0.9}).sampling.temperature == 0.9
     assert deployment.deployment(attach="mine").config.sampling.temperature == 0.3
     assert settings.modes_of({"attach": "mine"}) == ("lookahead",)
@@ -208,21 +201,13 @@ def test_what_the_servers_have_to_tell_is_said_once_when_they_are_up(start, home
         "lr-sglang: this processor is slow; weights are kept as float32 (float32 1.0 ms, "
         "bfloat16 2.0 ms)"
     )
-    write(
-        home,
-        target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}',
-        draft="extra = {holds = 500}",
-    )
+    write(home, target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}')
     one = start("mine.toml", "--max-step-tokens", "400")
     one.up()
     one.says("run --attach mine")
     said = one.err.read_text()
     assert said.count("target: this processor is slow; weights are kept as float32\n") == 1
     assert "target: its memory holds 900 tokens, not the 4096 of its context" in said
-    assert (
-        "draft: its memory holds 500 tokens, and an answer may need 900: what follows is not "
-        "drafted" in said
-    )
     assert "judge:" not in said, "it shares the target's runtime"
     assert one.end() == 0
 
@@ -243,12 +228,19 @@ def test_without_a_draft_it_goes_on_and_without_a_target_it_does_not(start):
     assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
 
 
-def test_before_it_is_up_a_signal_is_an_interruption(start, home):
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_before_it_is_up_its_name_is_taken_and_a_signal_is_an_interruption(start, home, number):
     write(home, draft="extra = {late = 1}")
-    one = start("mine.toml", "--name", "other")
-    pids = wait_for(lambda: one.server_pids("other"))
-    assert one.end(signal.SIGTERM) == 128 + signal.SIGTERM
-    assert not any(map(runs, pids)) and not launched.path_of("other").exists()
+    one = start("mine.toml")
+    pids = one.server_pids()
+    second = call("launch", "mine.toml")  # neither has written down yet that it is there
+    assert second.exit_code == 2 and "is up already, or comes up" in second.output, second.output
+    other = start("mine.toml", "--name", "other")
+    assert other.server_pids("other")
+    assert one.end(number) == 128 + number
+    assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
+    with launched.claimed("mine"):
+        other.end()
 
 
 def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
@@ -268,21 +260,6 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(start, home):
     again = start("mine.toml")
     wait_for(lambda: "http" in again.out.read_text(), 20)
     assert launched.find("mine").pid == again.process.pid and again.end() == 0
-
-
-def test_of_two_that_come_up_at_once_one_is_refused(start, home):
-    """Neither has written down yet that it is there."""
-    write(home, draft="extra = {late = 1}")
-    one = start("mine.toml")
-    wait_for(one.server_pids)
-    second = call("launch", "mine.toml")
-    assert second.exit_code == 2 and "is up already, or comes up" in second.output, second.output
-    other = start("mine.toml", "--name", "other")
-    wait_for(lambda: other.server_pids("other"))
-    one.end(signal.SIGKILL)
-    with launched.claimed("mine"):
-        pass
-    other.end()
 
 
 @pytest.mark.parametrize("how", ["group", "all", "owner", "link"])
@@ -365,37 +342,12 @@ def test_hopper_gets_triton_where_the_library_of_fa3_is_missing(
     assert found == ("triton" if hopper and not library else None)
 
 
-FILES = sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
-FILES += sorted((ROOT / "examples" / "deployments").glob("*.toml"))
-HERE = [path for path in FILES if not load_deployment(path).runtimes["target"].url]
-
-
-@pytest.mark.parametrize("path", HERE, ids=lambda path: path.stem)
-def test_what_no_deployment_names_is_left_to_sglang(home, path):
-    """SGLang chooses how to attend by GPU and by token layer; a file may name it (``extra``), or
-    ask for repeatable.
-    """
-    runtimes = load_deployment(path).runtimes
-    for role, server in printed(str(path)).items():
-        named = runtimes[role].extra.get("attention-backend") or (
-            "triton" if runtimes[role].repeatable else None
-        )
-        argv = server["argv"]
-        assert (
-            argv[argv.index("--attention-backend") + 1] if "--attention-backend" in argv else None
-        ) == named
-        assert ("fp8" in runtimes[role].model.lower()) == (flags.PRECOMPILE in server["env"])
-        assert not [
-            flag
-            for flag in argv
-            if flag.startswith("--disable-radix") or "sampling-backend" in flag
-        ]
-
-
-def test_servers_with_their_token_layer(home):
+def test_servers_with_their_token_layer_and_in_fp8(home):
     servers = printed("qwen3-2gpu", "--with-token-layer")
     assert "NGRAM" in servers["target"]["argv"] and "NGRAM" in servers["draft"]["argv"]
     assert "NGRAM" not in servers["judge"]["argv"]
+    assert flags.PRECOMPILE not in servers["target"]["env"]
+    assert flags.PRECOMPILE in printed("qwen3-1gpu-fp8")["target"]["env"]
     layered = printed("--mode", "sd")
     assert set(layered) == {"target"} and "STANDALONE" in layered["target"]["argv"]
 

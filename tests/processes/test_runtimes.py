@@ -13,7 +13,6 @@ import socket
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,33 +167,54 @@ def given(runtime: Runtime, platform: Platform = GPU, **more) -> dict[str, str |
     return values
 
 
-def test_a_server_listens_on_this_machine_only():
-    found = given(Runtime(model="owner/name"))
-    assert (found["model-path"], found["host"], found["port"]) == (
-        "owner/name",
-        "127.0.0.1",
-        "4000",
-    )
+EVERY_FIELD = Runtime(
+    model="m", tensor_parallel=2, data_parallel=3, memory_fraction=0.5, dtype="bfloat16", quantization="fp8",
+    context_length=4096, tokenizer="t",
+)  # fmt: skip
+FLAGS = {
+    "tp-size": "2", "dp-size": "3", "mem-fraction-static": "0.5", "dtype": "bfloat16", "quantization": "fp8",
+    "context-length": "4096", "tokenizer-path": "t", "device": "cuda",
+}  # fmt: skip
+REPEATABLE = Runtime(model="m", repeatable=True)
 
 
-def test_every_field_becomes_its_flag():
-    runtime = Runtime(
-        model="m", tensor_parallel=2, data_parallel=3, memory_fraction=0.5, dtype="bfloat16", quantization="fp8",
-        context_length=4096, tokenizer="t",
-    )  # fmt: skip
-    found = given(runtime)
-    expected = {
-        "tp-size": "2", "dp-size": "3", "mem-fraction-static": "0.5", "dtype": "bfloat16", "quantization": "fp8",
-        "context-length": "4096", "tokenizer-path": "t", "device": "cuda",
-    }  # fmt: skip
-    assert expected.items() <= found.items()
-    assert "attention-backend" not in found, "SGLang knows the GPU"
+@pytest.mark.parametrize(
+    ("runtime", "platform", "expected", "absent"),
+    [
+        (
+            Runtime(model="owner/name"),
+            GPU,
+            {"model-path": "owner/name", "host": "127.0.0.1", "port": "4000"},
+            "",
+        ),
+        (EVERY_FIELD, GPU, FLAGS, "attention-backend"),  # SGLang knows the GPU
+        # What a runtime says goes before what the platform says.
+        (Runtime(model="m"), CPU, {"dtype": "float32"}, ""),
+        (Runtime(model="m", dtype="bfloat16"), CPU, {"dtype": "bfloat16"}, ""),
+        (Runtime(model="m", extra={"sleep_on_idle": False}), CPU, {}, "sleep-on-idle"),
+        # Repeatable keeps the prefix cache.
+        (
+            REPEATABLE,
+            GPU,
+            {"enable-deterministic-inference": True, "attention-backend": "triton"},
+            "",
+        ),
+        (
+            REPEATABLE.replace(extra={"attention-backend": "fa3"}),
+            GPU,
+            {"attention-backend": "fa3"},
+            "",
+        ),
+        # SGLang refuses it; our sampler has seeds.
+        (REPEATABLE, CPU, {}, "enable-deterministic-inference"),
+    ],
+)
+def test_every_field_becomes_its_flag(runtime, platform, expected, absent):
+    found = given(runtime, platform)
+    assert expected.items() <= found.items() and absent not in found
 
 
-def test_what_a_runtime_says_goes_before_what_the_platform_says():
-    assert given(Runtime(model="m"), CPU)["dtype"] == "float32"
-    assert given(Runtime(model="m", dtype="bfloat16"), CPU)["dtype"] == "bfloat16"
-    assert "sleep-on-idle" not in given(Runtime(model="m", extra={"sleep_on_idle": False}), CPU)
+def test_a_platform_has_variables():
     assert flags.command(Runtime(model="m"), 1, CPU).env == {"SWITCH": "1"}
 
 
@@ -233,21 +253,9 @@ def test_extra_may_not_set_what_has_a_field(flag):
     assert caught.value.hint
 
 
-def test_repeatable_keeps_the_prefix_cache():
-    found = given(Runtime(model="m", repeatable=True))
-    assert (
-        found["enable-deterministic-inference"] is True and found["attention-backend"] == "triton"
-    )
-    assert (
-        given(Runtime(model="m", repeatable=True, extra={"attention-backend": "fa3"}))[
-            "attention-backend"
-        ]
-        == "fa3"
-    )
+def test_repeatable_refuses_attention_without_a_prefix_cache():
     with pytest.raises(ConfigError, match="prefix cache"):
-        given(Runtime(model="m", repeatable=True, extra={"attention-backend": "flashinfer"}))
-    cpu = given(Runtime(model="m", repeatable=True), CPU)
-    assert "enable-deterministic-inference" not in cpu, "SGLang refuses it; our sampler has seeds"
+        given(REPEATABLE.replace(extra={"attention-backend": "flashinfer"}))
 
 
 @pytest.mark.parametrize(
@@ -328,16 +336,13 @@ def test_where_models_are(tmp_path, monkeypatch):
 # ------------------------------------------------------------------------------------------------------
 
 
-def test_a_server_is_ready_when_it_has_answered_one_request(start):
+def test_stop_ends_grandchildren_and_strays_too(start):
+    """Of a server that is ready: it has answered one request."""
     server, stages = start(), []
     info = server.wait_ready(10, stage=stages.append)
     assert info.model == info.tokenizer and info.is_generation
     assert stages == ["warming", "ready"] and "max_new_tokens" in server.tail()
     assert server.alive() and server.status is None
-
-
-def test_stop_ends_grandchildren_and_strays_too(start):
-    server = start()
     pids = pids_in(server.log)
     folder = re.search(r"TMPDIR (\S+)", server.log.read_text())[1]
     assert all(map(runs, pids)) and Path(folder).is_dir()
@@ -345,19 +350,6 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     assert not any(map(runs, pids)) and not server.alive() and not Path(folder).exists()
     server.stop()
     server.ask_to_stop()
-
-
-def test_a_server_that_dies_while_starting_says_why(start):
-    server = start(die="INFO fine\nValueError: address already in use")
-    with pytest.raises(LaunchError) as caught:
-        server.wait_ready(10)
-    error = caught.value
-    assert (
-        error.role == "draft"
-        and "status 3" in error.message
-        and "address already in use" in error.message
-    )
-    assert "'port'" in error.hint and "INFO fine" in error.detail
 
 
 @pytest.mark.parametrize(
@@ -388,16 +380,6 @@ def test_a_download_is_not_part_of_the_time_to_start(start, tmp_path, monkeypatc
     with pytest.raises(LaunchError, match="is not ready after"):
         server.wait_ready(0.1)
     assert answers == [True] * 5 + [False] and server.fetched > 0
-
-
-def test_death_is_noticed_later_too(start):
-    server = start()
-    server.wait_ready(10)
-    main, child, stray = pids_in(server.log)
-    os.kill(main, signal.SIGKILL)
-    wait_for(lambda: not server.alive())
-    assert server.status == 137
-    assert not runs(child) and not runs(stray)
 
 
 @pytest.mark.parametrize("which", ["outer", "inner"])
@@ -591,21 +573,16 @@ def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
         ({"slow": 3}, RuntimeTimeout),
         ({"embeds": 1}, ConfigError),
         ({"model-path": "/not/here"}, ConfigError),
+        ({"die": "x"}, RuntimeDown),
     ],
 )
 def test_attaching_to_what_will_not_do(start, options, error):
     server = start(**options)
-    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0)
+    listens = lambda: not socket.socket().connect_ex(("127.0.0.1", server.reservation.port))
+    wait_for(lambda: listens() if error is not RuntimeDown else not server.alive())
     with pytest.raises(error) as caught:
         attach("judge", Runtime(url=server.url), timeout=0.5)
-    assert caught.value.role == "judge"
-
-
-def test_attaching_where_nobody_is():
-    reservation = Reservation()
-    with pytest.raises(RuntimeDown) as caught:
-        attach("judge", Runtime(url=f"http://127.0.0.1:{reservation.port}"))
-    assert caught.value.hint
+    assert caught.value.role == "judge" and (caught.value.hint or error is not RuntimeDown)
 
 
 @pytest.fixture
@@ -667,41 +644,24 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
             for role in ("target", "draft")
             for pid in pids_in(tmp_path / "logs" / f"{role}.log")
         ]
-        os.kill(pids_in(tmp_path / "logs" / "target.log")[0], signal.SIGKILL)
+        os.kill(pids[0], signal.SIGKILL)
         wait_for(lambda: running.dead() == ["judge", "target"])
+        assert running.server("target").status == 137 and not any(map(runs, pids[:3]))
     assert not any(map(runs, pids))
 
 
-def test_one_that_fails_takes_the_others_with_it(faked, tmp_path):
+IN_USE = "INFO fine\nValueError: address already in use"
+
+
+def test_one_that_fails_says_why_and_takes_the_others_with_it(faked, tmp_path):
     with pytest.raises(LaunchError) as caught:
-        launch(deployment(tmp_path, {"extra": {"die": "x"}}), tmp_path / "logs", timeout=20)
-    assert caught.value.role == "draft" and "status 3" in caught.value.message
+        launch(deployment(tmp_path, {"extra": {"die": IN_USE}}), tmp_path / "logs", timeout=20)
+    error = caught.value
+    assert error.role == "draft" and "status 3" in error.message
+    assert "address already in use" in error.message
+    assert "'port'" in error.hint and "INFO fine" in error.detail
     began = diagnosis.tail(tmp_path / "logs" / "target.log")
     assert "pids" not in began or not any(map(runs, pids_in(tmp_path / "logs" / "target.log")))
-
-
-def test_an_interrupted_launch_leaves_nothing(faked, tmp_path):
-    logs, over = (
-        [tmp_path / "logs" / f"{role}.log" for role in ("target", "draft")],
-        threading.Event(),
-    )
-
-    def interrupt() -> None:
-        while not all("pids" in diagnosis.tail(log) for log in logs):
-            if over.wait(0.02):
-                return
-        os.kill(os.getpid(), signal.SIGINT)
-
-    thread = threading.Thread(target=interrupt)
-    thread.start()
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            launch(deployment(tmp_path, {"extra": {"late": 1}}), tmp_path / "logs", timeout=20)
-    finally:  # it must not reach another test
-        over.set()
-        thread.join()
-    pids = [pid for log in logs for pid in pids_in(log)]
-    assert not any(map(runs, pids))
 
 
 def test_an_attached_role_has_no_server(faked, start, tmp_path):
