@@ -77,17 +77,15 @@ class Case:
 class Faulty(ScriptedTransport):
     """Does wrong what it is ordered to, as a simulated runtime does."""
 
-    faults, chance, share = Faults(), random.Random(0), 1.0
+    faults = Faults()
 
     def order(self, faults: tuple[Fault, ...], seed: int) -> None:
-        """Every request may meet a fault, or three in ten."""
-        self.faults, self.chance = Faults(), random.Random(seed)
-        self.share = self.chance.choice((0.3, 1.0))
+        self.faults = Faults()
         for fault in faults:
             self.faults.order(fault)
 
     async def generate(self, payload, request, timeout):
-        fault = self.faults.next() if self.chance.random() < self.share else None
+        fault = self.faults.next()
         kind = fault.kind if fault else ""
         if self.faults.dead:
             raise RuntimeDown("it has died")
@@ -143,6 +141,7 @@ orders = st.lists(
     st.builds(
         Fault,
         st.sampled_from(("late", "fail", "busy", "hang", "die", "garbage")),
+        share=st.sampled_from((0.3, 1.0)),
         times=st.sampled_from((None, 1, 3)),
         after=st.integers(0, 5),
         seconds=st.just(0.004),

@@ -201,13 +201,21 @@ def test_what_the_servers_have_to_tell_is_said_once_when_they_are_up(start, home
         "lr-sglang: this processor is slow; weights are kept as float32 (float32 1.0 ms, "
         "bfloat16 2.0 ms)"
     )
-    write(home, target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}')
+    write(
+        home,
+        target=f'extra = {{says = "[now] {note}", holds = 900, context = 4096}}',
+        draft="extra = {holds = 500}",
+    )
     one = start("mine.toml", "--max-step-tokens", "400")
     one.up()
     one.says("run --attach mine")
     said = one.err.read_text()
     assert said.count("target: this processor is slow; weights are kept as float32\n") == 1
     assert "target: its memory holds 900 tokens, not the 4096 of its context" in said
+    assert (
+        "draft: its memory holds 500 tokens, and an answer may need 900: what follows is not "
+        "drafted" in said
+    )
     assert "judge:" not in said, "it shares the target's runtime"
     assert one.end() == 0
 
