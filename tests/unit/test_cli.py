@@ -738,12 +738,14 @@ def test_what_is_checked_before_a_server_starts_is_what_there_is():
 
 def test_what_the_memory_of_runtimes_does_not_hold_is_said():
     plan, small = settings.settle({"max_tokens": 32768}), Room(20000, 20000)
-    ((urgent, text),) = session.memory(plan, small)
+    ((urgent, text),) = session.memory(plan, small, Room())
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
     fits = settings.settle({"max_tokens": 20000})
-    assert not list(session.memory(fits, small))
-    ((urgent, text),) = session.memory(fits, Room(20000, 40960))
+    assert not list(session.memory(fits, small, Room()))
+    ((urgent, text),) = session.memory(fits, Room(20000, 40960), Room())
     assert (
         not urgent
         and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
     )
+    ((urgent, text),) = session.memory(fits, small, Room(500, 40960))
+    assert not urgent and "draft: its memory holds 500 tokens" in text and "may need 20000" in text
