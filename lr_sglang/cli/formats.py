@@ -155,7 +155,7 @@ def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]
     row("failed", _at("errors"), any_of("errors"))
     row("grading failed", _at("grading_failed"), any_of("grading_failed"))
     row("accuracy", _at("accuracy"), any_of("graded"))
-    row("  95 % interval", _interval, any_of("graded"))
+    row("  95 % interval", _interval, any_of("interval"))
     row("seconds per answer", _at("seconds_mean"))
     row("tokens/s", lambda f: NONE if f["tokens_per_s"] is None else f"{f['tokens_per_s']:.1f}")
     if len(summary) > 1 and "autoregressive" in summary:

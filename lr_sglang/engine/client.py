@@ -265,9 +265,7 @@ class Client:
                 text = await reply.read()
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
-            refused_as = refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
-            refused_as.status = reply.status
-            raise refused_as
+            raise refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
         try:
             found: dict[str, Any] = orjson.loads(text) if text.strip() else {}
             if on_tokens is not None and "error" in found:  # of a stream, whose status is 200

@@ -14,7 +14,13 @@ class WorkerLost(RuntimeBusy):
 
 
 def refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
-    """The named error for an error status."""
+    """The named error for an error status, which it has as ``status``."""
+    made = _named(status, text, path, role, code)
+    made.status = status
+    return made
+
+
+def _named(status: int, text: str, path: str, role: str, code: str) -> RuntimeRefused:
     with suppress(ValueError, AttributeError):  # if it is not JSON, the text is the message
         parsed = orjson.loads(text)
         text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text

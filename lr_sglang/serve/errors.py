@@ -151,6 +151,8 @@ def refusal_of(error: BaseException) -> Refusal:
             return refusal("target_down")
         case RuntimeTimeout():
             return refusal("target_timeout")
+        case RuntimeRefused(status=400):
+            return Refusal(400, f"The target model refuses the request: {error.message}")
         case RuntimeRefused() | BadReply():
             return refusal("target_failed")
         case _:

@@ -231,8 +231,9 @@ def test_an_error_in_a_stream_is_a_named_error(server, http):
     server.generate = streaming({"error": about})
     request = Request()
     request.on_tokens = lambda ids: None
-    with pytest.raises(PromptTooLong, match="longer than the model"):
+    with pytest.raises(PromptTooLong, match="longer than the model") as raised:
         http.generate({"input_ids": [1], "stream": True}, request, 5)
+    assert raised.value.status == 400
 
 
 def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):

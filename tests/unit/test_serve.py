@@ -15,6 +15,7 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.serve import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
+from lr_sglang.engine.refusal import refusal as of_runtime
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
@@ -446,6 +447,8 @@ def test_completions_that_are_not_supported(wrong):
         (RuntimeBusy("busy"), 503, "overloaded"),
         (RuntimeTimeout("late"), 504, "target_timeout"),
         (RuntimeRefused("/generate: 500 Traceback"), 502, "target_failed"),
+        (of_runtime(500, "Traceback", "/generate", "target"), 502, "target_failed"),
+        (of_runtime(400, "logit_bias must be within", "/generate", "target"), 400, None),
         (BadReply("garbage"), 502, "target_failed"),
         (Cancelled("stopped"), 503, "shutting_down"),
         (ZeroDivisionError("secret"), 500, "internal_error"),
