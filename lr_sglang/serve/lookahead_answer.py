@@ -193,5 +193,12 @@ class LookaheadAnswer(ServedAnswer):
 
     def _degraded(self) -> bool:
         """Whether draft or judge was missing, at least for a while."""
-        failed = not self.job.drafts or bool(self.job.record.failures)
-        return self.options.mode.ahead and (failed or self.engine.health.disturbed(self.began))
+        trace, ahead = self.job.record, self.options.mode.ahead
+        # the judge is not asked for a while after a failure, which counts as one failure only
+        resting = any(
+            verdict is not None and verdict.failed and verdict.by != "draft"
+            for step in trace.steps
+            for verdict in step.verdicts
+        )
+        failed = not self.job.drafts or bool(trace.failures) or resting
+        return ahead and (failed or self.engine.health.disturbed(self.began))

@@ -69,6 +69,8 @@ class Guard:
                 if status == TOO_LARGE and unread:
                     await _discard(receive)
                 MutableHeaders(scope=message)["x-request-id"] = about["id"]
+            elif about.get("stream") and message.get("body"):
+                about.setdefault("first_seconds", round(time.monotonic() - began, 4))
             await send(message)
 
         try:

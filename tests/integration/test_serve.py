@@ -829,6 +829,15 @@ def test_without_draft_or_judge_answers_go_on_and_it_comes_back(role, kind):
         within(20, lambda: not one.ask().json()["lookahead"]["degraded"])
 
 
+def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(monkeypatch):
+    monkeypatch.setattr(asking, "REST", 600)
+    monkeypatch.setattr(asking, "LONGEST_REST", 600)
+    with serving(simulated(steps=4, seconds=0.02), SERVICE.replace(stall=0.3)) as one:
+        one.roles["judge"].transport.faults.order(Fault("hang", times=1))
+        assert [one.ask().json()["lookahead"]["degraded"] for _ in range(2)] == [True, True]
+        assert "lr_sglang_degraded_requests_total 2.0" in one.http.get("/metrics").text
+
+
 def test_the_log_says_in_what_way_the_target_failed():
     stream = io.StringIO()
     logs.set_up("info", stream)
@@ -876,6 +885,7 @@ def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
         headers = {"x-request-id": "my-id"}
         ask = {**ASK, "messages": [{"role": "user", "content": "my secret question"}]}
         one.http.post(CHAT, json=ask, headers=headers)
+        one.http.post(CHAT, json={**ask, "stream": True}, headers={"x-request-id": "my-stream"})
         one.http.post(CHAT, json={**ask, "temperature": "my secret number"}, headers=headers)
         one.http.get("/my-secret-path?my=secret", headers=headers)
     # a request is logged when its last byte has been sent: all of them once the endpoint has ended
@@ -884,6 +894,8 @@ def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
     assert [line["status"] for line in mine] == [200, 400, 404]
     assert mine[0]["route"] == CHAT and mine[0]["mode"] == "lookahead" and mine[0]["steps"] == 2
     assert 0 < mine[0]["answer_seconds"] <= mine[0]["seconds"]
+    (streamed,) = [line for line in lines if line.get("id") == "my-stream"]
+    assert 0 < streamed["first_seconds"] < streamed["seconds"] and "first_seconds" not in mine[0]
     assert mine[1]["param"] == "temperature" and mine[2]["route"] == "other"
     assert "secret" not in stream.getvalue()
 
