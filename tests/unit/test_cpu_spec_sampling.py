@@ -303,6 +303,17 @@ def test_penalties_count_every_token_and_no_other(shape, penalties):
     assert texts != grow(settings(12, seed=numbers), shape, length=25)
 
 
+def test_a_request_with_a_minimum_is_verified_here_to_its_end(monkeypatch):
+    """SGLang's own count grows by one a step, however many tokens that had."""
+    monkeypatch.setattr(sampling, "verify", lambda *arguments: "here")
+    (request,) = reqs = requests(1, min_new_tokens=2)
+    request.output_ids = [1] * 9
+    mode, info = SimpleNamespace(is_idle=lambda: False), SimpleNamespace(is_all_greedy=True)
+    batch = SimpleNamespace(forward_mode=mode, sampling_info=info, reqs=reqs)
+    logits = SimpleNamespace(next_token_logits=None)
+    assert sampling.sample_and_verify(None, None, batch, logits) == "here"
+
+
 def test_bias_and_grammar_are_kept():
     def mask(before, last):  # no token twice in a row, and no 5 after a 2
         allowed = ~torch.nn.functional.one_hot(last, VOCABULARY).bool()

@@ -177,7 +177,7 @@ def _has_penalties(request: Any) -> bool:
         params.frequency_penalty
         or params.presence_penalty
         or params.repetition_penalty != 1
-        or len(request.output_ids) < params.min_new_tokens
+        or params.min_new_tokens  # also once it is reached: SGLang would still forbid the end
     )
 
 
@@ -214,10 +214,11 @@ def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None
         if len(request.output_ids) + len(text) < params.min_new_tokens
     ]
     if short:
-        ends = (params.stop_token_ids or set()) | (
-            request.tokenizer.additional_stop_token_ids or set()
-        )
-        ends = sorted(ends | {request.tokenizer.eos_token_id})
-        logits[torch.tensor(short).view(-1, 1), torch.tensor(ends)] = float("-inf")
+        ends = {request.tokenizer.eos_token_id}
+        ends |= params.stop_token_ids or set()
+        ends |= request.tokenizer.additional_stop_token_ids or set()
+        ends |= getattr(request, "eos_token_ids", None) or set()  # of the model's own configuration
+
+        logits[torch.tensor(short).view(-1, 1), torch.tensor(sorted(ends))] = float("-inf")
     if params.repetition_penalty != 1:
         scale_penalties(logits, torch.where(counts > 0, params.repetition_penalty, 1.0))
