@@ -5,6 +5,7 @@ case of a grid.
 import functools
 import itertools
 import os
+import threading
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any
 
@@ -29,6 +30,21 @@ def grid(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(axis[number] for axis, number in zip(values, place, strict=True)) for place in chosen
     ]
+
+
+def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Exception]]:
+    """Runs it in a thread; gives the thread, and what it has raised when that has ended."""
+    raised: list[Exception] = []
+
+    def go() -> None:
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001 - whoever asked looks at it
+            raised.append(error)
+
+    thread = threading.Thread(target=go)
+    thread.start()
+    return thread, raised
 
 
 Test = Callable[..., Coroutine[Any, Any, None]]

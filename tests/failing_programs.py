@@ -7,13 +7,6 @@ import sys
 
 import sglang as sgl
 
-import lr_sglang as lr
-
-
-@sgl.function
-def exits(s, messages):
-    sys.exit(3)
-
 
 @sgl.function
 async def exits_on_the_loop(s, messages):
@@ -23,11 +16,6 @@ async def exits_on_the_loop(s, messages):
 @sgl.function
 async def exits_in_a_task(s, messages):
     await asyncio.create_task(exits_on_the_loop.func(s, messages))
-
-
-@sgl.function
-async def interrupts_in_a_task(s, messages):
-    await asyncio.create_task(interrupts.func(s, messages))
 
 
 @sgl.function
@@ -43,11 +31,6 @@ def cancels(s, messages):
 @sgl.function
 async def waits(s, messages):
     await asyncio.Event().wait()
-
-
-@sgl.function
-def forgets_the_conversation(s, messages):
-    s += lr.lookahead("answer", max_tokens=100)
 
 
 class Exits:

@@ -22,7 +22,6 @@ class Service:
     argv: list[str]
     env: dict[str, str]
     restart: str
-    restart_seconds: float
     stop_seconds: float
 
     @classmethod
@@ -45,7 +44,6 @@ class Service:
             words,
             dict(one.split("=", 1) for one in env),
             said["Restart"],
-            float(said["RestartSec"]),
             float(said["TimeoutStopSec"]),
         )
 

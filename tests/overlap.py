@@ -4,20 +4,13 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 # on a busy machine the drafts of a short answer may all be late, and then nothing could overlap
 ANSWERS = 5
 
 Span = tuple[int, float, float]  # a position, and the seconds when its branch was begun and written
-
-
-def in_one_of(ask: Callable[[], bool]) -> bool:
-    """Whether one of a few answers was looked ahead for: ``ask`` makes one and says
-    whether it was.
-    """
-    return any(ask() for _ in range(ANSWERS))
 
 
 def of_record(record: Mapping[str, Any]) -> bool:

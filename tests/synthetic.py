@@ -6,7 +6,7 @@ of uneven length.
 """
 
 import random
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 TOKENS_A_STEP = 20
 ROLES = ("target", "draft", "judge")
@@ -36,7 +36,6 @@ class Truth:
     loss: float = 0.0
     steps: int = 12
     token_layer: float = 1.0
-    slots: dict = field(default_factory=dict)
 
 
 def run(
@@ -190,10 +189,7 @@ def config(mode, truth, task):
     return {
         "questions": task,
         "mode": mode,
-        "runtimes": {
-            role: {"model": f"made-up:{role}", "token_layer": layer, **truth.slots}
-            for role in roles
-        },
+        "runtimes": {role: {"model": f"made-up:{role}", "token_layer": layer} for role in roles},
         "sampling": {"temperature": 0.6, "top_p": 0.95, "seed": 0},
         "limits": {"max_tokens": None},
         "lookahead": look if mode.startswith("lo") else None,

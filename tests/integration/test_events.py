@@ -8,7 +8,6 @@ from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled
-from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.events import Event
 from tests.simulated.model import Model
@@ -76,13 +75,6 @@ def test_events_are_plain_json_without_what_is_empty():
         event for event in told if event.kind == "verified" and event.verdict.by == "judge"
     ).to_dict()
     assert isinstance(verified["verdict"]["accepted"], bool)
-
-
-def test_the_baseline_tells_its_steps_when_they_are_known():
-    job, told = answered(None, autoregressive)
-    assert [event.kind for event in told[:1]] == ["begun"]
-    assert "".join(event.text for event in told if event.kind == "bonus") == job.record.text
-    assert told[-1].kind == "ended"
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])

@@ -2,7 +2,6 @@
 runtimes.
 """
 
-import asyncio
 import gc
 import random
 import weakref
@@ -21,6 +20,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.requests import RequestMaker
+from tests import FULL
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Writer
 from tests.simulated.simulation import Simulation
@@ -65,36 +65,13 @@ def once_in(monkeypatch, verdicts):
     monkeypatch.setattr(judge_check, "SHARE", 1 / verdicts)
 
 
-def test_a_judge_that_accepts_at_random_is_found_out_by_the_stream_alone(monkeypatch):
+def test_a_good_judge_is_never_distrusted(monkeypatch):
     once_in(monkeypatch, 2)
-    model = Model(steps=75)
-
-    async def run(seed):
-        roles, warned = deployment(Simulation(model), Nonsense(model, seed))
-        (job,) = await answers(roles, Lookahead())
-        found = job.check.found
-        assert len(job.record.steps) == 75 and (
-            job.drafts or job.record.steps[-1].source == "target"
-        )
-        assert len(warned) == (not job.drafts) and all(
-            "pairs of steps that differ" in text for text in warned
-        )
-        assert found.asked >= 20 or not job.drafts
-        return not job.drafts and found.asked <= 20
-
-    async def runs():
-        return await asyncio.gather(*map(run, range(100)))
-
-    # 95 are expected (test_known_pairs has the probability): 90 is two standard deviations below
-    assert sum(run_virtually(runs())) >= 90
-
-
-def test_a_good_judge_is_never_distrusted_in_200_answers(monkeypatch):
-    once_in(monkeypatch, 2)
+    count = 200 if FULL else 50
     roles, warned = deployment(Simulation(Model(steps=6)))
-    jobs = run_virtually(answers(roles, Lookahead(), 200))
+    jobs = run_virtually(answers(roles, Lookahead(), count))
     found = jobs[-1].check.found
-    assert found.accepted == 0 and found.asked > 200 and not warned
+    assert found.accepted == 0 and found.asked > count and not warned
     assert all(job.drafts for job in jobs)
 
 

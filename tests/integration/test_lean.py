@@ -14,7 +14,6 @@ from lr_sglang.config import Lookahead
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.placement.models import locate
-from lr_sglang.verifiers import verifier_registry
 
 TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
 MESSAGES = [
@@ -72,6 +71,8 @@ def verifier_file(tmp_path):
         ("exact", ("score", "likelihood"), "best_of_n:n=2", True),
         ("embedding", (), "", False),
         ("judge", ("embedding",), "", False),
+        ("cascade:likelihood,judge", (), "", True),
+        ("cascade:embedding,judge", (), "", False),
         ("FILE", (), "", False),
         ("judge", (), "FILE", False),
     ],
@@ -85,11 +86,6 @@ def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean,
         program=program,
     )
     assert plan.lean(*others) is lean
-
-
-def test_a_cascade_is_what_its_stages_are():
-    assert not verifier_registry.runs_models("cascade:likelihood,judge")
-    assert verifier_registry.runs_models("cascade:embedding,judge")
 
 
 def python(code, **variables):
@@ -106,16 +102,5 @@ def test_sglang_on_a_cpu_is_inert_without_the_switch():
         "try: import common_ops\n"
         "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
         "else: raise SystemExit('common_ops loaded')"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_sglang_on_a_cpu_loads_itself_with_the_switch():
-    done = python(
-        "import common_ops, torch; assert torch.ops.sgl_kernel.decode_attention_cpu;"
-        "from importlib.metadata import entry_points as points;"
-        "[points(group=f'sglang.srt.{group}')['lr_sglang_cpu'].load() for group in "
-        "('platforms', 'plugins')]",
-        SGLANG_USE_CPU_ENGINE="1",
     )
     assert done.returncode == 0, done.stderr

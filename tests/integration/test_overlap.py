@@ -6,7 +6,6 @@ by commands that allow 8 answers.
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from collections.abc import Iterator, Mapping
@@ -23,14 +22,13 @@ import lr_sglang as lr
 from lr_sglang.cli import cli, session
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
-from tests import overlap
+from tests import FULL, overlap
 from tests.processes.mortal import mortals
 from tests.serving import TLS, serving
 from tests.unit.test_router import Router
 
 QUESTION = "Simulated question 1?"
 SLOTS, STEP = 7, 0.1
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 PROGRAM = """
 import sglang as sgl
 
@@ -147,7 +145,7 @@ def test_from_python(fleet: Fleet, program: str | None) -> None:
     assert overlap.of_record(one.record)
 
 
-@pytest.mark.parametrize("way", ["attach", "url"] if full else ["attach"])
+@pytest.mark.parametrize("way", ["attach", "url"] if FULL else ["attach"])
 def test_the_endpoint_looks_ahead_and_its_plain_decoding_does_not(
     home: Path, fleet: Fleet, way: str
 ) -> None:

@@ -27,13 +27,6 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
-from tests.failing_programs import (
-    exits,
-    exits_in_a_task,
-    exits_on_the_loop,
-    forgets_the_conversation,
-    interrupts,
-)
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
@@ -417,55 +410,95 @@ def test_a_model_without_the_marker_goes_on_after_its_end():
 # -- a program of one's own
 
 
-@sgl.function
-def raises(s, messages):
-    raise ZeroDivisionError("mine")
+# how it is defined, what it does, and the error
+CANNOT_BE = {
+    "raises": ("def", "raise ZeroDivisionError('mine')", ProgramError, "ZeroDivisionError"),
+    "exits": ("def", "sys.exit(3)", ProgramError, "SystemExit"),
+    "exits on the loop": ("async def", "sys.exit(3)", ProgramError, "SystemExit"),
+    "exits in a task": (
+        "async def",
+        "await asyncio.create_task(exits_on_the_loop.func(s, messages))",
+        ProgramError,
+        "SystemExit",
+    ),
+    "runs one that exits": (
+        "def",
+        "exits_on_the_loop.run(messages, backend=s.stream_executor.backend)",
+        ProgramError,
+        "SystemExit",
+    ),
+    "interrupts": ("async def", "raise KeyboardInterrupt", ProgramError, "KeyboardInterrupt"),
+    "has cancelled its own work": (
+        "async def",
+        "work = asyncio.create_task(asyncio.sleep(60))\n    work.cancel()\n    await work",
+        ProgramError,
+        "CancelledError",
+    ),
+    "iterates too far": ("def", "next(iter(()))", ProgramError, "StopIteration"),
+    "says nothing": ("def", "s += sgl.user('only a question')", ProgramError, "leaves no answer"),
+    "gives a number": ("def", "s['answer'] = 7", ProgramError, "no text but int"),
+    "opens a role within another": (
+        "def",
+        "lr.converse(s, messages)\n    s += sgl.user('and now?')",
+        ProgramError,
+        "Nested roles",
+    ),
+    "forgets the conversation": (
+        "def",
+        "s += lr.lookahead('answer', max_tokens=100)",
+        ConfigError,
+        "without the conversation",
+    ),
+    "forgets it within a turn": (
+        "async def",
+        "draft = lr.fork(s, 'draft')\n"
+        "    draft += sgl.assistant(sgl.gen('short', max_tokens=8))\n"
+        "    await lr.sync(draft)\n"
+        "    s['answer'] = draft['short']",
+        ConfigError,
+        "without the conversation",
+    ),
+    "chooses without it": (
+        "def",
+        "s += sgl.assistant(sgl.select('answer', choices=['yes', 'no']))",
+        ConfigError,
+        "without the conversation",
+    ),
+}
 
 
-@sgl.function
-def says_nothing(s, messages):
-    s += sgl.user("only a question")
+@pytest.fixture
+def mine(request, tmp_path):
+    """The file and name of a program of these."""
+    define, body, *_ = CANNOT_BE[request.param]
+    (tmp_path / "mine.py").write_text(
+        "import asyncio, sys\nimport sglang as sgl\nimport lr_sglang as lr\n"
+        "from tests.failing_programs import exits_on_the_loop\n\n"
+        f"@sgl.function\n{define} mine(s, messages):\n    {body}\n"
+    )
+    return f"{tmp_path}/mine.py:mine"
 
 
-@sgl.function
-def gives_a_number(s, messages):
-    s["answer"] = 7
+@pytest.mark.filterwarnings("ignore:Error in stream_executor")
+@pytest.mark.parametrize(
+    ("mine", "error", "match"),
+    [(name, *said) for name, (_, _, *said) in CANNOT_BE.items()],
+    indirect=["mine"],
+)
+def test_a_program_that_cannot_be_is_told_so(mine, error, match):
+    with pytest.raises(error, match=match):
+        answered(mine, simulated())
 
 
-@sgl.function
-def opens_a_role_within_another(s, messages):
-    lr.converse(s, messages)
-    s += sgl.user("and now?")
-
-
-@sgl.function
-async def forgets_it_within_a_turn(s, messages):
-    draft = lr.fork(s, "draft")
-    draft += sgl.assistant(sgl.gen("short", max_tokens=8))
-    await lr.sync(draft)
-    s["answer"] = draft["short"]
-
-
-@sgl.function
-def chooses_without_it(s, messages):
-    s += sgl.assistant(sgl.select("answer", choices=["yes", "no"]))
-
-
-@sgl.function
-def runs_one_that_exits(s, messages):
-    exits_on_the_loop.run(messages, backend=s.stream_executor.backend)
-
-
-@sgl.function
-async def has_cancelled_its_own_work(s, messages):
-    work = asyncio.create_task(asyncio.sleep(60))
-    work.cancel()
-    await work
-
-
-@sgl.function
-def iterates_too_far(s, messages):
-    next(iter(()))
+@pytest.mark.parametrize(
+    "mine",
+    ["exits", "exits on the loop", "interrupts", "has cancelled its own work"],
+    indirect=True,
+)
+def test_one_that_exits_costs_its_own_answer(mine):
+    """A run goes on, and its record has the error."""
+    for record in records(mine, ("lookahead", "autoregressive")):
+        assert record["error"]["kind"] == "ProgramError" and "mine" in record["error"]["message"]
 
 
 @sgl.function
@@ -473,46 +506,9 @@ def no_place(s, question, other):
     pass
 
 
-@pytest.mark.parametrize(
-    ("function", "error", "match"),
-    [
-        (raises, ProgramError, "ZeroDivisionError"),
-        (exits, ProgramError, "SystemExit"),
-        (exits_on_the_loop, ProgramError, "SystemExit"),
-        (exits_in_a_task, ProgramError, "SystemExit"),
-        (runs_one_that_exits, ProgramError, "SystemExit"),
-        (interrupts, ProgramError, "KeyboardInterrupt"),
-        (has_cancelled_its_own_work, ProgramError, "CancelledError"),
-        (iterates_too_far, ProgramError, "StopIteration"),
-        (says_nothing, ProgramError, "leaves no answer"),
-        (gives_a_number, ProgramError, "no text but int"),
-        pytest.param(
-            opens_a_role_within_another,
-            ProgramError,
-            "Nested roles",
-            marks=pytest.mark.filterwarnings("ignore:Error in stream_executor"),
-        ),
-        (forgets_the_conversation, ConfigError, "without the conversation"),
-        (forgets_it_within_a_turn, ConfigError, "without the conversation"),
-        (chooses_without_it, ConfigError, "without the conversation"),
-        (no_place, ConfigError, "also needs other"),
-    ],
-)
-def test_a_program_that_cannot_be_is_told_so(function, error, match):
-    with pytest.raises(error, match=match):
-        answered(function, simulated())
-
-
-@pytest.mark.parametrize(
-    "program", [exits, exits_on_the_loop, interrupts, has_cancelled_its_own_work]
-)
-def test_one_that_exits_costs_its_own_answer(program):
-    """A run goes on, and its record has the error."""
-    for record in records(program, ("lookahead", "autoregressive")):
-        assert (
-            record["error"]["kind"] == "ProgramError"
-            and program.func.__name__ in record["error"]["message"]
-        )
+def test_a_program_that_needs_more_than_the_conversation_is_told_so():
+    with pytest.raises(ConfigError, match="also needs other"):
+        answered(no_place, simulated())
 
 
 TWICE = "import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass"

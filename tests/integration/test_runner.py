@@ -19,11 +19,11 @@ from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
+from tests import FULL
 from tests.scripted import deployment
 from tests.scripted_cli import transports
 
 ROOT = Path(__file__).parents[2]
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
 SETTINGS = Settings(lookahead=Lookahead(verifier="exact"))
 
@@ -199,7 +199,7 @@ def test_kill_9_while_answers_are_graded_loses_only_those(tmp_path):
     assert kept in records and all(one["correct"] is True for one in records)
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if full else [signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if FULL else [signal.SIGINT])
 def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
     process = start(tmp_path, "--concurrency", "2", seconds="0.02,20,60")
     wait_for(tmp_path, 2, process)

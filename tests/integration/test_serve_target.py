@@ -74,6 +74,18 @@ OTHERS = (
 # What concerns a request of another client.
 NOT_PASSED = ("/v1/responses/{response_id}/cancel",)
 LONG = 5000  # events of a long stream
+# What it replies with to some values of ``user``: body, status, headers, kind.
+REPLIES = {
+    "words": (packed({"error": "wrong: words"}), 400, None, "application/json"),
+    "list": (packed([{"score": 1}]), 200, None, "application/json"),
+    "nested": (
+        packed({"error": {"message": "the context length is less", "param": "messages"}}),
+        400,
+        None,
+        "application/json",
+    ),
+    "garbage": (b"<html>", 200, None, "text/html"),
+}
 
 
 class Upstream:
@@ -120,16 +132,8 @@ class Upstream:
                 "code": 400,
             }
             return JSONResponse(error, int(what))
-        if what == "words":
-            return JSONResponse({"error": "wrong: words"}, 400)
-        if what == "list":
-            return JSONResponse([{"score": 1}])
-        if what == "nested":
-            return JSONResponse(
-                {"error": {"message": "the context length is less", "param": "messages"}}, 400
-            )
-        if what == "garbage":
-            return Response(b"<html>", media_type="text/html")
+        if what in REPLIES:
+            return Response(*REPLIES[what])
         if not body.get("stream"):
             if what == "slow":
                 while (await request.receive())["type"] != "http.disconnect":
@@ -540,16 +544,6 @@ def test_what_sglang_answers_under_v1_is_passed_on_but_for_what_concerns_others(
         assert other_route(path) is None
 
 
-@pytest.mark.parametrize("path", ["/tokenize", "/detokenize", "/generate", "/flush_cache"])
-def test_what_sglang_has_outside_of_v1_is_not_there(both, path):
-    """Also where the same is under /v1/, as /v1/tokenize."""
-    one, target = both
-    target.seen.clear()
-    assert path in set(sglangs())
-    is_documented(one.http.post(path, json={"model": "lookahead", "prompt": "a"}), 404)
-    assert not target.seen
-
-
 TRICKS = (
     *(
         "/v1//chat/completions",
@@ -585,6 +579,8 @@ TRICKS = (
         "/v1\\embeddings",
         "/abort_request",
     ),
+    # what SGLang has outside of /v1/, also where the same is under it
+    *("/tokenize", "/detokenize", "/generate", "/flush_cache"),
 )
 ENCODED = ("/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fembeddings")
 

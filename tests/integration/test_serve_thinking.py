@@ -223,19 +223,6 @@ def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, 
     )
 
 
-def test_what_tools_have_said_is_in_the_prompt(thinker):
-    one = thinker(service=ON)
-    called = {"role": "assistant", "content": None, "tool_calls": [{"id": "1", **TOOL}]}
-    said = [*ASK["messages"], called, {"role": "tool", "tool_call_id": "1", "content": "seven"}]
-    answer = one.ask(messages=said, tools=[TOOL]).json()
-    assert answer["lookahead"]["why"] == ["tools"] and answer["choices"][0]["message"][
-        "content"
-    ].startswith("Let")
-    assert one.target.asked[0] == ("/tokenize", {"messages": said, "tools": [TOOL]})
-    prompt = one.target.requests[0]["input_ids"]
-    assert "seven" in "".join(map(chr, prompt)) and answer["usage"]["prompt_tokens"] == len(prompt)
-
-
 def test_both_share_the_limit_of_tokens(thinker):
     one = thinker(service=ON)
     for most in (10, len("Well, 2 + 3.\n\nIt is 5.\n</think>") + 4):

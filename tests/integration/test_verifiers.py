@@ -24,6 +24,7 @@ from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding, load
 from lr_sglang.verifiers.score import Score
 from lr_sglang.verifiers.verifier_registry import Stage
+from tests import FULL
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
 from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
@@ -181,9 +182,7 @@ def test_the_cosine_decides(schedule):
     assert 0 < far.steps[0].verdicts[0].score < 0.99
 
 
-def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):
-    with pytest.raises(ConfigError, match="no embedding model at"):
-        load(str(tmp_path / "none"))
+def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(verifier_registry, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match="sentence-transformers"):
         verifier_registry.parse("embedding")
@@ -193,6 +192,7 @@ def test_a_missing_package_or_model_is_named(monkeypatch, tmp_path):
     assert "lr-sglang[embedding]" in caught.value.hint
 
 
+@pytest.mark.skipif(not FULL, reason="torch and sentence-transformers take 13 s to import")
 def test_a_real_model_of_random_weights(tmp_path):
     """What sentence-transformers does with a folder; the texts mean nothing to this model."""
     from transformers import BertConfig, BertModel, BertTokenizerFast
@@ -208,6 +208,8 @@ def test_a_real_model_of_random_weights(tmp_path):
         intermediate_size=32,
     )
     BertModel(small).save_pretrained(tmp_path)
+    with pytest.raises(ConfigError, match="no embedding model at"):
+        load(str(tmp_path / "none"))
     verifier = verifiers.make(f"embedding:-1:{tmp_path}", verifiers.Setup({}, "paper"))
     record, _ = solve(lambda _: verifier, "one two\n\nend" + E, "two three\n\nend" + E)
     verdict = record.steps[0].verdicts[0]

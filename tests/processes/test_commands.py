@@ -78,6 +78,8 @@ def test_the_page_is_not_stale():
 def test_a_program_on_a_release_without_what_is_used_gets_that_said():
     code = (
         "import sys, lr_sglang.errors as errors\n"
+        "from lr_sglang.sglang_api.light_import import leave_torch_out\n"
+        "leave_torch_out()\n"
         "sys.modules['sglang.lang.choices'] = None\n"
         "try: import lr_sglang.frontend.backend\n"
         "except errors.SetupError as error: print(error, error.hint)"

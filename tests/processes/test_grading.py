@@ -3,7 +3,6 @@
 import asyncio
 import json
 import multiprocessing
-import os
 import subprocess
 import sys
 import threading
@@ -17,8 +16,8 @@ from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.grading import Grade, Grader, answers, choices, mathematics, normal, units
 from lr_sglang.grading.pool import Pool
 from lr_sglang.tasks import Question
+from tests import FULL
 
-full = bool(os.environ.get("LR_SGLANG_FULL"))
 AWKWARD = [
     json.loads(line)
     for line in (Path(__file__).parents[1] / "data/awkward.jsonl").read_text("utf-8").splitlines()
@@ -39,16 +38,12 @@ def box(answer):
     return f"So it is \\boxed{{{answer}}}."
 
 
-def test_there_are_200_awkward_answers_of_many_kinds():
-    assert len(AWKWARD) == len({(row["gold"], row["answer"]) for row in AWKWARD}) == 200
-    assert len({row["kind"] for row in AWKWARD}) >= 20
-    assert 50 <= sum(not row["truth"] for row in AWKWARD) <= 100
-
-
 def test_grading_agrees_with_all_200_awkward_answers(pool):
-    given = [(row, math(row["answer"], row["gold"], pool)) for row in AWKWARD]
+    """In a short run a quarter of them, of every kind."""
+    rows = AWKWARD if FULL else AWKWARD[::4]
+    given = [(row, math(row["answer"], row["gold"], pool)) for row in rows]
     assert not [(row, grade) for row, grade in given if grade.correct is not row["truth"]]
-    assert sum(grade.by == "math-verify" for _, grade in given) > 50
+    assert sum(grade.by == "math-verify" for _, grade in given) > len(rows) / 4
 
 
 @pytest.mark.parametrize(
@@ -96,7 +91,7 @@ def impatient():
         yield made
 
 
-@pytest.mark.parametrize("name", [name for name in HOSTILE if full or name not in SLOW])
+@pytest.mark.parametrize("name", [name for name in HOSTILE if FULL or name not in SLOW])
 def test_a_hostile_answer_is_wrong_in_bounded_time(name, impatient, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     began = time.monotonic()
@@ -105,7 +100,7 @@ def test_a_hostile_answer_is_wrong_in_bounded_time(name, impatient, tmp_path, mo
     assert not list(tmp_path.iterdir())
 
 
-SIZE = 10_000_000 if full else 1_000_000
+SIZE = 10_000_000 if FULL else 1_000_000
 
 
 @pytest.mark.parametrize(
@@ -240,23 +235,26 @@ def test_the_program_in_an_answer(text, code):
     assert answers.code(text, "def f") == code
 
 
+CHOICES = ["one", "two", "three", "a mile"]
+LIKE_LETTERS = ["B (boron)", "A", "K", "C (carbon)"]
+
+
 @pytest.mark.parametrize(
-    ("text", "letter"),
-    [("B", "B"), ("(b)", "B"), ("\\text{(C)}", "C"), ("**D**", "D"), ("A) 5 m", "A"), ("B. foo", "B"),
-     ("option C", "C"), ("The correct answer is A", "A"), ("two", "B"), ("A, B", None), ("A and B", None),
-     ("E", None), ("five", None),
-     ("a mile", "D"), ("", None), ("B (two)", "B"), ("A (B)", None)],
+    ("among", "text", "letter"),
+    [
+        *((CHOICES, text, letter) for text, letter in (
+            ("B", "B"), ("(b)", "B"), ("\\text{(C)}", "C"), ("**D**", "D"), ("A) 5 m", "A"), ("B. foo", "B"),
+            ("option C", "C"), ("The correct answer is A", "A"), ("two", "B"), ("A, B", None), ("A and B", None),
+            ("E", None), ("five", None), ("a mile", "D"), ("", None), ("B (two)", "B"), ("A (B)", None),
+        )),
+        *((LIKE_LETTERS, text, letter) for text, letter in (
+            ("B (boron)", "A"), ("A", "A"), ("K", "C"), ("C (carbon)", "D"), ("B", "B"), ("(C)", "C"),
+        )),
+    ],
 )  # fmt: skip
-def test_the_letter_of_a_choice(text, letter):
-    assert choices.letter(text, ["one", "two", "three", "a mile"]) == letter
-
-
-def test_the_letter_of_a_choice_whose_text_begins_like_one():
-    about = ["B (boron)", "A", "K", "C (carbon)"]
-    read = [
-        choices.letter(text, about) for text in ("B (boron)", "A", "K", "C (carbon)", "B", "(C)")
-    ]
-    assert read == ["A", "A", "C", "D", "B", "C"]
+def test_the_letter_of_a_choice(among, text, letter):
+    """Also where the text of a choice begins like one."""
+    assert choices.letter(text, among) == letter
 
 
 def test_choices_are_graded_by_letter():

@@ -225,13 +225,6 @@ def test_a_run_of_a_file_is_graded_as_mathematics(run, tmp_path):
     assert made[0]["grade"]["by"] == "number"
 
 
-def test_a_run_of_a_task_from_a_file_of_questions(run, tmp_path):
-    rows = [{"problem": "p", "answer": "17", "unique_id": "u"}]
-    (tmp_path / "q.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    _, made = run("--task", "math500", "--input", "q.jsonl")
-    assert (made[0]["question_id"], made[0]["correct"]) == ("u", True)
-
-
 def test_a_run_of_code_says_where_it_is_graded_and_writes_it_for_there(run):
     rows = [{"task_id": "HumanEval/0", "prompt": PROMPT, "entry_point": "area"}]
     Path("q.jsonl").write_text("\n".join(map(json.dumps, rows)))

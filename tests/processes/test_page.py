@@ -35,7 +35,6 @@ from tests.simulated.transport import simulated_roles
 
 KEPT = ("accepted", "corrected", "bonus")
 QUESTION = "How fast is the train?"
-PHONE = (320, 568)
 STEP = "#steps > .step"
 REFUSED = {3, 7}  # of nine steps
 USED = {"mode": "lookahead", "degraded": False, "drafted_tokens": 420, "wasted_tokens": 130}
@@ -377,42 +376,6 @@ def test_text_is_never_markup(endpoint, visit):
     page.wait_for_timeout(200)
     assert page.evaluate("window.hacked ?? 0") == 0
     assert page.locator("body img, body script, body a, [onerror], [onload]").count() == 0
-
-
-def test_a_phone_shows_it_all_without_scrolling_sideways(endpoint, visit):
-    long = "x" * 300
-    endpoint.events = events(14, wrap="{} " + long)
-    endpoint.refusals = [(400, {}, long)]
-    page = visit(endpoint.url, PHONE, has_touch=True, is_mobile=True)
-
-    def fits() -> None:
-        assert page.evaluate("document.documentElement.scrollWidth") <= PHONE[0]
-        wide = page.evaluate(
-            "wide => [...document.querySelectorAll('main *, #composer *, #figures *, .bar "
-            "*')].filter("
-            "e => e.getClientRects().length && !e.closest('.hidden') && "
-            "e.getBoundingClientRect().right > wide + 0.5)"
-            ".map(e => e.className || e.tagName)",
-            PHONE[0],
-        )
-        assert not wide
-
-    fits()
-    page.locator("#settings summary").tap()
-    ask(page, long)
-    ended(page, "failed")
-    fits()
-    page.get_by_role("button", name="Ask again").tap()
-    ended(page)
-    fits()
-    fourth = page.locator(STEP).nth(3)
-    fourth.locator("> .pair").tap()
-    expect(fourth.locator("> .words")).to_be_visible()
-    draft, target = (
-        fourth.locator(f"> .pair > .{role}").bounding_box() for role in ("draft", "target")
-    )
-    assert draft["y"] + draft["height"] <= target["y"]  # one below the other
-    fits()
 
 
 @pytest.fixture

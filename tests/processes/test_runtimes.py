@@ -664,19 +664,6 @@ def test_one_that_fails_says_why_and_takes_the_others_with_it(faked, tmp_path):
     assert "pids" not in began or not any(map(runs, pids_in(tmp_path / "logs" / "target.log")))
 
 
-def test_an_attached_role_has_no_server(faked, start, tmp_path):
-    there, events = start(), []
-    there.wait_ready(10)
-    mixed = Deployment(
-        "mixed",
-        {"target": Runtime(url=there.url), "draft": Runtime(model=str(tmp_path), device="cpu")},
-    )
-    with launch(mixed, tmp_path / "logs", events.append, timeout=20) as running:
-        assert list(running.servers) == ["draft"] and running.urls["target"] == there.url
-        assert ("target", "attached") in [(e.role, e.stage) for e in events]
-    assert there.alive()
-
-
 @pytest.mark.parametrize(
     ("draft", "error"),
     [

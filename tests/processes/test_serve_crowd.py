@@ -1,5 +1,5 @@
 """A crowd at the endpoint, far more at once than it has places and a queue for: each gets its own
-right answer or is told when to come again, and nothing is left behind. Two hundred ask, or four
+right answer or is told when to come again, and nothing is left behind. A hundred ask, or four
 hundred with LR_SGLANG_FULL=1, over simulated runtimes in processes of their own.
 """
 
@@ -19,7 +19,7 @@ from tests.serving import Truth, serving, until
 from tests.simulated.model import Model
 
 STEPS, STEP_SECONDS, JUDGE_SECONDS = 2, 0.6, 0.1
-CROWD = 400 if FULL else 200
+CROWD = 400 if FULL else 100
 PLACES, QUEUE, LEAVERS = CROWD // 4, CROWD // 4, CROWD // 10
 TURNS = 4 if FULL else 2
 LIBUV_THREADS = 4  # uvloop's, all made when the first address is looked up

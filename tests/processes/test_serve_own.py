@@ -16,8 +16,8 @@ import pytest
 
 from lr_sglang.config import ROLES
 from tests.processes import own_servers
-from tests.processes.mortal import MODEL, Client, metric, ready
-from tests.serving import PATIENCE, ROOT, Process, Truth, serving, until
+from tests.processes.mortal import MODEL, Client
+from tests.serving import PATIENCE, ROOT, Process, Truth, serving
 from tests.simulated.model import Model
 
 STEPS = 8
@@ -89,23 +89,3 @@ def test_a_target_that_dies_ends_answers_at_once_and_then_the_endpoint(
     assert "Traceback" not in process.said
     assert [end["role"] for end in ends(process)] == ["target"]
     assert not any(one.is_running() for one in family), "draft and judge are stopped"
-
-
-@pytest.mark.timeout(300)
-def test_without_a_draft_or_judge_of_its_own_the_endpoint_goes_on(
-    process: Process, tmp_path: Path
-) -> None:
-    for role in ("judge", "draft"):
-        asked = under_way(process)
-        server(process, role, tmp_path).kill()
-        for heard in asked:
-            heard.end(PATIENCE)
-            assert (heard.status, heard.finish, heard.error, heard.broken) == (200, "stop", {}, "")
-            assert not TRUTH.wrong(heard.question, heard.text), heard
-        assert asked[-1].about["degraded"], asked[-1]
-        until(lambda role=role: ready(process.url)[1]["roles"][role]["status"] == "down", SLACK)
-        assert ready(process.url)[0] == 200
-        assert metric(process.url, "runtime_up", role=role) == 0
-        end = ends(process)[-1]
-        assert end["role"] == role and "status 137" in end["message"], end
-    assert process.stop() == 0

@@ -191,19 +191,6 @@ def test_both_versions_stand_beside_each_other_and_a_branch_leads_to_its_step(se
     assert canvas.get_attribute("title")
 
 
-def test_a_final_answer_is_a_box(seen):
-    records = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
-    for step in records[0]["steps"]:
-        step["text"] = "So it is \\boxed{\\frac{1}{2}}."
-        step |= {
-            "target_text": step["text"],
-            "draft_texts": [step["text"]] * len(step["draft_texts"]),
-        }
-    found = seen(records)
-    assert set(found.locator(".step .text .boxed").all_text_contents()) == {"\\frac{1}{2}"}
-    assert "boxed" not in found.locator("#steps").text_content()
-
-
 def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
     records = synthetic.run(Truth(steps=4), 500, 1)
     found = seen(records)
@@ -213,21 +200,3 @@ def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
     found.locator("#list button").nth(199).wait_for()
     found.keyboard.press("j")
     assert found.locator("#list [aria-current]").count() <= 1
-
-
-def test_it_fits_a_phone(seen):
-    found = seen(synthetic.run(Truth(), 4, 2), size=(360, 740))
-    assert found.evaluate("document.documentElement.scrollWidth") <= 360
-    assert not found.locator("#detail").is_visible()
-    out = (
-        "all => all.filter(e => e.getBoundingClientRect().right > "
-        "e.closest('.card').getBoundingClientRect().right)"
-    )
-    assert found.locator(".card dd").count() > 4
-    for part in (".card dd", ".card small"):
-        assert not found.locator(part).evaluate_all(f"{out}.length")
-    found.locator("#list button").first.click()
-    assert found.locator("#detail").is_visible() and not found.locator("#list").is_visible()
-    assert found.evaluate("document.documentElement.scrollWidth") <= 360
-    found.locator("#back").click()
-    assert found.locator("#list").is_visible()

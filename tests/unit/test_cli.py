@@ -93,12 +93,6 @@ def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
     assert record["config"]["lookahead"]["verifier"] == "exact"
 
 
-def test_autoregressive_steps_are_the_targets_own(call):
-    assert [line[0] for line in call(*FAST, "--mode", "autoregressive").stdout.splitlines()] == [
-        "|"
-    ] * 4
-
-
 def test_quiet_prints_the_answer_alone(call):
     result = call(*FAST, "--quiet", "--mode", "autoregressive")
     assert (
@@ -258,14 +252,6 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
         ) == layered
     assert "SD length, target" in result.stdout and "speed-up" in result.stdout
     assert "…" not in result.stdout and max(map(len, result.stdout.splitlines())) <= 80
-
-
-def test_lossless_is_exact_and_asks_no_judge(call, servers, tmp_path):
-    assert call(*FAST, "--mode", "lossless", "--temperature", 0.9).exit_code == 0
-    (record,) = the_records(tmp_path)
-    assert record["config"]["lookahead"]["verifier"] == "exact"
-    assert record["tokens"]["judge"]["calls"] == 0
-    assert set(servers.started[0].runtimes) == {"target", "draft"}
 
 
 # -- which setting wins
@@ -655,14 +641,6 @@ def test_resume_finds_the_newest_run_of_the_name(call, servers, command):
     assert call(*options, "autoregressive").exit_code == 0
     assert call(*options, "autoregressive", "--resume").exit_code == 0
     assert len(servers.started) == 1
-
-
-def test_another_configuration_is_not_resumed(call):
-    call(*FAST, "--output", "out")
-    result = call(*FAST, "--output", "out", "--resume", "--depth", 3)
-    assert result.exit_code == 1
-    assert "lookahead.depth: " in result.stderr
-    assert call("run", "another?", "--output", "out", "--resume").exit_code == 1
 
 
 def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):

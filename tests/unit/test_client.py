@@ -5,6 +5,7 @@ import json
 import socket
 import threading
 import time
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -95,9 +96,9 @@ class Handler(BaseHTTPRequestHandler):
         pass
 
 
-@pytest.fixture
-def server():
-    stub = Stub()
+@contextmanager
+def served(stub):
+    """While it serves, in a thread."""
     thread = threading.Thread(
         target=stub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
     )
@@ -106,6 +107,12 @@ def server():
     stub.shutdown()
     stub.server_close()
     thread.join()
+
+
+@pytest.fixture
+def server():
+    with served(Stub()) as stub:
+        yield stub
 
 
 class Blocking:

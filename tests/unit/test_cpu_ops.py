@@ -152,37 +152,6 @@ def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monk
 # ------------------------------------------------------------------- seeds
 
 
-FILTERS = {
-    "none": ({}, lambda p: torch.ones_like(p, dtype=torch.bool)),
-    "top_k": ({"top_ks": 3}, lambda p: p >= p.sort(descending=True).values[2]),
-    "top_p": ({"top_ps": 0.7}, lambda p: p >= p.sort(descending=True).values[3]),
-    "min_p": ({"min_ps": 0.5}, lambda p: p >= 0.5 * p.max()),
-}
-
-
-@pytest.mark.parametrize("name", FILTERS)
-@pytest.mark.parametrize("vary", ["seed", "position"])
-def test_draws_follow_the_filtered_distribution(name, vary):
-    n = 20_000
-    p = torch.tensor([0.02, 0.3, 0.08, 0.2, 0.15, 0.11, 0.09, 0.05])
-    given, kept = FILTERS[name]
-    kinds = {"top_ks": torch.int32, "top_ps": torch.float32, "min_ps": torch.float32}
-    filters = {key: torch.full((n,), value, dtype=kinds[key]) for key, value in given.items()}
-    many, one = torch.arange(n), torch.full((n,), 7)
-    seed, position = (many, one) if vary == "seed" else (one, many)
-    counts = torch.bincount(
-        seeds.draw(p.expand(n, -1), seed, position, **filters), minlength=8
-    ).double()
-    expected = torch.where(kept(p), p, 0.0).double()
-    expected = expected / expected.sum() * n
-    assert bool((counts[expected == 0] == 0).all())
-    inside = expected > 0
-    chi_square = ((counts - expected)[inside] ** 2 / expected[inside]).sum()
-    assert (
-        chi_square < 24.3
-    )  # p = 0.001 at 7 degrees of freedom; the numbers are the same in every run
-
-
 @pytest.mark.parametrize("bits", [-1, 0])
 def test_a_uniform_number_is_never_0_nor_1(bits, monkeypatch):
     """Its logarithm is divided by."""

@@ -230,18 +230,6 @@ def test_what_is_drafted_does_not_change_the_distribution(shape, draft, filters)
         assert p_value(texts, length, **FILTERS[filters]) > 1e-3
 
 
-def most_probable(logits, info, positions, sample):
-    """What SGLang does without a GPU."""
-    return logits.argmax(-1)
-
-
-@pytest.mark.parametrize("shape", ["chain", "top-k 2", "n-gram"])
-def test_a_wrong_verification_is_seen(shape, monkeypatch):
-    torch.manual_seed(3)
-    monkeypatch.setattr(sampling, "draw", most_probable)
-    assert p_value(grow(settings(MANY), shape), 3) < 1e-6
-
-
 # ------------------------------------------------------- seeds
 
 

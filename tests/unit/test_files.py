@@ -10,12 +10,6 @@ from lr_sglang.results import collection
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
-
-def test_a_file_that_is_not_there():
-    with pytest.raises(ConfigError, match=r"there is no file none\.py"):
-        plugin_files.check("none.py")
-
-
 NOBODYS = "~nobody-of-this-name/a"
 
 

@@ -1,32 +1,200 @@
-"""A runtime that is busy is not down, and one whose scheduler hangs is."""
+"""The watch over runtimes: one that is busy is not down, one that hangs or cannot be reached is."""
 
 import asyncio
+import time
 from types import SimpleNamespace
 
 import pytest
 
+from lr_sglang.algorithm.verification import PATIENCE
+from lr_sglang.config import ROLES
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.runtimes.attach import TEXT
 from lr_sglang.serve import health
-from lr_sglang.serve.health import HANGS, RuntimeAway, Watch
+from lr_sglang.serve.health import HANGS, POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
+from lr_sglang.serve.settings import Service
 from tests import run_by
+from tests.scripted import CharTokenizer
+from tests.simulated.clock import run_virtually
 
 
-class Server:
-    """What a runtime answers to polls, on a clock that the test sets."""
+class Runtime:
+    """A transport that does what it is told: go well, fail, or hang until it is given up.
 
-    def __init__(self, clock):
-        self.clock = clock
-        self.batch_at = 1000.0  # the server's own time of day
-        self.fault = {}  # by path, the error that is raised
+    Attributes:
+        batch_at: when its scheduler has completed a batch, by the server's own time of day.
+        fault: by path, the error that is raised.
+        busy: a generation goes on for an hour.
+    """
 
-    async def get(self, path, timeout):
-        if path in self.fault:
-            raise self.fault[path]
-        return {"loads": [{"timestamp": self.batch_at}]} if path == "/v1/loads" else {}
+    def __init__(self):
+        self.fails, self.hangs, self.tokens, self.asked = None, False, [], []
+        self.batch_at, self.fault, self.busy = 1000.0, {}, False
 
     async def generate(self, payload, request, timeout):
-        await asyncio.Event().wait()
+        request.sending(lambda request: None)
+        try:
+            if self.hangs or self.busy:
+                await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            request.raise_if_closed("draft")
+            raise
+        if self.fails:
+            raise self.fails
+        return {"text": "a"}
+
+    async def get(self, path, timeout):
+        self.asked.append(path)
+        if self.hangs:
+            await asyncio.sleep(timeout)
+            raise RuntimeTimeout("late")
+        if error := self.fails or self.fault.get(path):
+            raise error
+        return {"loads": [{"timestamp": self.batch_at}]} if path == "/v1/loads" else {}
+
+    async def post(self, path, body, timeout):
+        assert path == "/tokenize"
+        return {"tokens": self.tokens}
+
+
+def refusal(status, kind=RuntimeRefused):
+    error = kind(f"{status}")
+    error.status = status
+    return error
+
+
+def watched(role="draft", known=None):
+    runtime, heard = Runtime(), []
+    return runtime, Watch(role, runtime, known, lambda role, why: heard.append(why)), heard
+
+
+def polls(watch, times=1):
+    async def scene():
+        for _ in range(times):
+            await watch.poll()
+
+    run_virtually(scene())
+
+
+def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
+    runtime, watch, heard = watched()
+    polls(watch)
+    assert not watch.down
+    runtime.fails = RuntimeDown("nobody there")
+    polls(watch, 2)
+    assert watch.down and heard == ["nobody there"] and watch.total() > 0
+    with pytest.raises(RuntimeAway) as away:
+        asyncio.run(watch.generate({}, Request(), 600))
+    assert not away.value.retryable and away.value.role == "draft" and watch.calls == 0
+    runtime.fails = None
+    polls(watch)
+    assert not watch.down and heard == ["nobody there", ""]
+    assert watch.total() == watch.total() > 0
+    assert asyncio.run(watch.generate({}, Request(), 600)) and watch.calls == 1
+    assert set(runtime.asked) == {"/model_info"}, "/health would generate"
+
+
+@pytest.mark.parametrize(
+    ("answer", "down"),
+    [
+        (BadReply("no JSON"), False),
+        (refusal(404), False),
+        (refusal(500), True),
+        (refusal(503, RuntimeBusy), True),
+    ],
+    ids=repr,
+)
+def test_whoever_answers_is_not_down(answer, down):
+    """A router has no such route; it says 503 where it has no workers."""
+    runtime, watch, _ = watched()
+    runtime.fails = answer
+    polls(watch)
+    assert bool(watch.down) == down
+
+
+@pytest.mark.parametrize("role", ROLES)
+@run_by(run_virtually)
+async def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_up(role):
+    runtime, watch, heard = watched(role)
+    seconds, most = POLL_LIMITS[role]
+    assert role == "target" or POLL_SECONDS + seconds * most < 2
+
+    began = asyncio.get_running_loop().time()
+    runtime.hangs = True
+    asked = asyncio.create_task(watch.generate({}, Request(), 600))
+    watching = asyncio.create_task(watch.run())
+    with pytest.raises(RuntimeAway):
+        await asked
+    assert asyncio.get_running_loop().time() - began == pytest.approx(seconds * most)
+    assert heard == ["it does not answer"] and watch.running() == 0
+    runtime.hangs = False
+    await asyncio.sleep(seconds + POLL_SECONDS)
+    assert not watch.down
+    watching.cancel()
+
+
+@pytest.mark.parametrize("role", ROLES)
+@run_by(run_virtually)
+async def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypatch):
+    """Of a draft or a judge; without a target, nothing is answered."""
+    said = []
+    monkeypatch.setattr(health, "log", lambda event, level, **about: said.append((event, about)))
+    runtime, watch, _ = watched(role)
+
+    loop = asyncio.get_running_loop()
+    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=loop.time))
+    watching = asyncio.create_task(watch.run())
+    for _ in range(2):
+        runtime.fails = RuntimeDown("nobody there")
+        await asyncio.sleep(health.DEGRADED_SECONDS - 1)
+        assert not said
+        await asyncio.sleep(100)
+        about = {"role": role, "seconds": 60, "reason": "nobody there"}
+        assert said == ([] if role == "target" else [("degraded", about)])
+        runtime.fails = None
+        await asyncio.sleep(2 * POLL_SECONDS)
+        said.clear()
+    watching.cancel()
+
+
+def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
+    known = CharTokenizer()
+    runtime, watch, heard = watched("target", known)
+    runtime.fails = RuntimeDown("nobody there")
+    polls(watch)
+    runtime.fails, runtime.tokens = None, list(range(40, 90))
+    polls(watch, 3)
+    assert heard == ["nobody there", watch.down]
+    assert watch.down.startswith("it has another tokenizer")
+    runtime.tokens = list(known.encode(TEXT))
+    polls(watch)
+    assert not watch.down
+
+
+def test_the_health_of_all_roles():
+    backends = {
+        role: SimpleNamespace(transport=Runtime(), tokenizer=None, timeout=600.0) for role in ROLES
+    }
+    backends["judge"].checks = SimpleNamespace(worst=lambda: None)
+    health = Health(backends, Service(stall=7.0))
+    timeouts = [backends[role].timeout for role in ("target", "draft", "judge")]
+    assert timeouts == pytest.approx([600.0, 7.0, 7.0 / PATIENCE])
+    watches, began = health.watches, time.monotonic()
+    for role, state in (("judge", "degraded"), ("target", "down")):
+        watches[role].inner.fails = RuntimeDown("http://10.1.2.3:4 is away")
+        polls(watches[role])
+        assert health.state == state and health.disturbed(began)
+        assert health.report()[role]["status"] == "down"
+        assert "10.1.2.3" not in health.report()[role]["reason"]
+    assert "no verdicts" in watches["draft"].useless and not watches["draft"].down
+    for watch in watches.values():
+        watch.inner.fails = None
+        polls(watch)
+    assert health.state == "ready" and not watches["draft"].useless
+
+
+# -- a scheduler that hangs
 
 
 @pytest.fixture
@@ -38,15 +206,10 @@ def clock(monkeypatch):
 
 async def asking(watch):
     """A request that runs."""
+    watch.inner.busy = True
     task = asyncio.create_task(watch.generate({}, Request(), 600.0))
     await asyncio.sleep(0)
     return task
-
-
-def watching(clock):
-    changes = []
-    server = Server(clock)
-    return server, Watch("target", server, None, lambda role, why: changes.append(why)), changes
 
 
 async def poll(watch, clock, seconds, server=None, batches=False):
@@ -60,7 +223,7 @@ async def poll(watch, clock, seconds, server=None, batches=False):
 
 @run_by(asyncio.run)
 async def test_a_scheduler_that_completes_no_batch_hangs_until_it_goes_on(clock):
-    server, watch, changes = watching(clock)
+    server, watch, changes = watched("target")
     await poll(watch, clock, 3600)
     assert not changes, "nothing is asked of it"
     task = await asking(watch)
@@ -83,7 +246,7 @@ async def test_a_scheduler_that_completes_no_batch_hangs_until_it_goes_on(clock)
 
 @run_by(asyncio.run)
 async def test_batches_that_take_long_on_this_machine_have_more_time(clock):
-    server, watch, changes = watching(clock)
+    server, watch, changes = watched("target")
     task = await asking(watch)
     await poll(watch, clock, 1)
     await poll(watch, clock, 20)
@@ -102,7 +265,7 @@ async def test_batches_that_take_long_on_this_machine_have_more_time(clock):
 )
 @run_by(asyncio.run)
 async def test_a_server_that_does_not_tell_its_batches_never_hangs(clock, error):
-    server, watch, changes = watching(clock)
+    server, watch, changes = watched("target")
     server.fault["/v1/loads"] = error
     task = await asking(watch)
     await poll(watch, clock, 600)

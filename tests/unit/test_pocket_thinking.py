@@ -1,8 +1,7 @@
-"""The pocket models that think: what they learn from, and that SGLang knows their form."""
+"""The pocket models that think: the prompts that they learn from, and what is shipped."""
 
 from __future__ import annotations
 
-import json
 from random import Random
 
 import pytest
@@ -17,7 +16,6 @@ from tools.pocket.thinking import (
     THINKING_TEMPLATE,
     TOOL,
     TOOLS,
-    call,
     expression,
     parts,
 )
@@ -56,22 +54,6 @@ def test_the_template_renders_the_prompts_of_training(form, tokenizer):
             messages(problem, form), tokenize=False, add_generation_prompt=True, **options
         )
         assert rendered == parts(problem, form, Random(0))[0]
-
-
-def test_sglang_finds_its_parsers_by_the_template_and_the_call_by_them():
-    detection = pytest.importorskip("sglang.srt.parser.template_detection")
-    detector = pytest.importorskip("sglang.srt.function_call.qwen25_detector").Qwen25Detector()
-    tool = pytest.importorskip("sglang.srt.entrypoints.openai.protocol").Tool
-    always, toggle = detection.detect_reasoning_pattern(THINKING_TEMPLATE)
-    found = [
-        find(THINKING_TEMPLATE, None, toggle, always)
-        for find in (detection.detect_tool_call_parser, detection.detect_reasoning_parser)
-    ]
-    assert found == ["qwen", "qwen3"] and not always
-    (one,) = detector.detect_and_parse(call(PROBLEMS[0]), [tool(**TOOLS[0])]).calls
-    assert one.name == TOOL and json.loads(one.parameters) == {
-        "expression": expression(PROBLEMS[0])
-    }
 
 
 @pytest.mark.parametrize("name", THINKING)

@@ -107,10 +107,6 @@ def test_a_record_has_what_the_release_promises():
     assert len(made["branches"]) == 5
 
 
-def test_an_unknown_gold_answer_is_not_graded():
-    assert record(gold=None)["correct"] is None
-
-
 def test_a_failed_sample_says_why():
     error = PromptTooLong("too long", role="target", hint="shorten it")
     made = make(

@@ -1,22 +1,18 @@
-"""The endpoint's parts, each by itself: what is shown of a text, keys, requests, the queue, errors,
-the watch.
+"""The endpoint's parts, each by itself: what is shown of a text, keys, requests, the queue,
+errors.
 """
 
 import asyncio
 import json
 import random
-import time
-from types import SimpleNamespace
 
 import pytest
 
-from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.cli import cli
 from lr_sglang.cli.serve import service_of
 from lr_sglang.cli.settings import settle
-from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
+from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.refusal import refusal as of_runtime
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -27,19 +23,14 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText
-from lr_sglang.runtimes.attach import TEXT
-from lr_sglang.serve import errors, health, keys
+from lr_sglang.frontend.stream_text import Reasoning, Stops
+from lr_sglang.serve import errors, keys
 from lr_sglang.serve.admission import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
-from lr_sglang.serve.health import POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
 from lr_sglang.serve.program import for_program
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service, check_public
-from tests import run_by
-from tests.scripted import CharTokenizer
-from tests.simulated.clock import run_virtually
 
 # -- stop strings
 
@@ -113,36 +104,6 @@ def test_reasoning_is_told_from_content_however_it_comes(name):
         assert all(piece.text for piece in found)
         kinds = [piece.kind for piece in found]
         assert kinds == sorted(kinds, reverse=True), "reasoning comes first"
-
-
-# -- from tokens to text
-
-
-def by_bytes(ids) -> str:
-    """A tokenizer whose tokens are bytes."""
-    return bytes(ids).decode("utf-8", "replace")
-
-
-def test_characters_are_shown_whole_and_tokens_counted():
-    for seed in range(200):
-        rng = random.Random(seed)
-        text = "".join(rng.choice("aé≈🙂\n") for _ in range(rng.randrange(1, 30)))
-        stop = rng.choice(["≈🙂", "zz", "é"])
-        ids = text.encode()
-        delivery, shown, at = StreamText(by_bytes, [stop]), "", 0
-        while at < len(ids):
-            step = ids[at : at + rng.randrange(1, 9)]
-            at += len(step)
-            shown += "".join(piece.text for piece in delivery.add(step))
-            assert "\ufffd" not in shown
-        shown += "".join(piece.text for piece in delivery.rest())
-        expected = text.partition(stop)[0]
-        assert shown == expected
-        assert delivery.stopped == (stop if stop in text else "")
-        counted = expected + delivery.stopped
-        assert delivery.tokens == len(counted.encode()), (
-            "usage counts what was delivered, and the stop string"
-        )
 
 
 # -- keys
@@ -520,195 +481,7 @@ def test_who_gives_up_takes_nobodys_place(turn):
     run(scene())
 
 
-def test_who_waits_when_it_closes_is_told():
-    async def scene():
-        admission = Admission(1, 5)
-        await admission.enter()
-        waiting = asyncio.create_task(admission.enter())
-        await asyncio.sleep(0)
-        admission.close()
-        for attempt in (waiting, admission.enter()):
-            with pytest.raises(Refusal) as caught:
-                await attempt
-            assert caught.value.status == 503
-        admission.leave()
-        assert admission.running == 0
-
-    run(scene())
-
-
-# -- the watch
-
-
-class Runtime:
-    """A transport that does what it is told: go well, fail, or hang until it is given up."""
-
-    def __init__(self):
-        self.fails, self.hangs, self.tokens, self.asked = None, False, [], []
-
-    async def generate(self, payload, request, timeout):
-        request.sending(lambda request: None)
-        try:
-            if self.hangs:
-                await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            request.raise_if_closed("draft")
-            raise
-        if self.fails:
-            raise self.fails
-        return {"text": "a"}
-
-    async def get(self, path, timeout):
-        self.asked.append(path)
-        if self.hangs:
-            await asyncio.sleep(timeout)
-            raise RuntimeTimeout("late")
-        if self.fails:
-            raise self.fails
-        return {}
-
-    async def post(self, path, body, timeout):
-        assert path == "/tokenize"
-        return {"tokens": self.tokens}
-
-
-def refusal(status, kind=RuntimeRefused):
-    error = kind(f"{status}")
-    error.status = status
-    return error
-
-
-def watched(role="draft", known=None):
-    runtime, heard = Runtime(), []
-    return runtime, Watch(role, runtime, known, lambda role, why: heard.append(why)), heard
-
-
-def polls(watch, times=1):
-    async def scene():
-        for _ in range(times):
-            await watch.poll()
-
-    run_virtually(scene())
-
-
-def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
-    runtime, watch, heard = watched()
-    polls(watch)
-    assert not watch.down
-    runtime.fails = RuntimeDown("nobody there")
-    polls(watch, 2)
-    assert watch.down and heard == ["nobody there"] and watch.total() > 0
-    with pytest.raises(RuntimeAway) as away:
-        run(watch.generate({}, Request(), 600))
-    assert not away.value.retryable and away.value.role == "draft" and watch.calls == 0
-    runtime.fails = None
-    polls(watch)
-    assert not watch.down and heard == ["nobody there", ""]
-    assert watch.total() == watch.total() > 0
-    assert run(watch.generate({}, Request(), 600)) and watch.calls == 1
-    assert set(runtime.asked) == {"/model_info"}, "/health would generate"
-
-
-@pytest.mark.parametrize(
-    ("answer", "down"),
-    [
-        (BadReply("no JSON"), False),
-        (refusal(404), False),
-        (refusal(500), True),
-        (refusal(503, RuntimeBusy), True),
-    ],
-    ids=repr,
-)
-def test_whoever_answers_is_not_down(answer, down):
-    """A router has no such route; it says 503 where it has no workers."""
-    runtime, watch, _ = watched()
-    runtime.fails = answer
-    polls(watch)
-    assert bool(watch.down) == down
-
-
-@pytest.mark.parametrize("role", ROLES)
-@run_by(run_virtually)
-async def test_a_runtime_that_hangs_is_down_after_some_polls_and_what_it_has_is_given_up(role):
-    runtime, watch, heard = watched(role)
-    seconds, most = POLL_LIMITS[role]
-    assert role == "target" or POLL_SECONDS + seconds * most < 2
-
-    began = asyncio.get_running_loop().time()
-    runtime.hangs = True
-    asked = asyncio.create_task(watch.generate({}, Request(), 600))
-    watching = asyncio.create_task(watch.run())
-    with pytest.raises(RuntimeAway):
-        await asked
-    assert asyncio.get_running_loop().time() - began == pytest.approx(seconds * most)
-    assert heard == ["it does not answer"] and watch.running() == 0
-    runtime.hangs = False
-    await asyncio.sleep(seconds + POLL_SECONDS)
-    assert not watch.down
-    watching.cancel()
-
-
-@pytest.mark.parametrize("role", ROLES)
-@run_by(run_virtually)
-async def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypatch):
-    """Of a draft or a judge; without a target, nothing is answered."""
-    said = []
-    monkeypatch.setattr(health, "log", lambda event, level, **about: said.append((event, about)))
-    runtime, watch, _ = watched(role)
-
-    loop = asyncio.get_running_loop()
-    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=loop.time))
-    watching = asyncio.create_task(watch.run())
-    for _ in range(2):
-        runtime.fails = RuntimeDown("nobody there")
-        await asyncio.sleep(health.DEGRADED_SECONDS - 1)
-        assert not said
-        await asyncio.sleep(100)
-        about = {"role": role, "seconds": 60, "reason": "nobody there"}
-        assert said == ([] if role == "target" else [("degraded", about)])
-        runtime.fails = None
-        await asyncio.sleep(2 * POLL_SECONDS)
-        said.clear()
-    watching.cancel()
-
-
-def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
-    known = CharTokenizer()
-    runtime, watch, heard = watched("target", known)
-    runtime.fails = RuntimeDown("nobody there")
-    polls(watch)
-    runtime.fails, runtime.tokens = None, list(range(40, 90))
-    polls(watch, 3)
-    assert heard == ["nobody there", watch.down]
-    assert watch.down.startswith("it has another tokenizer")
-    runtime.tokens = list(known.encode(TEXT))
-    polls(watch)
-    assert not watch.down
-
-
-def test_the_health_of_all_roles():
-    backends = {
-        role: SimpleNamespace(transport=Runtime(), tokenizer=None, timeout=600.0) for role in ROLES
-    }
-    backends["judge"].checks = SimpleNamespace(worst=lambda: None)
-    health = Health(backends, Service(stall=7.0))
-    timeouts = [backends[role].timeout for role in ("target", "draft", "judge")]
-    assert timeouts == pytest.approx([600.0, 7.0, 7.0 / PATIENCE])
-    watches, began = health.watches, time.monotonic()
-    for role, state in (("judge", "degraded"), ("target", "down")):
-        watches[role].inner.fails = RuntimeDown("http://10.1.2.3:4 is away")
-        polls(watches[role])
-        assert health.state == state and health.disturbed(began)
-        assert health.report()[role]["status"] == "down"
-        assert "10.1.2.3" not in health.report()[role]["reason"]
-    assert "no verdicts" in watches["draft"].useless and not watches["draft"].down
-    for watch in watches.values():
-        watch.inner.fails = None
-        polls(watch)
-    assert health.state == "ready" and not watches["draft"].useless
-
-
-# -- logs
+# -- modes
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,6 @@
 """Estimates and their intervals; the accounting of time; a made-up run is recovered."""
 
 import math
-import os
 from itertools import pairwise
 
 import numpy as np
@@ -14,10 +13,9 @@ from lr_sglang.results.brief import Row
 from lr_sglang.results.record import of_branch
 from lr_sglang.steps.tree import Branch
 from lr_sglang.theory.shares import wilson
-from tests import synthetic
+from tests import FULL, synthetic
 
-FULL = os.environ.get("LR_SGLANG_FULL") == "1"
-REPETITIONS = 200 if FULL else 40
+REPETITIONS = 200 if FULL else 20
 
 
 def collected(records):

@@ -112,15 +112,6 @@ def test_a_file_in_our_own_form_is_read_as_any_task(tmp_path, task):
     assert (question.question, question.answer) == ("1 + 1?", "2")
 
 
-def test_the_references_aime_file_is_read(tmp_path):
-    row = {"id": 60, "problem": "P", "solution": "S", "answer": "204", "url": "u", "question": "P"}
-    path = tmp_path / "aime-2024.jsonl"
-    path.write_text(json.dumps(row))
-    (plain,) = tasks.load(path)
-    (task,) = tasks.load("aime24", file=path)
-    assert plain.answer == task.answer == "204"
-
-
 def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
     return {
         "Record ID": name,

@@ -210,19 +210,6 @@ def test_options_that_cannot_be_are_refused(given, said):
         settings.settle(dict(**{"mode": (), **given}))
 
 
-def test_modes_that_differ_in_the_layer_need_servers_of_their_own():
-    plan = settings.settle({"mode": ("autoregressive", "sd", "lookahead", "lookahead+sd")})
-    sets = plan.server_sets(["autoregressive", "sd", "lookahead", "lookahead+sd", "lossless"])
-    assert sets == [["autoregressive", "lookahead", "lossless"], ["sd", "lookahead+sd"]]
-    for modes, on in zip(sets, (False, True), strict=True):
-        assert plan.needed(modes).runtimes["target"].token_layer.on == on
-    for mode in ("sd", "lookahead"):
-        plan.checked(mode)
-        assert (
-            plan.configured(mode)["runtimes"]["target"]["token_layer"]["algorithm"] != "none"
-        ) == (mode == "sd")
-
-
 def test_lossless_has_the_layer_if_it_is_asked_for():
     plain, layered = (
         settings.settle(dict(**{"mode": ("lossless",), **more}))
