@@ -17,6 +17,7 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.api import deployment as opened_deployment
 from lr_sglang.config import Deployment, Runtime
+from tests import in_thread
 from tests.scripted import END, ScriptedTransport, deployment
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
@@ -162,22 +163,13 @@ def test_what_is_given_twice_is_refused():
 
 def test_closing_stops_what_is_running():
     d = lr.deployment(simulated(steps=300, seconds=0.05)).open()
-    failures = []
-
-    def ask():
-        try:
-            lr.solve(QUESTION, deployment=d)
-        except lr.LookaheadError as error:
-            failures.append(type(error).__name__)
-
-    thread = threading.Thread(target=ask)
-    thread.start()
+    thread, raised = in_thread(lambda: lr.solve(QUESTION, deployment=d))
     while not d._running and thread.is_alive():
         time.sleep(0.01)
     d.close()
     d.close()
     thread.join(20)
-    assert failures == ["Cancelled"]
+    assert [type(error).__name__ for error in raised] == ["Cancelled"]
     with pytest.raises(lr.LookaheadError, match="not open"):
         lr.solve(QUESTION, deployment=d)
 

@@ -233,11 +233,10 @@ def test_select_goes_to_the_target_and_takes_the_likeliest():
     assert chosen == ["yes", "no", "perhaps"][scores.index(max(scores))]
 
 
-def test_options_that_cannot_be_are_refused_where_they_are_written():
-    with pytest.raises(ConfigError, match="depth"):
-        lookahead("answer", depth=0)
-    with pytest.raises(ConfigError, match="deptth"):
-        lookahead("answer", deptth=3)
+@pytest.mark.parametrize(("wrong", "name"), [({"depth": 0}, "depth"), ({"deptth": 3}, "deptth")])
+def test_options_that_cannot_be_are_refused_where_they_are_written(wrong, name):
+    with pytest.raises(ConfigError, match=name):
+        lookahead("answer", **wrong)
 
 
 def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():

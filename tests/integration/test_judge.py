@@ -3,6 +3,7 @@
 import asyncio
 from typing import Any
 
+import pytest
 from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
@@ -49,18 +50,18 @@ def solve(error) -> tuple[AnswerRequest, ScriptedTransport]:
     return job, judge
 
 
-def test_a_judge_that_is_down_is_not_asked_at_every_step():
-    job, judge = solve(RuntimeDown("it died", role="judge"))
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (RuntimeDown("it died", role="judge"), 1),  # not asked at every step
+        (PromptTooLong("too long", role="judge"), STEPS),  # asked about the next pair
+    ],
+)
+def test_a_judge_that_fails_is_left_alone_or_asked_about_the_next_pair(error, asked):
+    job, judge = solve(error)
     assert job.record.text == DELIMITER.join(f"target {n}" for n in range(STEPS))
-    assert len(judge.requests) == 1
-    assert job.record.failures["judge"] == 1
-    assert job.record.alpha is None  # nothing was judged
-
-
-def test_a_judge_that_refuses_one_pair_is_asked_about_the_next():
-    job, judge = solve(PromptTooLong("too long", role="judge"))
-    assert job.record.text == DELIMITER.join(f"target {n}" for n in range(STEPS))
-    assert len(judge.requests) == job.record.failures["judge"] == STEPS
+    assert len(judge.requests) == job.record.failures["judge"] == asked
+    assert job.record.alpha is None, "nothing was judged"
 
 
 def test_what_fails_together_is_one_failure():

@@ -6,7 +6,6 @@ by commands that allow 8 answers.
 from __future__ import annotations
 
 import json
-import threading
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +24,7 @@ from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, overrid
 from tests import FULL, overlap
 from tests.processes.mortal import mortals
 from tests.serving import TLS, serving
+from tests.unit.test_client import served
 from tests.unit.test_router import Router
 
 QUESTION = "Simulated question 1?"
@@ -68,15 +68,8 @@ def fleet(home: Path) -> Iterator[Fleet]:
 @contextmanager
 def routed(url: str) -> Iterator[str]:
     """A router before one worker."""
-    router = Router([SimpleNamespace(url=url)])
-    thread = threading.Thread(
-        target=router.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
-    )
-    thread.start()
-    yield router.url
-    router.shutdown()
-    router.server_close()
-    thread.join()
+    with served(Router([SimpleNamespace(url=url)])) as router:
+        yield router.url
 
 
 def options(urls: Mapping[str, str]) -> list[str]:

@@ -27,6 +27,7 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
+from tests import in_thread
 from tests.scripted import END, ScriptedTransport, chapters, deployment
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
@@ -590,22 +591,14 @@ def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = AnswerRequest(sampling=Sampling(temperature=0.0))
     backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
-    job.verifier, failures = backend._requests.verifier("exact"), []
-
-    def go():
-        try:
-            call(perform(Program.load(program), ASKED, job, backend))
-        except Cancelled as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=go)
-    thread.start()
+    job.verifier = backend._requests.verifier("exact")
+    thread, raised = in_thread(lambda: call(perform(Program.load(program), ASKED, job, backend)))
     while not roles["target"].transport.running and thread.is_alive():
         time.sleep(0.01)
     began = time.monotonic()
     job.stop()
     thread.join(30)
-    assert failures and time.monotonic() - began < 8
+    assert [type(error) for error in raised] == [Cancelled] and time.monotonic() - began < 8
     assert not any(backend.transport.running for backend in roles.values())
 
 

@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,9 +18,10 @@ from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
-from tests import FULL
+from tests import FULL, in_thread
 from tests.scripted import deployment
 from tests.scripted_cli import transports
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
@@ -92,24 +92,15 @@ def test_what_the_deployment_cannot_do_is_said_before_anything_runs():
 def test_stopping_frees_the_runtimes_at_once(mode):
     doubles = transports(60.0)
     running = runner(doubles, 3)
-    failures = []
-
-    def go():
-        try:
-            list(running.run(plan(QUESTIONS, (mode,))))
-        except Cancelled as error:
-            failures.append(error)
-
-    thread = threading.Thread(target=go)
-    thread.start()
+    thread, raised = in_thread(lambda: list(running.run(plan(QUESTIONS, (mode,)))))
     while len(doubles["target"].running) < 3:
-        assert thread.is_alive(), failures
+        assert thread.is_alive(), raised
         time.sleep(0.01)
     began = time.monotonic()
     running.stop()
     thread.join()
     assert time.monotonic() - began < 3.0
-    assert failures
+    assert [type(error) for error in raised] == [Cancelled]
     assert not any(double.running for double in doubles.values())
     assert doubles["target"].aborted >= 3
 
@@ -154,11 +145,8 @@ def lines(folder):
 
 
 def wait_for(folder, records, process):
-    deadline = time.monotonic() + 120
-    while len(lines(folder)) - 1 < records:
-        assert process.poll() is None, process.communicate()
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    until(lambda: len(lines(folder)) > records or process.poll() is not None, 120, 0.01)
+    assert len(lines(folder)) > records, process.communicate()
 
 
 def finish(folder, limit=40, *more):

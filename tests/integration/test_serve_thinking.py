@@ -275,35 +275,37 @@ PASSED_ON = {
 }
 
 
-@pytest.mark.parametrize("asked", PASSED_ON.values(), ids=PASSED_ON)
-def test_the_rest_goes_to_the_target_alone(thinker, asked):
-    one = thinker(service=ON)
+# A target that does not think, or finds no calls, and what it is asked.
+ALONE = {
+    "no marker": ({}, {"regex": "5", "n": 2}),
+    "no template": ({"template": "broken"}, {"regex": "5", "n": 2}),
+    "closed in the prompt": (
+        {"opened": "<think>\n\n</think>\n\n", "template": "<think>"},
+        {"regex": "5", "n": 2},
+    ),
+    "off": (
+        {"opened": "<think>", "service": SERVICE.replace(reasoning="off")},
+        {"regex": "5", "n": 2},
+    ),
+    "too many": (
+        {"opened": "<think>", "service": SERVICE.replace(concurrency=1)},
+        {"regex": "5", "n": 2},
+    ),
+    "finds no calls": ({"service": ON, "parser": ""}, {"tools": [TOOL], "tool_choice": "auto"}),
+    "finds none, none wanted": (
+        {"service": ON, "parser": ""},
+        {"tools": [TOOL], "tool_choice": "none"},
+    ),
+    **{name: ({"service": ON}, asked) for name, asked in PASSED_ON.items()},
+}
+
+
+@pytest.mark.parametrize(("way", "asked"), ALONE.values(), ids=ALONE)
+def test_the_rest_goes_to_the_target_alone(thinker, way, asked):
+    one = thinker(**way)
     assert (
         one.ask(**asked).status_code == 502 and not one.target.requests
     )  # it has no such route here
-
-
-@pytest.mark.parametrize(
-    "way",
-    [
-        {},
-        {"template": "broken"},
-        {"opened": "<think>\n\n</think>\n\n", "template": "<think>"},
-        {"opened": "<think>", "service": SERVICE.replace(reasoning="off")},
-        {"opened": "<think>", "service": SERVICE.replace(concurrency=1)},
-    ],
-    ids=["no marker", "no template", "closed in the prompt", "off", "too many"],
-)
-def test_so_does_everything_where_the_target_does_not_think(thinker, way):
-    one = thinker(**way)
-    assert one.ask(regex="5", n=2).status_code == 502 and not one.target.requests
-
-
-@pytest.mark.parametrize("choice", ["auto", "none"])
-def test_no_calls_are_looked_for_by_a_target_that_finds_none(thinker, choice):
-    one = thinker(service=ON, parser="")
-    asked = one.ask(tools=[TOOL], tool_choice=choice)
-    assert asked.status_code == 502 and not one.target.requests
 
 
 def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
