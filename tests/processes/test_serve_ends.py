@@ -9,7 +9,7 @@ import itertools
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -135,40 +135,36 @@ def test_sigterm_lets_answers_end_and_admits_nobody(stand, one_at_a_time) -> Non
 
 
 @pytest.mark.parametrize(
-    ("drain", "signals"),
-    [(0.5, [signal.SIGTERM]), (60, [signal.SIGINT, signal.SIGINT])],
-    ids=["late", "twice"],
+    ("drain", "signals", "hung"),
+    [
+        (0.5, [signal.SIGTERM], []),
+        (60, [signal.SIGINT, signal.SIGINT], []),
+        (1, [signal.SIGTERM], ["target"]),
+    ],
+    ids=["late", "twice", "while the target hangs"],
 )
-def test_answers_that_take_too_long_are_ended(stand, drain, signals) -> None:
-    """When the time to drain is up, or at a second Ctrl-C, at once."""
-    with stand.serving("--concurrency", 4, "-o", f"serve.drain={drain}") as process:
+def test_answers_that_take_too_long_are_ended(stand, drain, signals, hung) -> None:
+    """When the time to drain is up, or at a second Ctrl-C, at once; and what it takes to send the
+    last and to hang up.
+    """
+    with (
+        ExitStack() as hanging,
+        stand.serving("--concurrency", 4, "-o", f"serve.drain={drain}") as process,
+    ):
         running = [ask(process, stream) for stream in (True, True, False, False)]
         assert running[0].begun.wait(ANSWER + SLACK) and running[1].begun.wait(ANSWER + SLACK)
+        for role in hung:
+            hanging.enter_context(stopped(stand.runtimes[role]))
         for number in signals:
             process.popen.send_signal(number)
             time.sleep(0.15)
-        status = process.popen.wait(SLACK + 3)
+        status = process.popen.wait(SLACK + 6 if hung else SLACK + 3)
         assert status == 0, process.said[-2000:]
         for client in running:
             client.end(SLACK)
             assert client.error["code"] == "shutting_down" and not client.finish, client
             assert client.closed if client.stream else client.status == 503
             assert not TRUTH.wrong(client.question, client.text, whole=False)
+        hanging.close()
         until(lambda: not stand.running(), SLACK)
         assert "Traceback" not in process.said
-
-
-def test_the_endpoint_ends_while_the_target_hangs(stand) -> None:
-    """In its time to drain, and what it takes to send the last and to hang up."""
-    with stand.serving("--concurrency", 4, "-o", f"serve.drain={1}") as process:
-        running = [ask(process, stream) for stream in (True, False)]
-        assert running[0].begun.wait(ANSWER + SLACK)
-        with stopped(stand.runtimes["target"]):
-            process.popen.send_signal(signal.SIGTERM)
-            status = process.popen.wait(1 + 3 + 2 + SLACK)
-            assert status == 0, process.said[-2000:]
-            for client in running:
-                client.end(SLACK)
-                assert client.error["code"] == "shutting_down" and not client.finish, client
-                assert not TRUTH.wrong(client.question, client.text, whole=False)
-        until(lambda: not stand.running(), SLACK)

@@ -1,6 +1,6 @@
-"""Servers that ``serve`` has started itself and that die behind it, with simulated runtimes in
-SGLang's place. Nobody starts them again: without its target the endpoint ends, by name and with
-status 1, and without draft or judge it goes on.
+"""A target that ``serve`` has started itself and that dies behind it, with simulated runtimes in
+SGLang's place. Nobody starts it again: the endpoint ends, by name and with status 1. That it goes on
+without draft or judge is seen on real servers (tests/e2e/test_serve_real_faults.py).
 """
 
 from __future__ import annotations

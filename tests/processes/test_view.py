@@ -189,14 +189,3 @@ def test_both_versions_stand_beside_each_other_and_a_branch_leads_to_its_step(se
     )  # the end of the critical path
     assert found.locator(".step[aria-selected=true]").count() == 1
     assert canvas.get_attribute("title")
-
-
-def test_a_thousand_answers_are_drawn_as_they_are_needed(seen):
-    records = synthetic.run(Truth(steps=4), 500, 1)
-    found = seen(records)
-    assert found.locator("#count").inner_text() == "1000 of 1000 answers"
-    assert found.locator("#list button").count() < 300
-    found.locator("#list").evaluate("list => list.scrollTo(0, list.scrollHeight)")
-    found.locator("#list button").nth(199).wait_for()
-    found.keyboard.press("j")
-    assert found.locator("#list [aria-current]").count() <= 1
