@@ -138,11 +138,6 @@ def test_a_value_out_of_range_is_refused(make):
         make()
 
 
-def test_defaults_are_in_range():
-    assert Lookahead().depth == 6
-    assert Sampling.from_dict({}) == Sampling()
-
-
 @pytest.mark.parametrize(
     ("limits", "prompt", "context", "budget"),
     [

@@ -154,18 +154,24 @@ def of_both(**layer):
     return {"runtimes": {role: {"token_layer": dict(layer)} for role in ("target", "draft")}}
 
 
-def test_a_layer_without_a_model_is_for_target_and_draft():
-    found = layers(token_layer="ngram", option=of_both(tokens=4))
-    assert found["target"] == found["draft"] == TokenLayer("ngram", tokens=4)
+NONE = TokenLayer()
+NGRAM = TokenLayer("ngram", tokens=4)
+POCKET = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
+
+
+@pytest.mark.parametrize(
+    ("given", "target", "draft"),
+    [
+        ({"token_layer": "ngram", "option": of_both(tokens=4)}, NGRAM, NGRAM),
+        ({"token_layer": "standalone"}, POCKET, NONE),
+    ],
+)
+def test_a_layer_with_a_model_is_for_the_target_and_one_without_for_the_draft_too(
+    given, target, draft
+):
+    found = layers(**given)
+    assert (found["target"], found["draft"]) == (target, draft)
     assert not found["judge"].on
-
-
-def test_a_layer_with_a_model_is_for_the_target():
-    found = layers(token_layer="standalone")
-    assert found["target"].replace(tokens=None) == TokenLayer(
-        "standalone", draft_model="pocket:draft"
-    )
-    assert not found["draft"].on
 
 
 def test_none_is_no_token_layer():
