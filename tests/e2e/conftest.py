@@ -13,6 +13,7 @@ from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
 from lr_sglang.runtimes.connect import connected
+from tests.serving import ROOT
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.
@@ -40,11 +41,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if here in item.path.parents:
             item.add_marker("e2e")
-    items.sort(key=lambda item: _turn(item) if here in item.path.parents else 3)
+    items.sort(key=lambda item: _turn(item) if here in item.path.parents else 4)
 
 
 def _turn(item: pytest.Item) -> int:
-    return 1 if "pocket" in getattr(item, "fixturenames", ()) else 2
+    names = getattr(item, "fixturenames", ())
+    return 2 if "thinking" in names else 1 if "pocket" in names else 3
 
 
 @pytest.fixture(scope="session")
@@ -66,3 +68,21 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
         connected(fleet) as roles,
     ):
         yield Pocket(roles, fleet)
+
+
+# A template that reads all that SGLang gives to one: roles, names, calls, results, arguments.
+RICH = ROOT / "tests/data/rich.jinja"
+
+
+@pytest.fixture(scope="session")
+def thinking(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
+    """Servers of the models that think, with the judge of ``pocket``. The draft's own server renders
+    by another template.
+    """
+    judge = pocket.fleet.urls["judge"]
+    models = {"target": "pocket:target-thinks", "draft": "pocket:draft-thinks", "judge": judge}
+    deployment = override_all(load_deployment("pocket"), models)
+    draft = deployment.runtimes["draft"].replace(extra={"chat-template": str(RICH)})
+    deployment = deployment.replace(runtimes={**deployment.runtimes, "draft": draft})
+    with launch(deployment, tmp_path_factory.mktemp("thinking"), timeout=280) as fleet:
+        yield fleet

@@ -14,10 +14,9 @@ from typing import Any
 import httpx
 import pytest
 
-from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
+from lr_sglang.runtimes import Fleet
 from lr_sglang.tasks import Question, load
 from tests import FULL
-from tests.e2e.conftest import Pocket
 from tests.serving import Process, in_flight, serving, until
 from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
 
@@ -29,22 +28,17 @@ WHY = {"tool": ["tools"], "json": ["response_format"], "result": ["tools"]}
 
 @dataclass
 class Stand:
-    """Servers of the models that think, with the session's judge, and the endpoint before them."""
+    """Servers of the models that think, and the endpoint before them."""
 
     fleet: Fleet
     endpoint: Process
 
 
 @pytest.fixture(scope="module")
-def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+def stand(thinking: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("thinks")
-    judge = pocket.fleet.urls["judge"]
-    models = {"target": "pocket:target-thinks", "draft": "pocket:draft-thinks", "judge": judge}
-    with (
-        launch(override_all(load_deployment("pocket"), models), folder, timeout=280) as fleet,
-        serving(folder, fleet.urls, "-o", "serve.model=thinker") as endpoint,
-    ):
-        yield Stand(fleet, endpoint)
+    with serving(folder, thinking.urls, "-o", "serve.model=thinker") as endpoint:
+        yield Stand(thinking, endpoint)
 
 
 def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
