@@ -32,17 +32,29 @@ ANSWER = "17"  # of the page's question
 
 @pytest.fixture(scope="module")
 def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
-    options = (
-        "-o",
-        f"serve.model={MODEL}",
-        "--concurrency",
-        4,
-        "--temperature",
-        0,
-    )  # the page's requests have none
+    # the page's requests have no temperature
+    options = ("-o", f"serve.model={MODEL}", "--concurrency", 4, "--temperature", 0)
+    options += ("--mode", "lookahead")
     with serving(tmp_path_factory.mktemp("others"), pocket.fleet.urls, *options) as process:
         yield process
         assert "Traceback" not in process.said
+
+
+@pytest.fixture
+def ahead(endpoint: Process) -> Iterator[None]:
+    """Asserts that lookahead answered the test's chats and completions but those with tools or a
+    grammar, and that a stream began before half of its answer was written.
+    """
+    before = len(endpoint.log)
+    yield
+    lines = [one for one in endpoint.log[before:] if one.get("route", "").endswith("completions")]
+    assert lines
+    for line in lines:
+        grammar = set(line.get("why", ())) & {"tools", "response_format", "regex"}
+        assert line["mode"] == ("target" if grammar else "lookahead"), line
+        if line["stream"] and not grammar:
+            assert line["first_seconds"] < line["seconds"] / 2, line
+    assert any(line.get("alpha") is not None for line in lines), "no draft was judged"
 
 
 def call(command: str, url: str, folder: Path, given: str = "") -> str:
@@ -78,6 +90,7 @@ def test_the_page_has_each_of_them():
     assert {name for name in SHELL if name in RUNS} == RUNS and len(SHELL) == 3
 
 
+@pytest.mark.usefixtures("ahead")
 def test_llm_answers(endpoint, tmp_path):
     (setting,) = [block.body for block in BLOCKS if block.info.startswith("yaml")]
     assert yaml.safe_load(setting)[0]["model_name"] == MODEL
@@ -100,6 +113,9 @@ def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
     return right, error
 
 
+@pytest.mark.skipif(not full, reason="its imports take long: only in test-full")
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ahead")
 def test_lm_eval_scores_a_chat(endpoint, tmp_path):
     right, _ = score("local-chat-completions", endpoint.url, MODEL, tmp_path)
     assert right > 0
@@ -126,15 +142,17 @@ bare = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
 asked = {"messages": [{"role": "user", "content": "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"}],
          "temperature": 0}
 there, here = {**asked, "model": "pocket"}, {**asked, "model": "pocket:target"}
+long = "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 lamps. How many dollars is the bill?"
+steps = {"messages": [{"role": "user", "content": long}]}
 
 def text(chunks):
     return "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
 
 # a stream, as such and by the helper
 exact = {"extra_body": {"lookahead": {"verifier": "exact"}}}
-whole = bare.chat.completions.create(**there).choices[0].message.content
-assert whole and text(one.chat.completions.create(**here, **exact, stream=True)) == whole
-with one.chat.completions.stream(**here, **exact) as stream:
+whole = bare.chat.completions.create(**{**there, **steps}).choices[0].message.content
+assert whole and text(one.chat.completions.create(**{**here, **steps}, **exact, stream=True)) == whole
+with one.chat.completions.stream(**{**here, **steps}, **exact) as stream:
     kinds = [event.type for event in stream]
     assert kinds[-1] == "content.done" or "content.done" in kinds
     assert stream.get_final_completion().choices[0].message.content == whole
@@ -164,7 +182,13 @@ assert isinstance(made.choices[0].message.parsed, Number), made
 
 
 @pytest.mark.parametrize("name", PYTHON)
-def test_what_the_page_shows_of_it_answers_and_so_does_the_rest(name, endpoint, pocket, tmp_path):
+def test_what_the_page_shows_of_it_answers_and_so_does_the_rest(
+    name, endpoint, pocket, tmp_path, request
+):
+    if name == "inspect_ai" and not full:
+        pytest.skip("its imports take long: only in test-full")
+    if name != "anthropic":  # whose messages the target alone answers
+        request.getfixturevalue("ahead")
     more = OPENAI if name == "openai" else ""
     command = f"python - {pocket.fleet.urls['target']}"
     said = call(command, endpoint.url, tmp_path, f"{PYTHON[name]}\n{more}")
