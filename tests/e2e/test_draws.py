@@ -46,16 +46,15 @@ class Case:
 WARM, HOT = Sampling(temperature=0.6, seed=3), Sampling(temperature=1.0, seed=3)
 GREEDY = Sampling(temperature=0.0)
 CASES = {
-    "greedy": Case(GREEDY),
     "sync, greedy": Case(GREEDY, "sync"),
     "whole steps": Case(WARM),
     "hot, pieces of 8": Case(HOT, most=8),
-    "sync, whole steps": Case(WARM, "sync"),
     "sync, pieces of 5": Case(WARM, "sync", most=5),
     "filters, two alternatives": Case(HOT.replace(top_k=5, min_p=0.05), width=2),
     "cut by the budget": Case(WARM, most=13, max_tokens=17),
 }
 if full:
+    CASES |= {"greedy": Case(GREEDY), "sync, whole steps": Case(WARM, "sync")}
     CASES |= {f"budget of {most}": Case(WARM, most=13, max_tokens=most) for most in range(1, 41)}
     CASES |= {
         "every token, pieces of 8": Case(HOT.replace(top_p=1.0), "sync", most=8),

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import importlib.util
 import os
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 
@@ -44,25 +42,10 @@ def module(name: str) -> ModuleType:
     return made
 
 
-def test_asking_as_a_script(running: Path, tmp_path: Path) -> None:
-    command = [
-        sys.executable,
-        EXAMPLES / "ask.py",
-        QUESTION,
-        "--deployment",
-        running,
-        "--logs",
-        tmp_path,
-    ]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "\\boxed{" in done.stdout
-    assert "tokens" in done.stdout.splitlines()[-1]
-
-
 @pytest.mark.parametrize(
     ("name", "arguments", "said"),
     [
+        ("ask", [QUESTION], "tokens"),
         ("stream", [QUESTION, "--compare"], "by the target alone"),
         ("events", [QUESTION], "ended 1"),
         ("custom_program", [QUESTION], "{'lookahead': 2}"),
@@ -72,7 +55,15 @@ def test_asking_as_a_script(running: Path, tmp_path: Path) -> None:
         ("composed_verifier", [QUESTION], "accepted"),
     ],
 )
-def test_an_example(running: Path, name: str, arguments: list[str], said: str) -> None:
+def test_an_example(
+    running: Path,
+    name: str,
+    arguments: list[str],
+    said: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(module(name).main, [*arguments, "--deployment", str(running)])
     assert done.exit_code == 0, done.output
     assert said in done.output

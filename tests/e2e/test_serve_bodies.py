@@ -245,6 +245,41 @@ def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(stand):
     assert counts[-1] <= chunks[-1]["usage"]["completion_tokens"]
 
 
+# -- much to read
+
+
+def chat(stand: Stand, messages: list[dict[str, Any]]) -> httpx.Response:
+    body = {"model": "thinker", "messages": messages, "temperature": 0, "max_tokens": 20}
+    return httpx.post(stand.endpoint.url + CHAT, json=body, timeout=240)
+
+
+@pytest.mark.timeout(600)
+def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(stand):
+    """SGLang's own ``/health`` waits until such a prompt is read."""
+    (model,) = httpx.get(f"{stand.endpoint.url}/v1/models").json()["data"]
+    known = load_tokenizer(str(weights("target-thinks")))
+    room = model["max_model_len"] - 60  # the template, and the answer
+    text = known.decode(known.encode(QUESTION * 400)[:room])
+    asked = [[{"role": "user", "content": text}]] + [ASKED] * 7
+    with ThreadPoolExecutor(8) as threads:
+        answering = [threads.submit(chat, stand, messages) for messages in asked]
+        states = set()
+        while not all(one.done() for one in answering):
+            told = httpx.get(f"{stand.endpoint.url}/ready", timeout=60).json()
+            states.add(told["roles"]["target"]["status"])
+        replies = [one.result() for one in answering]
+    assert [reply.status_code for reply in replies] == [200] * 8, replies[0].text
+    assert replies[0].json()["usage"]["prompt_tokens"] > room - 60
+    assert states == {"up"}
+
+
+@pytest.mark.parametrize("count", [200, 400])
+def test_a_conversation_of_hundreds_of_messages_is_answered(count, stand):
+    pair = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
+    reply = chat(stand, [*pair * (count // 2 - 1), *pair[:1]])
+    assert reply.status_code == 200 and reply.json()["lookahead"]["mode"] == "lossless"
+
+
 # -- conversations
 
 TEXTS = [{"type": "text", "text": "One each."}, {"type": "text", "text": "How many?"}]

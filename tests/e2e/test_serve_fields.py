@@ -161,10 +161,9 @@ def differences(
 
 
 ROWS = [(route, False) for route in LEAST] + [(route, True) for route in STREAMED]
-LONG = {
-    (CHAT, False),
-    (COMPLETIONS, True),
-}  # more than forty requests, each as long as those of the other way
+# Many requests, each as long as those of the other way or as those of tests/e2e/test_serve_bodies.py.
+LONG = {(CHAT, False), (COMPLETIONS, False), (COMPLETIONS, True)}
+LONG |= {(RESPONSES, False), (RESPONSES, True), (MESSAGES, True)}
 
 
 @pytest.mark.parametrize(("route", "stream"), [row for row in ROWS if full or row not in LONG])

@@ -52,9 +52,6 @@ LAYERS: dict[str, dict[str, TokenLayer]] = {
         "target": TokenLayer("ngram"),
         "draft": TokenLayer("ngram", tokens=5, ngram_max=2, topk=1),
     },
-    "tree": {
-        "target": TokenLayer("standalone", draft_model="pocket:draft", steps=3, topk=2, tokens=6)
-    },
     # a head of random weights: nothing that it drafts is right
     "eagle3": {
         "target": TokenLayer(
@@ -66,6 +63,7 @@ if full:
     # the embedded default, a chain; else the four modes side by side say that it draws the target's
     # own tokens
     LAYERS["standalone"] = {"target": STANDALONE}
+    LAYERS["tree"] = {"target": STANDALONE.replace(steps=3, topk=2, tokens=6)}
     # more of its drafts are right, and all else is as with "standalone"; one step when nothing is
     # right
     LAYERS["adaptive"] = {"target": LAYERS["eagle3"]["target"].replace(steps=3, topk=1, tokens=3)}
