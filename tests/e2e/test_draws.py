@@ -7,6 +7,7 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
+import httpx
 import pytest
 
 from lr_sglang import tasks, verifiers
@@ -123,3 +124,26 @@ def test_draft_and_target_agree_more_often_with_shared_draws(pocket: Pocket) -> 
     assert [one.ids for one in own] == [one.ids for one in shared], "the text is the target's own"
     assert all(not one.shared_draws and one.own_draws for one in own)
     assert sum(one.accepted for one in shared) > sum(one.accepted for one in own)
+
+
+def test_a_prompt_of_another_length_draws_with_the_same_numbers(pocket: Pocket) -> None:
+    """A place counts from the prompt's end, so a draft whose template is longer agrees as often.
+    At this temperature the probabilities hardly matter, only the numbers.
+    """
+    asked = "<|im_start|>user\nSam has 3 pens.<|im_end|>\n<|im_start|>assistant\n"
+    prompts = (asked, f"<|im_start|>system\nBe kind, and think of the pens.<|im_end|>\n{asked}")
+    sampling = {"temperature": 8.0, "max_new_tokens": 20, "ignore_eos": True}
+
+    def equal(*seeds: int) -> int:
+        written = [
+            httpx.post(
+                f"{pocket.fleet.urls['target']}/generate",
+                json={"text": prompt, "sampling_params": {**sampling, "sampling_seed": seed}},
+                timeout=60,
+            ).json()["output_ids"]
+            for prompt, seed in zip(prompts, seeds, strict=True)
+        ]
+        return sum(a == b for a, b in zip(*written, strict=True))
+
+    assert sum(equal(seed, seed) for seed in range(5)) > 75  # of 100
+    assert sum(equal(seed, 100 + seed) for seed in range(5)) < 10
