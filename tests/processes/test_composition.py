@@ -306,9 +306,11 @@ def test_what_a_hanging_endpoint_holds_is_answered_by_the_other_when_it_is_resta
 def test_a_stream_passes_the_proxy_as_it_comes_and_one_client_does_not_take_all(
     up: Composition,
 ) -> None:
-    asked = {"model": up.model, "lookahead": {"mode": "autoregressive"}}
+    # two steps come at a time, one 0.1 s after the other
+    two_by_two = {"mode": "lookahead", "schedule": "sync", "depth": 1}
+    asked = {"model": up.model, "lookahead": two_by_two}
     streamed = Client(up.fronts[0], "A stream?", more=asked, key=KEY).end(ALONE)
-    assert streamed.finish == "stop" and streamed.first < streamed.seconds - 0.2
+    assert streamed.finish == "stop" and streamed.first < streamed.seconds - 0.1
     reply = httpx.get(f"{up.fronts[0]}/metrics", headers=authorized(KEY))
     assert reply.status_code == 404, "who runs the service sees them, not who uses it"
     port = int(up.fronts[0].rpartition(":")[2])
