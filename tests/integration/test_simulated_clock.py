@@ -14,11 +14,6 @@ from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.virtual import answer_all, questions
 
-
-def setting(alpha, c1, judge, steps=200, **more):
-    return Simulation(Model(alpha=(alpha,), steps=steps, **more), 1.0, c1, judge)
-
-
 VERIFIED = list(itertools.product(("async", "sync"), ("judge", "exact")))
 
 
@@ -29,6 +24,9 @@ def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, 
     """
     look = Lookahead(schedule, 4, 2, verifier=verifier)
 
+    model = Model(alpha=(0.6,), steps=40, own_words=verifier == "judge")
+    simulation = Simulation(model, 1.0, 0.1, 0.1)
+
     def alive():
         return sum(isinstance(one, Executor | Node | Request) for one in gc.get_objects())
 
@@ -36,9 +34,7 @@ def test_what_an_answer_was_made_of_goes_without_a_garbage_collection(schedule, 
     before = alive()  # of other tests
     gc.disable()
     try:
-        (answer,) = answer_all(
-            setting(0.6, 0.1, 0.1, steps=40, own_words=verifier == "judge"), look, questions(1)
-        )
+        (answer,) = answer_all(simulation, look, questions(1))
         left = alive() - before
     finally:
         gc.enable()

@@ -1,0 +1,32 @@
+"""Benchmarks whose figures the pages give, at their full size: of first bytes, directly and through
+the endpoint, and of the controller. They take minutes, and a machine with nothing else to do.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks.first_byte import measure
+from tests import FULL
+from tests.serving import ROOT
+
+pytestmark = pytest.mark.skipif(not FULL, reason="measurements: with LR_SGLANG_FULL=1")
+
+
+def test_first_bytes_come_each_way_while_streams_are_open() -> None:
+    """What the benchmark counts, on any machine."""
+    found = measure(4, 5, 0.05)
+    assert len(found.direct) == len(found.through) == 5 and min(found.through) > 0
+
+
+@pytest.mark.parametrize(("count", "least"), [(1, 0.98), (64, 0.95)])
+def test_the_controller_is_near_its_bound(count: int, least: float) -> None:
+    words = "--alpha .62 --c1 .1 --step-seconds .2 --depth 6 --judge-seconds 0 --steps 60"
+    program = [sys.executable, ROOT / "benchmarks" / "controller.py"]
+    command = [*program, *words.split(), "--questions", str(count), "--json"]
+    tried = (subprocess.check_output(command, timeout=300) for _ in range(3))
+    assert any(json.loads(found)["efficiency"] > least for found in tried)
