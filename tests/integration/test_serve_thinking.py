@@ -332,32 +332,6 @@ def test_where_the_queue_is_full_the_target_is_asked_for_nothing(thinker):
     assert one.target.asked
 
 
-@pytest.mark.parametrize(
-    ("wish", "thinks"),
-    [
-        ({}, True),
-        ({"chat_template_kwargs": {"enable_thinking": True}}, True),
-        ({"chat_template_kwargs": {"enable_thinking": False}}, False),
-        ({"reasoning_effort": "high"}, True),
-        ({"reasoning_effort": "none"}, False),
-        ({"reasoning": {"effort": "none"}}, False),
-        ({"reasoning": {"enabled": True}}, True),
-    ],
-    ids=str,
-)
-def test_arguments_of_the_template_are_followed_by_lookahead(thinker, wish, thinks):
-    """The draft's prompt is rendered with them, too."""
-    one = thinker(opened="<think>\n")
-    draft = one.roles["draft"].transport
-    draft.requests.clear()
-    answer = one.ask(**wish).json()
-    assert answer["lookahead"]["mode"] == "lookahead" and "why" not in answer["lookahead"]
-    assert answer["choices"][0]["message"]["reasoning_content"] or not thinks
-    for request in (one.target.requests[0], draft.requests[0]):
-        prompt = "".join(map(chr, request["input_ids"]))
-        assert prompt.endswith("<think>\n") is thinks
-
-
 def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
     one = thinker(opened="<think>\n")
     target = one.roles["target"]

@@ -239,15 +239,6 @@ def test_several_answers_draw_by_themselves_and_the_first_as_one_alone():
     assert each[0] == order(seed=5)
 
 
-def test_an_answer_that_has_begun_is_no_message():
-    begun = [*ASKED["messages"], {"role": "assistant", "content": " It is"}]
-    made = order(messages=begun, continue_final_message=True)
-    assert (made.prefix, made.asked) == (" It is", order().asked)
-    assert order(continue_final_message=True).prefix == ""
-    said = {"role": "user", "content": " It is"}
-    assert order(messages=begun).asked == [*ASKED["messages"], said], "as SGLang takes it"
-
-
 def test_lossless_is_exact_at_the_temperature_that_is_asked_for():
     made = order(lookahead={"mode": "lossless"}, temperature=0.4)
     assert (made.lookahead.verifier, made.sampling.temperature) == ("exact", 0.4)
