@@ -4,8 +4,8 @@ of its target alone.
     lr-sglang serve --deployment pocket-body --port 8080      # prints the target's URL
     python -m benchmarks.first_token http://127.0.0.1:8080 http://127.0.0.1:PORT --limit 8
 
-Each question is asked of all in turns, one request at a time. Needs aiohttp, which the package
-needs.
+Each question is asked of all in turns, in another order each time and with an empty cache of the
+target, one request at a time. Needs aiohttp, which the package needs.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ TARGET = "target alone"
 
 
 async def ask(
-    session: aiohttp.ClientSession, url: str, text: str, mode: str
+    session: aiohttp.ClientSession, url: str, model: str, text: str, mode: str
 ) -> tuple[float, float]:
     """Seconds to the first text, and to the end, of one streamed answer."""
     body = {
-        "model": "default",
+        "model": model,
         "messages": [{"role": "user", "content": text}],
         "stream": True,
         "temperature": 0.6,
@@ -39,7 +39,8 @@ async def ask(
         body["lookahead"] = {"mode": mode}
     began, first = time.perf_counter(), 0.0
     async with session.post(url + "/v1/chat/completions", json=body) as reply:
-        reply.raise_for_status()
+        if reply.status != 200:
+            raise click.ClickException(f"{url}: {reply.status} {await reply.text()}")
         async for line in reply.content:
             if not line.startswith(b"data: {"):
                 continue
@@ -53,17 +54,29 @@ async def ask(
     return first, time.perf_counter() - began
 
 
+def rotated(modes: list[str], by: int) -> list[str]:
+    """Another one first."""
+    by %= len(modes)
+    return modes[by:] + modes[:by]
+
+
 async def measure(endpoint: str, target: str, task: str, limit: int) -> None:
     """Asks, and prints the medians."""
     questions = tasks.load(task, limit=limit)
     async with aiohttp.ClientSession() as session:
-        async with session.get(endpoint + "/v1/models") as reply:
-            modes = (await reply.json())["data"][0]["lookahead"]["modes"]
+        models = {}
+        for url in (endpoint, target):
+            async with session.get(url + "/v1/models") as reply:
+                models[url] = (await reply.json())["data"][0]
+        modes = models[endpoint]["lookahead"]["modes"]
         found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in (TARGET, *modes)}
         for number, question in enumerate(questions):
-            for mode, times in found.items():
+            for mode in rotated(list(found), number):
+                async with session.post(target + "/flush_cache"):
+                    pass
                 url = target if mode == TARGET else endpoint
-                times.append(await ask(session, url, question.question, mode))
+                name = models[url]["id"]
+                found[mode].append(await ask(session, url, name, question.question, mode))
             click.echo(f"{number + 1} of {len(questions)}", err=True)
     for mode, times in found.items():
         first, whole = (statistics.median(column) for column in zip(*times, strict=True))

@@ -109,7 +109,9 @@ class RequestOptions:
 
     def each(self) -> list[RequestOptions]:
         """One for every answer, each with a seed of its own."""
-        seeds = (self.sampling.seed + number for number in range(self.answers))
+        first = self.sampling.seed
+        # SGLang takes 64 bits
+        seeds = ((first + n + 2**63) % 2**64 - 2**63 for n in range(self.answers))
         return [
             replace(self, sampling=self.sampling.replace(seed=seed), answers=1) for seed in seeds
         ]

@@ -45,7 +45,8 @@ class Samples:
         """A digest of a state's prompt, and the number of earlier requests with it."""
         said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
         question = hashlib.sha256(said).hexdigest()[:16]
-        sample, self._asked[question] = self._asked[question], self._asked[question] + 1
+        sample = self._asked.pop(question, 0)
+        self._asked[question] = sample + 1  # now the last one
         if len(self._asked) > MAX_ASKED:  # limits the memory of a long-lived backend
             del self._asked[next(iter(self._asked))]
         return question, sample

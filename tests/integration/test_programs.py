@@ -8,6 +8,7 @@ import itertools
 import json
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 import sglang as sgl
@@ -24,7 +25,7 @@ from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
-from lr_sglang.user_programs import program_registry
+from lr_sglang.user_programs import program_registry, program_run
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from tests import in_thread
@@ -775,3 +776,12 @@ def test_a_stop_string_of_the_client_ends_what_is_shown():
 
 def test_an_endpoint_with_a_program_takes_no_raw_prompt():
     assert served("self_consistency", "Simulated question 1?").status_code == 400
+
+
+def test_a_prompt_that_is_asked_again_and_again_is_not_forgotten(monkeypatch):
+    """Else its later requests would draw as its first ones."""
+    monkeypatch.setattr(program_run, "MAX_ASKED", 2)
+    samples = program_run.Samples()
+    asked = ["hot", "a", "hot", "b", "hot", "c", "hot"]
+    found = [samples.next(SimpleNamespace(text_=text, messages_=[]))[1] for text in asked]
+    assert found == [0, 0, 1, 0, 2, 0, 3]

@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+import scipy.stats
 import torch
 
 from lr_sglang.cpu import seeds, settings
@@ -210,7 +211,7 @@ def coupled(p, q):
 
 
 def test_two_models_with_the_same_numbers_agree_as_often_as_the_coupling_says():
-    """Also with top-p, which sorts the tokens."""
+    """And each keeps its distribution; also with top-p, which sorts the tokens."""
     n = 20_000
     p = torch.tensor([0.02, 0.3, 0.08, 0.2, 0.15, 0.11, 0.09, 0.05])
     q = torch.tensor([0.05, 0.22, 0.1, 0.3, 0.1, 0.08, 0.05, 0.1])
@@ -219,6 +220,9 @@ def test_two_models_with_the_same_numbers_agree_as_often_as_the_coupling_says():
     for top_p in (None, 1.0):
         filters = {} if top_p is None else {"top_ps": torch.full((n,), top_p)}
         both = [seeds.draw(each.expand(n, -1), key, place, **filters).long() for each in (p, q)]
+        for drawn, own in zip(both, (p, q), strict=True):
+            counts = torch.bincount(drawn, minlength=len(own)).tolist()
+            assert scipy.stats.chisquare(counts, (own * n).tolist(), sum_check=False).pvalue > 0.001
         equal = float((both[0] == both[1]).double().mean())
         assert abs(equal - coupled(p, q)) < 0.01  # three standard errors
         assert equal > 1.5 * float((p * q).sum()), "independent draws agree far less often"

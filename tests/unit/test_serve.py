@@ -237,6 +237,8 @@ def test_several_answers_draw_by_themselves_and_the_first_as_one_alone():
     each = order(n=3, seed=5).each()
     assert [one.sampling.seed for one in each] == [5, 6, 7] and {one.answers for one in each} == {1}
     assert each[0] == order(seed=5)
+    last = [one.sampling.seed for one in order(n=2, seed=2**63 - 1).each()]
+    assert last == [2**63 - 1, -(2**63)], "SGLang takes 64 bits"
 
 
 def test_lossless_is_exact_at_the_temperature_that_is_asked_for():
