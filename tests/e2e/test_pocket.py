@@ -20,7 +20,7 @@ from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 
-PROBLEMS = tasks.load("pocket", limit=50 if full else 4)
+PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
 SCHEDULES = ("async", "sync")
 
 
