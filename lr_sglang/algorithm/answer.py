@@ -24,6 +24,9 @@ from lr_sglang.steps.step import DELIMITER, Ending, Step, StepStop, completed, s
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
 
+OTHER_PLACES = (
+    "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
+)
 BACKOFF_SECONDS = (
     2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
 )
@@ -100,9 +103,19 @@ class Answer:
             if unseeded is not None
             else "draft and target have different vocabularies"
             if draft.tokenizer.vocabulary != target.tokenizer.vocabulary
+            else OTHER_PLACES
+            if draft.places != target.places
             else ""
         )
         trace.shared_draws = not trace.own_draws
+
+    def _compare_prompts(self, drafted: int) -> None:
+        """Records that nothing is shared where draws are counted from the prompt's beginning and
+        the draft's prompt, of so many tokens, is not as long as the target's.
+        """
+        by_prompt = self.roles["target"].places == "prompt"
+        if self.trace.shared_draws and by_prompt and drafted != self.trace.prompt_tokens:
+            self.trace.shared_draws, self.trace.own_draws = False, OTHER_PLACES
 
     def _stop(self) -> None:
         stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
@@ -229,6 +242,8 @@ class Answer:
             self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
             self._refuse(child, Verdict(False, "draft", str(completion.result), failed=True))
             return
+        read = int(completion.result.meta.get("prompt_tokens") or 0)
+        self._compare_prompts(read - completion.node.tokens_used)
         written, child.state = completion.step(self.roles["draft"].tokenizer)
         room = self.tree.room(completion.node)
         tokens = tokens_of(

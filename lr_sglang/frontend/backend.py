@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from lr_sglang.config import Limits
 from lr_sglang.engine.generation import Generation, Written, each_stop
@@ -88,6 +88,8 @@ class RuntimeBackend(BaseBackend):
         template_defaults: arguments of the chat template that the server was started with.
         checks: of a judge: its verdicts on pairs of steps that differ.
         seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
+        places: where its server begins to count the draws of a seed: at the first token of the
+            ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         ends: the known ids that end a sequence.
@@ -113,6 +115,7 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
+        self.places: Literal["answer", "prompt"] = "answer"
         self.streams = True
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()

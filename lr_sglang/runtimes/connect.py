@@ -137,6 +137,8 @@ def _describe(
     )
     honoured = bool(infos) and all(_seeded(info) for info in infos)
     backend.seeded = honoured and not backend.seed_fault
+    on_cpus = all(info.get("device") == "cpu" for info in infos)
+    backend.places = "answer" if on_cpus else "prompt"
     backend.streams = bool(infos) and not any(map(_increments, infos))
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)

@@ -367,6 +367,33 @@ def test_an_answer_that_nothing_identifies_draws_with_the_given_seed_itself():
     assert AnswerRequest(sampling=Sampling(seed=123), sample=1).seed() != 123
 
 
+def by_prompts_of_other_lengths(roles):
+    """Servers without our plugin, and a draft with a longer template."""
+    draft = roles["draft"].transport
+    plain = draft.generate
+
+    async def longer(*arguments):
+        reply = await plain(*arguments)
+        reply["meta_info"]["prompt_tokens"] += 3
+        return reply
+
+    draft.generate = longer
+    for role in roles.values():
+        role.places = "prompt"
+
+
+def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
+    backend = deployment(
+        target=ScriptedTransport(chapters(STEPS), slow(0.02)),
+        draft=ScriptedTransport(chapters(STEPS)),
+    )
+    for role in backend.roles.values():
+        role.places = "prompt"
+    job = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
+    lookahead.run(QUESTION, job, backend=backend).sync()
+    assert job.record.of("draft") and job.record.shared_draws and not job.record.own_draws
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
@@ -375,6 +402,8 @@ def test_an_answer_that_nothing_identifies_draws_with_the_given_seed_itself():
             lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
             "different vocabularies",
         ),
+        (lambda roles: setattr(roles["draft"], "places", "prompt"), "from the prompts' beginnings"),
+        (by_prompts_of_other_lengths, "from the prompts' beginnings"),
     ],
 )
 def test_what_is_not_shared_says_why(change, why):
