@@ -162,7 +162,7 @@ def differences(
 
 ROWS = [(route, False) for route in LEAST] + [(route, True) for route in STREAMED]
 # Many requests, each as long as those of the other way or as those of tests/e2e/test_serve_bodies.py.
-LONG = {(CHAT, False), (COMPLETIONS, False), (COMPLETIONS, True)}
+LONG = {(CHAT, False), (CHAT, True), (COMPLETIONS, False), (COMPLETIONS, True)}
 LONG |= {(RESPONSES, False), (RESPONSES, True), (MESSAGES, True)}
 
 
