@@ -72,8 +72,9 @@ async def measure(endpoint: str, target: str, task: str, limit: int) -> None:
         found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in (TARGET, *modes)}
         for number, question in enumerate(questions):
             for mode in rotated(list(found), number):
-                async with session.post(target + "/flush_cache"):
-                    pass
+                async with session.post(target + "/flush_cache") as reply:
+                    if reply.status != 200:
+                        raise click.ClickException(f"{target}/flush_cache: {reply.status}")
                 url = target if mode == TARGET else endpoint
                 name = models[url]["id"]
                 found[mode].append(await ask(session, url, name, question.question, mode))

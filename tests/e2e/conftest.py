@@ -13,7 +13,7 @@ from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
 from lr_sglang.runtimes.connect import connected
-from tests.serving import ROOT
+from tests.serving import ROOT, Process, serving
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.
@@ -74,15 +74,25 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
 RICH = ROOT / "tests/data/rich.jinja"
 
 
+@dataclass
+class Stand:
+    """Servers of the models that think, and the endpoint before them."""
+
+    fleet: Fleet
+    endpoint: Process
+
+
 @pytest.fixture(scope="session")
-def thinking(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
-    """Servers of the models that think, with the judge of ``pocket``. The draft's own server renders
-    by another template.
+def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    """Servers of the models that think, and an endpoint that answers losslessly. The draft's own
+    server renders by another template.
     """
-    judge = pocket.fleet.urls["judge"]
-    models = {"target": "pocket:target-thinks", "draft": "pocket:draft-thinks", "judge": judge}
+    folder = tmp_path_factory.mktemp("thinking")
+    models = {role: f"pocket:{role}-thinks" for role in ("target", "draft")}
     deployment = override_all(load_deployment("pocket"), models)
-    draft = deployment.runtimes["draft"].replace(extra={"chat-template": str(RICH)})
-    deployment = deployment.replace(runtimes={**deployment.runtimes, "draft": draft})
-    with launch(deployment, tmp_path_factory.mktemp("thinking"), timeout=280) as fleet:
-        yield fleet
+    runtimes = {role: deployment.runtimes[role] for role in models}
+    runtimes["draft"] = runtimes["draft"].replace(extra={"chat-template": str(RICH)})
+    options = ("--mode", "lossless", "--verifier", "exact", "-o", "serve.model=thinker")
+    with launch(deployment.replace(runtimes=runtimes), folder, timeout=280) as fleet:
+        with serving(folder, fleet.urls, *options) as endpoint:
+            yield Stand(fleet, endpoint)

@@ -7,9 +7,7 @@ The target thinks; the endpoint answers by ``lossless``, so that not a token may
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -18,15 +16,13 @@ import pytest
 
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, load_tokenizer
 from lr_sglang.pocket import weights
-from lr_sglang.runtimes import Fleet
 from lr_sglang.serve.prompt import Rendering
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.request_options import options_of
 from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference
-from tests.e2e.conftest import RICH
-from tests.serving import Process, serving
+from tests.e2e.conftest import RICH, Stand
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 QUESTION = "Sam has 3 pens. Ben brings 2 boxes with 4 pens each. How many pens are there?"
@@ -34,23 +30,6 @@ ASKED = [{"role": "user", "content": QUESTION}]
 THINKS, THINKS_NOT = {"enable_thinking": True}, {"enable_thinking": False}
 MARKED = f"<|im_start|>user\n{QUESTION}<|im_end|>\n<|im_start|>assistant\n"
 CALL = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
-
-
-@dataclass
-class Stand:
-    """Servers of the models that think, and the endpoint before them."""
-
-    fleet: Fleet
-    endpoint: Process
-
-
-@pytest.fixture(scope="module")
-def stand(thinking: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    options = ("--mode", "lossless", "--verifier", "exact", "-o", "serve.model=thinker")
-    folder = tmp_path_factory.mktemp("bodies")
-    urls = {role: thinking.urls[role] for role in ("target", "draft")}
-    with serving(folder, urls, *options) as endpoint:
-        yield Stand(thinking, endpoint)
 
 
 # -- bodies
@@ -156,14 +135,14 @@ OURS_IS_400 = {422, 400}
 
 
 def answers(
-    stand: Stand, path: str, body: dict[str, Any], sampling: dict[str, Any], stream: bool
+    thinking: Stand, path: str, body: dict[str, Any], sampling: dict[str, Any], stream: bool
 ) -> str:
     """What the endpoint answers otherwise than the target."""
     least = {"messages": ASKED} if path == CHAT else {"prompt": QUESTION, "max_tokens": 24}
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     body = {**least, **sampling, **options, **body}
-    direct = ask(stand.fleet.urls["target"] + path, {**body, "model": "pocket"})
-    through = ask(stand.endpoint.url + path, {**body, "model": "thinker"})
+    direct = ask(thinking.fleet.urls["target"] + path, {**body, "model": "pocket"})
+    through = ask(thinking.endpoint.url + path, {**body, "model": "thinker"})
     if direct[0] != 200:
         return "" if through[0] in OURS_IS_400 else f"{direct} but {through}"
     if through[0] != 200:
@@ -189,25 +168,25 @@ def _without_seams(answer: dict[str, Any]) -> dict[str, Any]:
     ("temperature", "stream"),
     [(0.6, True)] + [(0, False), (0, True), (0.6, False)] * FULL,
 )
-def test_every_body_is_answered_as_by_the_target(stand, temperature, stream):
+def test_every_body_is_answered_as_by_the_target(thinking, temperature, stream):
     assert len(BODIES) > 60
     sampling = {"temperature": temperature, "seed": 7, "top_p": 0.95}
     with ThreadPoolExecutor(4) as threads:
-        found = threads.map(lambda case: answers(stand, *case, sampling, stream), BODIES)
+        found = threads.map(lambda case: answers(thinking, *case, sampling, stream), BODIES)
     wrong = {f"{path} {body}": one for (path, body), one in zip(BODIES, found, strict=True) if one}
     assert not wrong
 
 
-def test_where_the_endpoint_answers_otherwise_it_is_as_documented(stand):
+def test_where_the_endpoint_answers_otherwise_it_is_as_documented(thinking):
     """Several answers have seeds of their own, and no tokens is no request."""
     asked = {"messages": ASKED, "temperature": 0.6, "seed": 7, "max_tokens": 40}
-    several = ask(stand.endpoint.url + CHAT, {**asked, "model": "thinker", "n": 2})[1]["choices"]
+    several = ask(thinking.endpoint.url + CHAT, {**asked, "model": "thinker", "n": 2})[1]["choices"]
     for number, choice in enumerate(several):
         own = {**asked, "model": "pocket", "seed": 7 + number}
-        (direct,) = ask(stand.fleet.urls["target"] + CHAT, own)[1]["choices"]
+        (direct,) = ask(thinking.fleet.urls["target"] + CHAT, own)[1]["choices"]
         assert choice["message"]["reasoning_content"] == direct["message"]["reasoning_content"]
     nothing = {**asked, "model": "thinker", "max_tokens": 0}
-    assert ask(stand.endpoint.url + CHAT, nothing)[0] == 400
+    assert ask(thinking.endpoint.url + CHAT, nothing)[0] == 400
 
 
 FOLLOWED = [
@@ -220,26 +199,28 @@ FOLLOWED = [
 
 
 @pytest.mark.parametrize(("body", "followed"), FOLLOWED, ids=str)
-def test_what_is_followed_is_drafted_and_what_is_not_is_refused_by_name(stand, body, followed):
+def test_what_is_followed_is_drafted_and_what_is_not_is_refused_by_name(thinking, body, followed):
     asked = {"model": "thinker", "messages": ASKED, "temperature": 0, **body}
-    reply = httpx.post(stand.endpoint.url + CHAT, json=asked, timeout=120)
+    reply = httpx.post(thinking.endpoint.url + CHAT, json=asked, timeout=120)
     about = reply.json()["lookahead"]
     assert about["mode"] == ("lossless" if followed else "target")
     assert not followed or about["drafted_tokens"] > 0
     named = {**asked, "lookahead": {"mode": "lossless"}}
-    reply = httpx.post(stand.endpoint.url + CHAT, json=named, timeout=120)
+    reply = httpx.post(thinking.endpoint.url + CHAT, json=named, timeout=120)
     assert reply.status_code == (200 if followed else 400)
     if not followed:
         assert reply.json()["error"]["param"] == "presence_penalty"
 
 
-def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(stand):
+def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(thinking):
     options = {"include_usage": True, "continuous_usage_stats": True}
-    body = {"model": "thinker", "messages": ASKED, "stream": True, "stream_options": options}
-    with httpx.stream("POST", stand.endpoint.url + CHAT, json=body, timeout=120) as reply:
+    asked = {"messages": ASKED, "temperature": 0, "stream": True, "stream_options": options}
+    url, body = thinking.endpoint.url + CHAT, {"model": "thinker", **asked}
+    with httpx.stream("POST", url, json=body, timeout=120) as reply:
         lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
     chunks = [httpx.Response(200, text=line).json() for line in lines if line != "[DONE]"]
-    said = [one for one in chunks if any(c["delta"].get("content") for c in one["choices"])]
+    deltas = [(one, choice["delta"]) for one in chunks for choice in one["choices"]]
+    said = [one for one, d in deltas if d.get("content") or d.get("reasoning_content")]
     counts = [one["usage"]["completion_tokens"] for one in said]
     assert counts == sorted(counts) and counts[0] > 0
     assert counts[-1] <= chunks[-1]["usage"]["completion_tokens"]
@@ -248,24 +229,24 @@ def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(stand):
 # -- much to read
 
 
-def chat(stand: Stand, messages: list[dict[str, Any]]) -> httpx.Response:
+def chat(thinking: Stand, messages: list[dict[str, Any]]) -> httpx.Response:
     body = {"model": "thinker", "messages": messages, "temperature": 0, "max_tokens": 20}
-    return httpx.post(stand.endpoint.url + CHAT, json=body, timeout=240)
+    return httpx.post(thinking.endpoint.url + CHAT, json=body, timeout=240)
 
 
 @pytest.mark.timeout(600)
-def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(stand):
+def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(thinking):
     """SGLang's own ``/health`` waits until such a prompt is read."""
-    (model,) = httpx.get(f"{stand.endpoint.url}/v1/models").json()["data"]
+    (model,) = httpx.get(f"{thinking.endpoint.url}/v1/models").json()["data"]
     known = load_tokenizer(str(weights("target-thinks")))
     room = model["max_model_len"] - 60  # the template, and the answer
     text = known.decode(known.encode(QUESTION * 400)[:room])
     asked = [[{"role": "user", "content": text}]] + [ASKED] * 7
     with ThreadPoolExecutor(8) as threads:
-        answering = [threads.submit(chat, stand, messages) for messages in asked]
+        answering = [threads.submit(chat, thinking, messages) for messages in asked]
         states = set()
         while not all(one.done() for one in answering):
-            told = httpx.get(f"{stand.endpoint.url}/ready", timeout=60).json()
+            told = httpx.get(f"{thinking.endpoint.url}/ready", timeout=60).json()
             states.add(told["roles"]["target"]["status"])
         replies = [one.result() for one in answering]
     assert [reply.status_code for reply in replies] == [200] * 8, replies[0].text
@@ -274,9 +255,9 @@ def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(stand):
 
 
 @pytest.mark.parametrize("count", [200, 400])
-def test_a_conversation_of_hundreds_of_messages_is_answered(count, stand):
+def test_a_conversation_of_hundreds_of_messages_is_answered(count, thinking):
     pair = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    reply = chat(stand, [*pair * (count // 2 - 1), *pair[:1]])
+    reply = chat(thinking, [*pair * (count // 2 - 1), *pair[:1]])
     assert reply.status_code == 200 and reply.json()["lookahead"]["mode"] == "lossless"
 
 
@@ -357,7 +338,7 @@ TEMPLATES = {"target": "", "draft": RICH.read_text("utf-8")}
 
 
 @pytest.mark.parametrize("role", TEMPLATES)
-def test_a_conversation_has_the_prompt_of_the_server_itself(role, stand):
+def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
     known = load_tokenizer(str(weights(f"{role}-thinks")))
     if TEMPLATES[role]:
         known = load_tokenizer.__wrapped__(str(weights("draft-thinks")))
@@ -370,7 +351,7 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, stand):
         body = {"model": service.model, **asked}
         request, why = ChatRequest.read(body, refuse=True)
         ours = Rendering(options_of(request, service), service)(backend).ids
-        reply = httpx.post(f"{stand.fleet.urls[role]}/tokenize", json=asked, timeout=60)
+        reply = httpx.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:
             wrong[name] = (known.spell(ours), known.spell(theirs) if reply.is_success else theirs)

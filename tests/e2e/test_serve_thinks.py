@@ -7,38 +7,20 @@ from __future__ import annotations
 import ast
 import json
 import socket
-from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import httpx
 import pytest
 
-from lr_sglang.runtimes import Fleet
 from lr_sglang.tasks import Question, load
 from tests import FULL
-from tests.serving import Process, in_flight, serving, until
+from tests.serving import in_flight, until
 from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
 
 PATH = "/v1/chat/completions"
 EXACT = {"mode": "lossless"}
 SAMPLES = load("pocket", limit=6 if FULL else 2)
 WHY = {"tool": ["tools"], "json": ["response_format"], "result": ["tools"]}
-
-
-@dataclass
-class Stand:
-    """Servers of the models that think, and the endpoint before them."""
-
-    fleet: Fleet
-    endpoint: Process
-
-
-@pytest.fixture(scope="module")
-def stand(thinking: Fleet, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    folder = tmp_path_factory.mktemp("thinks")
-    with serving(folder, thinking.urls, "-o", "serve.model=thinker") as endpoint:
-        yield Stand(thinking, endpoint)
 
 
 def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
@@ -113,32 +95,32 @@ def value(expression: str) -> int:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize("way", ["tool", "json", "result"])
-def test_it_thinks_by_lookahead_and_concludes_as_the_bare_target(way, stream, stand):
+def test_it_thinks_by_lookahead_and_concludes_as_the_bare_target(way, stream, thinking):
     """By the exact verifier, so that not a word of it may differ."""
     right, drafted = 0, 0
     for sample in SAMPLES:
         body = asked(sample, way, stream)
-        direct = answered(stand.fleet.urls["target"], body)
-        through = answered(stand.endpoint.url, {**body, "lookahead": EXACT})
+        direct = answered(thinking.fleet.urls["target"], body)
+        through = answered(thinking.endpoint.url, {**body, "lookahead": EXACT})
         about = through.pop("about")
         assert {**through, "about": None} == direct
         assert about["mode"] == "lossless" and sorted(about["why"]) == WHY[way]
         drafted += about["drafted_tokens"]
         right += concluded(way, through) == sample.answer
     assert drafted and right >= len(SAMPLES) - 1
-    until(lambda: not any(in_flight(stand.fleet.urls).values()), 5)
+    until(lambda: not any(in_flight(thinking.fleet.urls).values()), 5)
 
 
 @pytest.mark.parametrize("way", ["tool", "json", "result"])
-def test_with_a_seed_it_thinks_and_concludes_as_the_bare_target_draws(way, stand):
+def test_with_a_seed_it_thinks_and_concludes_as_the_bare_target_draws(way, thinking):
     """Above temperature 0: one seed for all, and places from the first token of the thinking."""
     body = {**asked(SAMPLES[0], way, False), "temperature": 0.8, "seed": 11}
-    direct = answered(stand.fleet.urls["target"], body)
-    through = answered(stand.endpoint.url, {**body, "lookahead": EXACT})
+    direct = answered(thinking.fleet.urls["target"], body)
+    through = answered(thinking.endpoint.url, {**body, "lookahead": EXACT})
     about = through.pop("about")
     assert {**through, "about": None} == direct and about["mode"] == "lossless"
     if way != "result":  # in which hardly anything is left to think about
-        other = answered(stand.endpoint.url, {**body, "seed": 12, "lookahead": EXACT})
+        other = answered(thinking.endpoint.url, {**body, "seed": 12, "lookahead": EXACT})
         assert other["thought"] != direct["thought"]
 
 
@@ -158,14 +140,14 @@ def concluded(way: str, said: dict[str, Any]) -> str:
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, stand):
+def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, thinking):
     body = json.dumps({**asked(SAMPLES[1], "tool", stream), "temperature": 0}).encode()
-    url = httpx.URL(stand.endpoint.url)
+    url = httpx.URL(thinking.endpoint.url)
     head = (
         f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
         f"application/json\r\ncontent-length: {len(body)}"
     )
     with socket.create_connection((url.host, url.port), 10) as client:
         client.sendall(f"{head}\r\n\r\n".encode() + body)
-        until(lambda: in_flight(stand.fleet.urls)["target"], 10, every=0.01)
-    assert until(lambda: not any(in_flight(stand.fleet.urls).values()), 5, every=0.02) < 1
+        until(lambda: in_flight(thinking.fleet.urls)["target"], 10, every=0.01)
+    assert until(lambda: not any(in_flight(thinking.fleet.urls).values()), 5, every=0.02) < 1
