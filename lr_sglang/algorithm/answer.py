@@ -17,6 +17,7 @@ from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import EventEmitter
@@ -91,30 +92,33 @@ class Answer:
         if job.exact:
             trace.lossless = "text" if greedy or target.seeded else "distribution"
         draft = self.roles.get("draft")
-        if job.verifier is None or draft is None:
-            return
-        unseeded = next((one for one in (target, draft) if not one.seeded), None)
-        trace.own_draws = (
-            "temperature 0 draws nothing"
-            if greedy
-            else "shared_draws is off"
-            if not job.lookahead.shared_draws
-            else f"{unseeded.role}: {unseeded.seed_fault or 'it honours no seed'}"
-            if unseeded is not None
-            else "draft and target have different vocabularies"
-            if draft.tokenizer.vocabulary != target.tokenizer.vocabulary
-            else OTHER_PLACES
-            if draft.places != target.places
-            else ""
-        )
-        trace.shared_draws = not trace.own_draws
+        if job.verifier is not None and draft is not None:
+            trace.own_draws = self._why_own_draws(draft, target)
+            trace.shared_draws = not trace.own_draws
 
-    def _compare_prompts(self, drafted: int) -> None:
+    def _why_own_draws(self, draft: RuntimeBackend, target: RuntimeBackend) -> str:
+        """Why draft and target do not draw with the same numbers; empty if they do."""
+        if self.job.sampling.temperature == 0:
+            return "temperature 0 draws nothing"
+        if not self.job.lookahead.shared_draws:
+            return "shared_draws is off"
+        for one in (target, draft):
+            if not one.seeded:
+                return f"{one.role}: {one.seed_fault or 'it honours no seed'}"
+        if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
+            return "draft and target have different vocabularies"
+        if draft.places != target.places:
+            return "one server counts draws from the answer, the other from the prompt"
+        return ""
+
+    def _compare_prompts(self, completion: Completion) -> None:
         """Records that nothing is shared where draws are counted from the prompt's beginning and
-        the draft's prompt, of so many tokens, is not as long as the target's.
+        the prompt of this draft is not as long as the target's.
         """
-        by_prompt = self.roles["target"].places == "prompt"
-        if self.trace.shared_draws and by_prompt and drafted != self.trace.prompt_tokens:
+        if not self.trace.shared_draws or self.roles["target"].places != "prompt":
+            return
+        drafted = completion.result.meta["prompt_tokens"] - completion.node.tokens_used
+        if drafted != self.trace.prompt_tokens:
             self.trace.shared_draws, self.trace.own_draws = False, OTHER_PLACES
 
     def _stop(self) -> None:
@@ -242,8 +246,7 @@ class Answer:
             self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
             self._refuse(child, Verdict(False, "draft", str(completion.result), failed=True))
             return
-        read = int(completion.result.meta.get("prompt_tokens") or 0)
-        self._compare_prompts(read - completion.node.tokens_used)
+        self._compare_prompts(completion)
         written, child.state = completion.step(self.roles["draft"].tokenizer)
         room = self.tree.room(completion.node)
         tokens = tokens_of(

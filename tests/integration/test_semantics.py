@@ -402,7 +402,10 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
             lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
             "different vocabularies",
         ),
-        (lambda roles: setattr(roles["draft"], "places", "prompt"), "from the prompts' beginnings"),
+        (
+            lambda roles: setattr(roles["draft"], "places", "prompt"),
+            "from the answer, the other from the prompt",
+        ),
         (by_prompts_of_other_lengths, "from the prompts' beginnings"),
     ],
 )
