@@ -153,19 +153,23 @@ class Answer:
         """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request says,
         within its constraints; ``more`` are options of ``sgl.gen``.
         """
-        bias = None
+        beyond: dict[str, Any] = {}
         if self._constrained:
-            known = self.roles["target"].tokenizer
+            one, known = self.roles[role], self.roles["target"].tokenizer
             ids: tuple[int, ...] = ()
             at: Node | None = node
             while at is not None and at is not self.tree.root and at.step is not None:
                 ids, at = resolve(at.step.tokens(), known) + ids, at.parent
-            same = self.roles[role].tokenizer.vocabulary == known.vocabulary
-            more |= self.job.constraints.after((*self.trace.ids, *ids), tokens, same)
-            bias = more.pop("logit_bias", None)
+            options, beyond = self.job.constraints.after(
+                (*self.trace.ids, *ids),
+                tokens,
+                one.tokenizer.vocabulary == known.vocabulary,
+                one.counts_written,
+            )
+            more |= options
         made = sgl.gen(name, max_tokens=tokens, **self.job.sampling.drawn(), **more)
         made.resolved = self.s.stream_executor.resolve(made.sampling_params)
-        made.resolved.logit_bias = bias
+        made.resolved.more = beyond
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:

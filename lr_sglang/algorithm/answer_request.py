@@ -12,6 +12,7 @@ from typing import Any
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.sglang_api import draws
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.node import Node
@@ -27,7 +28,8 @@ class Constraints:
         ignore_eos: nothing but the token budget ends the answer; ids that end a sequence do not.
         stop_token_ids: further ids that end the answer, in the target's vocabulary.
         frequency_penalty: subtracted from the logit of a token for each time that the answer has
-            it.
+            it; ``presence_penalty``: once; ``repetition_penalty``: divides it, or multiplies it
+            where it is negative.
         logit_bias: added to logits, by token id of the target's vocabulary.
     """
 
@@ -35,33 +37,46 @@ class Constraints:
     ignore_eos: bool = False
     stop_token_ids: tuple[int, ...] = ()
     frequency_penalty: float = 0.0
+    presence_penalty: float = 0.0
+    repetition_penalty: float = 1.0
     logit_bias: Mapping[str, float] = field(default_factory=dict)
 
     def names(self) -> list[str]:
         """Those that are given."""
-        return [one.name for one in fields(self) if getattr(self, one.name)]
+        neutral = {"repetition_penalty": 1}
+        given = {one.name: getattr(self, one.name) for one in fields(self)}
+        return [name for name, value in given.items() if value and value != neutral.get(name)]
 
-    def after(self, ids: Sequence[int], most: int, own_ids: bool) -> dict[str, Any]:
-        """The options of ``gen`` that keep them in a part of the answer, and ``logit_bias``.
+    def after(
+        self, ids: Sequence[int], most: int, own_ids: bool, counts: bool
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options of ``gen`` that keep them in a part of the answer, and SGLang's parameters
+        for which ``gen`` has none.
 
-        The runtime counts the tokens of its own request only: what the answer has before is in the
-        bias.
+        A runtime without our plugin counts the tokens of its own request only: for frequencies,
+        what the answer has before is in the bias.
 
         Args:
             ids: the answer's tokens before it.
             most: tokens of the part.
             own_ids: whether the runtime has the target's vocabulary; ids say nothing to another.
+            counts: whether it counts them, as the request says how many they are.
         """
         options: dict[str, Any] = {"ignore_eos": self.ignore_eos}
         options["min_tokens"] = max(0, min(self.min_tokens - len(ids), most))
         options["frequency_penalty"] = self.frequency_penalty
-        bias = dict(self.logit_bias)
-        if self.frequency_penalty:
+        options["presence_penalty"] = self.presence_penalty
+        more: dict[str, Any] = {"repetition_penalty": self.repetition_penalty}
+        if not own_ids:
+            return options, more
+        options["stop_token_ids"] = list(self.stop_token_ids)
+        more["logit_bias"] = bias = dict(self.logit_bias)
+        if counts:
+            more["custom_params"] = {draws.WRITTEN: len(ids)}
+        elif self.frequency_penalty:
             for token, times in Counter(ids).items():
                 bias[str(token)] = bias.get(str(token), 0.0) - self.frequency_penalty * times
-        if own_ids:
-            options |= {"stop_token_ids": list(self.stop_token_ids), "logit_bias": bias}
-        return options
+        return options, more
 
 
 FREE = Constraints()

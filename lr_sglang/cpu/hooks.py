@@ -23,21 +23,19 @@ def install() -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import qwen3, seeds
+    from lr_sglang.cpu import penalties, qwen3, seeds
     from lr_sglang.cpu.speculation import sampling
 
     _allow_intel_amx()
+    batch_info = f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
     linear = f"{_SRT}.layers.quantization.unquant.UnquantizedLinearMethod"
     hooks: tuple[tuple[str, Callable[..., Any], Any], ...] = (
         (f"{linear}.process_weights_after_loading", _lay_out_weight, HookType.AFTER),
         (f"{_SRT}.models.qwen3.Qwen3Model.forward", qwen3.forward_qwen3, HookType.AROUND),
         (f"{_BACKEND}.__init__", _use_batched_attention, HookType.AFTER),
         (f"{_BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE),
-        (
-            f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch",
-            seeds.carry_seeds,
-            HookType.AFTER,
-        ),
+        (batch_info, seeds.carry_seeds, HookType.AFTER),
+        (batch_info, penalties.count_written, HookType.AFTER),
         (
             f"{_SRT}.layers.sampler.Sampler._sample_from_probs",
             seeds.sample_with_seeds,
@@ -56,7 +54,7 @@ def install() -> None:
         (
             # SGLang compiles it at the first request that has such a penalty.
             f"{_SAMPLING}.penaltylib.repetition_penalty.apply_scaling_penalties",
-            sampling.scale_penalties,
+            penalties.scale_penalties,
             HookType.REPLACE,
         ),
     )

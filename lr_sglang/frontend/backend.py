@@ -90,6 +90,8 @@ class RuntimeBackend(BaseBackend):
         seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
         places: where its server begins to count the draws of a seed: at the first token of the
             ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
+        counts_written: whether its server's penalties count the tokens of the answer at the end of
+            a prompt, as our plugin's on a CPU do.
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         ends: the known ids that end a sequence.
@@ -116,6 +118,7 @@ class RuntimeBackend(BaseBackend):
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
         self.places: Literal["answer", "prompt"] = "answer"
+        self.counts_written = False
         self.streams = True
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()

@@ -17,16 +17,19 @@ class SamplingParams(SglSamplingParams):
     """The sampling parameters of a ``gen``.
 
     Attributes:
-        logit_bias: added to logits, by token id; ``gen`` has no such option.
+        more: of SGLang's, those for which ``gen`` has no option.
     """
 
-    logit_bias: Mapping[str, float] | None = None
+    more: Mapping[str, Any] = {}
 
     @cached_property
     def sent(self) -> dict[str, Any]:
         """The parameters of /generate, without empty ones; cached, so change none afterwards."""
-        sent = self.to_srt_kwargs() | {"no_stop_trim": isinstance(self.stop, StepStop)}
-        sent["logit_bias"] = self.logit_bias
+        sent = {
+            **self.to_srt_kwargs(),
+            "no_stop_trim": isinstance(self.stop, StepStop),
+            **self.more,
+        }
         return {key: value for key, value in sent.items() if value or value == 0}
 
 

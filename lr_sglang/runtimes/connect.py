@@ -139,6 +139,8 @@ def _describe(
     backend.seeded = honoured and not backend.seed_fault
     on_cpus = all(info.get("device") == "cpu" for info in infos)
     backend.places = "answer" if on_cpus else "prompt"
+    ours = bool(infos) and all(probe.state(info).get(internal_state.FIELD) for info in infos)
+    backend.counts_written = on_cpus and ours
     backend.streams = bool(infos) and not any(map(_increments, infos))
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)

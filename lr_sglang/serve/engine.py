@@ -23,7 +23,7 @@ from lr_sglang.serve.logs import log
 from lr_sglang.serve.metrics import Metrics
 from lr_sglang.serve.passed_request import PassedRequest, passed_request
 from lr_sglang.serve.program import ServedProgram
-from lr_sglang.serve.protocol import ChatRequest
+from lr_sglang.serve.protocol import PENALTIES, ChatRequest
 from lr_sglang.serve.request_options import RequestOptions, options_of
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.target_routes import TargetRoute
@@ -113,7 +113,8 @@ class AnswerEngine:
         service = self.service
         if route.reads is None:
             return passed_request(route, body, ("route",), service)
-        request, why = route.reads.read(body, refuse=not service.passes)
+        follows = PENALTIES if self.roles["target"].counts_written else ()
+        request, why = route.reads.read(body, not service.passes, follows)
         alone: tuple[str, ...] = ()
         if service.passes and request.model.startswith(
             f"{service.model}:"

@@ -6,7 +6,7 @@ cannot follow (``target_only``) are answered by the target alone, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import orjson
@@ -56,7 +56,10 @@ def _fields(names: str, reason: str, concerns: Concerns = _SET) -> dict[str, Tar
 
 
 GRAMMAR = "a grammar begins with the answer, and no request for one step can begin inside of it"
-HISTORY = "it counts a token once however often it was written, which no request for one step can"
+HISTORY = (
+    "the target's server counts the tokens of one request, and a step has a request of its own"
+)
+PENALTIES = ("presence_penalty", "repetition_penalty")  # followed where our plugin counts tokens
 COMPUTED = "the target computes it for each token that it writes, and drafted steps are not its own"
 SERVER = "the target's server does it, and the draft's cannot do the same"
 # Reasons of fields that are followed up to a bound.
@@ -169,6 +172,7 @@ Stops = Annotated[list[Stop], Field(max_length=4, fail_fast=True)]
 Parts = Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], float]
 
 
@@ -207,8 +211,9 @@ class Asking(Lenient):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     lookahead: LookaheadRequest | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2, le=2)] | None = None
+    presence_penalty: Penalty | None = None
+    frequency_penalty: Penalty | None = None
+    repetition_penalty: Annotated[float, Field(gt=0, le=2)] | None = None
     logit_bias: Bias | None = None
     stop_token_ids: list[TokenId] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
@@ -220,11 +225,15 @@ class Asking(Lenient):
     response_format: dict[str, Any] | None = None
 
     @classmethod
-    def read(cls, body: Mapping[str, Any], refuse: bool) -> tuple[Self, tuple[str, ...]]:
+    def read(
+        cls, body: Mapping[str, Any], refuse: bool, follows: Collection[str] = ()
+    ) -> tuple[Self, tuple[str, ...]]:
         """Checks a request.
 
         Args:
             refuse: whether fields that need the target are refused.
+            follows: those fields of ``target_only`` that lookahead reasoning can follow with this
+                target's server.
 
         Returns:
             The request, and its fields that need the target; the stand-in replaces a prompt that
@@ -235,7 +244,9 @@ class Asking(Lenient):
         """
         name, stand_in = cls.prompt_field
         why = tuple(
-            one for one, only in cls.target_only.items() if one in body and only.concerns(body[one])
+            one
+            for one, only in cls.target_only.items()
+            if one in body and one not in follows and only.concerns(body[one])
         )
         request = checked(cls, {**body, name: stand_in} if name in why and not refuse else body)
         if refuse and why:
@@ -281,6 +292,8 @@ class Asking(Lenient):
             ignore_eos=bool(self.ignore_eos),
             stop_token_ids=tuple(self.stop_token_ids or ()),
             frequency_penalty=self.frequency_penalty or 0.0,
+            presence_penalty=self.presence_penalty or 0.0,
+            repetition_penalty=self.repetition_penalty or 1.0,
             logit_bias=self.logit_bias or {},
         )
 

@@ -1,9 +1,9 @@
-"""What a request says about its draws, besides SGLang's `sampling_seed`.
+"""What a request says about its draws, besides SGLang's `sampling_seed` and penalties.
 
-SGLang passes `custom_params` of a request on to the processes of the server unread. Ours has the
-request's place: how many tokens at the end of its prompt belong to the answer already. The plugin
-of a server (`lr_sglang.cpu.seeds`) counts draws from the first token of the answer. A server
-without the plugin ignores it.
+SGLang passes `custom_params` of a request on to the processes of the server unread. Ours say how
+many tokens at the end of its prompt belong to the answer already: its place, from which the plugin
+of a server (`lr_sglang.cpu.seeds`) numbers draws, and what penalties count as written
+(`lr_sglang.cpu.penalties`). A server without the plugin ignores them.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from typing import Any
 
 PLACE = "lr_sglang_place"
+WRITTEN = "lr_sglang_written"
 
 
 def seeded(params: Mapping[str, Any], seed: int, place: int) -> dict[str, Any]:
@@ -29,5 +30,14 @@ def seeded(params: Mapping[str, Any], seed: int, place: int) -> dict[str, Any]:
 
 def place_of(custom_params: Any) -> int:
     """The place that a request's ``custom_params`` have; 0 where they say nothing valid."""
-    found = custom_params.get(PLACE) if isinstance(custom_params, dict) else None
+    return _number(custom_params, PLACE)
+
+
+def written_of(custom_params: Any) -> int:
+    """The number of the answer's tokens at the end of a prompt; 0 where they say nothing valid."""
+    return _number(custom_params, WRITTEN)
+
+
+def _number(custom_params: Any, name: str) -> int:
+    found = custom_params.get(name) if isinstance(custom_params, dict) else None
     return found if isinstance(found, int) and found > 0 else 0

@@ -77,7 +77,18 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {"logit_bias": {"20": -100, "30": -100}, "frequency_penalty": 0.25},
         {"logit_bias": {"999999": 1}},
         {"presence_penalty": 0.5},
+        {"presence_penalty": 1.5, "temperature": 0, "seed": None},
+        {"presence_penalty": 2.5},
         {"repetition_penalty": 1.2},
+        {"repetition_penalty": 0.9, "max_tokens": 60},
+        {"repetition_penalty": 0},
+        {
+            "presence_penalty": -0.3,
+            "frequency_penalty": 0.1,
+            "repetition_penalty": 1.1,
+            "logit_bias": {"20": 2},
+            "min_tokens": 30,
+        },
         {"top_p": 0.7},
         {"top_k": 3},
         {"min_p": 0.2},
@@ -94,6 +105,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {
             "messages": [*ASKED, {"role": "assistant", "content": "3 + 8"}],
             "continue_final_message": True,
+            "presence_penalty": 0.75,
         },
         {
             "messages": [
@@ -125,6 +137,7 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {"prompt": MARKED, "ignore_eos": True, "max_tokens": 70},
         {"prompt": MARKED, "min_tokens": 40, "max_tokens": 70},
         {"prompt": MARKED, "stop": "pens", "no_stop_trim": True},
+        {"prompt": MARKED, "repetition_penalty": 1.3, "max_tokens": 70},
         {"prompt": [QUESTION, "Ann has 4 hats."]},
         {"echo": True},
         {"prompt": ""},
@@ -194,7 +207,8 @@ FOLLOWED = [
     ({"chat_template_kwargs": THINKS_NOT}, True),
     ({"reasoning_effort": "high", "ignore_eos": True, "max_tokens": 60}, True),
     ({"min_tokens": 4, "frequency_penalty": 0.5, "logit_bias": {"20": 1}}, True),
-    ({"presence_penalty": 0.5}, False),
+    ({"presence_penalty": 1.5, "repetition_penalty": 1.1}, True),
+    ({"logprobs": True}, False),
 ]
 
 
@@ -209,7 +223,7 @@ def test_what_is_followed_is_drafted_and_what_is_not_is_refused_by_name(thinking
     reply = httpx.post(thinking.endpoint.url + CHAT, json=named, timeout=120)
     assert reply.status_code == (200 if followed else 400)
     if not followed:
-        assert reply.json()["error"]["param"] == "presence_penalty"
+        assert reply.json()["error"]["param"] == "logprobs"
 
 
 def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(thinking):

@@ -33,10 +33,12 @@ from lr_sglang.config import (
     TokenLayer,
 )
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
+from lr_sglang.sglang_api import draws
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.tasks.question import Work, plan
 from tests.e2e.conftest import Pocket, full
@@ -167,6 +169,27 @@ def test_lossless_lookahead_is_the_targets_own_too(
     assert sum(r["judged"] for r in records.values()) > 0
     if full:  # few drafts have the very words of the target, two in six problems
         assert sum(r["accepted"] for r in records.values()) > 0
+
+
+def test_penalties_of_an_answer_in_two_requests_are_those_of_one(layered: Layered) -> None:
+    target = layered.roles["target"]
+    prompt, whole = list(target.tokenizer.encode(PROBLEMS[0].question)), 40
+    penalties = {"presence_penalty": 1.5, "frequency_penalty": 0.25, "repetition_penalty": 1.1}
+    sampled = {"temperature": 0.6, "ignore_eos": True, **penalties}
+
+    def written(before: list[int]) -> list[int]:
+        params = {
+            **sampled,
+            "max_new_tokens": whole - len(before),
+            "custom_params": {draws.WRITTEN: len(before)},
+        }
+        seeded = draws.seeded(params, 5, len(before))
+        payload = {"input_ids": [*prompt, *before], "sampling_params": seeded}
+        ids = call(target.transport.generate(payload, Request(), 60), target.loop)["output_ids"]
+        return before + list(ids)[: whole - len(before)]
+
+    answer = written([])
+    assert [written(answer[:n]) for n in (1, 10, 30)] == [answer] * 3
 
 
 def test_several_tokens_come_of_a_forward_pass(

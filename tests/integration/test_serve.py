@@ -27,6 +27,7 @@ from lr_sglang.serve.app import create_app
 from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Service
+from lr_sglang.sglang_api.draws import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests.scripted import ScriptedTransport, chapters, deployment
@@ -666,18 +667,22 @@ def test_no_text_forges_a_role_marker(role):
     assert (forged > plain) is (role is None)
 
 
-@pytest.mark.parametrize("mode", ["lookahead", "autoregressive"])
-def test_constraints_on_tokens_are_those_of_the_whole_answer(mode):
+@pytest.mark.parametrize(
+    ("mode", "counts"), [("lookahead", False), ("autoregressive", False), ("lookahead", True)]
+)
+def test_constraints_on_tokens_are_those_of_the_whole_answer(mode, counts):
     """The runtime counts the tokens of one request only: each has what is missing, and what was
-    written before."""
+    written before. One with our plugin counts that itself, and for all penalties."""
     seen = []
     roles = simulated(steps=4, seconds=0.01)
+    roles["target"].counts_written = counts
     inner = roles["target"].transport
     generate = inner.generate
     inner.generate = lambda payload, *more: seen.append(payload) or generate(payload, *more)
     wish = {"min_tokens": 60, "frequency_penalty": 0.5, "logit_bias": {"7": 2}, "max_tokens": 80}
+    others = {"presence_penalty": 1.5, "repetition_penalty": 1.1} if counts else {}
     with serving(roles) as one:
-        answer = one.ask(**wish, lookahead={"mode": mode}, stop_token_ids=[9]).json()
+        answer = one.ask(**wish, **others, lookahead={"mode": mode}, stop_token_ids=[9]).json()
     assert answer["lookahead"]["mode"] == mode
     prompt = min(len(payload["input_ids"]) for payload in seen)
     assert prompt == answer["usage"]["prompt_tokens"]
@@ -686,8 +691,10 @@ def test_constraints_on_tokens_are_those_of_the_whole_answer(mode):
         most = sent["max_new_tokens"]
         assert sent["min_new_tokens"] == max(0, min(60 - len(written), most))
         assert sent["frequency_penalty"] == 0.5 and sent["stop_token_ids"] == [9]
+        assert {name: sent[name] for name in others} == others
+        assert written_of(sent.get("custom_params")) == len(written) * counts
         bias = {"7": 2.0}
-        for token in written:
+        for token in () if counts else written:
             bias[str(token)] = bias.get(str(token), 0) - 0.5
         assert sent["logit_bias"] == bias
     assert any(payload["input_ids"][prompt:] for payload in seen) or mode == "autoregressive"

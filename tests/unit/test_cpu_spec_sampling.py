@@ -7,13 +7,15 @@ from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 
-from lr_sglang.cpu import seeds
+from lr_sglang.cpu import penalties, seeds
 from lr_sglang.cpu.speculation import sampling
+from lr_sglang.sglang_api import draws
 from tests import grid
 from tests.attention import registered, same_numbers, visible  # noqa: F401
 
@@ -78,7 +80,7 @@ def settings(
 def requests(count: int, **given) -> list[SimpleNamespace]:
     params = SimpleNamespace(
         **{"frequency_penalty": 0.0, "presence_penalty": 0.0, "repetition_penalty": 1.0}
-        | {"min_new_tokens": 0, "stop_token_ids": None}
+        | {"min_new_tokens": 0, "stop_token_ids": None, "custom_params": None}
         | given
     )
     tokenizer = SimpleNamespace(additional_stop_token_ids=None, eos_token_id=7)
@@ -235,7 +237,7 @@ def test_what_is_drafted_does_not_change_the_distribution(shape, draft, filters)
 
 
 def undrafted(
-    seed, length, request=None, bias=None, mask=None, temperature=0.6, **filters
+    seed, length, request=None, before_it=(), bias=None, mask=None, temperature=0.6, **filters
 ) -> list[int]:
     """A text without speculation: SGLang's steps, one token at a time, for one request."""
     text, info = [1, 2], settings(1, seed=seed, **filters)
@@ -244,10 +246,10 @@ def undrafted(
         before, last = torch.tensor([text[-2]]), torch.tensor([text[-1]])
         logits = target(before, last)
         if request:
-            given, past = request.sampling_params, text[1:]
+            given, past = request.sampling_params, [*before_it, *text[1:]]
             counts = torch.tensor([past.count(token) for token in range(VOCABULARY)])
             logits -= given.frequency_penalty * counts + given.presence_penalty * (counts > 0)
-            if len(past) < given.min_new_tokens:
+            if len(text) - 1 < given.min_new_tokens:
                 logits[:, [7, *(given.stop_token_ids or [])]] = float("-inf")
             scale = torch.where(counts > 0, given.repetition_penalty, 1.0)
             logits = torch.where(logits < 0, logits * scale, logits / scale)
@@ -290,6 +292,49 @@ def test_penalties_count_every_token_and_no_other(shape, penalties):
     texts = grow(settings(12, seed=numbers), shape, length=25, reqs=reqs)
     assert texts == [undrafted(number, 25, reqs[0]) for number in numbers]
     assert texts != grow(settings(12, seed=numbers), shape, length=25)
+
+
+def test_what_an_answer_had_before_the_request_counts_as_what_the_request_wrote():
+    """In SGLang's own penalizers to the last bit, and in the trees of a token layer."""
+    given = {"frequency_penalty": 0.1, "presence_penalty": 1.5, "repetition_penalty": 1.3}
+    answer, numbers = [4, 2, 4, 4, 6, 2, 4], list(range(12))
+    other, (whole,), (goes_on,) = (requests(1, **extra) for extra in ({}, given, given))
+    whole.output_ids, whole.origin_input_ids = answer, [1, 5]
+    goes_on.output_ids, goes_on.origin_input_ids = [], [3, 1, 5, *answer]
+    goes_on.sampling_params.custom_params = {draws.WRITTEN: len(answer)}
+    batches = [Batch(reqs=[*other, request], device="cpu") for request in (whole, goes_on)]
+    one, two = map(penalizers, batches)
+    for token in answer:
+        one.cumulate_output_tokens(torch.tensor([7, token]))
+    penalties.count_written(SimpleNamespace(penalizer_orchestrator=two), object, batches[1])
+    logits = torch.zeros(2, 2, VOCABULARY)
+    for made, into in zip((one, two), logits, strict=True):
+        made.accumulate_additive_penalties(into)
+    assert torch.equal(*logits[:, 1]) and not logits[:, 0].any()
+    scales = [made.accumulate_scaling_penalties()[1] for made in (one, two)]
+    assert torch.equal(*scales) and (scales[0] > 1).tolist() == [n in answer for n in range(8)]
+
+    reqs = requests(12, **given, custom_params={draws.WRITTEN: 3})
+    for request in reqs:
+        request.origin_input_ids = [5, 5, 3, 4, 4]
+    texts = grow(settings(12, seed=numbers), "n-gram", length=25, reqs=reqs)
+    assert texts == [undrafted(number, 25, reqs[0], [3, 4, 4]) for number in numbers]
+
+
+class Batch(SimpleNamespace):
+    """Penalizers have a weak reference to it."""
+
+
+def penalizers(batch: Batch) -> Any:
+    """SGLang's own."""
+    from sglang.srt.sampling import penaltylib
+
+    kinds = {
+        penaltylib.BatchedFrequencyPenalizer,
+        penaltylib.BatchedPresencePenalizer,
+        penaltylib.BatchedRepetitionPenalizer,
+    }
+    return penaltylib.BatchedPenalizerOrchestrator(VOCABULARY, batch, kinds)
 
 
 def test_a_request_with_a_minimum_is_verified_here_to_its_end(monkeypatch):

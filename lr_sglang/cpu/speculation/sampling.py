@@ -20,6 +20,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from lr_sglang.cpu.penalties import scale_penalties, written
 from lr_sglang.cpu.seeds import CAPTURED, Sampled
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters
@@ -67,16 +68,6 @@ def refuse_processors(result: None, server_args: Any) -> None:
             "call the processors when "
             "it verifies. Leave it or --speculative-algorithm out."
         )
-
-
-def scale_penalties(logits: Tensor, scales: Tensor) -> None:
-    """Instead of apply_scaling_penalties, in place: a repetition penalty makes tokens of the text
-    less likely.
-
-    SGLang compiles its own when a request first has such a penalty. That stops a server for
-    seconds, and ends it where torch finds no C++ compiler.
-    """
-    logits.copy_(torch.where(logits < 0, logits * scales, logits / scales))
 
 
 def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sample) -> Verified:
@@ -159,7 +150,7 @@ def penalise(
     own text.
 
     logits: [batch * n, vocabulary]. candidates and the links between nodes: [batch, n]. Only
-    generated tokens count, as in SGLang's penalizers; a request's last token is the root of its
+    tokens of the answer count, as in SGLang's penalizers; a request's last token is the root of its
     tree. Added penalties come before multiplied ones, as in SGLang's own speculation.
     """
     n = candidates.shape[1]
@@ -200,9 +191,8 @@ def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -
 def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None:
     """One tree's nodes: logits [n, vocabulary], texts[node] the drafted tokens up to it."""
     params = request.sampling_params
-    counts = torch.bincount(
-        torch.tensor(request.output_ids, dtype=torch.int64), minlength=logits.shape[1]
-    )
+    answer = [*written(request), *request.output_ids]
+    counts = torch.bincount(torch.tensor(answer, dtype=torch.int64), minlength=logits.shape[1])
     counts = counts.repeat(len(texts), 1)
     for node, text in enumerate(texts):
         for token in text:
