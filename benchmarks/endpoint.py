@@ -42,7 +42,7 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
-from lr_sglang.serve.program import answer_request
+from lr_sglang.serve.lookahead import answer_request
 from tests.simulated.words import tokenizer_path
 
 ROOT = Path(__file__).parents[1]

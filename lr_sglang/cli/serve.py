@@ -24,9 +24,7 @@ from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, launched
-from lr_sglang.serve import keys, settings
-from lr_sglang.serve.logs import log, set_up
-from lr_sglang.serve.settings import ServeSettings, Service
+from lr_sglang.serve.settings import ServeSettings, Service, check_public, load_keys
 from lr_sglang.verifiers import verifier_registry
 
 if TYPE_CHECKING:
@@ -108,8 +106,8 @@ def run(given: Given, display: Display) -> None:
         hint = "a token layer is set when a server starts: serve them at two ports"
         raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
     service = service_of(plan, given)
-    allowed = keys.load(given["api_keys_file"])
-    settings.check_public(service, len(allowed), service.allow_no_key)
+    allowed = load_keys(given["api_keys_file"])
+    check_public(service, len(allowed), service.allow_no_key)
     service = service.replace(hosts_are_open=bool(allowed) or service.allow_no_key)
     sized = _sized(plan, service)
     _allow_files()
@@ -121,6 +119,7 @@ def run(given: Given, display: Display) -> None:
         timeout = plan.deployment.launch_timeout
         with session.session(needed, logs, progress, timeout, lean=lean) as live:
             from lr_sglang.serve.app import create_app
+            from lr_sglang.serve.monitoring import set_up_log
             from lr_sglang.serve.server import EndpointServer
 
             def ready() -> None:
@@ -129,7 +128,7 @@ def run(given: Given, display: Display) -> None:
                 session.tell_shortages(shortages, display)
                 _tell(sock, service, display)
 
-            set_up(given["log_level"])
+            set_up_log(given["log_level"])
             server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
             # else old connections would prevent listen()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -273,5 +272,7 @@ def _watched(fleet: Fleet | None, server: EndpointServer) -> Iterator[None]:
 
 
 def _ended(error: LaunchError) -> None:
+    from lr_sglang.serve.monitoring import log
+
     about = {"role": error.role, "message": error.message, "hint": error.hint}
     log("server ended", logging.WARNING, **about)

@@ -18,6 +18,7 @@ from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
 from fastapi.security import HTTPBearer
+from prometheus_client import CONTENT_TYPE_LATEST
 from pydantic import BaseModel, GetJsonSchemaHandler
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
@@ -27,28 +28,24 @@ from starlette.responses import JSONResponse
 
 from lr_sglang import __version__, results
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.serve.engine import AnswerEngine
+from lr_sglang.serve.engine import AnswerEngine, together
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
-from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.logs import log
-from lr_sglang.serve.lookahead_answer import LookaheadAnswer
-from lr_sglang.serve.metrics import CONTENT_TYPE, Metrics
+from lr_sglang.serve.lookahead import LookaheadAnswer
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.passed_answer import PassedAnswer
-from lr_sglang.serve.passed_request import PassedRequest
-from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.replies import Reply
-from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import (
-    Disconnected,
-    EventStream,
-    begun,
-    events_of,
-    together,
-    unless_gone,
+from lr_sglang.serve.monitoring import Metrics, log
+from lr_sglang.serve.protocol import (
+    CHAT,
+    COMPLETIONS,
+    ChatRequest,
+    CompletionRequest,
+    TargetRoute,
+    other_route,
 )
-from lr_sglang.serve.target_routes import CHAT, COMPLETIONS, TargetRoute, other_route
+from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone
+from lr_sglang.serve.requests import PassedRequest
+from lr_sglang.serve.settings import Keys, Service
+from lr_sglang.serve.target import PassedAnswer
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 PROMPT_THREADS = (
@@ -224,28 +221,29 @@ async def _answer(
     engine: AnswerEngine, route: TargetRoute, request: Request, body: Body
 ) -> Response:
     """The response of a route that answers."""
-    plan = await engine.plan(route, body)
+    asked = await engine.read(route, body)
     about = request.scope["state"]["about"]
-    about |= {"mode": plan.mode_name, "stream": plan.stream}
+    about |= {"mode": asked.mode_name, "stream": asked.request.stream}
     headers = {}
-    if plan.why:
-        about["why"] = plan.why
-        headers = {"X-Lookahead-Mode": plan.mode_name, "X-Lookahead-Why": ", ".join(plan.why)}
+    if asked.why:
+        about["why"] = asked.why
+        headers = {"X-Lookahead-Mode": asked.mode_name, "X-Lookahead-Why": ", ".join(asked.why)}
+    stream = bool(asked.request.stream)
+    if isinstance(asked, PassedRequest):
+        pieces = PassedAnswer(engine, asked, about).pieces()
+    else:
+        reply = Reply(asked, engine.service.model, about)
+        items = together([LookaheadAnswer(engine, one).pieces() for one in asked.each()])
+        pieces = reply.events(items) if stream else reply.whole(items)
+    if stream:
+        first = await unless_gone(request.receive, anext(pieces))
+        return EventStream(first, pieces, headers, about, named=route.reads is None)
+    whole = await unless_gone(request.receive, _joined(pieces))
+    return Response(whole, headers=headers, media_type="application/json")
 
-    def stream(events: AsyncGenerator[bytes, None]) -> EventStream:
-        return EventStream(events, headers, about, named=route.reads is None)
 
-    if isinstance(plan, PassedRequest):
-        pieces = await begun(request.receive, PassedAnswer(engine, plan, about).pieces())
-        if plan.stream:
-            return stream(pieces)
-        whole = b"".join([piece async for piece in pieces])  # one piece
-        return Response(whole, headers=headers, media_type="application/json")
-    reply = Reply(plan, engine.service.model, about)
-    items = together([LookaheadAnswer(engine, one).pieces() for one in plan.each()])
-    if plan.stream:
-        return stream(await begun(request.receive, events_of(reply.chunks(items))))
-    return JSONResponse(await unless_gone(request.receive, reply.whole(items)), headers=headers)
+async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
+    return b"".join([piece async for piece in pieces])
 
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
@@ -317,7 +315,7 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
     @router.get("/metrics", responses={**ERRORS, 200: {"content": {"text/plain": {}}}})
     async def exposed() -> Response:
         """What the endpoint counts, for Prometheus."""
-        return Response(metrics.exposed(), media_type=CONTENT_TYPE)
+        return Response(metrics.exposed(), media_type=CONTENT_TYPE_LATEST)
 
     return router
 

@@ -17,12 +17,10 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of, response_of
-from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.logs import log, where
-from lr_sglang.serve.metrics import Metrics
-from lr_sglang.serve.settings import Service
-from lr_sglang.serve.streaming import Disconnected
-from lr_sglang.serve.target_routes import CHAT, COMPLETIONS
+from lr_sglang.serve.monitoring import Metrics, log, where
+from lr_sglang.serve.protocol import CHAT, COMPLETIONS
+from lr_sglang.serve.replies import Disconnected
+from lr_sglang.serve.settings import Keys, Service
 
 TOO_LARGE, DISCARD_SECONDS = 413, 5.0
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up

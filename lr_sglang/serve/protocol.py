@@ -6,15 +6,17 @@ cannot follow (``target_only``) are answered by the target alone, or refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
-import orjson
 from pydantic import (
     BaseModel,
     BeforeValidator,
     ConfigDict,
     Field,
+    Json,
     model_validator,
 )
 
@@ -36,7 +38,7 @@ def _unless(*neutral: Any) -> Concerns:
     return lambda value: value is not None and value not in neutral
 
 
-_SET, _OTHER, _TOOL_CHOICE = _unless(0, "", [], {}), _unless(True), _unless("none", "auto")
+_SET, _TOOL_CHOICE = _unless(0, "", [], {}), _unless("none", "auto")
 
 
 class TargetOnly(NamedTuple):
@@ -250,21 +252,30 @@ class Asking(Lenient):
         )
         request = checked(cls, {**body, name: stand_in} if name in why and not refuse else body)
         if refuse and why:
-            raise request.cannot(why)
+            raise request.cannot(why[0])
         return request, why
 
-    def cannot(self, why: Sequence[str]) -> Refusal:
-        """The error for fields that lookahead reasoning cannot follow."""
-        name = why[0]
+    def cannot(self, name: str) -> Refusal:
+        """The error for a field that lookahead reasoning cannot follow."""
         reason = self.target_only[name].reason if name in self.target_only else ALONE[name]
         message = f"{name}: lookahead reasoning cannot follow it: {reason}"
         return Refusal(400, message, param=name)
 
     @property
+    def wish(self) -> LookaheadRequest:
+        """How it is to be answered."""
+        return self.lookahead or LookaheadRequest()
+
+    @property
     def names_lookahead(self) -> bool:
         """Whether it asks for a mode that looks ahead, by name."""
-        named = self.lookahead.mode if self.lookahead else None
-        return named is not None and named in MODES and MODES[named].ahead
+        mode = MODES.get(self.wish.mode or "")
+        return mode is not None and mode.ahead
+
+    @property
+    def answers(self) -> int:
+        """The number of answers."""
+        return self.n or 1
 
     @property
     def most_tokens(self) -> int | None:
@@ -299,10 +310,10 @@ class Asking(Lenient):
 
 
 class CalledFunction(Lenient):
-    """A function that the assistant called."""
+    """A function that the assistant called; templates take its arguments as an object."""
 
     name: str | None = None
-    arguments: str | dict[str, Any] | None = None
+    arguments: dict[str, Any] | Json[dict[str, Any]] | None = None
 
 
 class ToolCall(Lenient):
@@ -312,19 +323,6 @@ class ToolCall(Lenient):
     index: int | None = None
     type: Literal["function"] = "function"
     function: CalledFunction
-
-    def plain(self) -> dict[str, Any]:
-        """As templates take it: with the arguments as an object."""
-        call, given = self.model_dump(), self.function.arguments
-        if isinstance(given, str):
-            try:
-                call["function"]["arguments"] = found = orjson.loads(given)
-            except ValueError:
-                found = None
-            if not isinstance(found, dict):
-                message = "messages: arguments of a call must be a JSON object"
-                raise Refusal(400, message, param="messages")
-        return call
 
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
@@ -358,7 +356,7 @@ class Message(Lenient):
         if self.role == "user":  # SGLang knows no other field of it
             given = {"role": "user"}
         if self.role == "assistant" and self.tool_calls is not None:
-            given["tool_calls"] = [call.plain() for call in self.tool_calls]
+            given["tool_calls"] = [call.model_dump() for call in self.tool_calls]
         content = "" if self.content is None else self.content
         parts = content if isinstance(content, str) else [part.model_dump() for part in content]
         return {**given, "content": parts}
@@ -407,7 +405,7 @@ class ChatRequest(Asking):
     modalities: Annotated[list[str], Field(fail_fast=True)] | None = None
 
     @property
-    def asked(self) -> list[dict[str, Any]]:
+    def said(self) -> list[dict[str, Any]]:
         """The conversation, in the form in which SGLang gives it to a template."""
         turns = [message.plain() for message in self.messages]
         if turns[-1]["role"] == "assistant":
@@ -466,7 +464,7 @@ class CompletionRequest(Asking):
     logprobs: int | None = None
 
     @property
-    def asked(self) -> str | tuple[int, ...]:
+    def said(self) -> str | tuple[int, ...]:
         """The prompt as text or as token ids of the target's."""
         match self.prompt:
             case str() as text:
@@ -475,3 +473,51 @@ class CompletionRequest(Asking):
                 return text
             case [list() as ids] | ids:
                 return tuple(ids)
+
+
+@dataclass(frozen=True)
+class TargetRoute:
+    """A route of the target that requests are passed on to.
+
+    All are under /v1/, and read or generate. Weights, caches, sessions, profiles and aborts are
+    elsewhere, and cannot be reached.
+
+    Attributes:
+        reads: the model of requests that lookahead reasoning can answer; all replies of such a
+            route get the ``lookahead`` object. None where the target answers all.
+        limits: fields for the tokens that an answer may have, the preferred one first.
+        unlimited: whether an answer has no limit unless its request sets one.
+        batch: the field that may be a list of inputs.
+    """
+
+    path: str
+    reads: type[ChatRequest] | type[CompletionRequest] | None = None
+    limits: tuple[str, ...] = ()
+    unlimited: bool = False
+    batch: str = ""
+
+
+_CHAT_LIMITS = ("max_completion_tokens", "max_tokens")
+CHAT = TargetRoute(
+    "/v1/chat/completions",
+    ChatRequest,
+    limits=_CHAT_LIMITS,
+    unlimited=True,
+)
+COMPLETIONS = TargetRoute(
+    "/v1/completions",
+    CompletionRequest,
+    limits=("max_tokens",),
+    batch="prompt",
+)
+# The names of other routes under /v1/ that requests are passed on to. They have no part that names
+# something of another client's, as in /v1/responses/ID/cancel.
+OTHER = re.compile(r"/v1/[a-z_]+(/[a-z_]+)?")
+_OTHER_LIMITS = ("max_completion_tokens", "max_tokens", "max_output_tokens")
+
+
+def other_route(path: str) -> TargetRoute | None:
+    """A route that the target always answers; None if requests are not passed on to it."""
+    if not OTHER.fullmatch(path) or path.startswith(("/v1/models", "/v1/responses/")):
+        return None
+    return TargetRoute(path, limits=_OTHER_LIMITS, unlimited=path == "/v1/responses")

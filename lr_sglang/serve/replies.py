@@ -1,24 +1,75 @@
-"""Answers in OpenAI's form, whole and in chunks, with their costs and what lookahead reasoning did
-for them.
+"""Answers in OpenAI's form, whole and as server-sent events, with their costs and what lookahead
+reasoning did for them; the work ends at once when a client disconnects.
 """
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, TypeVar
+
+import orjson
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
 
 from lr_sglang import __version__
 from lr_sglang.frontend.stream_text import Chunk, StreamText
-from lr_sglang.serve.request_options import RequestOptions
+from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.protocol import StreamOptions
+from lr_sglang.serve.requests import Asked
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.trace import Trace
 
+T = TypeVar("T")
+DONE = b"data: [DONE]\n\n"
 FIELDS = {"content": "content", "reasoning": "reasoning_content"}
+
+
+class Written(NamedTuple):
+    """The next text of an answer; ``usage`` so far, where its client wants to know."""
+
+    chunks: list[Chunk]
+    usage: dict[str, Any] | None = None
+
+
+@dataclass(frozen=True)
+class Summary:
+    """The end of an answer.
+
+    Attributes:
+        text: what the client got.
+        degraded: whether draft or judge was missing, at least for a while.
+        calls: of tools, in OpenAI's form, with which the answer ends.
+    """
+
+    trace: Trace
+    text: StreamText
+    costs: Mapping[str, int]
+    degraded: bool
+    calls: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def finish(self) -> str:
+        """OpenAI's finish_reason."""
+        return "tool_calls" if self.calls else "stop" if self.text.stopped else self.trace.finish
+
+    @property
+    def matched(self) -> str | int | None:
+        """The stop string or the token that ended the answer."""
+        trace = self.trace
+        ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
+        return self.text.stopped or (trace.ids[-1] if ended else None)
+
+
+# What is written, an event that the client asked for, or the end.
+Item = Written | Event | Summary
+# Those of several answers, each with the index of its answer.
+Items = AsyncGenerator[tuple[int, Item], None]
 
 
 def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
@@ -34,32 +85,6 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
     cached = sum(counts[role]["cached"] for role in ("target", "draft", "judge"))
     wasted = max(0, counts["generated"] - delivered)
     return {"drafted": counts["draft"]["generated"], "wasted": wasted, "cached": cached}
-
-
-@dataclass(frozen=True)
-class Summary:
-    """The end of an answer of which the client got ``text``; ``calls``: whether it ends with calls
-    of tools.
-    """
-
-    options: RequestOptions
-    trace: Trace
-    text: StreamText
-    costs: Mapping[str, int]
-    degraded: bool
-    calls: bool = False
-
-    @property
-    def finish(self) -> str:
-        """OpenAI's finish_reason."""
-        return "tool_calls" if self.calls else "stop" if self.text.stopped else self.trace.finish
-
-    @property
-    def matched(self) -> str | int | None:
-        """The stop string or the token that ended the answer."""
-        trace = self.trace
-        ended = trace.ids and trace.steps and trace.steps[-1].ending == Ending.END
-        return self.text.stopped or (trace.ids[-1] if ended else None)
 
 
 def usage_of(prompt: int, written: int, thought: int) -> dict[str, Any]:
@@ -78,41 +103,6 @@ def usage_of(prompt: int, written: int, thought: int) -> dict[str, Any]:
     }
 
 
-def extension_of(ends: Sequence[Summary]) -> dict[str, Any]:
-    """The ``lookahead`` object of such answers; ``alpha`` is the mean of theirs."""
-    alphas = [end.trace.alpha for end in ends if end.trace.alpha is not None]
-    why = ends[0].options.why
-    return {
-        "mode": ends[0].options.mode.name,
-        **({"why": list(why)} if why else {}),
-        "degraded": any(end.degraded for end in ends),
-        "steps": sum(len(end.trace.steps) for end in ends),
-        "alpha": sum(alphas) / len(alphas) if alphas else None,
-        **{f"{kind}_tokens": sum(end.costs[kind] for end in ends) for kind in ends[0].costs},
-        "seconds": max(round(end.trace.seconds, 4) for end in ends),
-    }
-
-
-@dataclass(frozen=True)
-class ToolCalls:
-    """The tool calls of an answer, in OpenAI's form."""
-
-    calls: list[dict[str, Any]]
-
-
-@dataclass(frozen=True)
-class UsageSoFar:
-    """The usage with the next pieces of the answer."""
-
-    usage: dict[str, Any]
-
-
-# The pieces of one step, an event that the client asked for, the calls of tools, or the end.
-Item = list[Chunk] | UsageSoFar | Event | ToolCalls | Summary
-# Those of several answers, each with the index of its answer.
-Items = AsyncGenerator[tuple[int, Item], None]
-
-
 class Reply:
     """The response to one request.
 
@@ -120,106 +110,196 @@ class Reply:
         about: what the log says of the request, its id included; the summary is added.
     """
 
-    def __init__(self, options: RequestOptions, model: str, about: dict[str, Any]) -> None:
-        self.options, self.about = options, about
+    def __init__(self, asked: Asked, model: str, about: dict[str, Any]) -> None:
+        self._asked, self._about = asked, about
         self._head = {
-            "id": ("chatcmpl-" if options.chat else "cmpl-") + about["id"],
-            "object": "chat.completion" if options.chat else "text_completion",
+            "id": ("chatcmpl-" if asked.chat else "cmpl-") + about["id"],
+            "object": "chat.completion" if asked.chat else "text_completion",
             "created": int(time.time()),
             "model": model,
             "system_fingerprint": f"lr-sglang-{__version__}",
         }
 
-    async def whole(self, items: Items) -> dict[str, Any]:
+    async def whole(self, items: Items) -> AsyncGenerator[bytes, None]:
         """The response as one object."""
         texts: dict[tuple[int, str], list[str]] = defaultdict(list)
         trace: list[dict[str, Any]] = []
-        ends, calls = dict[int, Summary](), dict[int, list[dict[str, Any]]]()
+        ends: dict[int, Summary] = {}
         async with aclosing(items):
             async for index, item in items:
                 match item:
+                    case Written():
+                        for kind, text in item.chunks:
+                            texts[index, kind].append(text)
                     case Event():
                         trace.append(item.to_dict())
-                    case ToolCalls():
-                        calls[index] = item.calls
                     case Summary():
                         ends[index] = item
-                    case list():
-                        for kind, text in item:
-                            texts[index, kind].append(text)
         choices = []
-        for index in range(self.options.answers):
-            text, thought = "".join(texts[index, "content"]), "".join(texts[index, "reasoning"])
+        for index, one in sorted(ends.items()):
+            text = "".join(texts[index, "content"])
             message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
-            if index in calls:
-                message |= {"content": text or None, "tool_calls": calls[index]}
-            message["reasoning_content"] = thought or None
-            form = {"message": message} if self.options.chat else {"text": text}
-            choices.append(_choice(index, form, ends[index]))
-        end = self._end(ends)
-        end["lookahead"] |= {"trace": trace} if self.options.trace else {}
-        return {**self._head, "choices": choices, **end}
+            if one.calls:
+                message |= {"content": text or None, "tool_calls": one.calls}
+            message["reasoning_content"] = "".join(texts[index, "reasoning"]) or None
+            form = {"message": message} if self._asked.chat else {"text": text}
+            choices.append(_choice(index, form, one))
+        end = self._end(list(ends.values()))
+        end["lookahead"] |= {"trace": trace} if self._asked.request.wish.trace else {}
+        yield orjson.dumps({**self._head, "choices": choices, **end})
 
-    async def chunks(self, items: Items) -> AsyncGenerator[dict[str, Any], None]:
-        """The chunks of a stream; those with an event of the trace have no choices."""
-        chat, usage = self.options.chat, self.options.usage
-        head = (
-            self._head
-            | ({"object": "chat.completion.chunk"} if chat else {})
-            | ({"usage": None} if usage else {})
-        )
+    async def events(self, items: Items) -> AsyncGenerator[bytes, None]:
+        """The response as the events of a stream; those of the trace have no choices."""
+        request = self._asked.request
+        shown = request.stream_options or StreamOptions()
+        usage = request.wish.trace or bool(shown.include_usage)
+        form = {"object": "chat.completion.chunk"} if self._asked.chat else {}
+        head = {**self._head, **form, **({"usage": None} if usage else {})}
 
-        def chunk(index: int, delta: dict[str, Any], end: Summary | None = None) -> dict[str, Any]:
-            form = {"delta": delta} if chat else {"text": delta.get("content", "")}
-            return {**head, "choices": [_choice(index, form, end)]}
+        def chunk(index: int, delta: dict[str, Any], **more: Any) -> bytes:
+            form = {"delta": delta} if self._asked.chat else {"text": delta.get("content", "")}
+            end = more.pop("end", None)
+            return event_of({**head, "choices": [_choice(index, form, end)], **more})
 
-        begun, ends = set[int](), dict[int, Summary]()
-        so_far: dict[int, dict[str, Any]] = {}
+        begun, ends = set[int](), list[Summary]()
         async with aclosing(items):
             async for index, item in items:
                 if isinstance(item, Event):
-                    yield {**head, "choices": [], "lookahead": {"event": item.to_dict()}}
+                    event = {"event": item.to_dict()}
+                    yield event_of({**head, "choices": [], "lookahead": event})
                     continue
-                if isinstance(item, UsageSoFar):
-                    so_far[index] = {"usage": item.usage}
-                    continue
-                if chat and index not in begun:
+                if self._asked.chat and index not in begun:
                     begun.add(index)
                     yield chunk(index, {"role": "assistant", "content": ""})
-                if isinstance(item, ToolCalls):
-                    yield chunk(
-                        index,
-                        {"tool_calls": [{"index": n, **call} for n, call in enumerate(item.calls)]},
-                    )
-                elif isinstance(item, Summary):
-                    ends[index] = item
-                    is_last = len(ends) == self.options.answers and not usage
-                    yield chunk(index, {}, item) | (
-                        {"lookahead": self._end(ends)["lookahead"]} if is_last else {}
-                    )
-                else:
-                    for kind, text in item:
-                        yield chunk(index, {FIELDS[kind]: text}) | so_far.get(index, {})
+                if isinstance(item, Written):
+                    so_far = {"usage": item.usage} if item.usage else {}
+                    for kind, text in item.chunks:
+                        yield chunk(index, {FIELDS[kind]: text}, **so_far)
+                    continue
+                ends.append(item)
+                if item.calls:
+                    calls = [{"index": n, **call} for n, call in enumerate(item.calls)]
+                    yield chunk(index, {"tool_calls": calls})
+                is_last = len(ends) == request.answers and not usage
+                about = {"lookahead": self._end(ends)["lookahead"]} if is_last else {}
+                yield chunk(index, {}, end=item, **about)
         if usage:
-            yield {**head, "choices": [], **self._end(ends)}
+            yield event_of({**head, "choices": [], **self._end(ends)})
+        yield DONE
 
-    def _end(self, ends: Mapping[int, Summary]) -> dict[str, Any]:
-        """Usage and extension of all answers; the log gets them too."""
-        each = list(ends.values())
-        written, thought = (
-            sum(getattr(end.text, name) for end in each) for name in ("tokens", "reasoning_tokens")
+    def _end(self, ends: list[Summary]) -> dict[str, Any]:
+        """Usage and ``lookahead`` object of all answers; the log gets them too."""
+        alphas = [end.trace.alpha for end in ends if end.trace.alpha is not None]
+        why = self._asked.why
+        usage = usage_of(
+            ends[0].trace.prompt_tokens,
+            sum(end.text.tokens for end in ends),
+            sum(end.text.reasoning_tokens for end in ends),
         )
-        usage = usage_of(each[0].trace.prompt_tokens, written, thought)
-        about = extension_of(each)
-        self.about |= {
+        about = {
+            "mode": self._asked.mode_name,
+            **({"why": why} if why else {}),
+            "degraded": any(end.degraded for end in ends),
+            "steps": sum(len(end.trace.steps) for end in ends),
+            "alpha": sum(alphas) / len(alphas) if alphas else None,
+            **{f"{kind}_tokens": sum(end.costs[kind] for end in ends) for kind in ends[0].costs},
+            "seconds": max(round(end.trace.seconds, 4) for end in ends),
+        }
+        self._about |= {
             "tokens": usage["completion_tokens"],
             "prompt_tokens": usage["prompt_tokens"],
+            **{key: about[key] for key in ("steps", "alpha", "degraded")},
+            "answer_seconds": about["seconds"],  # without the queue
         }
-        self.about |= {key: about[key] for key in ("steps", "alpha", "degraded")}
-        self.about["answer_seconds"] = about["seconds"]  # without the queue
         return {"usage": usage, "lookahead": about}
 
 
 def _choice(index: int, form: dict[str, Any], end: Summary | None) -> dict[str, Any]:
     ended = {} if end is None else {"matched_stop": end.matched}
     return {"index": index, **form, "logprobs": None, "finish_reason": end and end.finish, **ended}
+
+
+class Disconnected(Exception):
+    """The client has hung up."""
+
+
+async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
+    """The result of ``work``; if the client hangs up first, that is cancelled, and ``Disconnected``
+    raised.
+    """
+
+    async def gone() -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    doing, leaving = asyncio.ensure_future(work), asyncio.ensure_future(gone())
+    try:
+        await asyncio.wait({doing, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        if not doing.done():
+            raise Disconnected
+        return doing.result()
+    finally:
+        for task in (doing, leaving):
+            task.cancel()
+        await asyncio.gather(doing, leaving, return_exceptions=True)  # both end before this returns
+
+
+class EventStream(Response):
+    """A stream of events. It begins when the first event is there: before that, an error still has
+    its own status.
+
+    Args:
+        first: the first event.
+        events: the others; an error that they raise is sent as the last.
+        headers: of the response, beside its own.
+        about: what the log says of the request; an error is added.
+        named: whether clients expect named events, as Anthropic's do, and OpenAI's on
+            /v1/responses.
+    """
+
+    media_type = "text/event-stream"
+
+    def __init__(
+        self,
+        first: bytes,
+        events: AsyncGenerator[bytes, None],
+        headers: Mapping[str, str],
+        about: dict[str, Any],
+        named: bool,
+    ) -> None:
+        super().__init__(
+            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
+        )
+        del self.headers["content-length"]
+        self._first, self._events = first, events
+        self._about, self._named = about, named
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await send(
+            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
+        )
+        await unless_gone(receive, self._send(send))
+
+    async def _send(self, send: Send) -> None:
+        async def out(body: bytes, more: bool = True) -> None:
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+
+        try:
+            async with aclosing(self._events) as events:
+                await out(self._first)
+                async for event in events:
+                    await out(event)
+        except Refusal as error:
+            self._about.update(error.log_fields())
+            body = error.body()
+            await out(
+                b"event: error\n" + event_of({"type": "error", **body})
+                if self._named
+                else event_of(body) + DONE
+            )
+        await out(b"", more=False)
+
+
+def event_of(value: Mapping[str, Any]) -> bytes:
+    """An event of a stream."""
+    return b"data: " + orjson.dumps(value) + b"\n\n"

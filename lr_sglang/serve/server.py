@@ -12,7 +12,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from lr_sglang import plugin_files
-from lr_sglang.serve.logs import log
+from lr_sglang.serve.monitoring import log
 from lr_sglang.serve.settings import Service
 
 # To send what is still buffered when every answer has ended.
@@ -104,7 +104,7 @@ class EndpointServer(uvicorn.Server):
         now = time.monotonic()
         if not self._until:
             self._until = now + self._service.drain
-            self._engine.close()
+            self._engine.admission.close()
             log("draining", seconds=self._service.drain)
         if self._signals > 1 or now > self._until:
             self._engine.stop()

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from types import MappingProxyType
@@ -25,12 +25,14 @@ from lr_sglang.frontend.dsl import backend_of, on, sync
 from lr_sglang.frontend.gen_options import UNLIMITED, lookahead
 from lr_sglang.frontend.stream_text import THINK, Chunk
 from lr_sglang.serve.errors import refusal_of
-from lr_sglang.serve.replies import Item, Summary, ToolCalls
-from lr_sglang.serve.request_options import Conclusion
+from lr_sglang.serve.protocol import ChatRequest
+from lr_sglang.serve.replies import Item, Summary, Written
+from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
+from lr_sglang.user_programs.program import Program
 
 # The fields that concern what follows the thinking.
 FIELDS = frozenset(("tools", "response_format", "regex"))
@@ -71,6 +73,12 @@ async def think_then_conclude(
     s["answer"] = thought + s["answer"]
 
 
+def concluding(conclusion: Conclusion, most: int | None) -> Program:
+    """``think_then_conclude`` for one request, whose answer has ``most`` tokens."""
+    function = think_then_conclude.bind(grammar=conclusion.grammar, most=most)
+    return Program("think_then_conclude", function, takes_job=False, continues=True)
+
+
 class Thinking:
     """Decides which requests are answered by ``think_then_conclude``.
 
@@ -89,16 +97,22 @@ class Thinking:
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
         self.possible = same and (service.reasoning == "on" or _thinks(roles["target"].tokenizer))
 
-    async def conclusion(self, body: Mapping[str, Any], why: Sequence[str]) -> Conclusion | None:
+    async def conclusion(
+        self, request: ChatRequest, body: Mapping[str, Any], why: Sequence[str]
+    ) -> Conclusion | None:
         """What a request asks for after the thinking; None where only the target can follow it.
 
         Args:
+            body: the request as its client sent it.
             why: its fields that lookahead reasoning cannot follow.
 
         Raises:
             Refusal: no request is admitted now.
         """
-        if not self.possible or not set(why) <= FIELDS or not _of_texts(body["messages"]):
+        if not self.possible or not set(why) <= FIELDS or request.thinks_not:
+            return None
+        # the rest is one generation of the target's, without constraints
+        if request.constraints.names() or request.messages[-1].role == "assistant":
             return None
         tools, grammar = body.get("tools") or [], _grammar(body)
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
@@ -112,72 +126,62 @@ class Thinking:
             return None  # the target gets the request alone, and reports what is wrong
         known = self._roles["target"].tokenizer
         prompt = TokenText.of(await asyncio.to_thread(known.spell, ids), ids, known.vocabulary)
-        return Conclusion(
-            tuple(why), prompt, grammar, tools if body.get("tool_choice") != "none" else ()
-        )
+        called = tools if body.get("tool_choice") != "none" else ()
+        return Conclusion(tuple(why), prompt, grammar, called)
 
     def _finds_calls(self, body: Mapping[str, Any]) -> bool:
         """Whether the target can parse calls out of free text; a strict tool needs the model's own
         grammar instead.
         """
+        if not self._roles["target"].tool_call_parser or body.get("parallel_tool_calls") is False:
+            return False
         named = [tool.get("function") if isinstance(tool, dict) else None for tool in body["tools"]]
-        free = all(isinstance(one, dict) and not one.get("strict") for one in named)
-        return (
-            bool(self._roles["target"].tool_call_parser)
-            and free
-            and body.get("parallel_tool_calls") is not False
-        )
+        return all(isinstance(one, dict) and not one.get("strict") for one in named)
 
-    async def calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
-        """A text without its calls of tools, and these in OpenAI's form; raises ``Refusal`` if the
-        target fails.
+    async def with_calls(
+        self, tools: Sequence[Any], items: AsyncGenerator[Item, None]
+    ) -> AsyncGenerator[Item, None]:
+        """The pieces of an answer, but the text after the thinking is held back to its end, where
+        its calls of tools are parsed.
+
+        Raises:
+            Refusal: the target fails to parse them.
         """
-        asked = {
-            "text": text,
-            "tools": tools,
-            "tool_call_parser": self._roles["target"].tool_call_parser,
-        }
+        held, usage = "", None
+        async with aclosing(items):
+            async for item in items:
+                if isinstance(item, Written):
+                    held += "".join(piece.text for piece in item.chunks if piece.kind == "content")
+                    usage = item.usage
+                    item = Written([one for one in item.chunks if one.kind != "content"], usage)
+                elif isinstance(item, Summary) and held:
+                    text, calls = await self._calls_in(tools, held)
+                    if text:
+                        yield Written([Chunk("content", text)], usage)
+                    item = replace(item, calls=calls)
+                if not isinstance(item, Written) or item.chunks:
+                    yield item
+
+    async def _calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
+        """A text without its calls of tools, and these in OpenAI's form."""
+        target = self._roles["target"]
+        asked = {"text": text, "tools": tools, "tool_call_parser": target.tool_call_parser}
         try:
-            found = await self._roles["target"].transport.post("/parse_function_call", asked)
+            found = await target.transport.post("/parse_function_call", asked)
             calls = [
-                {"name": one["name"], "arguments": one["parameters"]} for one in found["calls"]
+                {
+                    "id": f"call_{uuid.uuid4().hex[:24]}",
+                    "type": "function",
+                    "function": {"name": one["name"], "arguments": one["parameters"]},
+                }
+                for one in found["calls"]
             ]
-            rest = str(found["normal_text"])
+            return (str(found["normal_text"]), calls) if calls else (text, [])
         except LookaheadError as error:
             raise refusal_of(error) from error
         except (LookupError, TypeError) as error:
-            raise refusal_of(
-                BadReply("/parse_function_call: no calls in the reply", role="target")
-            ) from error
-        named = [
-            {"id": f"call_{uuid.uuid4().hex[:24]}", "type": "function", "function": call}
-            for call in calls
-        ]
-        return (rest, named) if named else (text, [])
-
-
-async def with_calls(
-    items: AsyncGenerator[Item, None],
-    find: Callable[[str], Awaitable[tuple[str, list[dict[str, Any]]]]],
-) -> AsyncGenerator[Item, None]:
-    """The pieces of an answer, but the text after the thinking is held back to its end, where its
-    calls are parsed.
-    """
-    held = ""
-    async with aclosing(items):
-        async for item in items:
-            if isinstance(item, list):
-                held += "".join(piece.text for piece in item if piece.kind == "content")
-                item = [piece for piece in item if piece.kind != "content"]
-            elif isinstance(item, Summary):
-                text, calls = await find(held) if held else ("", [])
-                if text:
-                    yield [Chunk("content", text)]
-                if calls:
-                    yield ToolCalls(calls)
-                    item = replace(item, calls=True)
-            if item != []:
-                yield item
+            wrong = BadReply("/parse_function_call: no calls in the reply", role="target")
+            raise refusal_of(wrong) from error
 
 
 def _thinks(known: Tokenizer) -> bool:
@@ -196,28 +200,12 @@ def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
     it.
     """
     form, regex = body.get("response_format") or {}, body.get("regex")
-    kind = form.get("type", "text") if isinstance(form, dict) else None
-    found: dict[str, str] = {"regex": regex} if regex else {}
-    if regex and not isinstance(regex, str):
-        return None
-    if kind == "text":
-        return found
-    brought = form.get("json_schema")
-    schema = brought.get("schema") if kind == "json_schema" and isinstance(brought, dict) else None
-    schema = ANY_OBJECT if kind == "json_object" else schema
-    return (
-        {"json_schema": orjson.dumps(schema).decode()}
-        if isinstance(schema, dict) and not found
-        else None
-    )
-
-
-def _of_texts(messages: list[Any]) -> bool:
-    """Whether a conversation is one of texts and calls of tools that waits for an answer."""
-    if not messages or not all(isinstance(one, dict) for one in messages):
-        return False
-    parts = [
-        part for one in messages if isinstance(one.get("content"), list) for part in one["content"]
-    ]
-    texts = all(isinstance(part, dict) and part.get("type") == "text" for part in parts)
-    return texts and messages[-1].get("role") != "assistant"
+    match form:
+        case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if not regex:
+            return {"json_schema": orjson.dumps(schema).decode()}
+        case {"type": "json_object"} if not regex:
+            return {"json_schema": orjson.dumps(ANY_OBJECT).decode()}
+        case dict() if form.get("type", "text") == "text" and isinstance(regex or "", str):
+            return {"regex": regex} if regex else {}
+        case _:
+            return None

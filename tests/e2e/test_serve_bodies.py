@@ -16,9 +16,8 @@ import pytest
 
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, load_tokenizer
 from lr_sglang.pocket import weights
-from lr_sglang.serve.prompt import Rendering
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.request_options import options_of
+from lr_sglang.serve.requests import Prompt, settled
 from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference
@@ -364,7 +363,7 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
             continue  # SGLang leaves it to a template that reads parts, as a closed turn
         body = {"model": service.model, **asked}
         request, why = ChatRequest.read(body, refuse=True)
-        ours = Rendering(options_of(request, service), service)(backend).ids
+        ours = Prompt(settled(request, service), service)(backend).ids
         reply = httpx.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:

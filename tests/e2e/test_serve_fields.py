@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
-from lr_sglang.serve.passed_request import STEERING
+from lr_sglang.serve.requests import STEERING
 from tests.compared import ask, difference, legal
 from tests.e2e.conftest import Pocket, full
 from tests.serving import Process, serving

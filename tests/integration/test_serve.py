@@ -22,11 +22,10 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.cli import cli, serve
 from lr_sglang.cli.serve import listening
 from lr_sglang.config import Lookahead
-from lr_sglang.serve import health, logs, lookahead_answer
+from lr_sglang.serve import health, lookahead, monitoring
 from lr_sglang.serve.app import create_app
-from lr_sglang.serve.keys import Keys
 from lr_sglang.serve.server import EndpointServer
-from lr_sglang.serve.settings import Service
+from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.sglang_api.draws import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
@@ -425,7 +424,7 @@ def test_a_program_that_fails_costs_its_own_answer(name):
 
 
 def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back(monkeypatch):
-    monkeypatch.setattr(lookahead_answer, "CANCEL_AFTER", 3)
+    monkeypatch.setattr(lookahead, "CANCEL_AFTER", 3)
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
         is_documented(one.ask(), 504, "timeout")
         within(10, lambda: one.engine.idle)
@@ -456,7 +455,7 @@ async def and_more(s, messages, job):
 
 
 def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(lookahead_answer, "PATIENCE", 0.02)
+    monkeypatch.setattr(lookahead, "PATIENCE", 0.02)
     (tmp_path / "mine.py").write_text(GOES_ON)
     service = SERVICE.replace(program=f"{tmp_path / 'mine.py'}:and_more")
     with serving(simulated(steps=3, seconds=0.01), service) as one:
@@ -847,7 +846,7 @@ def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(m
 
 def test_the_log_says_in_what_way_the_target_failed():
     stream = io.StringIO()
-    logs.set_up("info", stream)
+    monitoring.set_up_log("info", stream)
     with serving(simulated()) as one:
         for kind, streamed in (("fail", False), ("garbage", True)):
             one.roles["target"].transport.faults.order(Fault(kind, times=1))
@@ -886,7 +885,7 @@ def test_metrics_count_what_was_done():
 
 def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():
     stream = io.StringIO()
-    logs.set_up("info", stream)
+    monitoring.set_up_log("info", stream)
     with serving(simulated(steps=2, seconds=0.01), keys=Keys(["sk-secret"])) as one:
         one.http.headers["authorization"] = "Bearer sk-secret"
         headers = {"x-request-id": "my-id"}

@@ -19,10 +19,9 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from lr_sglang.engine.client import Client
-from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.passed_request import STEERING, Common
-from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.target_routes import other_route
+from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, other_route
+from lr_sglang.serve.requests import STEERING, Common
+from lr_sglang.serve.settings import Keys
 from tests.integration.test_serve import (
     ASK,
     CHAT,

@@ -23,8 +23,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.serve.keys import Keys
-from lr_sglang.serve.settings import Service
+from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.verifiers import Setup, make
 from tests.integration.test_serve import CHAT, serving
 from tests.processes.conftest import SECONDS

@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, session
-from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.monitoring import Metrics
 from tests.commands import Block, Command, blocks, commands, pages
 from tests.scripted_cli import Servers
 

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.serve.metrics import Metrics
+from lr_sglang.serve.monitoring import Metrics
 from lr_sglang.serve.settings import ServeSettings
 from tests.operations import FOLDER, Service, unit, units
 from tests.unit.test_docs import parsed

@@ -24,13 +24,12 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.frontend.stream_text import Reasoning, Stops
-from lr_sglang.serve import errors, keys
-from lr_sglang.serve.admission import Admission
+from lr_sglang.serve import errors
+from lr_sglang.serve.engine import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
-from lr_sglang.serve.program import for_program
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.request_options import options_of
-from lr_sglang.serve.settings import Service, check_public
+from lr_sglang.serve.requests import conversation, settled
+from lr_sglang.serve.settings import KEYS_VARIABLE, Service, check_public, load_keys
 
 # -- stop strings
 
@@ -112,7 +111,7 @@ def test_reasoning_is_told_from_content_however_it_comes(name):
 def test_keys_come_from_a_file_and_from_the_environment(tmp_path):
     file = tmp_path / "keys"
     file.write_text("# ours\nsk-one\n\n  sk-two  \n")
-    found = keys.load(file, {keys.VARIABLE: "sk-three,sk-four"})
+    found = load_keys(file, {KEYS_VARIABLE: "sk-three,sk-four"})
     assert len(found) == 4
     assert all(found.open_to(f"Bearer sk-{n}") for n in ("one", "two", "three", "four"))
     for wrong in ("", "Bearer", "Bearer ", "Bearer sk-on", "Bearer sk-one2", "Bearer sk-öne"):
@@ -128,7 +127,7 @@ def test_a_key_file_that_cannot_be_is_refused(tmp_path, text):
     if text is not None:
         file.write_text(text, "utf-8")
     with pytest.raises(ConfigError, match=str(file)):
-        keys.load(file, {})
+        load_keys(file, {})
 
 
 # -- what the operator allows
@@ -179,14 +178,12 @@ ASKED = {"model": "lookahead", "messages": [{"role": "user", "content": "How man
 
 
 def order(more=None, *, service=SERVICE, **fields):
-    return options_of(
-        ChatRequest.read({**ASKED, **fields, **(more or {})}, refuse=True)[0], service
-    )
+    return settled(ChatRequest.read({**ASKED, **fields, **(more or {})}, refuse=True)[0], service)
 
 
 def test_what_is_not_asked_for_is_the_operators():
     made = order()
-    assert made.asked == [{"role": "user", "content": "How many?"}]
+    assert made.request.said == [{"role": "user", "content": "How many?"}]
     assert (made.mode.name, made.lookahead.depth, made.lookahead.verifier) == (
         "lookahead",
         4,
@@ -197,7 +194,7 @@ def test_what_is_not_asked_for_is_the_operators():
         20,
         100,
     )
-    assert not (made.stream or made.usage or made.trace or made.stops)
+    assert not (made.request.stream or made.request.wish.trace or made.request.stop)
 
 
 def test_what_is_asked_for_is_done_within_what_is_allowed():
@@ -213,13 +210,8 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
         stop=["a", "b"],
     )
     look, drawn = made.lookahead, made.sampling
-    assert (look.depth, look.verifier, look.schedule, made.trace, made.usage) == (
-        8,
-        "exact",
-        "sync",
-        True,
-        True,
-    )
+    assert (look.depth, look.verifier, look.schedule) == (8, "exact", "sync")
+    assert made.request.wish.trace
     assert (drawn.temperature, drawn.top_p, drawn.top_k, drawn.min_p, drawn.seed) == (
         0,
         0.5,
@@ -227,7 +219,7 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
         0.1,
         -7,
     )
-    assert (made.limits.max_tokens, made.stops) == (7, ("a", "b"))
+    assert (made.limits.max_tokens, made.request.stop) == (7, ["a", "b"])
     assert order(max_tokens=10**6).limits.max_tokens == 100, "never longer than allowed"
     assert order(max_completion_tokens=5, max_tokens=50).limits.max_tokens == 5
     assert len({order().sampling.seed for _ in range(20)}) > 15, "drawn where none is given"
@@ -235,8 +227,8 @@ def test_what_is_asked_for_is_done_within_what_is_allowed():
 
 def test_several_answers_draw_by_themselves_and_the_first_as_one_alone():
     each = order(n=3, seed=5).each()
-    assert [one.sampling.seed for one in each] == [5, 6, 7] and {one.answers for one in each} == {1}
-    assert each[0] == order(seed=5)
+    assert [one.sampling.seed for one in each] == [5, 6, 7]
+    assert each[0].sampling == order(seed=5).sampling
     last = [one.sampling.seed for one in order(n=2, seed=2**63 - 1).each()]
     assert last == [2**63 - 1, -(2**63)], "SGLang takes 64 bits"
 
@@ -273,11 +265,11 @@ def test_messages_as_clients_send_them():
         ]
     )
     parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "?"}]
-    assert made.asked == [
+    assert made.request.said == [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": parts},
     ]
-    told = for_program(made).asked
+    told = conversation(made)
     assert [turn["role"] for turn in told] == ["system", "user"]
     assert told[1]["content"] == "How  ?", "joined as SGLang joins them"
 

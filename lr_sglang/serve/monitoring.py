@@ -1,19 +1,63 @@
-"""The Prometheus metrics of an endpoint. Every name begins with ``lr_sglang_``."""
+"""What an operator sees of an endpoint: its log, one JSON object a line with request ids and
+nothing that a user wrote, and its Prometheus metrics, whose names all begin with ``lr_sglang_``.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import json
+import logging
+import sys
+import time
+import traceback
+from collections.abc import Mapping
+from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
 from lr_sglang import __version__
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.trace import Trace
 
-CONTENT_TYPE = CONTENT_TYPE_LATEST
+LOGGER = logging.getLogger("lr_sglang.serve")
 _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120, 300, 600)
 _STEP = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)
+
+
+class JsonLines(logging.Formatter):
+    """A record as one line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        when = (
+            time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+            + f".{int(record.msecs):03d}Z"
+        )
+        line = {
+            "time": when,
+            "level": record.levelname.lower(),
+            "event": record.getMessage(),
+        }
+        return json.dumps(line | getattr(record, "about", {}), ensure_ascii=True, default=str)
+
+
+def log(event: str, level: int = logging.INFO, **about: Any) -> None:
+    """Writes an event to the log."""
+    LOGGER.log(level, event, extra={"about": about})
+
+
+def where(error: BaseException) -> str:
+    """The line that raised an error; its message could hold a user's text."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return f"{frames[-1].filename.rsplit('/', 1)[-1]}:{frames[-1].lineno}" if frames else ""
+
+
+def set_up_log(level: str = "info", stream: TextIO | None = None) -> None:
+    """Sends the endpoint's log, and uvicorn's warnings, to a stream (standard error)."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(JsonLines())
+    for name, least in (("lr_sglang.serve", level), ("uvicorn", "warning")):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(least.upper())
 
 
 class Metrics:
@@ -21,7 +65,6 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self._watched: list[tuple[Gauge, Callable[[], float]]] = []
 
         def counter(name: str, about: str, *labels: str) -> Counter:
             return Counter(f"lr_sglang_{name}", about, labels, registry=registry)
@@ -88,10 +131,6 @@ class Metrics:
         )
         self._accepted = self._judged = 0
 
-    def watch(self, gauge: Gauge, value: Callable[[], float], **labels: str) -> None:
-        """Has ``exposed`` set the gauge to what the function returns."""
-        self._watched.append((gauge.labels(**labels) if labels else gauge, value))
-
     def ended(self, trace: Trace, delivered: int, costs: Mapping[str, int], degraded: bool) -> None:
         """Counts an answer that has ended, with an error or without. Called in the event loop."""
         for kind, tokens in (("delivered", delivered), *costs.items()):
@@ -108,6 +147,4 @@ class Metrics:
 
     def exposed(self) -> bytes:
         """All metrics in the format of Prometheus."""
-        for gauge, value in self._watched:
-            gauge.set(value())
         return generate_latest(self.registry)

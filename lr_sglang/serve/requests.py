@@ -1,0 +1,384 @@
+"""A request as asked, within what the operator allows: ``Asked`` is answered by lookahead
+reasoning, with a ``Prompt``; ``PassedRequest`` by the target alone, on one of its own routes.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, ClassVar, Literal
+
+from jinja2.exceptions import TemplateError
+from pydantic import Field
+
+from lr_sglang.algorithm.answer_request import Constraints
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.engine.transport import Post
+from lr_sglang.errors import ConfigError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.stream_text import THINK
+from lr_sglang.modes import MODES, Mode
+from lr_sglang.serve.errors import Refusal, checked, refusal
+from lr_sglang.serve.protocol import (
+    ChatRequest,
+    CompletionRequest,
+    Lenient,
+    LookaheadRequest,
+    TargetRoute,
+    Tokens,
+)
+from lr_sglang.serve.settings import Service
+from lr_sglang.steps.step import THINK_END
+from lr_sglang.steps.token_text import TokenText
+
+LONG = 2**13  # characters
+SLICE = 2**14  # characters that are tokenised at once
+SEAM = 16  # the most tokens that a cut through a text adds
+MAX_ANSWERS = 128  # of one request, as OpenAI's
+PROMPTS = (
+    *("messages", "prompt", "input_ids", "tools"),
+    *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
+)
+# Fields that control the server and not the answer; they are removed from a client's request.
+STEERING = frozenset(
+    (
+        *("rid", "request_id", "session_id", "session_params"),
+        *("priority", "custom_labels", "lookahead"),
+        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
+        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+    )
+)
+
+
+@dataclass(frozen=True)
+class Conclusion:
+    """The part of an answer after the thinking, which the target writes alone.
+
+    Attributes:
+        why: the fields that lookahead reasoning cannot follow.
+        prompt: of the whole answer, as the target has rendered it.
+        grammar: keywords of ``sgl.gen``.
+        tools: those that may be called.
+    """
+
+    why: tuple[str, ...]
+    prompt: TokenText
+    grammar: Mapping[str, str]
+    tools: Sequence[Any] = ()
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request as its client sent it, and the settings of its answers.
+
+    Attributes:
+        constraints: on the tokens of an answer.
+        conclusion: what follows the thinking, where lookahead reasoning serves the thinking only.
+    """
+
+    request: ChatRequest | CompletionRequest
+    mode: Mode
+    lookahead: Lookahead
+    sampling: Sampling
+    limits: Limits
+    constraints: Constraints
+    conclusion: Conclusion | None = None
+
+    @property
+    def chat(self) -> bool:
+        """Whether it asks for a turn of a conversation."""
+        return isinstance(self.request, ChatRequest)
+
+    @property
+    def mode_name(self) -> str:
+        """The mode's name in logs and responses."""
+        return self.mode.name
+
+    @property
+    def why(self) -> tuple[str, ...]:
+        """The fields because of which the target writes a part of the answer alone."""
+        return () if self.conclusion is None else self.conclusion.why
+
+    def each(self) -> list[Asked]:
+        """One for every answer, each with a seed of its own."""
+        first = self.sampling.seed
+        # SGLang takes 64 bits
+        seeds = ((first + n + 2**63) % 2**64 - 2**63 for n in range(self.request.answers))
+        return [replace(self, sampling=self.sampling.replace(seed=seed)) for seed in seeds]
+
+
+def settled(
+    request: ChatRequest | CompletionRequest, service: Service, conclusion: Conclusion | None = None
+) -> Asked:
+    """A request with its settings: what it asks for, over the operator's defaults.
+
+    Raises:
+        Refusal: it asks for another model, or for what the operator does not allow.
+    """
+    if request.model != service.model:
+        raise refusal("model_not_found", param="model", asked=request.model, known=service.model)
+    wish = request.wish
+    if request.answers > service.concurrency:
+        raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
+    if wish.trace and request.answers > 1:
+        raise _not_allowed("trace", "only for one answer, not with n")
+    mode = MODES[_allowed("mode", wish.mode, service.modes)]
+    sampling = service.sampling.with_options(
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=-1 if request.top_k == 0 else request.top_k,
+        min_p=request.min_p,
+        seed=secrets.randbits(31) if request.seed is None else request.seed,
+    )
+    for name, most in (("depth", service.deepest), ("width", service.widest)):
+        if (getattr(wish, name) or 0) > most:
+            raise _not_allowed(name, f"must be at most {most}")
+    verifier = _allowed("verifier", wish.verifier, service.verifiers)
+    asked = {"depth": wish.depth, "width": wish.width, "schedule": wish.schedule}
+    try:
+        look = mode.lookahead(service.lookahead.with_options(**asked, verifier=verifier))
+    except ConfigError as error:
+        raise Refusal(400, error.message, param="lookahead") from error
+    most_tokens = min(filter(None, (request.most_tokens, service.limits.max_tokens)), default=None)
+    limits = service.limits.with_options(max_tokens=most_tokens)
+    return Asked(request, mode, look, sampling, limits, request.constraints, conclusion)
+
+
+def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:
+    if value is None:
+        return allowed[0]
+    if value not in allowed:
+        said = f"{value[:64]!r} is not allowed here; allowed: {', '.join(allowed)}"
+        raise _not_allowed(name, said)
+    return value
+
+
+def _not_allowed(name: str, why: str) -> Refusal:
+    return Refusal(400, f"lookahead.{name}: {why}", param=f"lookahead.{name}")
+
+
+class Common(Lenient):
+    """The fields of a request to the target that the endpoint itself reads."""
+
+    model: str | None = Field(default=None, max_length=512)
+    stream: bool | None = None
+    n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    max_tokens: Tokens | None = None
+    max_completion_tokens: Tokens | None = None
+    max_output_tokens: Tokens | None = None
+    background: Literal[False] | None = Field(
+        default=None, description="An answer ends with its client."
+    )
+    lookahead: LookaheadRequest | None = None
+    custom_logit_processor: None = Field(
+        default=None, description="Code, which no client may send."
+    )
+
+
+@dataclass(frozen=True)
+class PassedRequest:
+    """A request for one of the target's routes.
+
+    Attributes:
+        request: the fields that the endpoint reads.
+        body: as the target gets it, but for the model's name.
+        why: the fields that lookahead reasoning cannot follow.
+        batch: number of inputs; 0 if they are no list.
+        adapter: a LoRA adapter of the target's, with a colon before it; empty for none.
+    """
+
+    route: TargetRoute
+    request: Common
+    body: Mapping[str, Any]
+    why: tuple[str, ...]
+    batch: int = 0
+    adapter: str = ""
+
+    mode_name: ClassVar[str] = "target"
+
+    def post(self, model: str) -> Post:
+        """The request to the target, whose name of the model is ``model``."""
+        rid = uuid.uuid4().hex
+        named = {"model": model + self.adapter} if "model" in self.body else {}
+        own = {"rid": rid} if self.route.reads else {}
+        return Post(self.route.path, {**self.body, **named, **own}, rid, self.batch)
+
+
+def passed_request(
+    route: TargetRoute, body: Mapping[str, Any], why: Iterable[str], service: Service
+) -> PassedRequest:
+    """A request for the target, within what the operator allows.
+
+    Raises:
+        Refusal: a field that the endpoint reads is wrong, another model is asked for, or too many
+            answers.
+    """
+    common = checked(Common, body)
+    model, colon, adapter = (common.model or "").partition(service.model)
+    if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
+        raise refusal("model_not_found", param="model", asked=common.model, known=service.model)
+    inputs = body.get(route.batch)
+    batch = 0
+    if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs):
+        batch = len(inputs)
+    if (batch or 1) * max(common.n or 1, common.best_of or 1) > MAX_ANSWERS:
+        param = route.batch or "n"
+        raise Refusal(400, f"{param}: at most {MAX_ANSWERS} of one request", param=param)
+    sent = {name: value for name, value in body.items() if name not in STEERING}
+    if limit := service.limits.max_tokens:
+        given = [name for name in route.limits if sent.get(name)]
+        for name in given or route.limits[-1:] * route.unlimited:
+            sent[name] = min(sent.get(name) or limit, limit)
+    return PassedRequest(route, common, sent, tuple(why), batch, adapter)
+
+
+class Prompt:
+    """The prompt of a request, as each runtime gets it: rendered with the runtime's own template
+    and its own defaults, and with the request's arguments.
+
+    Attributes:
+        said: a conversation, or a raw prompt: a text, or token ids of the target's.
+        thinks: whether the prompt ends inside of ``<think>``.
+        decode: turns the answer's tokens into text.
+
+    Raises:
+        Refusal: the operator's program cannot answer it.
+    """
+
+    thinks: bool
+    decode: Callable[[Sequence[int]], str]
+
+    def __init__(self, asked: Asked, service: Service) -> None:
+        self.said = conversation(asked) if service.program else asked.request.said
+        self._asked, self._service = asked, service
+        self._known: list[tuple[RuntimeBackend, TokenText]] = []
+
+    def __call__(self, backend: RuntimeBackend) -> TokenText:
+        """The prompt for a runtime; that of the target is rendered first."""
+        for other, text in self._known:
+            same = backend.tokenizer.vocabulary == other.tokenizer.vocabulary
+            if same and (not self._asked.chat or _same_template(backend, other)):
+                return text
+        text = self._render(backend)
+        self._known.append((backend, text))
+        return text
+
+    def _render(self, backend: RuntimeBackend) -> TokenText:
+        request, said, known = self._asked.request, self.said, backend.tokenizer
+        if isinstance(said, list):
+            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
+        elif isinstance(said, tuple) and not self._known:  # the target's
+            text = TokenText.of(known.spell(said), said, known.vocabulary)
+        else:
+            words = said if isinstance(said, str) else str(self._known[0][1])
+            markers = self._service.special_tokens_in_prompts
+            ids = known.raw(words) if markers else known.encode(words)
+            text = TokenText.of(words, ids, known.vocabulary)
+        begun = request.prefix
+        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
+
+    def prepare(self, target: RuntimeBackend) -> None:
+        """Renders it for the target. Slow for a long one, so it runs in a thread.
+
+        Raises:
+            Refusal: it is too long, or the model's template has no place for such a conversation.
+        """
+        request, concluding, known = self._asked.request, self._asked.conclusion, target.tokenizer
+        param = request.prompt_field[0]
+        bounds = (target.context, self._service.limits.max_total_tokens)
+        # the context also holds a token of the answer
+        most = min(limit for limit in bounds if limit is not None) - 1
+        most = min(most, self._service.max_prompt_tokens or most)
+        contents = [turn["content"] for turn in self.said if isinstance(turn, dict)]
+        texts = [request.prefix, *texts_in(contents or self.said)]
+        try:
+            # checked before rendering, which caches what it renders
+            if sum(map(len, map(str, texts))) > LONG:
+                check_length(texts, known, most, param)
+            text = self(target) if concluding is None else concluding.prompt
+        except (TemplateError, StopIteration, ValueError, TypeError) as error:
+            # StopIteration: a text with every private-use character in it leaves no mark to break
+            # special tokens with
+            why = "The model's chat template refuses this conversation"
+            raise Refusal(400, why, param=param) from error
+        tokens = sum(len(piece.ids or ()) for piece in text.pieces)
+        if tokens > most:
+            raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
+        rendered = text.removesuffix(request.prefix).rstrip()
+        begun = THINK * (self._asked.chat and rendered.endswith(THINK)) + request.prefix
+        self.thinks = begun.rfind(THINK) > begun.rfind(THINK_END)
+        # in some models special tokens mark calls of tools
+        shown = request.skip_special_tokens is False or (concluding and concluding.tools)
+        self.decode = known.spell if shown else known.decode
+
+
+def _same_template(one: RuntimeBackend, other: RuntimeBackend) -> bool:
+    return (one.tokenizer.template, one.template_defaults) == (
+        other.tokenizer.template,
+        other.template_defaults,
+    )
+
+
+def conversation(asked: Asked) -> list[dict[str, Any]]:
+    """The conversation of a request as the operator's program is told it: texts, and nothing of how
+    to render them.
+
+    Raises:
+        Refusal: the request asks for more.
+    """
+    request = asked.request
+    wrong = ["prompt"] * (not asked.chat) + ["continue_final_message"] * bool(request.prefix)
+    wrong += ["chat_template_kwargs"] * bool(request.arguments) + asked.constraints.names()
+    turns = []
+    for turn in request.said if isinstance(request.said, list) else []:
+        role = "system" if turn["role"] == "developer" else turn["role"]
+        wrong += ["messages"] * (role in ("tool", "function") or "tool_calls" in turn)
+        content = turn["content"]
+        if isinstance(content, list):
+            content = " ".join(part["text"] for part in content)
+        turns.append({"role": role, "content": content})
+    if wrong:
+        raise Refusal(400, f"{wrong[0]}: a program answers conversations of texts", param=wrong[0])
+    return turns
+
+
+def texts_in(value: Any) -> Iterator[str | int]:
+    """All texts and token ids in a JSON value, without URLs of images and other media."""
+    match value:
+        case str():
+            yield value
+        case bool():
+            return
+        case int():
+            yield value
+        case list():
+            for one in value:
+                yield from texts_in(one)
+        case dict():
+            for name, one in value.items():
+                if name != "type" and not name.endswith("_url"):
+                    yield from texts_in(one)
+
+
+def check_length(said: Iterable[str | int], known: Tokenizer, most: int, param: str | None) -> None:
+    """Raises ``Refusal`` once texts and token ids have more than ``most`` tokens, by a lower bound.
+
+    Args:
+        param: the field that they come from.
+    """
+    tokens = 0
+    for one in said:
+        text = "" if isinstance(one, int) else one
+        tokens += isinstance(one, int)
+        for at in range(0, len(text), SLICE):
+            part = text[at : at + SLICE]
+            tokens += len(known.encode(part)) - (SEAM if len(part) == SLICE else 0)
+            if tokens > most:
+                break
+        if tokens > most:
+            least = f"at least {tokens}"
+            raise refusal("context_length_exceeded", param=param, tokens=least, most=most)
