@@ -4,26 +4,27 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
 
 import sglang as sgl
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches, Completion, tokens_of
+from lr_sglang.algorithm.branches import Branches, tokens_of, written
+from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
+from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import resolve
-from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.errors import LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import DELIMITER, Ending, Step, StepStop, completed, split_ids
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Branch, Node, Outcome, StepTree, Verdict
+from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -111,19 +112,18 @@ class Answer:
             return "one server counts draws from the answer, the other from the prompt"
         return ""
 
-    def _compare_prompts(self, completion: Completion) -> None:
+    def _compare_prompts(self, branch: Branch, node: Node) -> None:
         """Records that nothing is shared where draws are counted from the prompt's beginning and
-        the prompt of this draft is not as long as the target's.
+        the prompt of this draft, after ``node``, is not as long as the target's.
         """
         if not self.trace.shared_draws or self.roles["target"].places != "prompt":
             return
-        drafted = completion.result.meta["prompt_tokens"] - completion.node.tokens_used
+        drafted = branch.prompt_tokens - node.tokens_used
         if drafted != self.trace.prompt_tokens:
             self.trace.shared_draws, self.trace.own_draws = False, OTHER_PLACES
 
     def _stop(self) -> None:
-        stopped = Completion(None, self.tree.root, None, Cancelled("stopped"))
-        self._loop.call_soon_threadsafe(self.branches.put, stopped)
+        self._loop.call_soon_threadsafe(self.branches.put, None)
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
@@ -173,14 +173,14 @@ class Answer:
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
-        """Waits for a state that writes the step after ``node``. Call it before the next ``await``.
+        """Waits for the next generation of ``state``, the step after ``node``.
 
         Args:
             child: the drafted node that the step will lead to; None when the target writes.
         """
         role = "target" if child is None else "draft"
         branch = self.begin(role, state, node, child)
-        self.branches.expect(branch, state, node, child)
+        self.branches.expect(branch)
         self.policy.begun(branch)
         self.emitter.begun(role, node, child)
         return branch
@@ -189,10 +189,10 @@ class Answer:
         """Makes a branch, after ``node``, for the next generation of ``state``."""
         alternative = child.alternative if child else 0
         seed, place = self.job.draws(role, node, alternative)
-        branch = Branch(role, node.position, alternative, seed)
-        branch.request = state.stream_executor.request = Request(
-            seed, self.job.key, self.tree.ahead(node), place
-        )
+        ahead = self.tree.ahead(node)
+        branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
+        branch.state, branch.node, branch.child = state, node, child
+        state.stream_executor.request = branch
         self.branches.begin(branch)
         return branch
 
@@ -204,59 +204,62 @@ class Answer:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
         while True:
-            completion = await self.branches.first_done()
-            if self._enter(completion):
-                return completion.node
+            node = self._enter(await self.branches.first_done())
+            if node is not None:
+                return node
 
     async def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight; returns the prefixes that they belong
         to.
         """
-        nodes = []
+        nodes: dict[Node, None] = {}
         while self.branches:
-            completion = await self.branches.first_done()
-            if self._enter(completion):
-                nodes.append(completion.node)
-        return list(dict.fromkeys(nodes))
+            node = self._enter(await self.branches.first_done())
+            if node is not None:
+                nodes[node] = None
+        return list(nodes)
 
-    def _enter(self, completion: Completion) -> bool:
-        """Enters a completion in the tree; False where its branch is no longer needed."""
-        node, child, result = completion.node, completion.child, completion.result
-        if completion.key is None:
-            raise result  # the answer was stopped
-        if isinstance(completion.key, Branch):
-            self.policy.ended(
-                completion.key, 0 if isinstance(result, LookaheadError) else len(result.ids)
-            )
-        if node.dropped or (child.dropped if child is not None else node.chosen is not None):
-            return False
-        if child is None:
-            self._enter_target(node, completion)
-        elif isinstance(completion.key, Branch):
-            self._enter_draft(child, completion)
-        elif not completion.key.aside:
-            if not isinstance(result, Verdict):
-                raise result
-            if result.failed:
-                self.trace.failures["judge"] += 1
-            self._verification.enter(completion.key, child, result)
-        return True
+    def _enter(self, arrived: Branch | Inquiry) -> Node | None:
+        """Enters a result in the tree. Returns the prefix that it belongs to; None where it is no
+        longer needed.
+        """
+        node, child, result = arrived.node, arrived.child, arrived.result
+        assert node is not None
+        if isinstance(arrived, Branch):
+            self.policy.ended(arrived, 0 if isinstance(result, LookaheadError) else len(result.ids))
+        needed = not (node.dropped or (child.dropped if child else node.chosen))
+        if needed and isinstance(arrived, Inquiry):
+            self._enter_verdict(arrived)
+        elif needed and isinstance(arrived, Branch):
+            if child is None:
+                self._enter_target(node, arrived)
+            else:
+                self._enter_draft(node, child, arrived)
+        arrived.release()
+        return node if needed else None
 
-    def _enter_draft(self, child: Node, completion: Completion) -> None:
+    def _enter_verdict(self, inquiry: Inquiry) -> None:
+        if inquiry.aside:
+            return
+        if not isinstance(inquiry.result, Verdict):
+            raise inquiry.result
+        if inquiry.result.failed:
+            self.trace.failures["judge"] += 1
+        self._verification.enter(inquiry, inquiry.result)
+
+    def _enter_draft(self, node: Node, child: Node, branch: Branch) -> None:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
-        if isinstance(completion.result, LookaheadError):
+        if isinstance(branch.result, LookaheadError):
             self.trace.failures["draft"] += 1
             self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
-            self._refuse(child, Verdict(False, "draft", str(completion.result), failed=True))
+            self._refuse(child, Verdict(False, "draft", str(branch.result), failed=True))
             return
-        self._compare_prompts(completion)
-        written, child.state = completion.step(self.roles["draft"].tokenizer)
-        room = self.tree.room(completion.node)
-        tokens = tokens_of(
-            written, self.roles["draft"].tokenizer, self.roles["target"].tokenizer, room
-        )
-        if not written.ids or tokens > room:
+        self._compare_prompts(branch, node)
+        known, room = self.roles["draft"].tokenizer, self.tree.room(node)
+        drafted, child.state = written(branch, known)
+        tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
+        if not drafted.ids or tokens > room:
             self._refuse(
                 child,
                 Verdict(
@@ -264,15 +267,15 @@ class Answer:
                 ),
             )
             return
-        child.confidence = policy.confidence(completion.result.meta, len(written.ids))
-        self.tree.drafted(child, written, tokens)
+        child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
+        self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
 
-    def _enter_target(self, node: Node, completion: Completion) -> None:
-        if isinstance(completion.result, LookaheadError):
-            self._refuse_unreadable(node, completion.result)
+    def _enter_target(self, node: Node, branch: Branch) -> None:
+        if isinstance(branch.result, LookaheadError):
+            self._refuse_unreadable(node, branch.result)
             return
-        node.target, node.target_state = completion.step(self.roles["target"].tokenizer)
+        node.target, node.target_state = written(branch, self.roles["target"].tokenizer)
         self.emitter.written(node)
         for late in node.children:
             if late.step is None and late.verdict is None:
@@ -361,11 +364,11 @@ class Answer:
         """
         for node in root.subtree():
             for branch in (*_branches_of(node), node.expanding):
-                if branch is not None and branch.request is not None and not branch.request.sent:
+                if branch is not None and branch.ended is None and not branch.sent:
                     for pool in {
                         backend.pool for backend in self.roles.values()
                     }:  # a verifier may ask any role
-                        pool.reorder(branch.request, branch.position - root.position)
+                        pool.reorder(branch, branch.position - root.position)
 
     async def keep_steps(self, state: ProgramState) -> None:
         """Waits for the target's generation of several steps after the root, and keeps each step
@@ -416,22 +419,26 @@ class Answer:
         """
         root, known = self.tree.root, self.roles["target"].tokenizer
         branch = root.expanding = self.watch(state, root)
-        request, before, kept = branch.request, root.step, 0
+        before, kept = root.step, 0
+
+        def more(ids: Sequence[int]) -> None:
+            branch.so_far = tuple(ids)
+            self.branches.put(branch)
+
         if self.job.on_tokens is not None:
-            request.on_tokens = lambda ids: self.branches.put(
-                Completion(request, root, None, tuple(ids))
-            )
-        while (completion := await self.branches.first_done()).key is not branch:
-            if completion.key is not request:
-                self._enter(completion)
+            branch.on_tokens = more
+        while (arrived := await self.branches.first_done()) is not branch or not branch.result:
+            if arrived is not branch:
+                self._enter(arrived)
                 continue
-            steps = split_ids(completion.result[kept:], "length", known, frozenset(), before)
+            steps = split_ids(branch.so_far[kept:], "length", known, frozenset(), before)
             for made in (one for one in steps if one.complete):
                 kept, before = kept + len(made.ids), made
                 keep(made)
             if self.job.on_tokens is not None:
-                self.job.on_tokens(completion.result[kept:])
-        result: Generation | LookaheadError = completion.result
+                self.job.on_tokens(branch.so_far[kept:])
+        result: Generation | LookaheadError = branch.result
+        branch.release()
         if isinstance(result, LookaheadError):
             raise result
         self.policy.ended(branch, len(result.ids))

@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
+from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.request import Request
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.tree import Branch, Pair, Verdict
+from lr_sglang.steps.tree import Node, Pair, Verdict
 
 
 @dataclass(eq=False)
@@ -24,6 +25,8 @@ class Inquiry:
             longer needed.
         branches: the requests so far, in order.
         aside: True for a check of the judge: no answer waits for the verdict or depends on it.
+        node, child: the prefix, and the drafted node that is judged.
+        result: the verdict of a verifier that was waited for, or the error that it raised.
     """
 
     pair: Pair
@@ -31,7 +34,15 @@ class Inquiry:
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
     aside: bool = False
+    node: Node | None = field(default=None, repr=False)
+    child: Node | None = field(default=None, repr=False)
+    task: asyncio.Task[Any] | None = field(default=None, init=False, repr=False)
+    result: Any = field(default=None, init=False, repr=False)
     _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
+
+    def release(self) -> None:
+        """Frees its nodes, so that no reference cycle keeps them in memory."""
+        self.node = self.child = None
 
     async def generation(self, state: ProgramState) -> Generation:
         """Waits for the only ``gen`` in progress in a state, and returns what the runtime

@@ -12,13 +12,13 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
-from lr_sglang.engine.request import Request
+from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import ConfigError
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.judge_check import read_alike
 from lr_sglang.steps.step import Step
-from lr_sglang.steps.tree import Branch, Node, Outcome, Pair, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Outcome, Pair, Verdict, without_a_judge
 
 Begin = Callable[[str, ProgramState, Node, Node], Branch]
 LAST = 2**30  # the order of a request that waits for a slot until no other request does
@@ -56,43 +56,40 @@ class Verification:
             return
         assert child.parent is not None
         child.asked = self._inquire(child.parent, child, pair)
-        self._consult(verifier, child.asked, child.parent, child)
+        self._consult(verifier, child.asked)
 
     def _inquire(self, node: Node, child: Node, pair: Pair, aside: bool = False) -> Inquiry:
         check = self._job.check
 
-        def track(inquiry: Inquiry, state: ProgramState) -> Request:
+        def track(inquiry: Inquiry, state: ProgramState) -> Branch:
             branch = self._begin("judge", state, node, child)
-            request: Request = branch.request
             # a verifier that draws, and asks several times, gets a different reply each time
             where = node.lineage, child.alternative, aside, len(inquiry.branches)
-            branch.seed = request.seed = self._job.seed("verifier", node.position, *where)
-            request.patience = PATIENCE
-            request.order = LAST if aside else request.order
+            branch.seed = self._job.seed("verifier", node.position, *where)
+            branch.patience = PATIENCE
+            branch.order = LAST if aside else branch.order
             if check is not None and getattr(state.stream_executor.backend, "role", "") == "judge":
                 check.asked_judge(self._job.lookahead.max_false_accepts)
             inquiry.branches.append(branch)
             state.stream_executor.when_done(lambda: self._branches.ended(branch))
             if aside:
-                return request
+                return branch
             self._emitter.begun("judge", node, child)
             if (
                 child.dropped or child.verdict is not None or node.chosen is not None
             ):  # the step was decided meanwhile
                 self._branches.give_up(branch, Outcome.CANCELLED)
-            return request
+            return branch
 
-        return Inquiry(pair, node.state, track, aside=aside)
+        return Inquiry(pair, node.state, track, aside=aside, node=node, child=child)
 
-    def _consult(
-        self, verifier: Verifier, inquiry: Inquiry, node: Node, child: Node
-    ) -> asyncio.Task[Verdict] | None:
+    def _consult(self, verifier: Verifier, inquiry: Inquiry) -> asyncio.Task[Verdict] | None:
         found = guarded(verifier).verify(inquiry)
         if isinstance(found, Verdict):
             if not inquiry.aside:
-                self.enter(inquiry, child, found)
+                self.enter(inquiry, found)
             return None
-        task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry), node, child)
+        task = self._branches.expect_verdict(inquiry, self._timed(found, inquiry))
         if inspect.iscoroutine(found):
             task.add_done_callback(
                 lambda _: found.close()
@@ -104,9 +101,10 @@ class Verification:
         verdict: Verdict = await (inquiry.replied() if found is None else found)
         return dataclasses.replace(verdict, seconds=self._branches.now() - asked)
 
-    def enter(self, inquiry: Inquiry, child: Node, verdict: Verdict) -> None:
+    def enter(self, inquiry: Inquiry, verdict: Verdict) -> None:
         """Enters a verdict in the tree."""
-        if child.verdict is not None:
+        child = inquiry.child
+        if child is None or child.verdict is not None:
             return  # rejected meanwhile: the target's server refused the tokens of this step
         self._check_judge(inquiry.pair, child, verdict)
         child.verdict = verdict
@@ -133,7 +131,7 @@ class Verification:
             self._branches.now(),
             self._inquire(node, child, Pair(step, pair.draft), aside=True),
         )
-        task = self._consult(verifier, shown, node, child)
+        task = self._consult(verifier, shown)
 
         def done(task: asyncio.Task[Verdict]) -> None:
             check.showing, check.checking = False, check.checking + self._branches.now() - began

@@ -222,7 +222,7 @@ class Client:
         number, last = 0, len(ABORT_AGAIN_SECONDS) - 1
         while True:
             await asyncio.sleep(ABORT_AGAIN_SECONDS[min(number, last)])
-            if request.ended:
+            if request.done:
                 return
             await self.post_abort(request.rid)
             if number >= last or (self.abort_failed and self._alone()):

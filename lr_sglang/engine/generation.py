@@ -9,49 +9,40 @@ from typing import Any
 from lr_sglang.engine.prefix_reuse import LoggedRequest
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import first_of, first_stop
-from lr_sglang.steps.tree import Branch
 
 
-@dataclass(frozen=True)
-class Written:
-    """The tokens that a runtime generated, and why they end.
+def until(
+    ids: tuple[int, ...],
+    finish: dict[str, Any],
+    text: str,
+    *,
+    most: int,
+    ends: Set[int],
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[tuple[int, ...], dict[str, Any], str]:
+    """What a runtime generated, up to the first of cap, end of sequence and stop string.
 
     SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token
     layer, if one pass exceeds the cap, the reply also contains tokens after an end of sequence or a
     stop string.
 
-    Attributes:
-        ids: token ids up to the cap, or up to and including the first end of sequence.
+    Args:
+        ids: token ids.
         finish: SGLang's finish_reason.
         text: the decoded text, without a stop string that is to be trimmed.
+        most: maximum number of tokens.
+        ends: ids that end a sequence.
+        stops: stop strings; the text is cut before the first one.
     """
-
-    ids: tuple[int, ...]
-    finish: dict[str, Any]
-    text: str
-
-    def until(
-        self,
-        most: int,
-        ends: Set[int],
-        stops: Sequence[str],
-        decode: Callable[[Sequence[int]], str],
-    ) -> Written:
-        """A copy that ends at the first of cap, end of sequence and stop string.
-
-        Args:
-            most: maximum number of tokens.
-            ends: ids that end a sequence.
-            stops: stop strings; the text is cut before the first one.
-        """
-        ids, finish, text = self.ids[:most], self.finish, self.text
-        if (at := first_of(ends, ids)) is not None:
-            ids, finish = ids[: at + 1], {"type": "stop", "matched": ids[at]}
-        if ids != self.ids or finish != self.finish:
-            text = decode(ids if at is None else ids[:-1])
-        if found := first_stop(text, stops):
-            finish, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
-        return Written(ids, finish, text)
+    kept, why = ids[:most], finish
+    if (at := first_of(ends, kept)) is not None:
+        kept, why = kept[: at + 1], {"type": "stop", "matched": kept[at]}
+    if kept != ids or why != finish:
+        text = decode(kept if at is None else kept[:-1])
+    if found := first_stop(text, stops):
+        why, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
+    return kept, why, text
 
 
 @dataclass(frozen=True)
@@ -79,15 +70,6 @@ class Generation:
     entry: LoggedRequest | None = field(default=None, repr=False)
     logprobs: tuple[float, ...] = field(default=(), repr=False)
     dropped: int = 0
-
-    def record_in(self, branch: Branch) -> None:
-        """Copies the token counts and times of the generation to its branch."""
-        branch.prompt_tokens, branch.cached_tokens = self.prompt_tokens, self.cached_tokens
-        branch.generated_tokens, branch.entry = len(self.ids) + self.dropped, self.entry
-        if "spec_verify_ct" in self.meta:
-            branch.speculation = self.speculation
-        if "queue_time" in self.meta or "forward_entry_time" in self.meta:
-            branch.queued, branch.prefill = waits(self.meta)
 
     @property
     def speculation(self) -> Speculation:

@@ -12,8 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.steps.tree import Branch
-
 # requests that enter within this time may be one prefill batch, without a prefix to share
 BATCH_SECONDS = 0.001
 # Prompts are grouped by this number of first tokens.
@@ -137,31 +135,6 @@ def _longest(
             break
         following = prompt[best]
     return best
-
-
-class PendingReuse:
-    """Branches of an answer whose ``shared_tokens`` are not known yet, because an earlier branch is
-    unfinished.
-    """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Branch] = deque()
-
-    def add(self, branch: Branch) -> None:
-        """Adds a branch; call it in the order in which branches begin."""
-        self._waiting.append(branch)
-
-    def settle(self, include_unfinished: bool = False) -> None:
-        """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all; frees their
-        tokens.
-        """
-        while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
-            branch = self._waiting.popleft()
-            entry, branch.entry = branch.entry, None
-            if (
-                entry is not None and branch.cached_tokens is not None
-            ):  # otherwise it is not reported
-                branch.shared_tokens = entry.log.shareable(entry)
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:

@@ -34,7 +34,7 @@ class Request:
             the runtime generates; None asks for the whole reply only.
         sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
-        ended: whether it was answered or has failed; False again after it is sent to another
+        done: whether it was answered or has failed; False again after it is sent to another
             worker.
         result: the ``Generation``, or the ``LookaheadError`` that was raised.
     """
@@ -46,7 +46,7 @@ class Request:
         self.patience = 1.0
         self.on_tokens: Callable[[list[int]], None] | None = None
         self.sent, self.rid = 0.0, ""
-        self.cancelled = self.ended = self.connection_closed = False
+        self.cancelled = self.done = self.connection_closed = False
         self.result: Any = None
         self._abort: Callable[[Request], None] | None = None
         self._task: asyncio.Task[Any] | None = None
@@ -62,7 +62,7 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        self.sent, self._abort, self._task, self.ended = (
+        self.sent, self._abort, self._task, self.done = (
             time.time(),
             abort,
             asyncio.current_task(),
@@ -90,13 +90,13 @@ class Request:
 
     def end(self) -> None:
         """Records that the request was answered or has failed, so that aborts of it stop."""
-        self.ended, self._abort, self._task = True, None, None
+        self.done, self._abort, self._task = True, None, None
 
     def cancel(self) -> None:
         """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when
         it has stopped.
         """
-        if self.cancelled or self.ended:
+        if self.cancelled or self.done:
             return
         self.cancelled = True
         if self._abort is not None:
@@ -117,6 +117,6 @@ class Request:
 
     def close_connection(self) -> None:
         """Closes the connection, for a server that refuses the abort."""
-        if self._task is not None and not self.ended:
+        if self._task is not None and not self.done:
             self.connection_closed = True
             self._task.cancel()

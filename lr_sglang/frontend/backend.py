@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Mapping
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
-from lr_sglang.engine.generation import Generation, Written, each_stop
+from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
@@ -280,7 +280,7 @@ class RuntimeBackend(BaseBackend):
             meta = dict(reply["meta_info"])
             finish = dict(meta["finish_reason"])
             ids = tuple(map(int, reply["output_ids"]))
-            meta["text"] = str(reply["text"])
+            text = meta["text"] = str(reply["text"])
             kind, matched = str(finish["type"]), finish.get("matched")
             logprobs = tuple(
                 float(one[0])
@@ -290,23 +290,23 @@ class RuntimeBackend(BaseBackend):
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
         entry.ended(ids, meta, request.sent, time.time())
-        made, eos = Written(ids, finish, meta["text"]), None
+        kept, eos = ids, None
         if kind != "abort":
             ends = self._ends(params, matched)
-            stops = () if isinstance(params.stop, StepStop) else each_stop(params.stop)
-            made = made.until(params.max_new_tokens, ends, stops, self.tokenizer.decode)
-            kind, eos = (
-                made.finish["type"],
-                made.ids[-1] if made.ids and made.ids[-1] in ends else None,
+            kept, finish, text = until(
+                ids,
+                finish,
+                text,
+                most=params.max_new_tokens,
+                ends=ends,
+                stops=() if isinstance(params.stop, StepStop) else each_stop(params.stop),
+                decode=self.tokenizer.decode,
             )
-            meta |= {
-                "finish_reason": made.finish,
-                "text": made.text,
-                "completion_tokens": len(made.ids),
-            }
+            kind, eos = finish["type"], kept[-1] if kept and kept[-1] in ends else None
+            meta |= {"finish_reason": finish, "text": text, "completion_tokens": len(kept)}
         prompt, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
-        dropped = len(ids) - len(made.ids)
-        generation = Generation(made.ids, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
+        dropped = len(ids) - len(kept)
+        generation = Generation(kept, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
         if kind == "abort":
             if request.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)

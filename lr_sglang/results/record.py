@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import MutableMapping
 from typing import TYPE_CHECKING, Any
 
+from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
-from lr_sglang.steps.tree import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 

@@ -157,8 +157,8 @@ class LookaheadAnswer(ServedAnswer):
         self._job.stop()
         self._stops += 1
         for branch in self._job.record.branches if self._stops > HANG_UP_AFTER else ():
-            if branch.request is not None and branch.request.cancelled:
-                branch.request.close_connection()
+            if branch.cancelled:
+                branch.close_connection()
         if self._stops % CANCEL_AFTER == 0:
             self.task.cancel()
         asyncio.get_running_loop().call_later(STOP_AGAIN, self.stop)

@@ -1,14 +1,16 @@
-"""The parts of a step tree: branches, versions, verdicts and nodes. Plain data."""
+"""The parts of a step tree: versions, verdicts and nodes. Plain data."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from lr_sglang.steps.speculation import NO_SPECULATION, Speculation
 from lr_sglang.steps.step import Step
+
+if TYPE_CHECKING:
+    from lr_sglang.engine.branch import Branch
 
 
 class Outcome(StrEnum):
@@ -57,41 +59,6 @@ class Pair:
     target: Step
     draft: Step
     prefix_complete: bool = True
-
-
-@dataclass(eq=False)
-class Branch:
-    """One generation on a runtime, from its start to its outcome. Times are seconds since the
-    answer began.
-
-    ``queued`` and ``prefill`` are seconds in the runtime's queue and in its prefill; None if it
-    does not report them.
-    """
-
-    role: str
-    position: int
-    alternative: int = 0
-    seed: int = 0
-    started: float = 0.0
-    ended: float | None = None
-    prompt_tokens: int = 0
-    cached_tokens: int | None = None
-    shared_tokens: int | None = None
-    generated_tokens: int = 0
-    speculation: Speculation = NO_SPECULATION
-    queued: float | None = None
-    prefill: float | None = None
-    outcome: Outcome | None = None
-    error: str = ""
-    request: Any = field(default=None, repr=False)
-    entry: Any = field(default=None, repr=False)
-
-    def close(self, outcome: Outcome) -> None:
-        """Sets the branch's outcome, once."""
-        assert self.outcome is None, (
-            f"{self.role} branch at {self.position} is {self.outcome} already"
-        )
-        self.outcome = outcome
 
 
 @dataclass(eq=False)

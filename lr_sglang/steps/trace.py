@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import Ending
-from lr_sglang.steps.tree import Branch, Verdict
+from lr_sglang.steps.tree import Verdict
+
+if TYPE_CHECKING:
+    from lr_sglang.engine.branch import Branch
 
 
 @dataclass(frozen=True)

@@ -13,10 +13,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from lr_sglang.config import MAX_WIDTH
-from lr_sglang.steps.node import Branch, Node, Outcome, Pair, Verdict
+from lr_sglang.steps.node import Node, Outcome, Pair, Verdict
 from lr_sglang.steps.step import Step, same_ending, same_special
 
-__all__ = ["Branch", "Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
+__all__ = ["Node", "Outcome", "Pair", "StepTree", "Verdict", "without_a_judge"]
 
 # Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow
 # with the answer. They do not depend on the width, because the number of the target's version is

@@ -8,12 +8,14 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.errors import Cancelled
 from lr_sglang.steps.step import split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
-from lr_sglang.steps.tree import Branch, Outcome
+from lr_sglang.steps.tree import Outcome
 
 _LOSSLESS = ("", "distribution", "text")  # of ``Trace.lossless``, the weakest first
 _TAKEN = "\0"  # replaces each character of the answer whose generation is known
@@ -48,19 +50,23 @@ class GenerationTrace:
             return ""
         return "text" if self.trace.seeded else "distribution"
 
-    def note(self, result: Any, seconds: float, known: Tokenizer, is_step: bool) -> None:
+    def note(self, seconds: float, known: Tokenizer, is_step: bool) -> None:
         """Records the result of a generation by a single request, and splits its text into steps.
 
         Args:
-            result: a ``Generation``, or anything else if the request failed.
+            seconds: that it took.
             is_step: whether one step was requested, so that its end is not the end of the model's
                 turn.
         """
         (branch,) = self.trace.branches
-        branch.ended = self.trace.seconds = seconds
+        self.trace.seconds = seconds
+        branch.record(seconds)
+        result = branch.result
+        branch.release()
+        if isinstance(result, Cancelled):
+            result = result.generation
         if not isinstance(result, Generation):
             return
-        result.record_in(branch)
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
         for step in split_ids(result.ids, result.finish, known, result.ends):
             position, ending = len(self.trace.steps), step.ending.value

@@ -15,7 +15,7 @@ from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.algorithm.branches import DRAIN_SECONDS
-from lr_sglang.engine.prefix_reuse import PendingReuse
+from lr_sglang.engine.branch import Branch, PendingReuse
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
@@ -27,7 +27,6 @@ from lr_sglang.steps.detokenize import joined
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
-from lr_sglang.steps.tree import Branch
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 
@@ -149,15 +148,11 @@ class ProgramRun:
         self._stops += 1
         for one in list(self._running.values()):
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
-            requests = (
-                [branch.request for branch in one.record.branches]
-                if isinstance(one, AnswerRequest)
-                else [one]
-            )
+            requests = one.record.branches if isinstance(one, AnswerRequest) else [one]
             for request in (
                 requests if self._stops > CLOSE_AFTER_STOPS else ()
             ):  # a runtime that hangs handles no abort
-                if request is not None and request.cancelled:
+                if request.cancelled:
                     request.close_connection()
 
     async def close(self) -> None:
@@ -210,28 +205,23 @@ class ProgramRun:
         # As ``AnswerRequest.seed`` of the same generation by lookahead, so that an exact verifier
         # gives the text that the target writes here.
         where = () if known.role == "target" else (known.role,)
-        branch = Branch(known.role, 0, seed=derived_seed(*self.identify(s), *where))
+        seed, place = derived_seed(*self.identify(s), *where), self._place(s, known)
+        branch = Branch(known.role, 0, seed=seed, key=self.job.key, place=place)
         seeded = known.seeded or params.temperature == 0
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )
-        place = self._place(s, known)
-        s.request = request = Request(branch.seed, self.job.key, place=place)
-        self._enter(request)
+        s.request = branch
+        self._enter(branch)
         self._pending_reuse.add(branch)
         try:
             yield part
         finally:
-            result = request.result
-            if isinstance(result, Cancelled):
-                result = result.generation
-            elif isinstance(result, LookaheadError):
-                branch.error = str(result)
-                if known.role != "target":
-                    part.trace.failures[known.role] += 1
             is_step = isinstance(params.stop, StepStop)
-            part.note(result, self.now() - part.began, known.tokenizer, is_step)
-            self._leave(request, part)
+            part.note(self.now() - part.began, known.tokenizer, is_step)
+            if branch.error and known.role != "target":
+                part.trace.failures[known.role] += 1
+            self._leave(branch, part)
 
     def _enter(self, one: AnswerRequest | Request) -> None:
         if self._stopped:

@@ -127,7 +127,7 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
 
     run_virtually(main())
     (branch,) = job.record.branches
-    assert branch.outcome == "bonus" and branch.request is None
+    assert branch.outcome == "bonus" and branch.result is None
     written = [tokens for tokens, _ in told]
     assert written == sorted(written) and all(ended is None for _, ended in told)
     if enough:
@@ -156,7 +156,7 @@ def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
         return len(asyncio.all_tasks())
 
     assert run_virtually(main()) == 1
-    assert all(b.outcome is not None and b.request is None for b in job.record.branches)
+    assert all(b.outcome is not None and b.result is None for b in job.record.branches)
     assert not any(backend.transport.running for backend in target.roles.values())
 
 

@@ -121,8 +121,8 @@ async def test_a_draft_that_the_target_cannot_read_stays_refused():
     unreadable.verdict = Verdict(
         False, "draft", "tokens that the target does not know", failed=True
     )
-    verification.enter(unreadable.asked, unreadable, Verdict(True, "slow"))
+    verification.enter(unreadable.asked, Verdict(True, "slow"))
     assert not unreadable.verdict.accepted and tree.decide(tree.root) is None
-    verification.enter(other.asked, other, Verdict(True, "slow"))
+    verification.enter(other.asked, Verdict(True, "slow"))
     assert tree.decide(tree.root) is other
     await branches.drain()

@@ -409,7 +409,7 @@ def test_cancelling_or_hanging_up_late_does_not_break_the_connections_next_reque
     assert len(set(server.ports)) == 1, "the connection was used again"
     on_loop(first.cancel)
     on_loop(first.close_connection)
-    assert first.ended and not first.cancelled and server.aborts == []
+    assert first.done and not first.cancelled and server.aborts == []
     second.cancel()
     assert second.end() == REPLY
 
@@ -437,7 +437,7 @@ def test_cancelling_who_waits_closes_the_connection_and_tells_the_server(server,
     assert watched.closed.wait(5)
     http.close()
     assert server.aborts == [running.request.rid]
-    assert running.request.ended and not running.request.cancelled
+    assert running.request.done and not running.request.cancelled
 
 
 def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):

@@ -7,11 +7,12 @@ import os
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import machine, store, summary
 from lr_sglang.results.record import make
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Branch, Outcome, Verdict
+from lr_sglang.steps.tree import Outcome, Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.theory.shares import wilson
 

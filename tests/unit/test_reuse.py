@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr_sglang.engine.prefix_reuse import LoggedRequest, PendingReuse, RequestLog
-from lr_sglang.steps.tree import Branch
+from lr_sglang.engine.branch import Branch, PendingReuse
+from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
 
 
 def noted(

@@ -6,12 +6,12 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import waits
 from lr_sglang.results import accounting, collection, measures
 from lr_sglang.results import statistics as st
 from lr_sglang.results.brief import Row
 from lr_sglang.results.record import of_branch
-from lr_sglang.steps.tree import Branch
 from lr_sglang.theory.shares import wilson
 from tests import FULL, synthetic
 

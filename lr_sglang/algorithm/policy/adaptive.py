@@ -13,7 +13,8 @@ from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import GAIN, Choice, Conditions, Runtime, best
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Lookahead
-from lr_sglang.steps.tree import Branch, Node, StepTree
+from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.tree import Node, StepTree
 
 # Where lookahead gives no speed-up, one step in PROBE is drafted all the same, to detect when it
 # would. One in DEEP_PROBE of these probes has depth 2, to measure the cost of more branches.

@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterator
 
 from lr_sglang.algorithm.policy.experience import Mean, RunStatistics, Share
 from lr_sglang.config import Lookahead
-from lr_sglang.steps.tree import Branch, Node, StepTree
+from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.tree import Node, StepTree
 
 # The gate opens for every branch until the calibration has this number of verdicts.
 LEARNS = 16
