@@ -41,7 +41,7 @@ from sglang.lang.interpreter import ProgramState  # noqa: E402
 
 from benchmarks.pocket_speed import Roles, layered, servers  # noqa: E402
 from lr_sglang import verifiers  # noqa: E402
-from lr_sglang.algorithm.answer import Answer  # noqa: E402
+from lr_sglang.algorithm.answer import answering  # noqa: E402
 from lr_sglang.algorithm.answer_request import AnswerRequest  # noqa: E402
 from lr_sglang.api.runner import keep_what_is_imported  # noqa: E402
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer  # noqa: E402
@@ -110,13 +110,15 @@ async def goes_on(
     converse(s, ASKED)
     for step in before:
         s += step
-    async with Answer(s, job) as answer:
+    async with answering(s, job) as answer:
         if job.verifier is not None:
             await write_answer(answer)
             return
-        whole = fork(s, "target")
-        whole += sgl.gen("answer", max_tokens=answer.tree.budget, **answer.sampling)
-        await answer.keep_whole(whole)
+        root = answer.tree.root
+        target = fork(s, "target")
+        answer.watch(target, root)
+        target += answer.gen(root, "target", answer.tree.budget, name="answer")
+        await answer.keep_whole()
 
 
 def seconds_a_step(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import converse, fork
 from lr_sglang.steps.tree import Node
@@ -22,9 +22,7 @@ async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Answer
     branches.
     """
     converse(s, messages)
-    async with Answer(
-        s, job
-    ) as answer:  # at the end of the block, requests that still run are aborted
+    async with answering(s, job) as answer:  # at its end, requests that still run are aborted
         await write_answer(answer)
 
 
@@ -44,9 +42,7 @@ async def asynchronous(answer: Answer) -> None:
     """
     propose(answer)
     expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
-    node = (
-        await answer.first_done()
-    )  # whose next step was drafted, written by the target, or judged
+    node = await answer.first_done()  # whose next step was drafted, written by the target or judged
     verify(answer, node)
     accept(answer)
 
@@ -74,8 +70,8 @@ def propose(answer: Answer) -> None:
         if width and answer.can_ask("draft"):
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
+                answer.watch(draft, node, child)
                 draft += answer.gen_step(node, "draft")
-                child.drafting = answer.watch(draft, node, child)
 
 
 def expand(answer: Answer, furthest: int) -> None:
@@ -87,8 +83,8 @@ def expand(answer: Answer, furthest: int) -> None:
     for node in answer.tree.to_expand(furthest):
         if answer.policy.should_expand(node) and answer.can_ask("target"):
             target = fork(node.state, "target")
+            answer.watch(target, node)
             target += answer.gen_step(node, "target")
-            node.expanding = answer.watch(target, node)
 
 
 def verify(answer: Answer, node: Node) -> None:
@@ -106,17 +102,19 @@ def verify(answer: Answer, node: Node) -> None:
 
 def accept(answer: Answer) -> None:
     """Chooses each step that is decided: an accepted draft, or the target's version when all drafts
-    are rejected.
+    are rejected. The answer grows by the steps up to the first undecided one.
     """
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
     while not answer.ended and (kept := answer.tree.advance()):
-        answer.keep(kept)
+        answer.s += answer.keep(kept)
 
 
 async def write_alone(answer: Answer, tokens: int) -> None:
     """The target writes several steps in one generation, while looking ahead does not pay."""
-    target = fork(answer.tree.root.state, "target")
-    target += answer.gen(answer.tree.root, "target", tokens)
-    await answer.keep_steps(target)
+    root = answer.tree.root
+    target = fork(root.state, "target")
+    answer.watch(target, root)
+    target += answer.gen(root, "target", tokens)
+    await answer.keep_steps()

@@ -4,8 +4,9 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Self
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
 
 import sglang as sgl
 
@@ -23,8 +24,9 @@ from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import DELIMITER, Ending, Step, StepStop, completed, split_ids
+from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
+from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -34,56 +36,62 @@ BACKOFF_SECONDS = (
 )
 
 
+@asynccontextmanager
+async def answering(s: ProgramState, job: AnswerRequest) -> AsyncIterator[Answer]:
+    """One answer in the open assistant turn of a state. At the end of the block all its requests
+    are cancelled.
+
+    Raises:
+        PromptTooLong: the prompt leaves no room for an answer. LookaheadError: the state has
+            failed.
+    """
+    await sync(s)
+    s.text()  # a state that has failed raises here
+    answer = Answer(s, job, *backend_of(s, "target").budget(s.stream_executor, job.limits))
+    job.listen(answer.stop)
+    try:
+        with answer.policy:
+            try:
+                yield answer
+            finally:
+                await answer.branches.drain()
+    finally:
+        job.listen(None)
+
+
 class Answer:
-    """The step tree of one answer and its branches on runtimes. The end of ``async with`` cancels
-    all its requests.
+    """The step tree of one answer and its branches on runtimes; ``answering`` makes it.
 
     Args:
         s: a state with an open assistant turn, which the answer fills.
+        prompt_tokens: of the state's prompt.
+        budget: tokens that the answer may have.
 
     Attributes:
-        tree, policy: the steps so far, and the choice of nodes that get branches; set by ``async
-            with``.
-
-    Raises:
-        PromptTooLong: by ``async with``: the prompt leaves no room for an answer.
+        tree: the steps so far.
+        policy: chooses the nodes that get branches.
+        ended: whether the answer is complete.
     """
 
-    def __init__(self, s: ProgramState, job: AnswerRequest) -> None:
+    def __init__(
+        self, s: ProgramState, job: AnswerRequest, prompt_tokens: int, budget: int
+    ) -> None:
         self.s, self.job, self.trace = s, job, job.record
         self.roles = backend_of(s, "target").roles
         self.ended = self._left = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
-        self._gate, self._constrained = job.lookahead.gate > 0, bool(job.constraints.names())
-        self._loop = s.stream_executor.loop
-
-    async def __aenter__(self) -> Self:
-        job, look, target = self.job, self.job.lookahead, self.roles["target"]
-        await sync(self.s)
-        self.s.text()  # a state that has failed raises here
-        prompt_tokens, budget = target.budget(self.s.stream_executor, job.limits)
+        self._loop, look = s.stream_executor.loop, job.lookahead
         self.branches = Branches(self.trace, self._loop)
         # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
         guard = look.half_sentence_guard and not job.exact
         self.tree = StepTree(look.depth, look.width, budget, guard)
-        self.tree.root.state = self.s
+        self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.emitter = EventEmitter(job.on_event, self.branches.now)
         self._verification = Verification(job, self.branches, self.emitter, self.begin)
-        self.ask_verifier = self._verification.ask_verifier
         self.trace.prompt_tokens = prompt_tokens
         self._note_draws()
-        job.listen(self._stop)
-        self.policy.__enter__()
-        return self
-
-    async def __aexit__(self, *failure: object) -> None:
-        try:
-            await self.branches.drain()
-        finally:
-            self.job.listen(None)
-            self.policy.__exit__()
 
     def _note_draws(self) -> None:
         """Records whether the same seed gives the same answer, and what draft and target share."""
@@ -122,8 +130,13 @@ class Answer:
         if drafted != self.trace.prompt_tokens:
             self.trace.shared_draws, self.trace.own_draws = False, OTHER_PLACES
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
+        """Makes ``first_done`` raise ``Cancelled``; from any thread."""
         self._loop.call_soon_threadsafe(self.branches.put, None)
+
+    def ask_verifier(self, child: Node, pair: Pair) -> None:
+        """Asks the verifier about a pair of versions, unless it is rejected without it."""
+        self._verification.ask_verifier(child, pair)
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
@@ -139,13 +152,13 @@ class Answer:
         """
         tokens, gated = (
             min(self.job.lookahead.max_step_tokens, self.tree.room(node)),
-            role == "draft" and self._gate,
+            role == "draft" and self.job.lookahead.gate > 0,
         )
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
             made = self.gen(node, role, tokens, stop=StepStop(DELIMITER), **more)
-            if not self._constrained:  # shared by all branches
+            if not self.job.constraints.names():  # shared by all branches
                 self._steps[tokens, gated] = made
         return made
 
@@ -154,7 +167,7 @@ class Answer:
         within its constraints; ``more`` are options of ``sgl.gen``.
         """
         beyond: dict[str, Any] = {}
-        if self._constrained:
+        if self.job.constraints.names():
             one, known = self.roles[role], self.roles["target"].tokenizer
             ids: tuple[int, ...] = ()
             at: Node | None = node
@@ -168,18 +181,23 @@ class Answer:
             )
             more |= options
         made = sgl.gen(name, max_tokens=tokens, **self.job.sampling.drawn(), **more)
-        made.resolved = self.s.stream_executor.resolve(made.sampling_params)
-        made.resolved.more = beyond
+        made.sampling_params = self.s.stream_executor.resolve(made.sampling_params)
+        made.sampling_params.more = beyond
         return made
 
     def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
-        """Waits for the next generation of ``state``, the step after ``node``.
+        """Makes the branch of the next ``gen`` of ``state``, which writes the step after ``node``,
+        and waits for it.
 
         Args:
             child: the drafted node that the step will lead to; None when the target writes.
         """
         role = "target" if child is None else "draft"
         branch = self.begin(role, state, node, child)
+        if child is None:
+            node.expanding = branch
+        else:
+            child.drafting = branch
         self.branches.expect(branch)
         self.policy.begun(branch)
         self.emitter.begun(role, node, child)
@@ -321,9 +339,9 @@ class Answer:
             self.emitter.dropped(below.source, below.parent, below, own)
             below.release()
 
-    def keep(self, node: Node) -> None:
-        """Makes ``node`` a step of the answer: closes its branches, and appends its text to the
-        program's state.
+    def keep(self, node: Node) -> TokenText:
+        """Makes ``node`` a step of the answer: closes its branches and records it. Returns its
+        text, which the caller adds to the program's state.
         """
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
@@ -357,6 +375,7 @@ class Answer:
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)
         node.release()  # frees the memory of earlier steps
+        return kept.tokens()
 
     def _reorder(self, root: Node) -> None:
         """Updates the order of requests that wait for a slot: each is now one step nearer to the
@@ -370,9 +389,9 @@ class Answer:
                     }:  # a verifier may ask any role
                         pool.reorder(branch, branch.position - root.position)
 
-    async def keep_steps(self, state: ProgramState) -> None:
-        """Waits for the target's generation of several steps after the root, and keeps each step
-        when it is written.
+    async def keep_steps(self) -> None:
+        """Waits for the target's branch after the root, of several steps, and keeps each step when
+        it is written.
         """
 
         def keep(made: Step) -> None:
@@ -381,15 +400,15 @@ class Answer:
             after += made.tokens()
             node.target, node.target_state = made, after
             self.tree.decide(node)
-            self.keep(self.tree.advance() or node)
+            self.s += self.keep(self.tree.advance() or node)
 
-        result = await self._write_on(state, keep)
+        result = await self._write_on(keep)
         if not result.ids:
             keep(Step("", (), Ending.CAP))
 
-    async def keep_whole(self, state: ProgramState) -> None:
-        """The autoregressive baseline: waits for the one generation of ``state``, and keeps each
-        step when it is written.
+    async def keep_whole(self) -> None:
+        """The autoregressive baseline: waits for the target's one branch, and keeps each step when
+        it is written.
         """
         node = self.tree.root
 
@@ -397,18 +416,17 @@ class Answer:
             nonlocal node
             self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
             self._record(kept, "target", "written")
+            self.s += kept.tokens()
             node, prefix = Node(None, node.position + 1, kept, "target"), node
             self.emitter.kept(prefix, node, Outcome.BONUS)
 
-        result = await self._write_on(state, keep, last=True)
+        result = await self._write_on(keep, last=True)
         self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
         self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
         self.emitter.ended(node, self.trace.finish)
 
-    async def _write_on(
-        self, state: ProgramState, keep: Callable[[Step], None], last: bool = False
-    ) -> Generation:
-        """Waits for the target's generation after the root. ``keep`` gets its steps: each when it
+    async def _write_on(self, keep: Callable[[Step], None], last: bool = False) -> Generation:
+        """Waits for the target's branch after the root. ``keep`` gets its steps: each when it
         is written if the answer's request has ``on_tokens``, else all at the end.
 
         Args:
@@ -418,8 +436,8 @@ class Answer:
             LookaheadError: it failed; steps may have been kept.
         """
         root, known = self.tree.root, self.roles["target"].tokenizer
-        branch = root.expanding = self.watch(state, root)
-        before, kept = root.step, 0
+        before, kept, branch = root.step, 0, root.expanding
+        assert branch is not None
 
         def more(ids: Sequence[int]) -> None:
             branch.so_far = tuple(ids)
@@ -449,7 +467,6 @@ class Answer:
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         if self._left:  # an earlier call of on_step raised an exception
             return
-        self.s += kept.tokens()
         position, seconds = len(self.trace.steps), self.branches.now()
         record = StepRecord(
             position,

@@ -21,6 +21,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
+from lr_sglang.frontend import changes
 from lr_sglang.frontend.choices import decide
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.values import SamplingParams
@@ -35,6 +36,8 @@ from lr_sglang.sglang_api.interpreter import (
 from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
+
+changes.install()
 
 # SGLang's interpreter adds role markers to the state's text; we add none, and render prompts from
 # ``messages_``.

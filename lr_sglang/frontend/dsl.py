@@ -17,11 +17,11 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.engine.loop import call, in_thread, running_loop
+from lr_sglang.engine.loop import in_thread
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.executor import Executor, sync
-from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, SglGen, interpreter
+from lr_sglang.frontend.executor import sync
+from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, SglGen
 from lr_sglang.steps.step import DELIMITER, StepStop
 
 __all__ = ["backend_of", "converse", "end", "fork", "on", "run_program", "step", "sync"]
@@ -116,25 +116,3 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
         state = await in_thread(lambda: program.run(*args, backend=backend, **more))
     await state.stream_executor.drained()
     return state
-
-
-_run_internal = interpreter.run_internal
-
-
-def _run_to_its_end(
-    state: ProgramState, program: SglFunction, args: Any, more: Any, sync: bool
-) -> None:
-    """SGLang's ``run_internal``, but runs a coroutine to its end, unless it is called on the
-    coroutine's loop.
-    """
-    _run_internal(state, program, args, more, sync)
-    executor = state.stream_executor
-    if (
-        inspect.iscoroutine(state.ret_value)
-        and isinstance(executor, Executor)
-        and running_loop() is not executor.loop
-    ):
-        state.ret_value = call(state.ret_value, executor.loop)
-
-
-interpreter.run_internal = _run_to_its_end

@@ -231,10 +231,9 @@ class Execution(StreamExecutor):
         self._execute(expr)
 
     async def _generate(self, expr: SglGen) -> None:
-        params, name = (
-            getattr(expr, "resolved", None) or self.resolve(expr.sampling_params),
-            expr.name,
-        )
+        params, name = expr.sampling_params, expr.name
+        if not isinstance(params, SamplingParams):
+            params = self.resolve(params)
         if self.stream:
             await self._stream(name, params)
         else:

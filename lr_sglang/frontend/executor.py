@@ -14,7 +14,7 @@ from lr_sglang.engine.loop import running_loop
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.execution import Execution, ForkHere
 from lr_sglang.frontend.values import Flag, TextEvent
-from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd, StreamExecutor
+from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd
 
 
 class NotReady(LookaheadError):
@@ -163,18 +163,6 @@ class Executor(Execution):
             len(parent.text_),
         )
         self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
-
-
-def _new(cls: type, backend: Any = None, *_: Any, **__: Any) -> Any:
-    """``StreamExecutor.__new__``: makes SGLang's ``run_program`` use our executor for programs on
-    our backends.
-    """
-    return object.__new__(
-        Executor if cls is StreamExecutor and hasattr(backend, "agenerate") else cls
-    )
-
-
-StreamExecutor.__new__ = _new
 
 
 async def sync(*states: ProgramState) -> None:

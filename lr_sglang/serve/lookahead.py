@@ -11,7 +11,7 @@ from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -52,7 +52,7 @@ async def answer_request(
     """
     s.stream_executor.opening = prompt
     s += sgl.assistant_begin()
-    async with Answer(s, job) as answer:
+    async with answering(s, job) as answer:
         if ahead:
             await write_answer(answer)
         while not answer.ended:

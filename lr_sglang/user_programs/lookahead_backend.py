@@ -16,7 +16,7 @@ from functools import _lru_cache_wrapper, lru_cache, partial
 from typing import Any, TypeVar
 
 from lr_sglang.algorithm import policy
-from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.request import Request
@@ -252,7 +252,7 @@ class LookaheadBackend(BaseBackend):
                 )
             state = self._beside(s)
             try:
-                async with Answer(state, job) as answer:
+                async with answering(state, job) as answer:
                     await write_answer(answer)
             except Cancelled:
                 if not delivery.stopped:

@@ -436,7 +436,7 @@ from pathlib import Path
 
 import sglang as sgl
 
-from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.answer import answering
 from lr_sglang.frontend.dsl import converse, sync
 from lr_sglang.programs.lookahead import write_answer
 
@@ -445,7 +445,7 @@ from lr_sglang.programs.lookahead import write_answer
 async def and_more(s, messages, job):
     converse(s, messages)
     aside = s.fork(1)[0]
-    async with Answer(s, job) as answer:
+    async with answering(s, job) as answer:
         await write_answer(answer)
     await asyncio.sleep(0.3)
     aside += sgl.gen("title", max_tokens=8)

@@ -19,8 +19,11 @@ from sglang.lang.interpreter import ProgramState
 from sglang.lang.ir import SglSamplingParams
 
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
+from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, NotReady, sync
 from tests import run_by
+
+changes.install()
 
 
 class _Written(BaseBackend):
@@ -324,3 +327,21 @@ def test_speculative_execution_of_services_is_refused(loop: asyncio.AbstractEven
 
     with pytest.raises(ConfigError, match="num_api_spec_tokens"):
         spec.run(backend=Loop(loop))
+
+
+# What a state of SGLang's has, and what ours adds. ``Executor._copied`` makes some of it anew for a
+# fork, and shares the rest: whoever adds a name here has decided which.
+STATE = {
+    *("arguments", "backend", "chat_template", "cur_images", "cur_role", "cur_role_begin_pos"),
+    *("default_sampling_para", "fork_start_text_pos", "images_", "messages_", "meta_info"),
+    *("num_api_spec_tokens", "sid", "speculated_text", "stream", "stream_text_event"),
+    *("stream_var_event", "text_", "use_thread", "variable_event", "variables"),
+    *("_closing", "_ended", "_finished", "_on_done", "_received", "_sent", "_task", "_waiting"),
+    *("error_", "loop", "opened", "opening", "request"),
+}
+
+
+@run_by(asyncio.run)
+async def test_a_fork_shares_no_attribute_that_a_new_release_adds() -> None:
+    s = await _state(Loop())
+    assert set(vars(s.stream_executor)) == STATE
