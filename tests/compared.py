@@ -9,7 +9,7 @@ import math
 import re
 from typing import Any
 
-import httpx
+from tests.serving import HTTP
 
 # Of each reply its own; and what only a server knows of itself.
 OWN = {
@@ -53,7 +53,7 @@ def legal(schema: dict[str, Any], all_of_them: dict[str, Any]) -> Any:
 
 def ask(url: str, body: dict[str, Any]) -> tuple[int, Any]:
     """The status and the answer; of a stream, what its events come to."""
-    reply = httpx.post(url, json=body, timeout=120)
+    reply = HTTP.post(url, json=body, timeout=120)
     if reply.status_code != 200:
         return reply.status_code, reply.text
     if not reply.headers["content-type"].startswith("text/event-stream"):

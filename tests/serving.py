@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import ssl
 import subprocess
 import sys
 import threading
@@ -22,7 +21,9 @@ from tests.simulated.model import TARGET, Model, Writer
 
 ROOT = Path(__file__).parents[1]
 DRAFTED = 1  # the version that a simulated draft writes
-TLS = ssl.create_default_context()
+# For requests of tests: a client for each would cost more than the request. No connection is kept, for
+# those who are asked may be killed.
+HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 PATIENCE = 120.0  # seconds: a busy machine takes long to import SGLang
 
 
@@ -107,18 +108,11 @@ def serving(
         process.stop()
 
 
-def get(url: str) -> httpx.Response:
-    """Over a connection of its own, as nobody knows who has been killed since; httpx would make TLS
-    ready each time.
-    """
-    return httpx.get(url, timeout=10, verify=TLS)
-
-
 def in_flight(urls: Mapping[str, str]) -> dict[str, int]:
     """Requests that runtimes run or have waiting, by role; simulated ones and SGLang's own."""
 
     def at(url: str) -> int:
-        loads = get(f"{url}/v1/loads").json()["loads"]
+        loads = HTTP.get(f"{url}/v1/loads", timeout=10).json()["loads"]
         return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
 
     return {role: at(url) for role, url in urls.items()}

@@ -9,7 +9,6 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-import httpx
 import pytest
 
 from lr_sglang.config import ROLES
@@ -17,7 +16,7 @@ from tests.e2e.conftest import full
 from tests.operations import units
 from tests.processes.mortal import Client, authorized
 from tests.processes.test_composition import KEY, Program, Unit, answers, endpoint, free_port
-from tests.serving import until
+from tests.serving import HTTP, until
 
 START = 280.0  # seconds until three servers are up on two cores
 QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have now?"
@@ -50,7 +49,7 @@ def test_units_run_real_servers_and_one_that_is_killed_comes_back(tmp_path: Path
             stack.callback(made[name].stop)
         # the endpoint ends, and is started again, until all its servers are there
         until(lambda: all(part.up() for part in parts.values()), START, 0.5)
-        models = httpx.get(f"{url}/v1/models", headers=authorized(KEY), timeout=10).json()
+        models = HTTP.get(f"{url}/v1/models", headers=authorized(KEY), timeout=10).json()
         asked = {"model": models["data"][0]["id"], "lookahead": {"mode": "lookahead"}}
 
         def answered() -> bool:

@@ -9,13 +9,12 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 from lr_sglang.serve.requests import STEERING
 from tests.compared import ask, difference, legal
 from tests.e2e.conftest import Pocket, full
-from tests.serving import Process, serving
+from tests.serving import HTTP, Process, serving
 
 QUESTION = "Sam has 3 pens. Ben brings 2 pens. How many pens are there?"
 CHAT, COMPLETIONS, RESPONSES, MESSAGES = (
@@ -107,7 +106,7 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture(scope="module")
 def described(pocket: Pocket) -> dict[str, Any]:
     """What the target says of its routes."""
-    found: dict[str, Any] = httpx.get(
+    found: dict[str, Any] = HTTP.get(
         f"{pocket.fleet.urls['target']}/openapi.json", timeout=60
     ).json()
     return found
@@ -143,7 +142,7 @@ def differences(
         else {}
     )
     base = {**LEAST[route], **options, **usage}
-    itself = httpx.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]
+    itself = HTTP.get(f"{target}/v1/models", timeout=60).json()["data"][0]["id"]
 
     def compared(field: tuple[str, Any]) -> str:
         name, value = field

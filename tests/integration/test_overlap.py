@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import httpx
 import pytest
 from click.testing import CliRunner
 
@@ -23,7 +22,7 @@ from lr_sglang.config import Deployment
 from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
 from tests import FULL, overlap
 from tests.processes.mortal import mortals
-from tests.serving import TLS, serving
+from tests.serving import HTTP, serving
 from tests.unit.test_client import served
 from tests.unit.test_router import Router
 
@@ -151,9 +150,7 @@ def test_the_endpoint_looks_ahead_and_its_plain_decoding_does_not(
                 "messages": [{"role": "user", "content": QUESTION}],
             }
             body |= {"lookahead": {"mode": mode, "trace": True}}
-            reply = httpx.post(
-                f"{endpoint.url}/v1/chat/completions", json=body, timeout=60, verify=TLS
-            )
+            reply = HTTP.post(f"{endpoint.url}/v1/chat/completions", json=body, timeout=60)
             return dict(reply.raise_for_status().json()["lookahead"])
 
         assert overlap.of_trace(ask("lookahead")["trace"])

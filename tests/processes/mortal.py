@@ -22,16 +22,13 @@ import httpx
 
 from lr_sglang.config import ROLES
 from tests.processes.nursery import simulate
-from tests.serving import PATIENCE, until
+from tests.serving import HTTP, PATIENCE, until
 
 # Runtimes are forks of a process that has imported everything: one is there again in a fraction of
 # a second.
 NURSERY = multiprocessing.get_context("forkserver")
-NURSERY.set_forkserver_preload(["tests.processes.nursery"])
+NURSERY.set_forkserver_preload(["tests.processes.lean", "tests.processes.nursery"])
 MODEL = "m"
-# To ask how things are: a client for each question would cost more than the question. No connection
-# is kept, for those who are asked die.
-HTTP = httpx.Client(limits=httpx.Limits(max_keepalive_connections=0))
 
 
 class Mortal:

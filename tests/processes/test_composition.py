@@ -30,7 +30,7 @@ import yaml
 from lr_sglang.config import ROLES
 from tests.operations import FOLDER, ROOT, Service, units
 from tests.processes.mortal import Client, Mortal, authorized, metric
-from tests.serving import PATIENCE, until
+from tests.serving import HTTP, PATIENCE, until
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 MISSING = "nginx is not installed here (Debian's package nginx-light is enough)"
@@ -56,7 +56,7 @@ def free_port() -> int:
 
 def answers(url: str) -> bool:
     with suppress(httpx.HTTPError):
-        return httpx.get(url, timeout=2).status_code == 200
+        return HTTP.get(url, timeout=2).status_code == 200
     return False
 
 
@@ -231,7 +231,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
             stack.callback(unit.stop)
         composition = Composition(made, fronts, endpoints, folder)
         until(lambda: all(unit.part.up() for unit in made.values()), PATIENCE)
-        models = httpx.get(f"{fronts[0]}/v1/models", headers=authorized(KEY), timeout=10).json()
+        models = HTTP.get(f"{fronts[0]}/v1/models", headers=authorized(KEY), timeout=10).json()
         composition.model = models["data"][0]["id"]
         yield composition
 
@@ -311,7 +311,7 @@ def test_a_stream_passes_the_proxy_as_it_comes_and_one_client_does_not_take_all(
     asked = {"model": up.model, "lookahead": two_by_two}
     streamed = Client(up.fronts[0], "A stream?", more=asked, key=KEY).end(ALONE)
     assert streamed.finish == "stop" and streamed.first < streamed.seconds - 0.1
-    reply = httpx.get(f"{up.fronts[0]}/metrics", headers=authorized(KEY))
+    reply = HTTP.get(f"{up.fronts[0]}/metrics", headers=authorized(KEY))
     assert reply.status_code == 404, "who runs the service sees them, not who uses it"
     port = int(up.fronts[0].rpartition(":")[2])
 
