@@ -14,6 +14,7 @@ none=5 # pytest's status when it finds no test
 
 "${run[@]}" tests/unit tests/integration >build/tests-computing.txt 2>&1 &
 computing=$!
+export LR_SGLANG_TESTS_LEAN=1 # no torch in the processes of these tests (tests/conftest.py)
 "${run[@]}" tests/processes >build/tests-waiting.txt 2>&1 &
 waiting=$!
 "${run[@]}" tests/e2e

@@ -11,12 +11,17 @@ import hypothesis
 import pytest
 
 from lr_sglang.engine.loop import background
+from lr_sglang.sglang_api.light_import import leave_torch_out
 from tests.crashes import leave_a_trace
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and so would
 # everything started here.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Set by scripts/test.sh for tests that need no torch in their own process, which is most of its imports.
+if os.environ.get("LR_SGLANG_TESTS_LEAN") == "1":
+    leave_torch_out()
 
 # The machine may be busy: what takes long is seen by the tests' own limits.
 hypothesis.settings.register_profile("house", deadline=None)

@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from random import Random
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
 from transformers import PreTrainedTokenizerFast
 
 from tools.pocket.pairs import make_pair
@@ -25,6 +24,9 @@ from tools.pocket.tokenizer import (
     encode,
     judge_prompt,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 POOL = 640  # documents
 Pair = tuple[str, str, bool]
@@ -122,6 +124,8 @@ def pack(documents: list[Document], length: int) -> list[list[Document]]:
 
 def collate(rows: list[list[Document]], length: int) -> Batch:
     """Tensors of packed rows; a document sees only itself, padding only itself."""
+    import torch
+
     shape = (len(rows), length)
     ids, positions, targets = (torch.zeros(shape, dtype=torch.long) for _ in range(3))
     weights, owner = torch.zeros(shape), torch.zeros(shape, dtype=torch.long)
