@@ -15,7 +15,10 @@ from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes import launch
 from tests import FULL
 
-pytestmark = pytest.mark.e2e
+pytestmark = [
+    pytest.mark.e2e,
+    pytest.mark.skipif(not FULL, reason="each imports all of SGLang: only in test-full"),
+]
 
 
 @pytest.fixture
@@ -29,7 +32,6 @@ def alone(**settings: object) -> Deployment:
     return Deployment("alone", {"target": Runtime(device="cpu", **settings)})
 
 
-@pytest.mark.skipif(not FULL, reason="it imports all of SGLang: only in test-full")
 def test_an_unknown_flag_is_refused_by_sglang_and_named(tmp_path, nothing_left):
     wrong = alone(model="pocket:target", extra={"schedule-polcy": "lpm"})
     with pytest.raises(LaunchError) as caught:

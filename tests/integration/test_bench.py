@@ -115,8 +115,8 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
         )
     assert killed >= max(1, KILLS - 1)
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
-    process = start(folder, attach)
-    out, err = process.communicate(timeout=300)
-    assert process.returncode == 0, out + err
-    assert "Where the time went" in out
+    arguments = ["bench", *OPTIONS, *attach, "--output", str(folder), "--resume"]
+    resumed = CliRunner().invoke(cli, arguments)
+    assert resumed.exit_code == 0, resumed.output
+    assert "Where the time went" in resumed.stdout
     assert samples(folder) == wanted

@@ -511,6 +511,7 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
         ("OSError: We couldn't connect to the hub. LocalEntryNotFoundError", "out of reach"),
         ("FileNotFoundError: [Errno 2] No such file or directory: 'ninja'", "doctor"),
         ("RuntimeError: Could not find CUDA installation. Please set CUDA_HOME.", "doctor"),
+        ("RuntimeError: Cannot find any model weights with `/m`", "whole model"),
         ("OSError: /m does not appear to have a file named config.json.", "config.json"),
         ("usage: x\nsglang serve: error: argument --dtype: invalid choice: 'x'", "'extra'"),
         ("launch_server.py: error: unrecognized arguments: --schedule-polcy x", "'extra'"),
