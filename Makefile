@@ -32,7 +32,7 @@ test-unit: setup  ## the tests that start nothing: under a minute
 
 test-full: setup browser clients  ## all tests, the long ones too, and each mode with the other release of SGLang
 	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
-	[ -n "$(SGLANG)" ] || $(MAKE) test SGLANG=0.5.16 ARGS="-k four_modes_side_by_side"
+	[ -n "$(SGLANG)" ] || $(MAKE) test-full SGLANG=0.5.16 ARGS="-k four_modes_side_by_side"
 
 test-next:  ## install the newest SGLang there is, also a pre-release, and say what breaks
 	@bash scripts/next.sh

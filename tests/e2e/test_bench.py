@@ -30,13 +30,14 @@ def records(folder):
 
 
 def test_modes_side_by_side(pocket, tmp_path):
-    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", "2")
+    samples = 2 if full else 1
+    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", str(samples))
     command = ["bench", *pocket.attach, *options, "--output", str(tmp_path / "out")]
     done = CliRunner().invoke(cli, command)
     assert done.exit_code == 0, done.output
     made = records(tmp_path / "out")
     counts = Counter((r["question_id"], r["sample"], r["mode"]) for r in made)
-    assert set(counts.values()) == {1} and len(counts) == QUESTIONS * 2 * len(MODES)
+    assert set(counts.values()) == {1} and len(counts) == QUESTIONS * samples * len(MODES)
     assert not any(r["error"] or r["failures"] for r in made)
     texts = {(r["question_id"], r["sample"], r["mode"]): r["text"] for r in made}
     for question, sample, mode in texts:  # at temperature 0.6
@@ -136,6 +137,7 @@ def interrupt(process):
     assert not [pid for pid in family if runs(pid)]
 
 
+@pytest.mark.skipif(not full, reason="a server of its own: only in test-full")
 def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path):
     layer = (
         "--token-layer",

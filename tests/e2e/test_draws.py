@@ -7,7 +7,6 @@ from __future__ import annotations
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
-import httpx
 import pytest
 
 from lr_sglang import tasks, verifiers
@@ -18,6 +17,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import assert_complete, assert_idle
+from tests.serving import HTTP
 
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 
@@ -115,6 +115,7 @@ def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name:
         assert drafted >= used / 2, f"{drafted} of {used} tokens are accepted drafts"
 
 
+@pytest.mark.skipif(not full, reason="the next test says by what: only in test-full")
 @pytest.mark.timeout(600)
 def test_draft_and_target_agree_more_often_with_shared_draws(pocket: Pocket) -> None:
     """Whole steps: the draft writes those of the target as often as their distributions allow."""
@@ -132,11 +133,11 @@ def test_a_prompt_of_another_length_draws_with_the_same_numbers(pocket: Pocket) 
     """
     asked = "<|im_start|>user\nSam has 3 pens.<|im_end|>\n<|im_start|>assistant\n"
     prompts = (asked, f"<|im_start|>system\nBe kind, and think of the pens.<|im_end|>\n{asked}")
-    sampling = {"temperature": 8.0, "max_new_tokens": 20, "ignore_eos": True}
+    sampling = {"temperature": 8.0, "max_new_tokens": 10, "ignore_eos": True}
 
     def equal(*seeds: int) -> int:
         written = [
-            httpx.post(
+            HTTP.post(
                 f"{pocket.fleet.urls['target']}/generate",
                 json={"text": prompt, "sampling_params": {**sampling, "sampling_seed": seed}},
                 timeout=60,
@@ -145,5 +146,5 @@ def test_a_prompt_of_another_length_draws_with_the_same_numbers(pocket: Pocket) 
         ]
         return sum(a == b for a, b in zip(*written, strict=True))
 
-    assert sum(equal(seed, seed) for seed in range(5)) > 75  # of 100
-    assert sum(equal(seed, 100 + seed) for seed in range(5)) < 10
+    assert sum(equal(seed, seed) for seed in range(5)) > 37  # of 50
+    assert sum(equal(seed, 100 + seed) for seed in range(5)) < 5

@@ -1,6 +1,6 @@
 """A deployment that ``lr-sglang launch`` keeps up, and a program that stands in the documents: from
-the command line, from Python and by the endpoint. Real servers; in an ordinary run the draft is the
-session's.
+the command line, from Python and by the endpoint. Real servers; in an ordinary run draft and judge
+are the session's.
 """
 
 from __future__ import annotations
@@ -15,12 +15,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import urllib3
+from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from lr_sglang.config import ROLES
 from tests import overlap
 from tests.e2e.conftest import Pocket, full
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTION = (
@@ -67,11 +71,11 @@ class Home:
         raise AssertionError(self.said(name))
 
     def call(self, *arguments: str) -> str:
-        command = [sys.executable, ROOT / "cli.py", *arguments]
-        done = subprocess.run(
-            command, cwd=self.path, capture_output=True, text=True, timeout=120, check=False
-        )
-        assert done.returncode == 0, done.stderr
+        """In this process, which need not import everything again (test_run_cli.py has one of its
+        own).
+        """
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, done.output
         return done.stdout
 
     def records(self, folder: str) -> list[dict[str, Any]]:
@@ -96,13 +100,16 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 @pytest.fixture(scope="module")
 def shared(pocket: Pocket) -> dict[str, str]:
     """Servers of the session that the deployment attaches to, by role."""
-    return {} if full else {"draft": pocket.fleet.urls["draft"]}
+    return {} if full else {role: pocket.fleet.urls[role] for role in ("draft", "judge")}
 
 
 @pytest.fixture(scope="module")
 def up(home: Home, shared: dict[str, str]) -> subprocess.Popen[str]:
     process = home.start(
-        "launch", "pocket", *(word for role, url in shared.items() for word in (f"--{role}", url))
+        "launch",
+        "pocket",
+        "--with-token-layer",
+        *(word for role, url in shared.items() for word in (f"--{role}", url)),
     )
     home.wait(process, "launch", lambda said: said.count("http://127.0.0.1") >= len(ROLES), 280)
     return process
@@ -112,13 +119,31 @@ def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) 
     asked = ("run", "--attach", "pocket", "--program", "mine.py:twice:tokens=300")
     assert "17" in home.call(*asked, QUESTION, "--output", "out", "--quiet")
     (record,) = home.records("out")
-    plain = ("--task", "pocket", "--limit", str(overlap.ANSWERS), "--output", "plain", "--quiet")
-    home.call("run", "--attach", "pocket", *plain)
-    assert any(map(overlap.of_record, home.records("plain")))
     assert record["program"]["answered"]["lookahead"] >= 2 and record["error"] is None
 
 
-def test_by_the_endpoint(home: Home, up: object) -> None:
+def test_its_token_layer_draws_what_the_target_draws_without(
+    home: Home, up: object, pocket: Pocket
+) -> None:
+    """Half as many forward passes at least; branches are under way together, as the slots allow."""
+    options = ("run", "--task", "pocket", "--limit", str(overlap.ANSWERS), "--quiet")
+    options += ("--concurrency", "4", "--output")
+    home.call(*options, "layered", "--attach", "pocket", "--mode", "sd", "--mode", "lookahead+sd")
+    home.call(*options, "plain", *pocket.attach, "--mode", "autoregressive")
+    layered, plain = home.records("layered"), home.records("plain")
+    assert len(layered) == 2 * len(plain) and all(r["seeded"] for r in layered + plain)
+    digests = [
+        {r["question_id"]: r["ids_digest"] for r in records if r["mode"] != "lookahead+sd"}
+        for records in (layered, plain)
+    ]
+    assert digests[0] == digests[1]
+    for record in layered:
+        assert record["error"] is None and record["finish"] == "stop"
+        assert record["tokens"]["target"]["sd"]["length"] > 1.5
+    assert any(map(overlap.of_record, layered))
+
+
+def test_by_the_endpoint(home: Home, up: object, shared: dict[str, str]) -> None:
     """What an endpoint that attaches does without a program is in tests/integration/test_overlap.py,
     as are bench and Python.
     """
@@ -132,9 +157,8 @@ def test_by_the_endpoint(home: Home, up: object) -> None:
         body = {"model": models[0]["id"], "messages": said}
         reply = urllib3.request("POST", f"{url}/v1/chat/completions", json=body, timeout=60)
         assert reply.status == 200 and "17" in reply.json()["choices"][0]["message"]["content"]
-        assert "requests at a time" not in home.said("serve"), (
-            "launched with room for what attaches by default"
-        )
+        for role in set(ROLES) - set(shared):  # launched with room for what attaches by default
+            assert not re.search(rf"{role}: \d+ requests at a time", home.said("serve"))
     finally:
         serving.send_signal(signal.SIGTERM)
         ended = serving.wait(60)
@@ -142,9 +166,16 @@ def test_by_the_endpoint(home: Home, up: object) -> None:
 
 
 def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[str, str]) -> None:
+    """However it ends: test_serve_real_faults.py has the endpoint killed in the full run."""
     own = set(re.findall(r"http://127\.0\.0\.1:\d+", home.said("launch"))) - set(shared.values())
-    up.send_signal(signal.SIGTERM)
-    assert up.wait(30) == 0
+    family = psutil.Process(up.pid).children(recursive=True)
+    # guardians, launcher, scheduler and detokenizer of a server
+    assert len(family) >= 5 * len(own)
+    names = " ".join(word for one in family for word in one.cmdline()[:1])
+    assert "sglang::scheduler" in names and "sglang::detokenizer" in names
+    up.send_signal(signal.SIGTERM if full else signal.SIGKILL)
+    assert up.wait(30) == (0 if full else -signal.SIGKILL)
+    until(lambda: not any(one.is_running() for one in family), 30)
     assert len(own) + len(shared) == len(ROLES)
     for url in own:
         with pytest.raises(urllib3.exceptions.HTTPError):

@@ -7,6 +7,7 @@ The target thinks; the endpoint answers by ``lossless``, so that not a token may
 
 from __future__ import annotations
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
@@ -22,6 +23,7 @@ from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference
 from tests.e2e.conftest import RICH, Stand
+from tests.serving import HTTP
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 QUESTION = "Sam has 3 pens. Ben brings 2 boxes with 4 pens each. How many pens are there?"
@@ -142,6 +144,10 @@ BODIES: list[tuple[str, dict[str, Any]]] = [
         {"prompt": ""},
     )
 ]
+# Fields whose effect is in the first tokens: in a short run such answers are not written to their ends.
+AT_ONCE = {"frequency_penalty", "logit_bias", "presence_penalty", "repetition_penalty"}
+AT_ONCE |= {"top_p", "top_k", "min_p", "n", "messages", "tools", "response_format"}
+AT_ONCE |= {"chat_template_kwargs", "reasoning_effort", "reasoning"}
 # Statuses that both refuse with differ in these: a schema of ours comes first.
 OURS_IS_400 = {422, 400}
 
@@ -151,6 +157,8 @@ def answers(
 ) -> str:
     """What the endpoint answers otherwise than the target."""
     least = {"messages": ASKED} if path == CHAT else {"prompt": QUESTION, "max_tokens": 24}
+    if path == CHAT and body.keys() & AT_ONCE and not FULL:
+        least["max_tokens"] = 40
     options = {"stream": True, "stream_options": {"include_usage": True}} if stream else {}
     body = {**least, **sampling, **options, **body}
     direct = ask(thinking.fleet.urls["target"] + path, {**body, "model": "pocket"})
@@ -175,7 +183,7 @@ def _without_seams(answer: dict[str, Any]) -> dict[str, Any]:
     return {**answer, "usage": usage}
 
 
-@pytest.mark.timeout(900)  # 150 answers, four at a time
+@pytest.mark.timeout(900)  # 150 answers, ten at a time
 @pytest.mark.parametrize(
     ("temperature", "stream"),
     [(0.6, True)] + [(0, False), (0, True), (0.6, False)] * FULL,
@@ -183,7 +191,7 @@ def _without_seams(answer: dict[str, Any]) -> dict[str, Any]:
 def test_every_body_is_answered_as_by_the_target(thinking, temperature, stream):
     assert len(BODIES) > 60
     sampling = {"temperature": temperature, "seed": 7, "top_p": 0.95}
-    with ThreadPoolExecutor(4) as threads:
+    with ThreadPoolExecutor(10) as threads:
         found = threads.map(lambda case: answers(thinking, *case, sampling, stream), BODIES)
     wrong = {f"{path} {body}": one for (path, body), one in zip(BODIES, found, strict=True) if one}
     assert not wrong
@@ -202,24 +210,23 @@ def test_where_the_endpoint_answers_otherwise_it_is_as_documented(thinking):
 
 
 FOLLOWED = [
-    ({"chat_template_kwargs": THINKS}, True),
     ({"chat_template_kwargs": THINKS_NOT}, True),
-    ({"reasoning_effort": "high", "ignore_eos": True, "max_tokens": 60}, True),
-    ({"min_tokens": 4, "frequency_penalty": 0.5, "logit_bias": {"20": 1}}, True),
-    ({"presence_penalty": 1.5, "repetition_penalty": 1.1}, True),
+    ({"reasoning_effort": "high", "min_tokens": 4, "frequency_penalty": 0.5}, True),
+    ({"presence_penalty": 1.5, "repetition_penalty": 1.1, "logit_bias": {"20": 1}}, True),
     ({"logprobs": True}, False),
 ]
 
 
 @pytest.mark.parametrize(("body", "followed"), FOLLOWED, ids=str)
 def test_what_is_followed_is_drafted_and_what_is_not_is_refused_by_name(thinking, body, followed):
-    asked = {"model": "thinker", "messages": ASKED, "temperature": 0, **body}
-    reply = httpx.post(thinking.endpoint.url + CHAT, json=asked, timeout=120)
+    least = {"model": "thinker", "messages": ASKED, "temperature": 0, "max_tokens": 40}
+    asked = {**least, **body}
+    reply = HTTP.post(thinking.endpoint.url + CHAT, json=asked, timeout=120)
     about = reply.json()["lookahead"]
     assert about["mode"] == ("lossless" if followed else "target")
     assert not followed or about["drafted_tokens"] > 0
     named = {**asked, "lookahead": {"mode": "lossless"}}
-    reply = httpx.post(thinking.endpoint.url + CHAT, json=named, timeout=120)
+    reply = HTTP.post(thinking.endpoint.url + CHAT, json=named, timeout=120)
     assert reply.status_code == (200 if followed else 400)
     if not followed:
         assert reply.json()["error"]["param"] == "logprobs"
@@ -229,7 +236,7 @@ def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(thinking):
     options = {"include_usage": True, "continuous_usage_stats": True}
     asked = {"messages": ASKED, "temperature": 0, "stream": True, "stream_options": options}
     url, body = thinking.endpoint.url + CHAT, {"model": "thinker", **asked}
-    with httpx.stream("POST", url, json=body, timeout=120) as reply:
+    with HTTP.stream("POST", url, json=body, timeout=120) as reply:
         lines = [line.removeprefix("data: ") for line in reply.iter_lines() if line]
     chunks = [httpx.Response(200, text=line).json() for line in lines if line != "[DONE]"]
     deltas = [(one, choice["delta"]) for one in chunks for choice in one["choices"]]
@@ -244,13 +251,14 @@ def test_every_chunk_has_the_usage_so_far_where_that_is_asked_for(thinking):
 
 def chat(thinking: Stand, messages: list[dict[str, Any]]) -> httpx.Response:
     body = {"model": "thinker", "messages": messages, "temperature": 0, "max_tokens": 20}
-    return httpx.post(thinking.endpoint.url + CHAT, json=body, timeout=240)
+    return HTTP.post(thinking.endpoint.url + CHAT, json=body, timeout=240)
 
 
+@pytest.mark.skipif(not FULL, reason="much to compute: only in test-full")
 @pytest.mark.timeout(600)
 def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(thinking):
     """SGLang's own ``/health`` waits until such a prompt is read."""
-    (model,) = httpx.get(f"{thinking.endpoint.url}/v1/models").json()["data"]
+    (model,) = HTTP.get(f"{thinking.endpoint.url}/v1/models").json()["data"]
     known = load_tokenizer(str(weights("target-thinks")))
     room = model["max_model_len"] - 60  # the template, and the answer
     text = known.decode(known.encode(QUESTION * 400)[:room])
@@ -259,18 +267,18 @@ def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(thinking
         answering = [threads.submit(chat, thinking, messages) for messages in asked]
         states = set()
         while not all(one.done() for one in answering):
-            told = httpx.get(f"{thinking.endpoint.url}/ready", timeout=60).json()
+            told = HTTP.get(f"{thinking.endpoint.url}/ready", timeout=60).json()
             states.add(told["roles"]["target"]["status"])
+            time.sleep(0.1)
         replies = [one.result() for one in answering]
     assert [reply.status_code for reply in replies] == [200] * 8, replies[0].text
     assert replies[0].json()["usage"]["prompt_tokens"] > room - 60
     assert states == {"up"}
 
 
-@pytest.mark.parametrize("count", [200, 400])
-def test_a_conversation_of_hundreds_of_messages_is_answered(count, thinking):
+def test_a_conversation_of_hundreds_of_messages_is_answered(thinking):
     pair = [{"role": "user", "content": "2 + 2?"}, {"role": "assistant", "content": "4"}]
-    reply = chat(thinking, [*pair * (count // 2 - 1), *pair[:1]])
+    reply = chat(thinking, [*pair * 199, *pair[:1]])
     assert reply.status_code == 200 and reply.json()["lookahead"]["mode"] == "lossless"
 
 
@@ -364,7 +372,7 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
         body = {"model": service.model, **asked}
         request, why = ChatRequest.read(body, refuse=True)
         ours = Prompt(settled(request, service), service)(backend).ids
-        reply = httpx.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
+        reply = HTTP.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:
             wrong[name] = (known.spell(ours), known.spell(theirs) if reply.is_success else theirs)

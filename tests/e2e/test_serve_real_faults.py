@@ -1,6 +1,6 @@
 """Real SGLang servers that die behind the endpoint which keeps them up: in the middle of an answer,
 one role after another, and at last the endpoint itself. The tests use one another's servers: their
-order counts.
+order counts. In a short run tests/processes/test_serve_faults.py kills simulated ones.
 """
 
 from __future__ import annotations
@@ -16,16 +16,13 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.config import ROLES
-from tests.e2e.conftest import Pocket
+from tests import FULL
 from tests.processes.mortal import MODEL, Client, metric, ready
 from tests.serving import Process, serving, until
 
-FULL = os.environ.get("LR_SGLANG_FULL") == "1"
+pytestmark = pytest.mark.skipif(not FULL, reason="servers of its own: only in test-full")
 SLACK = 30.0  # two cores, and perhaps other servers that are on their way up
 QUESTIONS = sorted((q.question for q in tasks.load("pocket", limit=50)), key=len)[-3:]
-# Roles whose servers the endpoint starts: they say at every token what they run. In an ordinary run
-# the judge is the session's; tests/processes/test_serve_faults.py kills a simulated one.
-OWN = ROLES if FULL else ("target", "draft")
 SERVICE = (
     "-o",
     f"serve.model={MODEL}",
@@ -40,11 +37,10 @@ SERVICE = (
 
 @dataclass
 class Stand:
-    """The endpoint, the servers that are the session's, and what the target writes alone."""
+    """The endpoint, and what the target writes alone."""
 
     process: Process
     logs: Path
-    shared: dict[str, str]
     plain: dict[str, str]
 
     @property
@@ -69,21 +65,19 @@ class Stand:
 
 
 @pytest.fixture(scope="module")
-def stand(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
     folder = tmp_path_factory.mktemp("real")
-    shared = {role: pocket.fleet.urls[role] for role in ROLES if role not in OWN}
-    own = [
+    runtimes = [  # they say at every token what they run
         f'[runtimes.{r}]\nmodel = "pocket:{r}"\nextra = {{load-snapshot-publish-interval = 1}}'
-        for r in OWN
+        for r in ROLES
     ]
-    runtimes = [*own, *(f'[runtimes.{role}]\nurl = "{url}"' for role, url in shared.items())]
     (folder / "own.toml").write_text(
         "\n".join(['name = "own"', 'judge_prompt = "pocket"', *runtimes])
     )
     with serving(
         folder, {}, "--deployment", folder / "own.toml", "--logs", folder / "logs", *SERVICE
     ) as process:
-        stand = Stand(process, folder / "logs", shared, {})
+        stand = Stand(process, folder / "logs", {})
         for question in QUESTIONS:
             alone = stand.ask(question, "autoregressive", stream=False).end(SLACK)
             assert alone.finish == "stop", alone
@@ -108,9 +102,7 @@ def struck(stand: Stand, role: str, mode: str) -> list[Client]:
 
 @pytest.mark.timeout(600)
 def test_a_draft_and_a_judge_that_die_cost_time_and_nothing_else(stand: Stand) -> None:
-    for role, mode in (
-        (("draft", "lossless"), ("judge", "lookahead")) if FULL else (("draft", "lossless"),)
-    ):
+    for role, mode in (("draft", "lossless"), ("judge", "lookahead")):
         degraded = metric(stand.url, "degraded_requests_total")
         clients = struck(stand, role, mode)
         for client in clients:
@@ -137,6 +129,6 @@ def test_an_endpoint_that_is_killed_leaves_no_server_behind(stand: Stand) -> Non
     assert client.begun.wait(SLACK)
     stand.process.popen.send_signal(signal.SIGKILL)
     client.end(SLACK)
-    assert client.broken or not FULL
+    assert client.broken
     assert stand.plain[client.question].startswith(client.text)
     until(lambda: not any(one.is_running() for one in family), SLACK)
