@@ -48,8 +48,8 @@ from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, T
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
-from lr_sglang.frontend.dsl import converse, fork, run_program  # noqa: E402
-from lr_sglang.programs.lookahead import lookahead, write_answer  # noqa: E402
+from lr_sglang.frontend.dsl import converse, run_program  # noqa: E402
+from lr_sglang.programs.lookahead import lookahead, write_alone, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.placement.shapes import TOKENIZER_FILES, shapes  # noqa: E402
 from lr_sglang.steps.token_text import TokenText  # noqa: E402
@@ -114,11 +114,8 @@ async def goes_on(
         if job.verifier is not None:
             await write_answer(answer)
             return
-        root = answer.tree.root
-        target = fork(s, "target")
-        answer.watch(target, root)
-        target += answer.gen(root, "target", answer.tree.budget, name="answer")
-        await answer.keep_whole()
+        while not answer.ended:
+            await write_alone(answer, answer.tree.room(answer.tree.root))
 
 
 def seconds_a_step(

@@ -1,4 +1,4 @@
-"""The baseline: the target alone, in one generation."""
+"""The baseline: the target alone."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.frontend.dsl import converse, fork
+from lr_sglang.frontend.dsl import converse
+from lr_sglang.programs.lookahead import write_alone
 
 
 @sgl.function
@@ -17,8 +18,5 @@ async def autoregressive(
     """Answers a conversation by plain decoding (with the runtime's token layer, if it has one)."""
     converse(s, messages)
     async with answering(s, job) as answer:
-        root = answer.tree.root
-        target = fork(s, "target")
-        answer.watch(target, root)
-        target += answer.gen(root, "target", answer.tree.budget, name="answer")
-        await answer.keep_whole()
+        while not answer.ended:  # once, unless the runtime ends early
+            await write_alone(answer, answer.tree.room(answer.tree.root))

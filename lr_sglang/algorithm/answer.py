@@ -4,7 +4,7 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -368,7 +368,7 @@ class Answer:
         )
         self.emitter.kept(parent, node, outcome)
         self.policy.decided(parent)
-        self.trace.cycles += not drafted
+        self.trace.cycles += not drafted and self.job.verifier is not None
         if self.tree.ends(node):
             self.trace.finish, self.ended = "stop" if kept.final else "length", True
             self.emitter.ended(node, self.trace.finish)
@@ -390,47 +390,8 @@ class Answer:
                         pool.reorder(branch, branch.position - root.position)
 
     async def keep_steps(self) -> None:
-        """Waits for the target's branch after the root, of several steps, and keeps each step when
-        it is written.
-        """
-
-        def keep(made: Step) -> None:
-            node = self.tree.root
-            after = node.state.fork(1)[0]
-            after += made.tokens()
-            node.target, node.target_state = made, after
-            self.tree.decide(node)
-            self.s += self.keep(self.tree.advance() or node)
-
-        result = await self._write_on(keep)
-        if not result.ids:
-            keep(Step("", (), Ending.CAP))
-
-    async def keep_whole(self) -> None:
-        """The autoregressive baseline: waits for the target's one branch, and keeps each step when
-        it is written.
-        """
-        node = self.tree.root
-
-        def keep(kept: Step) -> None:
-            nonlocal node
-            self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
-            self._record(kept, "target", "written")
-            self.s += kept.tokens()
-            node, prefix = Node(None, node.position + 1, kept, "target"), node
-            self.emitter.kept(prefix, node, Outcome.BONUS)
-
-        result = await self._write_on(keep, last=True)
-        self.branches.give_up(self.tree.root.expanding, Outcome.BONUS)
-        self.trace.finish, self.ended = "length" if result.finish == "length" else "stop", True
-        self.emitter.ended(node, self.trace.finish)
-
-    async def _write_on(self, keep: Callable[[Step], None], last: bool = False) -> Generation:
-        """Waits for the target's branch after the root. ``keep`` gets its steps: each when it
-        is written if the answer's request has ``on_tokens``, else all at the end.
-
-        Args:
-            last: whether the answer ends with it.
+        """Waits for the target's branch after the root, of several steps, and keeps them: each when
+        it is written if the answer's request has ``on_tokens``, else all at the end.
 
         Raises:
             LookaheadError: it failed; steps may have been kept.
@@ -450,9 +411,9 @@ class Answer:
                 self._enter(arrived)
                 continue
             steps = split_ids(branch.so_far[kept:], "length", known, frozenset(), before)
-            for made in (one for one in steps if one.complete):
-                kept, before = kept + len(made.ids), made
-                keep(made)
+            for step in (one for one in steps if one.complete):
+                kept, before = kept + len(step.ids), step
+                self._keep_written(step)
             if self.job.on_tokens is not None:
                 self.job.on_tokens(branch.so_far[kept:])
         result: Generation | LookaheadError = branch.result
@@ -460,9 +421,19 @@ class Answer:
         if isinstance(result, LookaheadError):
             raise result
         self.policy.ended(branch, len(result.ids))
-        for made in split_ids(result.ids[kept:], result.finish, known, result.ends, before, last):
-            keep(made)
-        return result
+        for step in split_ids(result.ids[kept:], result.finish, known, result.ends, before):
+            self._keep_written(step)
+        if not result.ids:
+            self._keep_written(Step("", (), Ending.CAP))
+
+    def _keep_written(self, step: Step) -> None:
+        """Keeps a step that the target has written alone."""
+        node = self.tree.root
+        after = node.state.fork(1)[0]
+        after += step.tokens()
+        node.target, node.target_state = step, after
+        self.tree.decide(node)
+        self.s += self.keep(self.tree.advance() or node)
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         if self._left:  # an earlier call of on_step raised an exception
