@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from mimetypes import guess_type
 from pathlib import Path
 from typing import Annotated, Any
@@ -28,12 +28,12 @@ from starlette.responses import JSONResponse
 
 from lr_sglang import __version__, results
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.serve.engine import AnswerEngine, together
+from lr_sglang.serve.engine import AnswerEngine, delivered
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.lookahead import LookaheadAnswer
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.monitoring import Metrics, log
+from lr_sglang.serve.monitoring import Metrics
 from lr_sglang.serve.protocol import (
     CHAT,
     COMPLETIONS,
@@ -42,10 +42,10 @@ from lr_sglang.serve.protocol import (
     TargetRoute,
     other_route,
 )
-from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone
+from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone, with_error
 from lr_sglang.serve.requests import PassedRequest
 from lr_sglang.serve.settings import Keys, Service
-from lr_sglang.serve.target import PassedAnswer
+from lr_sglang.serve.target import PassedAnswer, passed_on
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
 PROMPT_THREADS = (
@@ -79,25 +79,26 @@ def create_app(
         ConfigError: a verifier lacks its runtime.
     """
     metrics = Metrics()
-    health = Health(roles, service, _changed)
+    health = Health(roles, service)
     engine = AnswerEngine(roles, service, metrics, health)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        health.start()
         engine.lateness.start()
-        asyncio.get_running_loop().set_default_executor(
-            ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
-        )
-        preparing = asyncio.create_task(engine.prepare())
+        rendering = ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
+        asyncio.get_running_loop().set_default_executor(rendering)
+        tasks = [asyncio.create_task(work) for work in (health.run(), engine.prepare())]
+        used = time.process_time()
         try:
             yield
         finally:
-            preparing.cancel()
             engine.stop()
             await engine.ended(ABORT_SECONDS)
-            await health.stop()
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             engine.lateness.stop()
+            health.log_calls(time.process_time() - used)
 
     app = FastAPI(
         title="lr-sglang",
@@ -171,22 +172,28 @@ ChatBody = Annotated[Body, Shape(ChatRequest)]
 CompletionBody = Annotated[Body, Shape(CompletionRequest)]
 
 
-class ErrorFields(BaseModel):
-    """The fields of OpenAI's errors."""
-
-    message: str
-    type: str
-    param: str | None
-    code: str | None
-
-
-class ErrorReply(BaseModel):
-    """The body of an error response."""
-
-    error: ErrorFields
-
-
-ERRORS: dict[int | str, dict[str, Any]] = {name: {"model": ErrorReply} for name in ("4XX", "5XX")}
+ERROR = {
+    "description": "An error in OpenAI's form.",
+    "content": {
+        "application/json": {
+            "schema": {
+                "type": "object",
+                "properties": {
+                    "error": {
+                        "type": "object",
+                        "properties": {
+                            "message": {"type": "string"},
+                            "type": {"type": "string"},
+                            "param": {"type": ["string", "null"]},
+                            "code": {"type": ["string", "null"]},
+                        },
+                    }
+                },
+            }
+        }
+    },
+}
+ERRORS: dict[int | str, dict[str, Any]] = {"4XX": ERROR, "5XX": ERROR}
 KEY = [Depends(HTTPBearer(auto_error=False))]  # for the schema; ``Guard`` looks at the key
 
 
@@ -230,16 +237,18 @@ async def _answer(
         headers = {"X-Lookahead-Mode": asked.mode_name, "X-Lookahead-Why": ", ".join(asked.why)}
     stream = bool(asked.request.stream)
     if isinstance(asked, PassedRequest):
-        pieces = PassedAnswer(engine, asked, about).pieces()
+        pieces = passed_on(delivered(engine, [partial(PassedAnswer, asked, about, engine)]))
     else:
-        reply = Reply(asked, engine.service.model, about)
-        items = together([LookaheadAnswer(engine, one).pieces() for one in asked.each()])
+        makers = [partial(LookaheadAnswer, one, engine) for one in asked.each()]
+        reply, items = Reply(asked, engine.service.model, about), delivered(engine, makers)
         pieces = reply.events(items) if stream else reply.whole(items)
-    if stream:
-        first = await unless_gone(request.receive, anext(pieces))
-        return EventStream(first, pieces, headers, about, named=route.reads is None)
-    whole = await unless_gone(request.receive, _joined(pieces))
-    return Response(whole, headers=headers, media_type="application/json")
+    if not stream:
+        whole = await unless_gone(request.receive, _joined(pieces))
+        return Response(whole, headers=headers, media_type="application/json")
+    first = await unless_gone(request.receive, anext(pieces))
+    events = with_error(first, pieces, about, named=route.reads is None)
+    headers |= {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+    return EventStream(events, headers=headers, media_type="text/event-stream")
 
 
 async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
@@ -353,8 +362,3 @@ async def _refused(request: Request, error: Exception) -> Response:
     response = refuse(Refusal(error.status_code, said), request.scope)
     response.headers.update(error.headers or {})
     return response
-
-
-def _changed(role: str, reason: str) -> None:
-    """Logs that a runtime went down or came back."""
-    log("runtime down" if reason else "runtime back", logging.WARNING, role=role, reason=reason)

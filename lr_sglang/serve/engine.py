@@ -8,15 +8,15 @@ import asyncio
 import logging
 import math
 import time
-from collections import deque
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import keep_what_is_imported
+from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
@@ -32,13 +32,13 @@ from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program, ProgramError
 from lr_sglang.verifiers.requests import RequestMaker
 
-T = TypeVar("T")
 END = object()  # after the last piece of an answer that went well
+Put = Callable[[Any], None]
 LIST_SECONDS = 2.0  # for the target to list its models
 LONGEST_AGAIN = 60
 
 
-class Admission:
+class Admission(Pool):
     """A bounded queue, first come first served, before a number of places.
 
     Args:
@@ -47,64 +47,36 @@ class Admission:
     """
 
     def __init__(self, places: int, queue: int) -> None:
+        super().__init__(places)
         self._places, self._queue = places, queue
-        self._waiting: deque[asyncio.Future[None]] = deque()
         self._seconds = 1.0  # of an answer, on average
-        self.running, self.closed = 0, False
-
-    @property
-    def waiting(self) -> int:
-        """Requests in the queue."""
-        return len(self._waiting)
+        self.closed = False
 
     def check(self) -> None:
         """Raises ``Refusal`` if the queue is full, or the endpoint is shutting down."""
         if self.closed:
             raise refusal("shutting_down")
-        if (self._waiting or self.running >= self._places) and self.waiting >= self._queue:
-            raise refusal("queue_full", again=self._again())
+        if not self.free() and self.waiting >= self._queue:
+            # when a client that is refused may find the queue shorter
+            seconds = math.ceil(self._seconds * (1 + self.waiting) / self._places)
+            raise refusal("queue_full", again=min(LONGEST_AGAIN, max(1, seconds)))
 
-    async def enter(self) -> None:
+    async def enter(self, request: Request | None = None, order: int = 0) -> None:
         """Waits for a place, which ``leave`` gives back; raises as ``check``."""
         self.check()
-        turn = asyncio.get_running_loop().create_future()
-        self._waiting.append(turn)
-        self._admit()
-        try:
-            await turn
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                self.leave()  # it was admitted at the moment of its cancellation
-            else:
-                self._admit()
-            raise
+        await super().enter(request or Request(), order)
 
     def leave(self, seconds: float | None = None) -> None:
         """Frees a place, after ``seconds`` of work."""
         if seconds is not None:
             self._seconds += (seconds - self._seconds) / 8
-        self.running -= 1
-        self._admit()
+        super().leave()
 
     def close(self) -> None:
-        """Refuses all further requests, and those that wait."""
+        """Refuses all further requests, and those that wait: they raise ``Cancelled``."""
         self.closed = True
-        for turn in self._waiting:
-            if not turn.done():
-                turn.set_exception(refusal("shutting_down"))
-        self._admit()
-
-    def _admit(self) -> None:
-        """Gives free places to those that have waited longest."""
-        self._waiting = deque(turn for turn in self._waiting if not turn.done())
-        while self._waiting and self.running < self._places:
-            self.running += 1
-            self._waiting.popleft().set_result(None)
-
-    def _again(self) -> int:
-        """Seconds after which a client that was refused may find the queue shorter."""
-        seconds = self._seconds * (1 + self.waiting) / self._places
-        return min(LONGEST_AGAIN, max(1, math.ceil(seconds)))
+        for request in list(self._ready):
+            request.cancel()
 
 
 class AnswerEngine:
@@ -206,12 +178,12 @@ class AnswerEngine:
         """Admits no more requests, and stops the running answers."""
         self.admission.close()
         for one in list(self.running):
-            one.ready.put_nowait(refusal("shutting_down"))
+            one.put(refusal("shutting_down"))
             one.stop()
 
     async def ended(self, seconds: float) -> None:
         """Waits up to ``seconds`` for the running answers to end."""
-        if tasks := [one.task for one in self.running if one.task is not None]:
+        if tasks := [one.task for one in self.running]:
             await asyncio.wait(tasks, timeout=seconds)
 
     async def adapters(self) -> list[str]:
@@ -244,22 +216,20 @@ def _is_up(watch: Watch) -> float:
 
 
 class ServedAnswer:
-    """The life of one answer: it is prepared, admitted, written in a task, delivered, counted and
-    ended.
+    """The life of one answer, in a task: it is prepared, admitted, written, counted and ended.
+
+    Args:
+        put: takes the pieces for the client, then ``END`` or an error. It takes any number, so that
+            a client that reads slowly, or not at all, holds no place once its answer is made.
 
     Attributes:
-        ready: the pieces for the client, then ``END`` or an error. It takes any number, so that a
-            client that reads slowly, or not at all, holds no place once its answer is made.
-        task: runs ``write``; the answer gives back its place when the task ends.
-        began: when it was admitted, in seconds of the monotonic clock.
+        began: when it was admitted, in seconds of the monotonic clock; 0 before.
     """
 
-    began = 0.0
-    task: asyncio.Task[None] | None = None
-
-    def __init__(self, engine: AnswerEngine) -> None:
-        self.engine = engine
-        self.ready: asyncio.Queue[Any] = asyncio.Queue()
+    def __init__(self, engine: AnswerEngine, put: Put) -> None:
+        self.engine, self.put, self.began = engine, put, 0.0
+        self.task = asyncio.create_task(self._live())
+        self.task.add_done_callback(self._ended)
 
     def prepare(self) -> None:
         """Prepares the prompt before admission, in a thread; raises ``Refusal`` if the request
@@ -267,59 +237,30 @@ class ServedAnswer:
         """
 
     async def write(self) -> None:
-        """Puts pieces into ``ready`` until the answer is complete."""
+        """Puts pieces until the answer is complete."""
         raise NotImplementedError
 
-    def complete(self, error: BaseException | None) -> None:
-        """Puts the last piece into ``ready`` when ``write`` has ended."""
-        self.ready.put_nowait(END if error is None else error)
+    def count(self) -> None:
+        """Counts an answer that has ended, with an error or without."""
 
     def stop(self) -> None:
-        """Stops ``write`` if it has not ended."""
-        if self.task is not None:
-            self.task.cancel()
+        """Stops it if it has not ended."""
+        self.task.cancel()
 
-    async def pieces(self) -> AsyncGenerator[Any, None]:
-        """Runs the whole life and yields the pieces. An error or ``aclose`` stops the answer on
-        every runtime at once.
-
-        Raises:
-            Refusal: the request cannot be answered, or not to its end.
-        """
-        engine, asked, loop = self.engine, time.monotonic(), asyncio.get_running_loop()
-        deadline = loop.time() + engine.service.timeout
-        late = refusal("timeout", seconds=engine.service.timeout)
-        if engine.health.watches["target"].down:
-            raise refusal("target_down")
-        engine.admission.check()  # before the work of a long prompt
-        try:
-            async with asyncio.timeout_at(deadline):
-                await asyncio.to_thread(self.prepare)
-                await engine.admission.enter()
-        except TimeoutError:
-            raise late from None
+    async def _live(self) -> None:
+        engine = self.engine
+        await asyncio.to_thread(self.prepare)
+        await engine.admission.enter()
         self.began = time.monotonic()
-        self.task = asyncio.create_task(self.write())
-        self.task.add_done_callback(self._ended)
         engine.running.add(self)
-        timer = loop.call_at(deadline, self.ready.put_nowait, late)  # one for all pieces
         try:
-            first = True
-            while (piece := await self.ready.get()) is not END:
-                if isinstance(piece, BaseException):
-                    raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
-                if first and isinstance(piece, Written | bytes):
-                    first = False
-                    engine.metrics.first_step.observe(time.monotonic() - asked)
-                yield piece
-            engine.metrics.seconds.observe(time.monotonic() - asked)
+            await self.write()
         finally:
-            timer.cancel()
-            self.stop()
+            engine.running.discard(self)
+            engine.admission.leave(time.monotonic() - self.began)
+            self.count()
 
     def _ended(self, done: asyncio.Task[None]) -> None:
-        self.engine.running.discard(self)
-        self.engine.admission.leave(time.monotonic() - self.began)
         error = refusal("shutting_down") if done.cancelled() else done.exception()
         if error is not None:
             if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
@@ -329,40 +270,46 @@ class ServedAnswer:
             error.__traceback__ = error.__context__ = None
             if not isinstance(error, Refusal):
                 error.__cause__ = None
-        self.complete(error)
+        self.put(END if error is None else error)
 
 
-async def together(
-    streams: Sequence[AsyncGenerator[T, None]],
-) -> AsyncGenerator[tuple[int, T], None]:
-    """Merges streams: yields each value when it comes, with the number of its stream.
+async def delivered(
+    engine: AnswerEngine, makers: Sequence[Callable[[Put], ServedAnswer]]
+) -> AsyncGenerator[tuple[int, Any], None]:
+    """Makes the answers to one request at the same time; yields their pieces as they come, each
+    with the index of its answer. An error or ``aclose`` stops all of them on every runtime at once.
 
-    An error of one stream is raised. It closes all streams, as ``aclose`` does.
+    Raises:
+        Refusal: the request cannot be answered, or not to its end.
     """
-    if len(streams) == 1:  # as almost always: no task and no queue between
-        async with aclosing(streams[0]) as only:
-            async for value in only:
-                yield 0, value
-        return
-    ready: asyncio.Queue[tuple[int, T] | asyncio.Task[None]] = asyncio.Queue()
+    if engine.health.watches["target"].down:
+        raise refusal("target_down")
+    engine.admission.check()  # before the work of a long prompt
+    asked, seconds, ready = time.monotonic(), engine.service.timeout, asyncio.Queue[Any]()
 
-    async def read(number: int, stream: AsyncGenerator[T, None]) -> None:
-        async with aclosing(stream):
-            async for value in stream:
-                ready.put_nowait((number, value))
+    def puts(index: int) -> Put:
+        return lambda piece: ready.put_nowait((index, piece))
 
-    tasks = {asyncio.create_task(read(number, stream)) for number, stream in enumerate(streams)}
-    for task in tasks:
-        task.add_done_callback(ready.put_nowait)
+    late = refusal("timeout", seconds=seconds)
+    timer = asyncio.get_running_loop().call_later(seconds, puts(-1), late)
+    answers = [make(puts(index)) for index, make in enumerate(makers)]
+    begun, ended = set[int](), set[int]()
     try:
-        while tasks:
-            found = await ready.get()
-            if isinstance(found, asyncio.Task):
-                tasks.discard(found)
-                found.result()
-            else:
-                yield found
+        while len(ended) < len(answers):
+            index, piece = await ready.get()
+            if index in ended:
+                continue
+            if isinstance(piece, BaseException):
+                raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
+            if piece is END:
+                ended.add(index)
+                engine.metrics.seconds.observe(time.monotonic() - asked)
+                continue
+            if index not in begun and isinstance(piece, Written | bytes):
+                begun.add(index)
+                engine.metrics.first_step.observe(time.monotonic() - asked)
+            yield index, piece
     finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        timer.cancel()
+        for one in answers:
+            one.stop()

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
-from starlette.responses import JSONResponse
 
 from lr_sglang.errors import (
     BadReply,
@@ -47,7 +46,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "queue_full": (429, "rate_limit_error", "Too many requests are waiting; try again later"),
     "internal_error": (500, SERVER, "Internal error"),
     "target_failed": (502, SERVER, "The target model failed to answer"),
-    "overloaded": (503, SERVER, "Too many requests come at once"),
+    "overloaded": (503, SERVER, "The target model takes no more requests now"),
     "shutting_down": (503, SERVER, "The endpoint is shutting down"),
     "target_down": (503, SERVER, "The target model is down"),
     "target_timeout": (504, TIME, "The target model did not answer in time"),
@@ -140,13 +139,7 @@ def refusal_of(error: BaseException) -> Refusal:
         case Cancelled():
             return refusal("shutting_down")
         case RuntimeBusy():
-            return Refusal(
-                503,
-                "The target model takes no more requests now",
-                kind=SERVER,
-                code="overloaded",
-                again=1,
-            )
+            return refusal("overloaded")
         case RuntimeDown():
             return refusal("target_down")
         case RuntimeTimeout():
@@ -173,8 +166,3 @@ def checked(kind: type[M], value: Any) -> M:
         field = where[0] if where else None  # the rest of the path may be text of the client
         param = ".".join(where) or None
         raise Refusal(400, f"{param or 'The body'}: {said}", param=param, field=field) from None
-
-
-def response_of(refused: Refusal) -> JSONResponse:
-    """The response for an error."""
-    return JSONResponse(refused.body(), refused.status, refused.headers())

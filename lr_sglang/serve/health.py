@@ -229,20 +229,13 @@ class Health:
     Args:
         roles: the transport of each becomes a ``Watch``; requests to draft and judge get the time
             limit of the service.
-        changed: as for ``Watch``.
     """
 
-    def __init__(
-        self,
-        roles: Mapping[str, RuntimeBackend],
-        service: Service,
-        changed: Changed = lambda role, why: None,
-    ) -> None:
-        self._roles, self._changed = roles, changed
+    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
+        self._roles = roles
         self._trusts = service.lookahead.max_false_accepts
         # Drafts are of no use without verdicts.
         self._judged = "judge" in roles and verifier_registry.needs_judge(service.verifiers[0])
-        self._tasks: list[asyncio.Task[None]] = []
         self.watches: dict[str, Watch] = {}
         for role, backend in roles.items():
             watch = Watch(role, backend.transport, backend.tokenizer, self._tell)
@@ -252,13 +245,9 @@ class Health:
             elif role == "judge":  # whose requests have a share of the timeout
                 backend.timeout = min(backend.timeout, service.stall / PATIENCE)
 
-    def start(self) -> None:
-        self._tasks = [asyncio.create_task(watch.run()) for watch in self.watches.values()]
-
-    async def stop(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+    async def run(self) -> None:
+        """Polls all runtimes until it is cancelled."""
+        await asyncio.gather(*(watch.run() for watch in self.watches.values()))
 
     @property
     def state(self) -> Literal["ready", "degraded", "down"]:
@@ -266,6 +255,12 @@ class Health:
         if self.watches["target"].down:
             return "down"
         return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"
+
+    def log_calls(self, seconds: float) -> None:
+        """Logs how many calls the runtimes got in so many seconds of this process's CPU time."""
+        calls = sum(watch.calls for watch in self.watches.values())
+        each = round(1000 * seconds / calls, 3) if calls else None
+        log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 
     def disturbed(self, began: float) -> bool:
         """Whether draft or judge has been down at any time since then (in seconds of the monotonic
@@ -295,4 +290,5 @@ class Health:
     def _tell(self, role: str, reason: str) -> None:
         if role == "judge" and self._judged and "draft" in self.watches:
             self.watches["draft"].useless = reason and "no verdicts while the judge is down"
-        self._changed(role, reason)
+        event = "runtime down" if reason else "runtime back"
+        log(event, logging.WARNING, role=role, reason=reason)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import sglang as sgl
@@ -18,9 +18,8 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.programs.lookahead import write_alone, write_answer
-from lr_sglang.serve.engine import AnswerEngine, ServedAnswer
-from lr_sglang.serve.protocol import StreamOptions
-from lr_sglang.serve.replies import Item, Summary, Written, costs_of, usage_of
+from lr_sglang.serve.engine import END, AnswerEngine, Put, ServedAnswer
+from lr_sglang.serve.replies import Summary, Written, costs_of, usage_of
 from lr_sglang.serve.requests import Asked, Prompt
 from lr_sglang.serve.thinking import concluding
 from lr_sglang.sglang_api.interpreter import ProgramState
@@ -65,86 +64,87 @@ class LookaheadAnswer(ServedAnswer):
     """
 
     delivery: StreamText
-    _timer: asyncio.TimerHandle | None = None
+    _prompt: Prompt
+    _timer: asyncio.TimerHandle
 
-    def __init__(self, engine: AnswerEngine, asked: Asked) -> None:
-        super().__init__(engine)
-        self._asked, self._prompt = asked, Prompt(asked, engine.service)
+    def __init__(self, asked: Asked, engine: AnswerEngine, put: Put) -> None:
+        super().__init__(engine, put)
+        self._asked = asked
         self._job = job = engine.requests.make(
             asked.mode, asked.lookahead, asked.sampling, asked.limits, on_step=self._on_step
         )
         job.on_tokens, job.constraints = self._on_tokens, asked.constraints
-        if asked.request.wish.trace:
-            job.on_event = self.ready.put_nowait
+        job.on_event = put if asked.request.wish.trace else None
+        self._tools = asked.conclusion.tools if asked.conclusion else ()
+        self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._stopping, self._stops = False, 0  # by its client
         self._seen = 0  # tokens that were given to ``delivery``
         self._step_at = 0.0
 
-    def pieces(self) -> AsyncGenerator[Item, None]:
-        conclusion = self._asked.conclusion
-        if conclusion is None or not conclusion.tools:
-            return super().pieces()
-        return self.engine.thinking.with_calls(conclusion.tools, super().pieces())
-
     def prepare(self) -> None:
-        request, prompt, reasoning = (
-            self._asked.request,
-            self._prompt,
-            self.engine.service.reasoning,
-        )
-        prompt.prepare(self.engine.roles["target"])
+        asked, request, service = self._asked, self._asked.request, self.engine.service
+        self._prompt = Prompt(asked, service, self.engine.roles["target"])
+        thinks = service.reasoning == "on" and not request.thinks_not
         split = Reasoning(
-            inside=prompt.thinks or (reasoning == "on" and not request.thinks_not),
-            split=self._asked.chat
-            and reasoning != "off"
+            inside=self._prompt.thinks or thinks,
+            split=asked.chat
+            and service.reasoning != "off"
             and request.separate_reasoning is not False,
             whole=request.stream_reasoning is False,
         )
-        stops = request.stop or ()
-        self.delivery = StreamText(prompt.decode, stops, split, bool(request.no_stop_trim))
+        keep_stop = bool(request.no_stop_trim)
+        self.delivery = StreamText(self._prompt.decode, request.stop or (), split, keep_stop)
 
     async def write(self) -> None:
-        engine, asked, job = self.engine, self._asked, self._job
-        ahead, program = asked.mode.ahead, engine.program
-        said: Any = self._prompt.said
-        if (conclusion := asked.conclusion) is not None:
-            program, said = concluding(conclusion, job.limits.max_tokens), conclusion.prompt
         self._look()
         try:
-            if program is not None:
-                await perform(program, said, job, engine.backend(job.lookahead, ahead))
-                if job.record.ids:
-                    self._on_step(None)  # delivers the tokens of the record that are in no step
-            else:
-                target = engine.roles["target"]
-                await run_program(answer_request, self._prompt, job, ahead, backend=target)
+            await self._run()
         except Cancelled:
             if not self.delivery.stopped:
                 raise
         except ConfigError as error:
             # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error
-
-    def complete(self, error: BaseException | None) -> None:
-        if self._timer is not None:
+        finally:
             self._timer.cancel()
+        self._tell(self.delivery.rest())
+        calls: list[dict[str, Any]] = []
+        if self._held:
+            text, calls = await self.engine.thinking.calls_in(self._tools, self._held)
+            self._put_written([Chunk("content", text)] if text else [])
+        self.put(self._summary(calls))
+
+    async def _run(self) -> None:
+        """Runs the program that writes it."""
+        engine, asked, job = self.engine, self._asked, self._job
+        ahead, program = asked.mode.ahead, engine.program
+        said = self._prompt.said
+        if (conclusion := asked.conclusion) is not None:
+            program, said = concluding(conclusion, job.limits.max_tokens), conclusion.prompt
+        if program is None:
+            target = engine.roles["target"]
+            await run_program(answer_request, self._prompt, job, ahead, backend=target)
+            return
+        await perform(program, said, job, engine.backend(job.lookahead, ahead))
+        if job.record.ids:
+            self._on_step(None)  # delivers the tokens of the record that are in no step
+
+    def count(self) -> None:
         end = self._summary()
         self.engine.metrics.ended(end.trace, end.text.tokens, end.costs, end.degraded)
-        if error is None:
-            self._finish(end)
-        else:
-            super().complete(error)
 
     def _look(self, complete: bool = False) -> None:
         """Delivers a complete answer even if a runtime does not end its requests: after
         ``PATIENCE``, or twice that.
         """
         if complete:
-            self._finish(self._summary())
+            self._tell(self.delivery.rest())
+            self.put(self._summary())
+            self.put(END)
             return
         # an operator's program may go on after an answer of its own
-        own = self.engine.program is not None
-        complete = bool(self.delivery.stopped or (self._job.record.finish and not own))
+        ours = self.engine.program is None and not self._tools
+        complete = ours and bool(self.delivery.stopped or self._job.record.finish)
         self._timer = asyncio.get_running_loop().call_later(PATIENCE, self._look, complete)
 
     def stop(self) -> None:
@@ -152,14 +152,14 @@ class LookaheadAnswer(ServedAnswer):
         connections.
         """
         self._stopping = True
-        if self.task is None or self.task.done():
+        if self.task.done():
             return
         self._job.stop()
         self._stops += 1
         for branch in self._job.record.branches if self._stops > HANG_UP_AFTER else ():
             if branch.cancelled:
                 branch.close_connection()
-        if self._stops % CANCEL_AFTER == 0:
+        if not self.began or self._stops % CANCEL_AFTER == 0:
             self.task.cancel()
         asyncio.get_running_loop().call_later(STOP_AGAIN, self.stop)
 
@@ -178,7 +178,7 @@ class LookaheadAnswer(ServedAnswer):
         self._deliver(ids[self._seen - len(self._job.record.ids) :])
 
     def _deliver(self, ids: Sequence[int], silent: int = 0) -> None:
-        """Queues the text of the answer's next tokens, of which the last have none.
+        """Puts the text of the answer's next tokens, of which the last have none.
 
         Raises:
             Cancelled: the answer was stopped, or a stop string was written.
@@ -191,23 +191,18 @@ class LookaheadAnswer(ServedAnswer):
             raise Cancelled("a stop string was written")
 
     def _tell(self, chunks: list[Chunk]) -> None:
+        if self._tools:
+            self._held += "".join(one.text for one in chunks if one.kind == "content")
+            chunks = [one for one in chunks if one.kind != "content"]
+        self._put_written(chunks)
+
+    def _put_written(self, chunks: list[Chunk]) -> None:
         if chunks:
-            said, usage = self.delivery, None
-            options = self._asked.request.stream_options or StreamOptions()
-            if options.continuous_usage_stats:
-                prompt = self._job.record.prompt_tokens
-                usage = usage_of(prompt, said.tokens, said.reasoning_tokens)
-            self.ready.put_nowait(Written(chunks, usage))
+            said, prompt = self.delivery, self._job.record.prompt_tokens
+            self.put(Written(chunks, usage_of(prompt, said.tokens, said.reasoning_tokens)))
 
-    def _finish(self, end: Summary) -> None:
-        """Queues the end of an answer that is complete or was cut at a stop string."""
-        self._tell(self.delivery.rest())
-        self.ready.put_nowait(end)
-        super().complete(None)
-
-    def _summary(self) -> Summary:
-        trace = self._job.record
-        costs = costs_of(trace, self.delivery.tokens)
+    def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
+        trace, written = self._job.record, self.delivery.tokens
         # the judge is not asked for a while after a failure, which counts as one failure only
         resting = any(
             verdict is not None and verdict.failed and verdict.by != "draft"
@@ -216,4 +211,5 @@ class LookaheadAnswer(ServedAnswer):
         )
         missing = not self._job.drafts or bool(trace.failures) or resting
         missing = missing or self.engine.health.disturbed(self.began)
-        return Summary(trace, self.delivery, costs, self._asked.mode.ahead and missing)
+        degraded = self._asked.mode.ahead and missing
+        return Summary(trace, self.delivery, costs_of(trace, written), degraded, calls)

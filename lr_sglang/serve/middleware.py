@@ -16,7 +16,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from lr_sglang.serve.errors import Refusal, refusal, refusal_of, response_of
+from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.monitoring import Metrics, log, where
 from lr_sglang.serve.protocol import CHAT, COMPLETIONS
 from lr_sglang.serve.replies import Disconnected
@@ -139,4 +139,4 @@ def _route(scope: Scope) -> str:
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error; adds the error to the request's log line."""
     scope["state"]["about"] |= refused.log_fields()
-    return response_of(refused)
+    return JSONResponse(refused.body(), refused.status, refused.headers())

@@ -7,13 +7,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Awaitable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar
 
 import orjson
-from starlette.responses import Response
+from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from lr_sglang import __version__
@@ -31,10 +31,10 @@ FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 
 class Written(NamedTuple):
-    """The next text of an answer; ``usage`` so far, where its client wants to know."""
+    """The next text of an answer, and the usage so far."""
 
     chunks: list[Chunk]
-    usage: dict[str, Any] | None = None
+    usage: dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Summary:
     text: StreamText
     costs: Mapping[str, int]
     degraded: bool
-    calls: list[dict[str, Any]] = field(default_factory=list)
+    calls: Sequence[dict[str, Any]] = ()
 
     @property
     def finish(self) -> str:
@@ -172,7 +172,7 @@ class Reply:
                     begun.add(index)
                     yield chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(item, Written):
-                    so_far = {"usage": item.usage} if item.usage else {}
+                    so_far = {"usage": item.usage} if shown.continuous_usage_stats else {}
                     for kind, text in item.chunks:
                         yield chunk(index, {FIELDS[kind]: text}, **so_far)
                     continue
@@ -244,60 +244,39 @@ async def unless_gone(receive: Receive, work: Awaitable[T]) -> T:
         await asyncio.gather(doing, leaving, return_exceptions=True)  # both end before this returns
 
 
-class EventStream(Response):
-    """A stream of events. It begins when the first event is there: before that, an error still has
-    its own status.
+class EventStream(StreamingResponse):
+    """Server-sent events, until the client disconnects."""
+
+    body_iterator: AsyncGenerator[bytes, None]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with aclosing(self.body_iterator):
+            await unless_gone(receive, self.stream_response(send))
+
+
+async def with_error(
+    first: bytes, events: AsyncGenerator[bytes, None], about: dict[str, Any], named: bool
+) -> AsyncGenerator[bytes, None]:
+    """The events of a stream, of which the first is there already: before that, an error still has
+    its own status. An error after it is the last event.
 
     Args:
-        first: the first event.
-        events: the others; an error that they raise is sent as the last.
-        headers: of the response, beside its own.
         about: what the log says of the request; an error is added.
         named: whether clients expect named events, as Anthropic's do, and OpenAI's on
             /v1/responses.
     """
-
-    media_type = "text/event-stream"
-
-    def __init__(
-        self,
-        first: bytes,
-        events: AsyncGenerator[bytes, None],
-        headers: Mapping[str, str],
-        about: dict[str, Any],
-        named: bool,
-    ) -> None:
-        super().__init__(
-            headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no", **headers}
-        )
-        del self.headers["content-length"]
-        self._first, self._events = first, events
-        self._about, self._named = about, named
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await send(
-            {"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers}
-        )
-        await unless_gone(receive, self._send(send))
-
-    async def _send(self, send: Send) -> None:
-        async def out(body: bytes, more: bool = True) -> None:
-            await send({"type": "http.response.body", "body": body, "more_body": more})
-
-        try:
-            async with aclosing(self._events) as events:
-                await out(self._first)
-                async for event in events:
-                    await out(event)
-        except Refusal as error:
-            self._about.update(error.log_fields())
-            body = error.body()
-            await out(
-                b"event: error\n" + event_of({"type": "error", **body})
-                if self._named
-                else event_of(body) + DONE
-            )
-        await out(b"", more=False)
+    try:
+        async with aclosing(events):
+            yield first
+            async for event in events:
+                yield event
+    except Refusal as error:
+        about |= error.log_fields()
+        body = error.body()
+        if named:
+            yield b"event: error\n" + event_of({"type": "error", **body})
+        else:
+            yield event_of(body) + DONE
 
 
 def event_of(value: Mapping[str, Any]) -> bytes:

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -240,64 +240,33 @@ class Prompt:
     """The prompt of a request, as each runtime gets it: rendered with the runtime's own template
     and its own defaults, and with the request's arguments.
 
+    Making a long one is slow, as it renders the prompt for the target.
+
     Attributes:
         said: a conversation, or a raw prompt: a text, or token ids of the target's.
         thinks: whether the prompt ends inside of ``<think>``.
         decode: turns the answer's tokens into text.
 
     Raises:
-        Refusal: the operator's program cannot answer it.
+        Refusal: it is too long, the model's template has no place for such a conversation, or the
+            operator's program cannot answer it.
     """
 
-    thinks: bool
-    decode: Callable[[Sequence[int]], str]
-
-    def __init__(self, asked: Asked, service: Service) -> None:
-        self.said = conversation(asked) if service.program else asked.request.said
-        self._asked, self._service = asked, service
-        self._known: list[tuple[RuntimeBackend, TokenText]] = []
-
-    def __call__(self, backend: RuntimeBackend) -> TokenText:
-        """The prompt for a runtime; that of the target is rendered first."""
-        for other, text in self._known:
-            same = backend.tokenizer.vocabulary == other.tokenizer.vocabulary
-            if same and (not self._asked.chat or _same_template(backend, other)):
-                return text
-        text = self._render(backend)
-        self._known.append((backend, text))
-        return text
-
-    def _render(self, backend: RuntimeBackend) -> TokenText:
-        request, said, known = self._asked.request, self.said, backend.tokenizer
-        if isinstance(said, list):
-            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
-        elif isinstance(said, tuple) and not self._known:  # the target's
-            text = TokenText.of(known.spell(said), said, known.vocabulary)
-        else:
-            words = said if isinstance(said, str) else str(self._known[0][1])
-            markers = self._service.special_tokens_in_prompts
-            ids = known.raw(words) if markers else known.encode(words)
-            text = TokenText.of(words, ids, known.vocabulary)
-        begun = request.prefix
-        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
-
-    def prepare(self, target: RuntimeBackend) -> None:
-        """Renders it for the target. Slow for a long one, so it runs in a thread.
-
-        Raises:
-            Refusal: it is too long, or the model's template has no place for such a conversation.
-        """
-        request, concluding, known = self._asked.request, self._asked.conclusion, target.tokenizer
+    def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
+        request, concluding, known = asked.request, asked.conclusion, target.tokenizer
+        self.said: Any = conversation(asked) if service.program else request.said
+        self._asked, self._markers = asked, service.special_tokens_in_prompts
+        self._rendered: list[tuple[RuntimeBackend, TokenText]] = []
         param = request.prompt_field[0]
-        bounds = (target.context, self._service.limits.max_total_tokens)
+        bounds = (target.context, service.limits.max_total_tokens)
         # the context also holds a token of the answer
         most = min(limit for limit in bounds if limit is not None) - 1
-        most = min(most, self._service.max_prompt_tokens or most)
-        contents = [turn["content"] for turn in self.said if isinstance(turn, dict)]
-        texts = [request.prefix, *texts_in(contents or self.said)]
+        most = min(most, service.max_prompt_tokens or most)
+        said = [turn["content"] for turn in self.said] if asked.chat else self.said
         try:
             # checked before rendering, which caches what it renders
-            if sum(map(len, map(str, texts))) > LONG:
+            texts = [request.prefix, *texts_in(said)]
+            if sum(len(str(one)) for one in texts) > LONG:
                 check_length(texts, known, most, param)
             text = self(target) if concluding is None else concluding.prompt
         except (TemplateError, StopIteration, ValueError, TypeError) as error:
@@ -308,19 +277,41 @@ class Prompt:
         tokens = sum(len(piece.ids or ()) for piece in text.pieces)
         if tokens > most:
             raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
-        rendered = text.removesuffix(request.prefix).rstrip()
-        begun = THINK * (self._asked.chat and rendered.endswith(THINK)) + request.prefix
+        opened = asked.chat and text.removesuffix(request.prefix).rstrip().endswith(THINK)
+        begun = THINK * opened + request.prefix
         self.thinks = begun.rfind(THINK) > begun.rfind(THINK_END)
         # in some models special tokens mark calls of tools
         shown = request.skip_special_tokens is False or (concluding and concluding.tools)
         self.decode = known.spell if shown else known.decode
 
+    def __call__(self, backend: RuntimeBackend) -> TokenText:
+        """The prompt for a runtime; that of the target is rendered first."""
+        alike = (text for other, text in self._rendered if self._is_alike(backend, other))
+        text = next(alike, None)
+        if text is None:
+            text = self._render(backend)
+            self._rendered.append((backend, text))
+        return text
 
-def _same_template(one: RuntimeBackend, other: RuntimeBackend) -> bool:
-    return (one.tokenizer.template, one.template_defaults) == (
-        other.tokenizer.template,
-        other.template_defaults,
-    )
+    def _is_alike(self, one: RuntimeBackend, other: RuntimeBackend) -> bool:
+        """Whether two runtimes get the same tokens."""
+        if one.tokenizer.vocabulary != other.tokenizer.vocabulary:
+            return False
+        same = one.tokenizer.template == other.tokenizer.template
+        return not self._asked.chat or (same and one.template_defaults == other.template_defaults)
+
+    def _render(self, backend: RuntimeBackend) -> TokenText:
+        request, said, known = self._asked.request, self.said, backend.tokenizer
+        if isinstance(said, list):
+            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
+        elif isinstance(said, tuple) and not self._rendered:  # the target's
+            text = TokenText.of(known.spell(said), said, known.vocabulary)
+        else:
+            words = said if isinstance(said, str) else str(self._rendered[0][1])
+            ids = known.raw(words) if self._markers else known.encode(words)
+            text = TokenText.of(words, ids, known.vocabulary)
+        begun = request.prefix
+        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
 
 
 def conversation(asked: Asked) -> list[dict[str, Any]]:

@@ -58,7 +58,7 @@ class EndpointServer(uvicorn.Server):
             )
         )
         self._engine, self._service, self._ready = app.state.engine, service, ready
-        self._signals, self._until, self._used = 0, 0.0, 0.0
+        self._signals, self._until = 0, 0.0
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the
@@ -76,15 +76,7 @@ class EndpointServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        self._used = time.process_time()
         self._ready()
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().shutdown(sockets)
-        seconds = time.process_time() - self._used
-        calls = sum(watch.calls for watch in self._engine.health.watches.values())
-        each = round(1000 * seconds / calls, 3) if calls else None
-        log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 
     def end(self) -> None:
         """Ends it as a signal does; from any thread."""

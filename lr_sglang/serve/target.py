@@ -15,7 +15,7 @@ import orjson
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import Head
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
-from lr_sglang.serve.engine import AnswerEngine, ServedAnswer
+from lr_sglang.serve.engine import AnswerEngine, Put, ServedAnswer
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.requests import PROMPTS, PassedRequest, check_length, texts_in
 
@@ -32,8 +32,14 @@ class PassedAnswer(ServedAnswer):
         about: what the log says of the request; the tokens are added, where the target counts them.
     """
 
-    def __init__(self, engine: AnswerEngine, asked: PassedRequest, about: dict[str, Any]) -> None:
-        super().__init__(engine)
+    def __init__(
+        self,
+        asked: PassedRequest,
+        about: dict[str, Any],
+        engine: AnswerEngine,
+        put: Put,
+    ) -> None:
+        super().__init__(engine, put)
         self._asked, self._about, self._name = asked, about, ""
 
     def prepare(self) -> None:
@@ -58,7 +64,7 @@ class PassedAnswer(ServedAnswer):
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.request.stream:
                     async for event in _events(reply):
-                        self.ready.put_nowait(self._rewritten(event))
+                        self.put(self._rewritten(event))
                     return
                 whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
             if head.status != 200:
@@ -66,7 +72,7 @@ class PassedAnswer(ServedAnswer):
             if asked.request.stream or streams or (asked.route.reads and not _is_object(whole)):
                 why = f"{post.path} does not answer in the form that it was asked for"
                 raise BadReply(why, role="target")
-            self.ready.put_nowait(self._rewritten(whole))
+            self.put(self._rewritten(whole))
         finally:
             target.pool.leave()
 
@@ -99,6 +105,15 @@ class PassedAnswer(ServedAnswer):
         read = usage.get("prompt_tokens", usage.get("input_tokens"))
         if isinstance(read, int):
             self._about["prompt_tokens"] = read
+
+
+async def passed_on(
+    items: AsyncGenerator[tuple[int, bytes], None],
+) -> AsyncGenerator[bytes, None]:
+    """The pieces of the only answer."""
+    async with aclosing(items):
+        async for _, piece in items:
+            yield piece
 
 
 async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:

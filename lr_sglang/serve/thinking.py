@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -23,10 +21,8 @@ from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, on, sync
 from lr_sglang.frontend.gen_options import UNLIMITED, lookahead
-from lr_sglang.frontend.stream_text import THINK, Chunk
-from lr_sglang.serve.errors import refusal_of
+from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.replies import Item, Summary, Written
 from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState
@@ -138,32 +134,10 @@ class Thinking:
         named = [tool.get("function") if isinstance(tool, dict) else None for tool in body["tools"]]
         return all(isinstance(one, dict) and not one.get("strict") for one in named)
 
-    async def with_calls(
-        self, tools: Sequence[Any], items: AsyncGenerator[Item, None]
-    ) -> AsyncGenerator[Item, None]:
-        """The pieces of an answer, but the text after the thinking is held back to its end, where
-        its calls of tools are parsed.
-
-        Raises:
-            Refusal: the target fails to parse them.
+    async def calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
+        """A text without its calls of tools, and these in OpenAI's form; raises ``LookaheadError``
+        if the target fails to find them.
         """
-        held, usage = "", None
-        async with aclosing(items):
-            async for item in items:
-                if isinstance(item, Written):
-                    held += "".join(piece.text for piece in item.chunks if piece.kind == "content")
-                    usage = item.usage
-                    item = Written([one for one in item.chunks if one.kind != "content"], usage)
-                elif isinstance(item, Summary) and held:
-                    text, calls = await self._calls_in(tools, held)
-                    if text:
-                        yield Written([Chunk("content", text)], usage)
-                    item = replace(item, calls=calls)
-                if not isinstance(item, Written) or item.chunks:
-                    yield item
-
-    async def _calls_in(self, tools: Sequence[Any], text: str) -> tuple[str, list[dict[str, Any]]]:
-        """A text without its calls of tools, and these in OpenAI's form."""
         target = self._roles["target"]
         asked = {"text": text, "tools": tools, "tool_call_parser": target.tool_call_parser}
         try:
@@ -177,11 +151,8 @@ class Thinking:
                 for one in found["calls"]
             ]
             return (str(found["normal_text"]), calls) if calls else (text, [])
-        except LookaheadError as error:
-            raise refusal_of(error) from error
         except (LookupError, TypeError) as error:
-            wrong = BadReply("/parse_function_call: no calls in the reply", role="target")
-            raise refusal_of(wrong) from error
+            raise BadReply("/parse_function_call: no calls in the reply", role="target") from error
 
 
 def _thinks(known: Tokenizer) -> bool:

@@ -364,14 +364,14 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
     if TEMPLATES[role]:
         known = load_tokenizer.__wrapped__(str(weights("draft-thinks")))
         known.template = known._inner.chat_template = TEMPLATES[role]
-    backend: Any = SimpleNamespace(tokenizer=known, template_defaults=NO_ARGUMENTS)
+    backend: Any = SimpleNamespace(tokenizer=known, template_defaults=NO_ARGUMENTS, context=10**6)
     service, wrong = Service(), {}
     for name, asked in CONVERSATIONS.items():
         if TEMPLATES[role] and name == "a begun answer in parts":
             continue  # SGLang leaves it to a template that reads parts, as a closed turn
         body = {"model": service.model, **asked}
         request, why = ChatRequest.read(body, refuse=True)
-        ours = Prompt(settled(request, service), service)(backend).ids
+        ours = Prompt(settled(request, service), service, backend)(backend).ids
         reply = HTTP.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:
