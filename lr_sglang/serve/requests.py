@@ -254,18 +254,18 @@ class Prompt:
 
     def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
         request, concluding, known = asked.request, asked.conclusion, target.tokenizer
-        self.said: Any = conversation(asked) if service.program else request.said
-        self._asked, self._markers = asked, service.special_tokens_in_prompts
+        said: Any = conversation(asked) if service.program else request.said
+        self.said, self._asked, self._markers = said, asked, service.special_tokens_in_prompts
         self._rendered: list[tuple[RuntimeBackend, TokenText]] = []
         param = request.prompt_field[0]
         bounds = (target.context, service.limits.max_total_tokens)
         # the context also holds a token of the answer
         most = min(limit for limit in bounds if limit is not None) - 1
         most = min(most, service.max_prompt_tokens or most)
-        said = [turn["content"] for turn in self.said] if asked.chat else self.said
+        contents = [turn["content"] for turn in said] if asked.chat else said
         try:
             # checked before rendering, which caches what it renders
-            texts = [request.prefix, *texts_in(said)]
+            texts = [request.prefix, *texts_in(contents)]
             if sum(len(str(one)) for one in texts) > LONG:
                 check_length(texts, known, most, param)
             text = self(target) if concluding is None else concluding.prompt
