@@ -9,7 +9,6 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from functools import partial
 from typing import Any
 
 from lr_sglang.algorithm import policy
@@ -21,7 +20,7 @@ from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
-from lr_sglang.serve.health import Health, Watch
+from lr_sglang.serve.health import Health
 from lr_sglang.serve.monitoring import Metrics, log, where
 from lr_sglang.serve.protocol import PENALTIES, ChatRequest, TargetRoute
 from lr_sglang.serve.replies import Written
@@ -128,7 +127,7 @@ class AnswerEngine:
                 lambda: found.surely if (found := judge.checks.worst()) else 0.0
             )
         for role, one in self.health.watches.items():
-            metrics.up.labels(role).set_function(partial(_is_up, one))
+            metrics.up.labels(role).set_function(one.up)
             metrics.branches.labels(role).set_function(one.running)
             metrics.degraded_seconds.labels(role).set_function(one.total)
 
@@ -209,10 +208,6 @@ class AnswerEngine:
             except (LookupError, TypeError) as error:
                 raise BadReply("/v1/models lists no model", role="target") from error
         return self._target_name
-
-
-def _is_up(watch: Watch) -> float:
-    return float(not watch.down)
 
 
 class ServedAnswer:

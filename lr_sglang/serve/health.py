@@ -124,6 +124,10 @@ class Watch:
         finally:
             self._open.discard(request)
 
+    def up(self) -> float:
+        """1.0 while it answers, else 0.0."""
+        return float(not self.down)
+
     def running(self) -> int:
         """Requests in flight."""
         return len(self._open)
@@ -208,16 +212,12 @@ class Watch:
         self._before = self.total()
         self.since = time.monotonic()
         self.down, self._told = reason, False
-        if reason:
-            self.give_up()
+        if reason:  # all requests in flight are given up
+            stuck, self._open = self._open, set()
+            for request in stuck:
+                request.cancel()
+                request.close_connection()
         self._changed(self.role, reason)
-
-    def give_up(self) -> None:
-        """Gives up all requests in flight."""
-        stuck, self._open = self._open, set()
-        for request in stuck:
-            request.cancel()
-            request.close_connection()
 
     def _away(self) -> RuntimeAway:
         return RuntimeAway(self.down or self.useless or "it does not answer", role=self.role)

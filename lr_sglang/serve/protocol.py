@@ -71,16 +71,12 @@ TOOLS = "calls of tools have the target's own grammar and parser"
 
 def _beyond_text(messages: Any) -> bool:
     """Whether a conversation has parts other than texts, or tools of its own."""
-    if not isinstance(messages, list):
-        return False
-    turns = [turn for turn in messages if isinstance(turn, dict)]
-    parts = [
-        part for turn in turns if isinstance(turn.get("content"), list) for part in turn["content"]
-    ]
-    kinds = [part.get("type", "text") for part in parts if isinstance(part, dict)]
-    return any(turn.get("tools") for turn in turns) or any(
-        isinstance(kind, str) and kind != "text" for kind in kinds
-    )
+    given = messages if isinstance(messages, list) else []
+    turns = [turn for turn in given if isinstance(turn, dict)]
+    contents = [turn["content"] for turn in turns if isinstance(turn.get("content"), list)]
+    parts = [part for content in contents for part in content if isinstance(part, dict)]
+    kinds = [kind for part in parts if isinstance(kind := part.get("type", "text"), str)]
+    return any(turn.get("tools") for turn in turns) or any(kind != "text" for kind in kinds)
 
 
 def _several_prompts(prompt: Any) -> bool:
@@ -139,13 +135,6 @@ class LookaheadRequest(BaseModel):
         if isinstance(given, dict) and len(given) > 64:
             raise ValueError("it has too many keys")
         return given
-
-
-def _listed(value: Any) -> Any:
-    """A text as a list of one."""
-    if not isinstance(value, str | list):
-        raise ValueError("Input should be text or a list")
-    return [value] if isinstance(value, str) else value
 
 
 Effort = (
@@ -208,7 +197,13 @@ class Asking(Lenient):
     min_p: float | None = Field(default=None, ge=0, le=1)
     seed: Annotated[int, Field(ge=-INT64, lt=INT64)] | None = None
     max_tokens: Tokens | None = None
-    stop: Annotated[Stops, BeforeValidator(_listed, Stop | Stops)] | None = None
+    stop: (
+        Annotated[
+            Stops,
+            BeforeValidator(lambda one: [one] if isinstance(one, str) else one, Stop | Stops),
+        ]
+        | None
+    ) = None
     n: Annotated[int, Field(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -426,15 +421,13 @@ class ChatRequest(Asking):
         """Of the model's template: the request's own, and those that SGLang derives from the effort
         of reasoning.
         """
-        given, wish = self.chat_template_kwargs or {}, self.reasoning or ReasoningWish()
+        wish = self.reasoning or ReasoningWish()
         efforts = (wish.effort, wish.reasoning_effort, self.reasoning_effort)
         effort = next((one for one in efforts if one is not None), None)
-        found: dict[str, Any] = {}
+        derived: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
         if effort is not None or wish.enabled or wish.enable:
-            found = dict.fromkeys(THINKING, effort != "none")
-        if effort is not None:
-            found["reasoning_effort"] = effort
-        return {**found, **given}
+            derived |= dict.fromkeys(THINKING, effort != "none")
+        return derived | (self.chat_template_kwargs or {})
 
     @property
     def most_tokens(self) -> int | None:
@@ -497,11 +490,10 @@ class TargetRoute:
     batch: str = ""
 
 
-_CHAT_LIMITS = ("max_completion_tokens", "max_tokens")
 CHAT = TargetRoute(
     "/v1/chat/completions",
     ChatRequest,
-    limits=_CHAT_LIMITS,
+    limits=("max_completion_tokens", "max_tokens"),
     unlimited=True,
 )
 COMPLETIONS = TargetRoute(

@@ -361,15 +361,13 @@ def check_length(said: Iterable[str | int], known: Tokenizer, most: int, param: 
     Args:
         param: the field that they come from.
     """
-    tokens = 0
-    for one in said:
-        text = "" if isinstance(one, int) else one
-        tokens += isinstance(one, int)
-        for at in range(0, len(text), SLICE):
-            part = text[at : at + SLICE]
-            tokens += len(known.encode(part)) - (SEAM if len(part) == SLICE else 0)
-            if tokens > most:
-                break
+    found = list(said)
+    texts = [one for one in found if isinstance(one, str)]
+    tokens = len(found) - len(texts)
+    for part in (text[at : at + SLICE] for text in texts for at in range(0, len(text), SLICE)):
+        tokens += len(known.encode(part)) - (SEAM if len(part) == SLICE else 0)
         if tokens > most:
-            least = f"at least {tokens}"
-            raise refusal("context_length_exceeded", param=param, tokens=least, most=most)
+            break
+    if tokens > most:
+        least = f"at least {tokens}"
+        raise refusal("context_length_exceeded", param=param, tokens=least, most=most)

@@ -109,11 +109,6 @@ class Service(ServeSettings):
         """Whether the target answers alone what lookahead reasoning cannot follow."""
         return not self.refuse and not self.program
 
-    @property
-    def local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(self.host)
-
 
 def is_loopback(host: str) -> bool:
     """Whether an address to listen on is reached from this machine only."""
@@ -129,7 +124,7 @@ def check_public(service: Service, keys: int, allowed: bool) -> None:
     """Raises ``ConfigError`` if others can reach the endpoint, it has no keys, and that is not
     ``allowed``.
     """
-    if not service.local and not keys and not allowed:
+    if not is_loopback(service.host) and not keys and not allowed:
         raise ConfigError(
             f"listening on {service.host} without a key would let anybody who can reach this "
             "machine use it",
