@@ -156,10 +156,14 @@ class Reply:
         form = {"object": "chat.completion.chunk"} if self._asked.chat else {}
         head = {**self._head, **form, **({"usage": None} if usage else {})}
 
-        def chunk(index: int, delta: dict[str, Any], **more: Any) -> bytes:
+        def chunk(
+            index: int,
+            delta: dict[str, Any],
+            more: dict[str, Any] | None = None,
+            end: Summary | None = None,
+        ) -> bytes:
             form = {"delta": delta} if self._asked.chat else {"text": delta.get("content", "")}
-            end = more.pop("end", None)
-            return event_of({**head, "choices": [_choice(index, form, end)], **more})
+            return event_of({**head, "choices": [_choice(index, form, end)], **(more or {})})
 
         begun, ends = set[int](), list[Summary]()
         async with aclosing(items):
@@ -172,17 +176,17 @@ class Reply:
                     begun.add(index)
                     yield chunk(index, {"role": "assistant", "content": ""})
                 if isinstance(item, Written):
-                    so_far = {"usage": item.usage} if shown.continuous_usage_stats else {}
+                    so_far = {"usage": item.usage} if shown.continuous_usage_stats else None
                     for kind, text in item.chunks:
-                        yield chunk(index, {FIELDS[kind]: text}, **so_far)
+                        yield chunk(index, {FIELDS[kind]: text}, so_far)
                     continue
                 ends.append(item)
                 if item.calls:
                     calls = [{"index": n, **call} for n, call in enumerate(item.calls)]
                     yield chunk(index, {"tool_calls": calls})
                 is_last = len(ends) == request.answers and not usage
-                about = {"lookahead": self._end(ends)["lookahead"]} if is_last else {}
-                yield chunk(index, {}, end=item, **about)
+                about = {"lookahead": self._end(ends)["lookahead"]} if is_last else None
+                yield chunk(index, {}, about, end=item)
         if usage:
             yield event_of({**head, "choices": [], **self._end(ends)})
         yield DONE

@@ -256,7 +256,7 @@ class Prompt:
         request, concluding, known = asked.request, asked.conclusion, target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
         self.said, self._asked, self._markers = said, asked, service.special_tokens_in_prompts
-        self._rendered: list[tuple[RuntimeBackend, TokenText]] = []
+        self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
         param = request.prompt_field[0]
         bounds = (target.context, service.limits.max_total_tokens)
         # the context also holds a token of the answer
@@ -286,19 +286,12 @@ class Prompt:
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
-        alike = (text for other, text in self._rendered if self._is_alike(backend, other))
-        text = next(alike, None)
-        if text is None:
-            text = self._render(backend)
-            self._rendered.append((backend, text))
-        return text
-
-    def _is_alike(self, one: RuntimeBackend, other: RuntimeBackend) -> bool:
-        """Whether two runtimes get the same tokens."""
-        if one.tokenizer.vocabulary != other.tokenizer.vocabulary:
-            return False
-        same = one.tokenizer.template == other.tokenizer.template
-        return not self._asked.chat or (same and one.template_defaults == other.template_defaults)
+        known, defaults = backend.tokenizer, backend.template_defaults
+        template = (known.template, repr(defaults)) if self._asked.chat else ()
+        key = (known.vocabulary, template)
+        if key not in self._rendered:
+            self._rendered[key] = self._render(backend)
+        return self._rendered[key]
 
     def _render(self, backend: RuntimeBackend) -> TokenText:
         request, said, known = self._asked.request, self.said, backend.tokenizer
@@ -307,7 +300,7 @@ class Prompt:
         elif isinstance(said, tuple) and not self._rendered:  # the target's
             text = TokenText.of(known.spell(said), said, known.vocabulary)
         else:
-            words = said if isinstance(said, str) else str(self._rendered[0][1])
+            words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
             ids = known.raw(words) if self._markers else known.encode(words)
             text = TokenText.of(words, ids, known.vocabulary)
         begun = request.prefix
@@ -321,20 +314,23 @@ def conversation(asked: Asked) -> list[dict[str, Any]]:
     Raises:
         Refusal: the request asks for more.
     """
-    request = asked.request
+    request, said = asked.request, asked.request.said
+    turns = said if isinstance(said, list) else []
     wrong = ["prompt"] * (not asked.chat) + ["continue_final_message"] * bool(request.prefix)
     wrong += ["chat_template_kwargs"] * bool(request.arguments) + asked.constraints.names()
-    turns = []
-    for turn in request.said if isinstance(request.said, list) else []:
-        role = "system" if turn["role"] == "developer" else turn["role"]
-        wrong += ["messages"] * (role in ("tool", "function") or "tool_calls" in turn)
-        content = turn["content"]
-        if isinstance(content, list):
-            content = " ".join(part["text"] for part in content)
-        turns.append({"role": role, "content": content})
+    no_texts = [turn["role"] in ("tool", "function") or "tool_calls" in turn for turn in turns]
+    wrong += ["messages"] * any(no_texts)
     if wrong:
         raise Refusal(400, f"{wrong[0]}: a program answers conversations of texts", param=wrong[0])
-    return turns
+    return [
+        {
+            "role": "system" if turn["role"] == "developer" else turn["role"],
+            "content": turn["content"]
+            if isinstance(turn["content"], str)
+            else " ".join(part["text"] for part in turn["content"]),
+        }
+        for turn in turns
+    ]
 
 
 def texts_in(value: Any) -> Iterator[str | int]:

@@ -98,8 +98,7 @@ class EndpointServer(uvicorn.Server):
             self._until = now + self._service.drain
             self._engine.admission.close()
             log("draining", seconds=self._service.drain)
-        if self._signals > 1 or now > self._until:
+        is_late = self._signals > 1 or now > self._until
+        if is_late:
             self._engine.stop()
-            self.should_exit = True
-        elif self._engine.idle:
-            self.should_exit = True
+        self.should_exit = is_late or self._engine.idle
