@@ -104,7 +104,7 @@ class InProcess:
             for role, url in urls.items()
         }
         for backend in self.roles.values():
-            backend.roles = self.roles
+            backend.roles, backend.reads = self.roles, False
         self.look, self.verifier = (
             look,
             verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper")),

@@ -141,6 +141,9 @@ class Lookahead(ConfigModel):
     shared_draws: bool = setting(
         True, "draft and target draw a step with the same random numbers (docs/theory.md)"
     )
+    reading: Literal["auto", "never"] = setting(
+        "auto", "whether the target reads drafted tokens in place of writing them (verifier exact)"
+    )
     verifier: str = setting(
         "judge",
         "who compares the versions of a step: NAME[:ARGUMENT] or FILE.py:CLASS",

@@ -73,6 +73,7 @@ def runtimes(
     }
     for backend in roles.values():
         backend.roles = roles
+        backend.reads = False  # a script has no probabilities
     return roles
 
 

@@ -13,7 +13,10 @@ from sglang.lang.interpreter import ProgramState
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import converse, fork
+from lr_sglang.programs.reading import read_answer
 from lr_sglang.steps.tree import Node
+
+ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
 
 
 @sgl.function
@@ -30,7 +33,10 @@ async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end, in the schedule of its request."""
     schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
     while not answer.ended:
-        if tokens := answer.policy.tokens_alone():
+        if answer.can_read():
+            if not await read_answer(answer):
+                await write_alone(answer, ALONE)
+        elif tokens := answer.policy.tokens_alone():
             await write_alone(answer, tokens)
         else:
             await schedule(answer)
@@ -116,5 +122,5 @@ async def write_alone(answer: Answer, tokens: int) -> None:
     root = answer.tree.root
     target = fork(root.state, "target")
     answer.watch(target, root)
-    target += answer.gen(root, "target", tokens)
+    target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
     await answer.keep_steps()

@@ -105,7 +105,7 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
         for role, t in transports.items()
     }
     for backend in roles.values():
-        backend.roles = roles
+        backend.roles, backend.reads = roles, False
     return roles["target"]
 
 

@@ -31,6 +31,9 @@ from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
 )
+# Most probable tokens of each place that a target which reads is asked for, so that ``top_k`` may not
+# be larger.
+MOST_READ = 48
 BACKOFF_SECONDS = (
     2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
 )
@@ -145,6 +148,26 @@ class Answer:
         if role == "draft" and not self.job.drafts:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
+
+    def can_read(self) -> bool:
+        """Whether the target can read drafted tokens in place of writing them: where the answer is
+        its own draw, and its draws can be made again from log-probabilities.
+        """
+        job, target = self.job, self.roles["target"]
+        if not job.exact or job.verifier is None or job.lookahead.reading == "never":
+            return False
+        numbers = target.places == "answer" and self.trace.shared_draws
+        sampling = job.sampling
+        filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
+        filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
+        return (
+            (sampling.temperature == 0 or (numbers and filtered))
+            and target.reads is not False
+            and target.token_layer == ""
+            and not job.constraints.names()
+            and self.can_ask("draft")
+            and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
+        )
 
     def gen_step(self, node: Node, role: str) -> SglGen:
         """``dsl.step`` for the step after ``node``: its token limit, the sampling,
@@ -269,8 +292,7 @@ class Answer:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
-            self.trace.failures["draft"] += 1
-            self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
+            self.draft_failed(branch.result)
             self._refuse(child, Verdict(False, "draft", str(branch.result), failed=True))
             return
         self._compare_prompts(branch, node)
@@ -288,6 +310,11 @@ class Answer:
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
+
+    def draft_failed(self, error: LookaheadError) -> None:
+        """Counts a failure of the draft, which is left alone for a while."""
+        self.trace.failures["draft"] += 1
+        self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
 
     def _enter_target(self, node: Node, branch: Branch) -> None:
         if isinstance(branch.result, LookaheadError):
@@ -431,6 +458,24 @@ class Answer:
         node = self.tree.root
         after = node.state.fork(1)[0]
         after += step.tokens()
+        node.target, node.target_state = step, after
+        self.tree.decide(node)
+        self.s += self.keep(self.tree.advance() or node)
+
+    def keep_read(self, step: Step, drafted: bool) -> None:
+        """Keeps a step that the target has read.
+
+        Args:
+            drafted: whether all of its tokens are the draft's.
+        """
+        node = self.tree.root
+        after = node.state.fork(1)[0]
+        after += step.tokens()
+        (child,) = self.tree.add_children(node, 1)
+        child.verdict = Verdict(drafted, "reading")
+        if drafted:
+            self.tree.drafted(child, step)
+            child.state = after
         node.target, node.target_state = step, after
         self.tree.decide(node)
         self.s += self.keep(self.tree.advance() or node)

@@ -95,6 +95,8 @@ class RuntimeBackend(BaseBackend):
             ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
         counts_written: whether its server's penalties count the tokens of the answer at the end of
             a prompt, as our plugin's on a CPU do.
+        reads: whether its server's log-probabilities of a prompt give what it would have drawn;
+            None until that was tried.
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         ends: the known ids that end a sequence.
@@ -122,6 +124,7 @@ class RuntimeBackend(BaseBackend):
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
+        self.reads: bool | None = None
         self.streams = True
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()
@@ -264,6 +267,8 @@ class RuntimeBackend(BaseBackend):
             if most is not None and most < 0:  # SGLang returns none for the first token
                 most = max(0, len(ids) + most - 1)
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
+            if params.top_logprobs_num:
+                payload["top_logprobs_num"] = params.top_logprobs_num
         # The timeout is proportional to the number of tokens above 1,000.
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         if self._loop is None:

@@ -62,6 +62,8 @@ class Trace:
         lossless: ``text`` where the answer is the one that plain decoding writes with this seed,
             ``distribution`` where it is another draw of the target's distribution; empty where
             steps of the draft were kept that the target did not write.
+        read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
+            them, and those of them that it would have written.
         failures: number of failures by role, of draft and judge; the answer went on without them.
         program: with ``--program``: the program's name and the figures of its generations
             (docs/programs.md).
@@ -78,6 +80,8 @@ class Trace:
     shared_draws: bool = False
     own_draws: str = ""
     lossless: str = ""
+    read_tokens: int = 0
+    agreed_tokens: int = 0
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)

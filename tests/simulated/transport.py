@@ -119,5 +119,5 @@ def simulated_roles(
         roles[role] = backend = RuntimeBackend(
             role, transport, writer.words.tokenizer, max_running_requests=simulation.slots, **given
         )
-        backend.roles, backend.checks = roles, Unchecked()
+        backend.roles, backend.checks, backend.reads = roles, Unchecked(), False
     return roles

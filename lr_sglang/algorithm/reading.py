@@ -1,0 +1,189 @@
+"""An exact answer that is read: the tokens that it has after its last whole step, and what the
+target says of drafted ones.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from lr_sglang.algorithm.answer import MOST_READ, Answer
+from lr_sglang.engine import reading
+from lr_sglang.engine.branch import Branch
+from lr_sglang.engine.generation import Generation
+from lr_sglang.errors import LookaheadError, RuntimeRefused
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.steps.step import split_ids
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.tree import Node, Outcome
+
+Ids = tuple[int, ...]
+
+PIECE = 12  # tokens that are proposed and read at a time
+TOP = MOST_READ  # most probable tokens of each place that the target is asked for
+PROOF = 8  # tokens of the target's own that it reads first, so that its reading is checked
+# Reading pays while a cycle gives so many tokens in the mean, over at least so many cycles: a read
+# of a piece takes longer than a token of plain decoding.
+LEAST, CYCLES = 2.0, 8
+
+
+class Reading:
+    """The end of an exact answer, in tokens.
+
+    Args:
+        answer: whose last steps are kept as they are complete.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.answer = answer
+        self._known = answer.roles["target"].tokenizer
+        self._ids: Ids = ()  # accepted, after the last whole step
+        self._drafted: list[bool] = []  # for each of them, whether the draft wrote it
+        self.undecided = False  # whether the target has to write the next token itself
+        self._cycles = self._taken = 0
+
+    @property
+    def proven(self) -> bool:
+        """Whether the target's reading has been checked."""
+        return self.answer.roles["target"].reads is not None
+
+    def pays(self) -> bool:
+        """Whether the target writes sooner by reading, as far as this answer shows."""
+        return self._cycles < CYCLES or self._taken >= LEAST * self._cycles
+
+    def room(self, more: Ids = ()) -> int:
+        """Tokens left in the budget after what is accepted and ``more``."""
+        tree = self.answer.tree
+        return tree.room(tree.root) - len(self._ids) - len(more)
+
+    def goes_on(self, piece: Ids) -> bool:
+        """Whether the draft may go on after a piece while the target reads it."""
+        if self.answer.job.lookahead.schedule == "sync":
+            return False
+        ends = self.answer.roles["target"].ends
+        return bool(piece) and self.room(piece) > 0 and ends.isdisjoint(piece)
+
+    def state(self, more: Ids = ()) -> ProgramState:
+        """The program's state after what is accepted, and ``more`` tokens."""
+        made, ids = self.answer.tree.root.state.fork(1)[0], self._ids + more
+        if ids:
+            made += TokenText.of(self._known.decode(ids), ids, self._known.vocabulary)
+        return made
+
+    def gen(self, tokens: int, **more: Any) -> SglGen:
+        """A ``sgl.gen`` of up to so many tokens; ``more`` are options of ``sgl.gen``."""
+        return self.answer.gen(self.answer.tree.root, "target", max(1, tokens), **more)
+
+    def watch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
+        """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
+        root = self.answer.tree.root
+        used = root.tokens_used + len(self._ids) + len(more)
+        at = Node(None, root.position, tokens_used=used, state=state)
+        branch = self.answer.begin(role, state, at, None)
+        self.answer.branches.expect(branch)
+        self.answer.policy.begun(branch)
+        return branch
+
+    async def result(self, branch: Branch) -> Generation:
+        """Waits for a branch.
+
+        Raises:
+            LookaheadError: it failed.
+        """
+        while branch.result is None:
+            await self.answer.branches.first_done()
+        result = branch.result
+        failed = isinstance(result, LookaheadError)
+        self.answer.policy.ended(branch, 0 if failed else len(result.ids))
+        if failed:
+            raise result
+        return result  # type: ignore[no-any-return]
+
+    async def drawn(self, branch: Branch, piece: Ids) -> list[int | None]:
+        """What the target would have drawn at the places of a piece, and after it; the last one is
+        what it has drawn.
+
+        Raises:
+            LookaheadError: the target failed.
+        """
+        try:
+            result = await self.result(branch)
+        except RuntimeRefused:
+            if piece:
+                self._reads(False)
+                return []
+            raise
+        rows = [row for row in result.meta.get("input_top_logprobs") or () if row]
+        if piece and len(rows) < len(piece):
+            self._reads(False)
+            return []
+        root, job = self.answer.tree.root, self.answer.job
+        place = root.tokens_used + len(self._ids)
+        own = reading.drawn(rows[-len(piece) :], job.sampling, job.seed(), place) if piece else []
+        return [*own, *result.ids[:1]]
+
+    def prove(self, ids: Ids, own: Sequence[int | None]) -> None:
+        """Notes whether the target reads what it has written as its own."""
+        known = [(token, said) for token, said in zip(ids, own, strict=False) if said is not None]
+        same = sum(token == said for token, said in known)
+        if known:
+            self._reads(same >= 3 * len(known) / 4)
+
+    def _reads(self, it_does: bool) -> None:
+        target = self.answer.roles["target"]
+        if target.reads is None and not it_does:
+            warnings.warn(
+                "target: its log-probabilities of a prompt do not give what it has drawn, or there "
+                "are none: drafted tokens are not read there",
+                RuntimeWarning,
+                stacklevel=2,
+            )
+        target.reads = it_does
+
+    def accept(self, piece: Ids, own: Sequence[int | None]) -> bool:
+        """Accepts a piece up to the first token that the target would not have drawn, and its token
+        there. Returns whether the whole piece was accepted.
+
+        Args:
+            own: as of ``drawn``. After a whole piece the draft goes on, and what the target has
+                drawn there is read again; where nothing was drafted, it is the next token.
+        """
+        same = 0
+        while same < len(piece) and own[same] == piece[same]:
+            same += 1
+        whole = same == len(piece)
+        self.answer.trace.read_tokens += len(piece) if whole else same + 1
+        self.answer.trace.agreed_tokens += same
+        taken: list[int] = list(piece[:same])
+        next_one = None if whole and piece else own[same]
+        self.undecided = not whole and next_one is None
+        if next_one is not None:
+            taken.append(next_one)
+        self._cycles += 1
+        self._taken += len(taken)
+        self.take(taken, same)
+        return whole
+
+    def take(self, ids: Sequence[int], drafted: int) -> None:
+        """Adds tokens, of which the draft wrote the first ``drafted``, and keeps whole steps."""
+        ends = self.answer.roles["target"].ends
+        self._ids += tuple(ids)[: max(0, self.room())]
+        self._drafted += [number < drafted for number in range(len(ids))]
+        at_end = not ends.isdisjoint(self._ids)
+        over = at_end or self.room() <= 0
+        finish, known_ends = ("stop", ends) if at_end else ("length", frozenset[int]())
+        before = self.answer.tree.root.step
+        for step in split_ids(self._ids, finish, self._known, known_ends, before, last=over):
+            if not (step.complete or over):
+                break
+            size = len(step.ids)
+            self.answer.keep_read(step, all(self._drafted[:size]))
+            self._ids, self._drafted = self._ids[size:], self._drafted[size:]
+        if self.answer.job.on_tokens is not None and not self.answer.ended:
+            self.answer.job.on_tokens(self._ids)
+
+    def close(self, branch: Branch, outcome: Outcome) -> None:
+        """Closes a branch with its outcome; one that still runs is cancelled."""
+        self.answer.branches.give_up(branch, outcome)
+        branch.so_far = ()

@@ -1,0 +1,79 @@
+"""An exact answer by reading: propose, read, accept (docs/theory.md).
+
+The draft writes a piece of some tokens. The target reads it in one pass, and tells what it would
+have written at each of its places. The answer takes the piece up to the first token that differs,
+and the target's token there. The draft goes on while the target reads.
+"""
+
+from __future__ import annotations
+
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.reading import PIECE, PROOF, TOP, Ids, Reading
+from lr_sglang.engine.branch import Branch
+from lr_sglang.errors import LookaheadError
+from lr_sglang.frontend.dsl import fork
+from lr_sglang.steps.tree import Outcome
+
+
+async def read_answer(answer: Answer) -> bool:
+    """Writes the answer until it ends. Returns False where that does not pay, or cannot go on."""
+    reading, ahead = Reading(answer), None
+    if not reading.proven:
+        await prove(reading)
+    while not answer.ended and answer.can_read() and reading.pays():
+        draft = ahead or propose(reading)
+        piece = await drafted(reading, draft)
+        target = read(reading, piece)
+        ahead = propose(reading, piece) if reading.goes_on(piece) else None
+        own = await reading.drawn(target, piece)
+        whole = bool(own) and reading.accept(piece, own)
+        reading.close(target, Outcome.ACCEPTED if whole else Outcome.CORRECTED)
+        if draft is not None:
+            reading.close(draft, Outcome.ACCEPTED if whole else Outcome.REJECTED)
+        if ahead is not None and not whole:
+            reading.close(ahead, Outcome.CANCELLED)
+            ahead = None
+    return answer.ended
+
+
+def propose(reading: Reading, after: Ids = ()) -> Branch | None:
+    """The draft writes a piece after the answer so far and the tokens ``after``."""
+    if reading.undecided:
+        return None
+    draft = fork(reading.state(after), "draft")
+    branch = reading.watch("draft", draft, after)
+    draft += reading.gen(min(PIECE, reading.room(after)))
+    return branch
+
+
+async def drafted(reading: Reading, draft: Branch | None) -> Ids:
+    """The piece that the draft has written; none where it has failed."""
+    if draft is None:
+        return ()
+    try:
+        return (await reading.result(draft)).ids
+    except LookaheadError as error:
+        reading.answer.draft_failed(error)
+        return ()
+
+
+def read(reading: Reading, piece: Ids) -> Branch:
+    """The target reads a piece, and writes the token after it."""
+    target = fork(reading.state(piece), "target")
+    branch = reading.watch("target", target, piece)
+    asked = {"logprob_start_len": -len(piece), "top_logprobs_num": TOP} if piece else {}
+    target += reading.gen(1, return_logprob=bool(piece), **asked)
+    return branch
+
+
+async def prove(reading: Reading) -> None:
+    """The target writes some tokens and reads them: what it reads must be what it wrote."""
+    target = fork(reading.state(), "target")
+    written = reading.watch("target", target)
+    target += reading.gen(min(PROOF, reading.room()))
+    ids = (await reading.result(written)).ids
+    again = read(reading, ids)
+    reading.prove(ids, await reading.drawn(again, ids))
+    reading.close(again, Outcome.CANCELLED)
+    reading.close(written, Outcome.BONUS)
+    reading.take(ids, 0)

@@ -1,0 +1,223 @@
+"""Exact answers by reading, over runtimes with probabilities: the text is plain decoding's."""
+
+import math
+import random
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from lr_sglang.algorithm import reading
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.cpu import seeds
+from lr_sglang.engine.reading import drawn, uniform
+from lr_sglang.errors import RuntimeDown
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.verifiers.exact import Exact
+from tests import examples
+from tests.scripted import END, ScriptedTransport, deployment
+
+QUESTION = [{"role": "user", "content": "How?"}]
+LETTERS = [*map(ord, "abcdefghijklmno .,é\n"), END]
+
+
+class Dice(ScriptedTransport):
+    """A model with probabilities: its logits follow from the last tokens of the text.
+
+    Args:
+        model: another number is another model.
+        noise: how far its logits are from those of the model.
+        wrong: whether its log-probabilities are another model's.
+    """
+
+    def __init__(self, model: int, noise: float = 0.0, wrong: bool = False, tells: bool = True):
+        super().__init__(lambda text, sampling: "")
+        self.model, self.noise, self.wrong, self.tells = model, noise, wrong, tells
+        self.fails_after = math.inf
+
+    def logits(self, ids: Any, wrong: bool = False) -> np.ndarray:
+        own = np.random.default_rng((self.model + wrong, *ids[-5:]))
+        made = own.normal(size=len(LETTERS)) * 2.5
+        made[LETTERS.index(ord("\n"))] += 3.0 * (ids[-1] == ord("\n"))
+        made[LETTERS.index(END)] -= 3.0
+        other = np.random.default_rng((len(ids), 7))
+        return made + self.noise * other.normal(size=len(LETTERS))
+
+    def probabilities(self, ids: Any, temperature: float) -> torch.Tensor:
+        made = torch.full((1, 256), -math.inf)
+        made[0, LETTERS] = torch.from_numpy(self.logits(ids)).float()
+        return torch.softmax(made / (temperature or 1.0), -1)
+
+    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
+        request.sending(lambda _: None)
+        if len(self.requests) >= self.fails_after:
+            raise RuntimeDown("gone", role="draft")
+        self.requests.append(payload)
+        prompt, sampling = list(payload["input_ids"]), payload["sampling_params"]
+        start = len(prompt) - 1 - place_of(sampling.get("custom_params"))
+        key = seeds.keys(torch.tensor([sampling.get("sampling_seed", 0)]), torch.tensor([start]))
+        ids: list[int] = []
+        while len(ids) < sampling["max_new_tokens"] and END not in ids:
+            probs = self.probabilities(prompt + ids, sampling["temperature"])
+            filters = {
+                "top_ks": torch.tensor([sampling["top_k"]])
+                if sampling.get("top_k", -1) > 0
+                else None,
+                "top_ps": torch.tensor([sampling.get("top_p", 1.0)]),
+                "min_ps": torch.tensor([sampling.get("min_p", 0.0)]),
+            }
+            place = torch.tensor([len(prompt) + len(ids) - 1])
+            token = (
+                probs.argmax(-1)
+                if sampling["temperature"] == 0
+                else seeds.draw(probs, key, place, **filters)
+            )
+            ids.append(int(token))
+        finish = {"type": "stop", "matched": END} if END in ids else {"type": "length"}
+        meta = {"finish_reason": finish, "prompt_tokens": len(prompt), "cached_tokens": 0}
+        if payload.get("return_logprob") and self.tells:
+            first = payload["logprob_start_len"]
+            rows = [
+                self._row(prompt[:at], payload["top_logprobs_num"])
+                for at in range(first + 1, len(prompt))
+            ]
+            meta["input_top_logprobs"] = [None, *rows]
+            meta["input_token_logprobs"] = [
+                [None, prompt[first], None],
+                *([-1.0, 5, None] for _ in rows),
+            ]
+        request.end()
+        shown = "".join(chr(one) for one in ids if one != END)
+        return {"text": shown, "output_ids": ids, "meta_info": meta}
+
+    def _row(self, ids: Any, most: int) -> list[Any]:
+        logs = torch.log_softmax(torch.from_numpy(self.logits(ids, self.wrong)).float(), -1)
+        best, at = logs.topk(min(most, len(LETTERS)))
+        return [[float(one), LETTERS[int(n)], None] for one, n in zip(best, at, strict=True)]
+
+
+def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **more: Any) -> Any:
+    look = Lookahead(schedule=more.pop("schedule", "async"))
+    tokens = Limits(max_tokens=more.pop("max_tokens", 120))
+    backend = deployment(target=target, **({"draft": draft} if draft else {}))
+    backend.reads = None
+    verifier = Exact() if draft else None
+    job = AnswerRequest(look, sampling, tokens, verifier=verifier, **more)
+    s = program.run(QUESTION, job, backend=backend)
+    assert s.text().endswith(job.record.text)
+    return job.record
+
+
+SAMPLINGS = [
+    Sampling(temperature=0),
+    Sampling(temperature=0.6, top_p=0.95),
+    Sampling(temperature=1.0, top_p=0.9),
+    Sampling(temperature=0.8, top_k=5, top_p=1.0, min_p=0.05),
+    Sampling(temperature=1.0, top_p=1.0),  # no filter: nothing can be read
+]
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=str)
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_the_text_is_the_one_of_plain_decoding(sampling, schedule, monkeypatch):
+    rng = random.Random(repr((sampling, schedule)))
+    for number in range(examples(6)):
+        monkeypatch.setattr(reading, "TOP", rng.choice([4, 12, 48]))
+        given = sampling.replace(seed=number)
+        most = rng.choice([1, 2, 7, 8, 9, 13, 30, 120])
+        noise = rng.choice([0.0, 0.3, 2.0])
+        plain = write(autoregressive, Dice(number), None, given, max_tokens=most)
+        read = write(
+            lookahead, Dice(number), Dice(number, noise), given, max_tokens=most, schedule=schedule
+        )
+        assert (read.ids, read.text, read.finish) == (plain.ids, plain.text, plain.finish)
+        assert [one.text for one in read.steps] == [one.text for one in plain.steps]
+        assert read.lossless == "text" and all(b.outcome is not None for b in read.branches)
+        assert all(b.result is None for b in read.branches)
+        used = read.tokens()
+        assert used["generated"] == used["used"] + used["wasted"] and used["wasted"] >= 0
+
+
+def test_an_equal_draft_is_read_and_hardly_anything_written():
+    target = Dice(3)
+    record = write(lookahead, target, Dice(3), Sampling(temperature=0.6), max_tokens=100)
+    assert record.agreed_tokens == record.read_tokens > 50
+    assert len(target.requests) < len(record.ids) / 4
+    assert all(step.verdicts[0].by == "reading" for step in record.steps)
+
+
+@pytest.mark.parametrize("target", [{"wrong": True}, {"tells": False}], ids=str)
+def test_a_target_that_cannot_be_read_is_found_out(target):
+    sampling = Sampling(temperature=0.6, seed=5)
+    plain = write(autoregressive, Dice(4), None, sampling)
+    with pytest.warns(RuntimeWarning, match="are not read there"):
+        record = write(lookahead, Dice(4, **target), Dice(4, 0.3), sampling)
+    assert record.ids == plain.ids and record.read_tokens == 0
+
+
+def test_a_draft_that_fails_is_done_without():
+    sampling = Sampling(temperature=0.6, seed=5)
+    plain = write(autoregressive, Dice(4), None, sampling)
+    draft = Dice(4, 0.3)
+    draft.fails_after = 3
+    record = write(lookahead, Dice(4), draft, sampling)
+    assert record.ids == plain.ids and record.failures["draft"] >= 1 and record.read_tokens > 0
+
+
+def test_a_draft_that_agrees_on_nothing_is_left_alone():
+    sampling = Sampling(temperature=0.6, seed=5)
+    plain = write(autoregressive, Dice(4), None, sampling, max_tokens=100)
+    target = Dice(4)
+    record = write(lookahead, target, Dice(11), sampling, max_tokens=100)
+    assert record.ids == plain.ids and len(target.requests) < 30
+
+
+def test_steps_are_told_while_their_tokens_arrive():
+    told = []
+    sampling = Sampling(temperature=0.6, seed=1)
+    record = write(
+        lookahead, Dice(2), Dice(2, 0.3), sampling, on_tokens=lambda ids: told.append(ids)
+    )
+    assert len(told) > 3 and record.ids
+
+
+@pytest.mark.parametrize("seed", [0, 3, 2**31 - 1, 2**62 + 5])
+def test_the_numbers_are_those_of_the_server(seed):
+    ids = np.arange(768)
+    for place in (0, 1, 77):
+        key = seeds.keys(torch.tensor([seed]), torch.tensor([9]))
+        theirs = seeds.uniform(key, torch.tensor([9 + place]), torch.from_numpy(ids).view(1, -1))
+        assert (theirs[0].numpy() == uniform(seed, place, ids)).all()
+
+
+def test_what_is_drawn_from_the_likeliest_is_the_draw_or_nothing():
+    rng, decided, asked = random.Random(1), 0, 0
+    for number in range(examples(300)):
+        spread = rng.choice([0.5, 2.0, 5.0])
+        logits = torch.from_numpy(np.random.default_rng(number).normal(size=500)).float() * spread
+        sampling = Sampling(
+            temperature=rng.choice([0.3, 0.6, 1.0, 1.5]),
+            top_p=rng.choice([0.5, 0.95, 1.0]),
+            top_k=rng.choice([-1, 5, 40]),
+            min_p=rng.choice([0.0, 0.05]),
+        )
+        key = seeds.keys(torch.tensor([number]), torch.tensor([0]))
+        server = seeds.draw(
+            torch.softmax(logits / sampling.temperature, -1).view(1, -1),
+            key,
+            torch.tensor([4]),
+            top_ks=torch.tensor([sampling.top_k if sampling.top_k > 0 else 500]),
+            top_ps=torch.tensor([sampling.top_p]),
+            min_ps=torch.tensor([sampling.min_p]),
+        )
+        best, at = torch.log_softmax(logits, -1).topk(48)
+        row = [(float(one), int(n), None) for one, n in zip(best, at, strict=True)]
+        (own,) = drawn([row], sampling, number, 4)
+        asked += 1
+        decided += own is not None
+        assert own in (None, int(server))
+    assert decided > asked / 3
