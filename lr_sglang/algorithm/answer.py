@@ -31,8 +31,8 @@ from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
 )
-# Most probable tokens of each place that a target which reads is asked for, so that ``top_k`` may not
-# be larger.
+# Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
+# larger.
 MOST_READ = 48
 BACKOFF_SECONDS = (
     2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile

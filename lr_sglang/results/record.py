@@ -59,6 +59,7 @@ def make(
             "drained": round(trace.drained, 6),
         },
         **{"prompt_tokens": trace.prompt_tokens, "cycles": trace.cycles},
+        **{"read_tokens": trace.read_tokens, "agreed_tokens": trace.agreed_tokens},
         **{
             "judged": trace.judged,
             "accepted": trace.accepted,
