@@ -11,7 +11,7 @@ import logging
 import resource
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +28,7 @@ from lr_sglang.serve.settings import ServeSettings, Service, check_public, load_
 from lr_sglang.verifiers import verifier_registry
 
 if TYPE_CHECKING:
+    from lr_sglang.frontend.backend import RuntimeBackend
     from lr_sglang.serve.server import EndpointServer
 
 DEAF_SECONDS = 60
@@ -129,6 +130,7 @@ def run(given: Given, display: Display) -> None:
                 _tell(sock, service, display)
 
             set_up_log(given["log_level"])
+            _check_templates(live.roles)
             server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
             # else old connections would prevent listen()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -228,6 +230,23 @@ def _allow_files() -> None:
     most = FILES if hard == resource.RLIM_INFINITY else min(hard, FILES)
     if soft != resource.RLIM_INFINITY and soft < most:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+
+
+def _check_templates(roles: Mapping[str, RuntimeBackend]) -> None:
+    """Warns where a conversation has another prompt here than on a runtime itself.
+
+    Raises:
+        ConfigError: a runtime renders conversations and its model has no template for it.
+    """
+    from lr_sglang.engine.loop import call
+    from lr_sglang.runtimes.attach import check_template
+    from lr_sglang.serve.monitoring import log
+
+    for role in {"target", "draft"} & roles.keys():
+        one = roles[role]
+        known, arguments = one.tokenizer, one.template_defaults
+        if warning := call(check_template(one.transport, known, role, arguments)):
+            log("template differs", logging.WARNING, role=role, message=warning)
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:

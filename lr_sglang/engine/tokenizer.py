@@ -90,12 +90,13 @@ class ModelTokenizer:
 
     Args:
         path: folder or hub name that ``AutoTokenizer`` reads.
+        template: the source of a chat template instead of the model's; empty for the model's.
 
     Raises:
         ConfigError: when there is no tokenizer at ``path``.
     """
 
-    def __init__(self, path: str) -> None:
+    def __init__(self, path: str, template: str = "") -> None:
         from transformers import AutoTokenizer  # takes seconds to import
 
         try:
@@ -118,6 +119,8 @@ class ModelTokenizer:
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
         self.ends = end_ids.of_model(path) | own
+        if template:
+            self._inner.chat_template = template
         self.template = str(getattr(self._inner, "chat_template", None) or "")
         self._hidden = {
             number for number, token in self._inner.added_tokens_decoder.items() if token.special
@@ -285,9 +288,9 @@ class ModelTokenizer:
 
 
 @lru_cache(maxsize=8)
-def load_tokenizer(path: str) -> ModelTokenizer:
-    """The tokenizer at ``path``, loaded once."""
-    return ModelTokenizer(path)
+def load_tokenizer(path: str, template: str = "") -> ModelTokenizer:
+    """The tokenizer at ``path``, with the model's chat template or another one; loaded once."""
+    return ModelTokenizer(path, template)
 
 
 def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:

@@ -6,10 +6,13 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from jinja2.exceptions import TemplateError
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
@@ -175,3 +178,45 @@ async def check_tokens(
         raise ConfigError(
             "it has another tokenizer than the one that is used for it here", role=role, hint=hint
         )
+
+
+async def check_template(
+    transport: Transport,
+    known: Tokenizer,
+    role: str,
+    arguments: Mapping[str, Any],
+    timeout: float = INFO_SECONDS,
+) -> str:
+    """Checks that a conversation has the prompt here that the runtime itself gives it. A runtime
+    that cannot be asked, or has no template either, passes.
+
+    Args:
+        arguments: of its template, as the runtime was started.
+
+    Returns:
+        A warning if the prompts differ; else an empty text.
+
+    Raises:
+        ConfigError: the runtime renders conversations, and its model has no template to do it here.
+    """
+    asked = [{"role": "user", "content": TEXT}]
+    try:
+        found = await transport.post("/tokenize", {"messages": asked}, timeout)
+        theirs = tuple(map(int, found["tokens"]))
+    except (LookaheadError, LookupError, TypeError, ValueError):
+        return ""
+    if not known.template:
+        raise ConfigError(
+            "its server renders conversations by a template of SGLang's own, and its model has "
+            "none that could be followed here",
+            role=role,
+            hint="start it with --chat-template FILE.jinja; one that is started here, with "
+            f"-o runtimes.{role}.extra.chat-template=FILE.jinja",
+        )
+    with suppress(TemplateError, ValueError, TypeError):
+        if known.chat(asked, True, arguments).ids == theirs:
+            return ""
+    return (
+        "its server renders conversations by another template than its model's: prompts differ "
+        "from its own; start it with --chat-template FILE.jinja, which is followed"
+    )

@@ -65,9 +65,8 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
         transport, infos = call(_reach(url, role, fleet.keys.get(role, "")))
-        backend = RuntimeBackend(
-            role, transport, load_tokenizer(fleet.tokenizers[role]), timeout=runtime.timeout
-        )
+        known = load_tokenizer(fleet.tokenizers[role], _template(infos))
+        backend = RuntimeBackend(role, transport, known, timeout=runtime.timeout)
         roles[role] = backend  # before a check that may fail
         if runtime.url:
             call(check_tokens(transport, backend.tokenizer, role))
@@ -124,6 +123,16 @@ async def _reach(url: str, role: str, key: str) -> tuple[Client, Sequence[Mappin
     finally:  # answers may run on another loop
         await server.disconnect()
         await router.disconnect()
+
+
+def _template(infos: Sequence[Mapping[str, Any]]) -> str:
+    """The chat template that servers were started with, if it is one of Jinja's in a file here."""
+    file = Path(str(infos[0].get("chat_template") or "")) if infos else Path()
+    try:
+        # SGLang takes the line breaks at its ends off, too
+        return file.read_text("utf-8").strip("\n") if file.suffix == ".jinja" else ""
+    except (OSError, UnicodeDecodeError):
+        return ""
 
 
 def _describe(

@@ -21,9 +21,10 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
 from lr_sglang.frontend.dsl import run_program
+from lr_sglang.pocket import weights
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.runtimes.attach import check_tokens
+from lr_sglang.runtimes.attach import check_template, check_tokens
 from lr_sglang.steps.detokenize import HALF
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
@@ -269,6 +270,29 @@ def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
         ):
             asyncio.run(check_tokens(server, known, "target"))
     asyncio.run(check_tokens(Silent(), tokenizers[0], "target"))
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "said"),
+    [
+        ("{{ messages[0].content }}", "{{ messages[0].content }}", ""),
+        ("{{ messages[0].content }}", "USER: {{ messages[0].content }}", "by another template"),
+        ("{{ raise_exception('no') }}", "{{ messages[0].content }}", "by another template"),
+        ("", "{{ messages[0].content }}", "none that could be followed"),
+        ("", "", ""),
+    ],
+)
+def test_a_runtime_with_another_chat_template_is_told_of(ours, theirs, said):
+    class Server:
+        async def post(self, path, body, timeout):
+            if not theirs:
+                raise RuntimeRefused("/tokenize: 400, no chat template")
+            return {"tokens": list(its.chat(body["messages"], True).ids)}
+
+    here, its = (ModelTokenizer(str(weights("target")), one or "none") for one in (ours, theirs))
+    here.template = ours
+    with nullcontext() if ours or not said else pytest.raises(ConfigError, match=said):
+        assert said in asyncio.run(check_template(Server(), here, "target", {}))
 
 
 @pytest.mark.parametrize("template", [None, "{{ raise_exception('no such role') }}"])
