@@ -230,12 +230,12 @@ async def _answer(
     """The response of a route that answers."""
     asked = await engine.read(route, body)
     about = request.scope["state"]["about"]
-    about |= {"mode": asked.mode_name, "stream": asked.request.stream}
+    stream = bool(asked.request.stream)
+    about |= {"mode": asked.mode_name, "stream": stream}
     headers = {}
     if asked.why:
         about["why"] = asked.why
         headers = {"X-Lookahead-Mode": asked.mode_name, "X-Lookahead-Why": ", ".join(asked.why)}
-    stream = bool(asked.request.stream)
     if isinstance(asked, PassedRequest):
         pieces = passed_on(delivered(engine, [partial(PassedAnswer, asked, about, engine)]))
     else:
