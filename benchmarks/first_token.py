@@ -72,7 +72,8 @@ async def measure(endpoint: str, target: str, task: str, limit: int) -> None:
         found: dict[str, list[tuple[float, float]]] = {mode: [] for mode in (TARGET, *modes)}
         for number, question in enumerate(questions):
             for mode in rotated(list(found), number):
-                async with session.post(target + "/flush_cache") as reply:
+                # it waits for branches of the answer before, which were aborted at its end
+                async with session.post(target + "/flush_cache?timeout=10") as reply:
                     if reply.status != 200:
                         raise click.ClickException(f"{target}/flush_cache: {reply.status}")
                 url = target if mode == TARGET else endpoint
