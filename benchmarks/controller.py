@@ -34,7 +34,7 @@ if __name__ == "__main__":
 
 import click
 
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import ROLES, Lookahead, Sampling
 from lr_sglang.engine.lateness import Lateness
@@ -133,7 +133,8 @@ def measure(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) 
         LookaheadError: an answer failed.
     """
     writer, records = Writer(simulation.model), dict[str, Record]()
-    settings = Settings(lookahead=look, sampling=Sampling(seed=simulation.model.seed))
+    seed = simulation.model.seed
+    plan_of_all = Plan().with_settings(lookahead=look, sampling=Sampling(seed=seed))
     usage, late = Usage(), Lateness()
     writer.prepare(numbers(writer, asked))
     with on_one_core():
@@ -141,7 +142,7 @@ def measure(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) 
         loop = background(selectors.SelectSelector())
         roles = simulated_roles(simulation, writer)
         loop.call_soon_threadsafe(late.start)
-        with Runner(roles, settings, len(asked)) as runner:
+        with Runner(roles, plan_of_all, len(asked)) as runner:
             runner.prepare([MODE])
             with usage:
                 for record in runner.run(plan(asked, [MODE]), usage.look):

@@ -34,10 +34,10 @@ from typing import Any
 import click
 
 from lr_sglang.results import machine
-from lr_sglang.results.record import Record
-from lr_sglang.results.store import RECORDS, read_records
+from lr_sglang.results.record import Brief, Record
+from lr_sglang.results.store import RECORDS, each_record
 from lr_sglang.results.summary import of_mode
-from lr_sglang.runtimes.launching import diagnosis
+from lr_sglang.runtimes.launching import server
 
 GIB = 1 << 30
 PLAIN = (
@@ -165,7 +165,7 @@ class Bench:
             row.cause = ", ".join(f"{role}: {n} requests failed" for role, n in failed.items())
         row.answers = sum(r["error"] is None for r in records)
         if row.answers:
-            figures = of_mode(records)
+            figures = of_mode([Brief(one) for one in records])
             sd = figures["roles"]["target"]["sd"]
             row.alpha, row.sd_length, row.sd_verified = (
                 figures["alpha"],
@@ -173,7 +173,9 @@ class Bench:
                 sd["verified"],
             )
             # the first question compiles kernels
-            row.tokens_per_s = of_mode(records[1:] or records)["tokens_per_s"]
+            row.tokens_per_s = of_mode([Brief(one) for one in records[1:] or records])[
+                "tokens_per_s"
+            ]
         base = [
             r
             for r in self.rows
@@ -296,7 +298,7 @@ def _run(command: list[str], output: Path, limit: float) -> tuple[int | None, st
 
 def _records(folder: Path) -> list[Record]:
     path = folder / RECORDS
-    return read_records(path)[0] if path.exists() else []
+    return list(each_record(path)) if path.exists() else []
 
 
 def _cause(said: str, folder: Path) -> str:
@@ -305,7 +307,7 @@ def _cause(said: str, folder: Path) -> str:
     """
     told = re.findall(r"^(?:Internal error|Error): (.*)", said, re.M)
     causes = {
-        log.stem: diagnosis.cause(diagnosis.tail(log, 400))
+        log.stem: server.cause(server.tail_of(log, 400))
         for log in sorted(folder.glob("logs/*.log"))
     }
     logs = [f"{role}: {cause}" for role, cause in causes.items() if cause]

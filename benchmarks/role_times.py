@@ -37,7 +37,7 @@ from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.results import machine  # noqa: E402
 from lr_sglang.runtimes import load_deployment  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
-from lr_sglang.runtimes.placement import shapes as published  # noqa: E402
+from lr_sglang.runtimes.placement import models  # noqa: E402
 
 SHORT, LONG, PROMPT = (
     8,
@@ -106,7 +106,7 @@ def flagged(deployment: Deployment, given: Sequence[str]) -> Deployment:
 
 def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deployment:
     """The deployment without token layers, and with GPUs for every role that names none."""
-    names = [published.PREFIX + name for name in shapes.split(",")] if shapes else []
+    names = [models.SHAPE + name for name in shapes.split(",")] if shapes else []
     loaded = (
         settle(dict(zip(ROLES, names, strict=True))).deployment
         if names

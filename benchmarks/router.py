@@ -33,7 +33,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.runtimes.launching.ports import Reservation
+from lr_sglang.runtimes.launching.server import Reservation
 from lr_sglang.steps.trace import Trace
 
 ALONE = "one worker"

@@ -20,7 +20,6 @@ import statistics
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +33,7 @@ from lr_sglang.bench.servers import Caches
 from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.results.record import Record
+from lr_sglang.results.record import Brief, Record
 from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks.question import plan
@@ -66,7 +65,7 @@ def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
 
 def row(name: str, records: list[Record]) -> dict[str, Any]:
     """One line of the table."""
-    figures, seen = of_mode(records), list(pairs(records))
+    figures, seen = of_mode([Brief(one) for one in records]), list(pairs(records))
     both = sum(accepted and same for accepted, same, *_ in seen)
     asked = [seconds for *_, seconds, by in seen if by != "identical"]
     low, high = figures["interval"]
@@ -144,10 +143,10 @@ def main(
     with tempfile.TemporaryDirectory() as logs, deployed(needed, Path(logs)) as roles:
         for schedule in schedules:
             for verifier in verifiers:
-                look: Lookahead = settled.lookahead.with_options(
+                look: Lookahead = settled.deployment.lookahead.with_options(
                     schedule=schedule, verifier=verifier, depth=depth
                 )
-                settings = replace(settled, lookahead=look, limits=Limits(max_tokens=400))
+                settings = settled.with_settings(lookahead=look, limits=Limits(max_tokens=400))
                 with Runner(roles, settings, concurrency) as runner:
                     list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
                     caches.empty(roles)  # the verifier before has had the same questions

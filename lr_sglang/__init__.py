@@ -29,7 +29,7 @@ _HOME = {  # name -> module, with the name there if it differs
     "asolve": "lr_sglang.api.solve",
     "converse": "lr_sglang.frontend.dsl",
     "deployed": "lr_sglang.runtimes.connect",
-    "deployment": "lr_sglang.api.deployment",
+    "deployment": "lr_sglang.api.solve",
     "fork": "lr_sglang.frontend.dsl",
     "load_deployment": "lr_sglang.runtimes",
     "lookahead": "lr_sglang.frontend.gen_options",

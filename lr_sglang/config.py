@@ -315,7 +315,9 @@ class Deployment(ConfigModel):
     sampling: Sampling = setting(Sampling(), "how tokens are drawn")
     lookahead: Lookahead = setting(Lookahead(), "lookahead reasoning")
     limits: Limits = setting(Limits(), "token budgets of one answer")
-    judge_prompt: str = setting("", "paper or pocket; by default what suits the judge")
+    judge_prompt: Literal["", "paper", "pocket"] = setting(
+        "", "of the judge; by default what suits its model"
+    )
     launch_timeout: float = setting(600.0, "seconds in which all servers have to be up", ge=1)
     judge_pairs: str = setting(
         "", "file of pairs of steps that differ, for checking the judge (docs/verifiers.md)"
@@ -401,7 +403,7 @@ def _kind(field: Any) -> str:
     inner = [one for one in get_args(annotation) if one is not type(None)]
     choices = [name for one in inner for name in (get_args(one) or [one]) if isinstance(name, str)]
     if choices:
-        return " or ".join(choices)
+        return " or ".join(filter(None, choices))
     words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
     found = next((words[one] for one in (annotation, *inner) if one in words), "table")
     signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import click
 
-from lr_sglang.cli import assignments, cli
-from lr_sglang.cli.options import BenchSettings, RunSettings
+from lr_sglang.cli import cli
+from lr_sglang.cli.options import BenchSettings, RunSettings, known
 from lr_sglang.config import ROLES
 from lr_sglang.serve.settings import ServeSettings
 
@@ -110,7 +110,7 @@ def settings() -> Iterator[str]:
     """The table of all settings."""
     yield SETTINGS
     own = {"run": RunSettings, "bench": BenchSettings, "serve": ServeSettings}
-    for one in assignments.known(own):
+    for one in known(own):
         parts = one.name.split(".")
         if parts[0] == "runtimes":
             if parts[1] != ROLES[0]:

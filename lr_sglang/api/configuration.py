@@ -2,38 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection
+from dataclasses import dataclass, field, replace
 from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lr_sglang.algorithm import policy
-from lr_sglang.config import (
-    ROLES,
-    Deployment,
-    Limits,
-    Lookahead,
-    Role,
-    Runtime,
-    Sampling,
-    TokenLayer,
-)
+from lr_sglang.config import ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.results.record import Record
-from lr_sglang.runtimes.placement import shapes
-from lr_sglang.steps.trace import StepRecord
-from lr_sglang.tasks.question import Work
+from lr_sglang.runtimes.placement import models
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
-# A copy, because the defining module imports SGLang; a test compares the two.
-JUDGE_PROMPTS = ("paper", "pocket")
 # Settings of a runtime that do not change its answers: its place and its resources.
 PLACEMENT = (
     *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "max_running_requests"),
     *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
 )
+
+
+# Of a plan for runtimes that are given as backends.
+GIVEN = Deployment(name="given", runtimes={"target": Runtime(url="http://given")})
 
 
 def _is_outside(program: str) -> bool:
@@ -42,54 +32,31 @@ def _is_outside(program: str) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Settings:
-    """The settings that all samples of a ``Runner`` share.
+class Plan:
+    """All settings of answers, complete before a runtime starts.
 
     Attributes:
-        program: replaces the mode's own program; in a mode without lookahead, the target alone
-            generates for it.
-    """
-
-    lookahead: Lookahead = field(default_factory=Lookahead)
-    sampling: Sampling = field(default_factory=Sampling)
-    limits: Limits = field(default_factory=Limits)
-    judge_prompt: str = "paper"
-    program: str = ""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunInfo:
-    """The data of one run, beside the settings.
-
-    Attributes:
-        suffix: appended to each question.
-        config: the configuration that is written to the records, by mode.
-        on_step: called with each step of each sample, on the event loop.
-        keep: called in a thread with each record when its answer ends; returns the record that
-            ``run`` yields.
-    """
-
-    suffix: str = ""
-    config: Mapping[str, dict[str, Any]] = field(default_factory=dict)
-    versions: dict[str, str] = field(default_factory=dict)
-    on_step: Callable[[Work, StepRecord], None] | None = None
-    keep: Callable[[Record], Record] | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Plan(Settings):
-    """All settings, complete before a runtime starts.
-
-    Attributes:
+        deployment: the runtimes, and the final settings of the answers.
         models: the model of each role.
         modes: the requested modes.
+        program: replaces the mode's own program; in a mode without lookahead, the target alone
+            generates for it.
         lossless_layer: whether to use the token layer in the lossless mode too.
     """
 
-    deployment: Deployment
-    models: dict[str, str]
+    deployment: Deployment = GIVEN
+    models: dict[str, str] = field(default_factory=dict)
     modes: tuple[str, ...] = ()
+    program: str = ""
     lossless_layer: bool = False
+
+    def with_settings(self, **settings: Any) -> Self:
+        """A copy whose deployment has these fields."""
+        return replace(self, deployment=self.deployment.replace(**settings))
+
+    def lookahead(self, mode: str) -> Lookahead:
+        """The settings of lookahead, as a mode uses them."""
+        return MODES[mode].lookahead(self.deployment.lookahead)
 
     def layered(self, mode: str) -> bool:
         """Whether the runtimes use their token layer in this mode."""
@@ -104,7 +71,7 @@ class Plan(Settings):
         """
         if not MODES[mode].ahead:
             return ["target"]
-        asked = verifier_registry.asks(MODES[mode].lookahead(self.lookahead).verifier)
+        asked = verifier_registry.asks(self.lookahead(mode).verifier)
         judged = ("judge" in asked or _is_outside(self.program)) and "judge" in self.models
         return [role for role in ROLES if role != "judge" or judged]
 
@@ -118,19 +85,17 @@ class Plan(Settings):
             "runtimes": {
                 role: self._described(role, mode) for role in roles if role in self.models
             },
-            "sampling": self.sampling.to_dict(),
-            "limits": self.limits.to_dict(),
-            "lookahead": MODES[mode].lookahead(self.lookahead).to_dict()
-            if MODES[mode].ahead
-            else None,
-            "judge_prompt": self.judge_prompt if "judge" in roles else None,
+            "sampling": self.deployment.sampling.to_dict(),
+            "limits": self.deployment.limits.to_dict(),
+            "lookahead": self.lookahead(mode).to_dict() if MODES[mode].ahead else None,
+            "judge_prompt": self.deployment.judge_prompt if "judge" in roles else None,
         }
 
     def lean(self, *verifiers: str) -> bool:
         """Whether this process runs only our own code and no model, also for these
         ``verifiers``.
         """
-        used = (self.lookahead.verifier, *verifiers)
+        used = (self.deployment.lookahead.verifier, *verifiers)
         return not _is_outside(self.program) and not any(map(verifier_registry.runs_models, used))
 
     def server_sets(self, modes: Collection[str]) -> list[list[str]]:
@@ -168,15 +133,15 @@ class Plan(Settings):
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:
         """The maximum number of requests of one answer in flight on a runtime with these roles."""
-        looks = [MODES[mode].lookahead(self.lookahead) for mode in modes if MODES[mode].ahead]
+        looks = [self.lookahead(mode) for mode in modes if MODES[mode].ahead]
         if not looks:
             return 1
         # A verifier that asks the target sends it as many requests as a judge would get.
         asked = "target" in roles and any(
             "target" in verifier_registry.asks(look.verifier) for look in looks
         )
-        more = policy.in_flight(self.lookahead, "judge") if asked else 0
-        return sum(policy.in_flight(self.lookahead, role) for role in roles) + more
+        requests: list[Role] = [*roles, "judge"] if asked else [*roles]
+        return sum(policy.in_flight(self.deployment.lookahead, role) for role in requests)
 
     def shapes(self, modes: Collection[str]) -> list[str]:
         """The models with random weights that these modes use."""
@@ -186,17 +151,16 @@ class Plan(Settings):
         named |= {
             runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()
         }
-        return sorted({shape for model in named if (shape := shapes.name_of(model))})
+        return sorted({shape for model in named if (shape := models.shape_of(model))})
 
     def placement(self) -> dict[str, Any]:
+        """Where each role runs, for run.json; without user and password of a URL."""
         found = {}
         for role in self.models:
-            table = {
-                key: value for key, value in self._table(role).items() if key in PLACEMENT and value
-            }
-            found[role] = table | (
-                {"url": _without_secrets(table["url"])} if "url" in table else {}
-            )
+            table = {key: value for key, value in self._table(role).items() if value}
+            found[role] = {key: value for key, value in table.items() if key in PLACEMENT}
+            if "url" in table:
+                found[role]["url"] = _without_secrets(table["url"])
         return found
 
     def _table(self, role: str) -> dict[str, Any]:
@@ -205,39 +169,35 @@ class Plan(Settings):
         return runtime.to_dict()
 
     def _described(self, role: str, mode: str) -> dict[str, Any]:
-        table = {key: value for key, value in self._table(role).items() if key not in PLACEMENT}
-        if self._table(role)["url"]:
+        table = self._table(role)
+        if table["url"]:
             return {"model": self.models[role]}
-        layer = {} if self.layered(mode) else {"token_layer": TokenLayer().to_dict()}
-        return {**table, **layer, "model": self.models[role]}
+        if not self.layered(mode):
+            table["token_layer"] = TokenLayer().to_dict()
+        table["model"] = self.models[role]
+        return {key: value for key, value in table.items() if key not in PLACEMENT}
 
     def checked(self, *modes: str) -> Self:
         """Checks that the plan can answer in these modes (default: its own), and returns it.
 
         Raises:
-            ConfigError: a mode lacks a role, or there is no such verifier, program or judge's
-                prompt.
+            ConfigError: a mode lacks a role, or there is no such verifier or program.
         """
         if self.program:
             program_registry.parse(self.program)
         for mode in modes or self.modes:
-            if MODES[mode].ahead:
-                self._check(MODES[mode].lookahead(self.lookahead))
-        return self
-
-    def _check(self, look: Lookahead) -> None:
-        if "draft" not in self.models:
-            raise ConfigError(
-                "lookahead needs a draft model",
-                hint="give --draft MODEL|URL, or --mode autoregressive",
+            if MODES[mode].ahead and "draft" not in self.models:
+                hint = "give --draft MODEL|URL, or --mode autoregressive"
+                raise ConfigError("lookahead needs a draft model", hint=hint)
+            judged = MODES[mode].ahead and verifier_registry.needs_judge(
+                self.lookahead(mode).verifier
             )
-        judged = verifier_registry.needs_judge(look.verifier)
-        if judged and "judge" not in self.models:
-            hint = "give --judge MODEL|URL (--judge target shares the target), or --verifier exact"
-            raise ConfigError("the judge verifier needs a judge model", hint=hint)
-        if judged and self.judge_prompt not in JUDGE_PROMPTS:
-            hint = f"one of {', '.join(JUDGE_PROMPTS)}"
-            raise ConfigError(f"no judge prompt is called {self.judge_prompt!r}", hint=hint)
+            if judged and "judge" not in self.models:
+                hint = (
+                    "give --judge MODEL|URL (--judge target shares the target), or --verifier exact"
+                )
+                raise ConfigError("the judge verifier needs a judge model", hint=hint)
+        return self
 
 
 def _without_secrets(url: str) -> str:

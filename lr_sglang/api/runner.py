@@ -9,12 +9,14 @@ import queue
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, field
+from functools import cache, partial
 from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.configuration import RunInfo, Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import STOP_SECONDS, call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
@@ -25,6 +27,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.results.record import Record
+from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backends
@@ -34,41 +37,44 @@ from lr_sglang.verifiers.requests import RequestMaker
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
 
 
-class Runner:
+@dataclass(eq=False)
+class Runner(AbstractContextManager["Runner"]):
     """Makes samples on the runtimes' event loop. As a context manager it cancels running samples at
     its end.
 
     Args:
         roles: backends of started runtimes.
-        settings: of all samples.
+        plan: the settings of all samples.
         concurrency: number of samples at a time.
-        info: the data of the run.
+        asked: what was asked besides, for the records: ``prompt_suffix`` is appended to each
+            question.
+        versions: those that are written to the records.
+        on_step: called with each step of each sample, on the event loop.
+        keep: called in a thread with each record when its answer ends; returns the record that
+            ``run`` yields.
 
     Raises:
         ConfigError: the verifier lacks its runtime, or there is no such verifier or program.
     """
 
-    def __init__(
-        self,
-        roles: Mapping[str, RuntimeBackend],
-        settings: Settings,
-        concurrency: int = 1,
-        info: RunInfo | None = None,
-    ) -> None:
-        self.roles, self.settings, self.concurrency, self.info = (
-            roles,
-            settings,
-            concurrency,
-            info or RunInfo(),
-        )
+    roles: Mapping[str, RuntimeBackend]
+    plan: Plan
+    concurrency: int = 1
+    asked: Mapping[str, Any] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    on_step: Callable[[Work, StepRecord], None] | None = None
+    keep: Callable[[Record], Record] | None = None
+
+    def __post_init__(self) -> None:
+        program, prompt = self.plan.program, self.plan.deployment.judge_prompt
         self._running: set[AnswerRequest] = set()
-        self._experience = policy.RunStatistics()
-        self._loop = roles["target"].loop
+        self._loop = self.roles["target"].loop
         self._tasks: list[Future[None]] = []
         self._ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
         self._stopping = False
-        self._program = Program.load(settings.program) if settings.program else None
-        self._requests = RequestMaker(roles, settings.judge_prompt, self._experience)
+        self._config = cache(partial(self.plan.configured, **self.asked))
+        self._program = Program.load(program) if program else None
+        self._requests = RequestMaker(self.roles, prompt, policy.RunStatistics())
         self._backend = backends(self._requests)
 
     def run(
@@ -94,8 +100,8 @@ class Runner:
             try:
                 while todo and not self._stopping:
                     item = todo.popleft()
-                    made, keep = await self._make(item), self.info.keep
-                    self._ended.put(await asyncio.to_thread(keep, made) if keep else made)
+                    made = await self._make(item)
+                    self._ended.put(await asyncio.to_thread(self.keep, made) if self.keep else made)
             except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
                 self._ended.put(
                     Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error
@@ -140,16 +146,13 @@ class Runner:
         for job in self._running:
             job.stop()
 
-    def __enter__(self) -> Runner:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _check(self, mode: Mode) -> None:
         """Checks the needs of a mode: a token layer or none, a draft, the verifier's runtime."""
         if mode.ahead:
-            look = mode.lookahead(self.settings.lookahead)
+            look = self.plan.lookahead(mode.name)
             self._requests.verifier(look.verifier)
             call(self._requests.prepare(look), self._loop)
         self._requests.check_layer(mode)
@@ -161,22 +164,21 @@ class Runner:
             idle()
 
     async def _make(self, item: Work) -> Record:
-        settings, mode = self.settings, MODES[item.mode]
-        tell = self.info.on_step
+        deployment, tell = self.plan.deployment, self.on_step
         job = self._requests.make(
-            mode,
-            settings.lookahead,
-            settings.sampling,
-            settings.limits,
+            MODES[item.mode],
+            self.plan.lookahead(item.mode),
+            deployment.sampling,
+            deployment.limits,
             question=item.question.id,
             sample=item.sample,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
         self._running.add(job)
-        about = self.info.config.get(item.mode, {}), self.info.versions
+        about = self._config(item.mode), self.versions
         try:
-            asked = messages(item.question.question, self.info.suffix)
-            await answer(self._program, mode, asked, job, self.roles, self._backend)
+            asked = messages(item.question.question, self.asked.get("prompt_suffix", ""))
+            await answer(self._program, MODES[item.mode], asked, job, self.roles, self._backend)
         except LookaheadError as error:
             is_down = isinstance(error, RuntimeDown) and error.role == "target"
             if is_down or isinstance(error, Cancelled | ConfigError):

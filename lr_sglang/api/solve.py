@@ -1,4 +1,5 @@
-"""Lookahead reasoning from Python.
+"""Lookahead reasoning from Python: a deployment starts its servers, answers questions of any
+thread, and stops the servers.
 
 with lr.deployment("pocket") as d:          # three servers, until the end of the block
     print(lr.solve("...", deployment=d))    # and asolve, stream
@@ -8,28 +9,217 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import tempfile
+import time
+import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.deployment import STOP_AGAIN, OpenDeployment
+from lr_sglang.api.configuration import GIVEN
 from lr_sglang.api.runner import answer
-from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling
-from lr_sglang.engine.loop import call, elsewhere
-from lr_sglang.errors import ConfigError, did_you_mean
-from lr_sglang.modes import MODES, Mode
+from lr_sglang.config import ConfigModel, Deployment, Limits, Lookahead, Sampling
+from lr_sglang.engine.loop import STOP_SECONDS, call, elsewhere
+from lr_sglang.errors import Cancelled, ConfigError, did_you_mean
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.modes import MODES
 from lr_sglang.results import machine, record
 from lr_sglang.results.record import Record
+from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
+from lr_sglang.runtimes.attach import model_of, without_seeds
+from lr_sglang.runtimes.connect import deployed
+from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.sglang_api.interpreter import SglFunction
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
 from lr_sglang.user_programs.program import Program
+from lr_sglang.verifiers.requests import RequestMaker
+
+STOP_AGAIN = (
+    0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed
+)
+
+
+def deployment(
+    of: str | Path | Deployment | Mapping[str, RuntimeBackend] | None = None,
+    *,
+    attach: str = "",
+    logs: str | Path | None = None,
+    timeout: float = 600.0,
+    **runtimes: str,
+) -> OpenDeployment:
+    """A deployment for the questions of this process: a context manager that starts and stops its
+    servers.
+
+    Args:
+        of: a TOML file, a built-in name, a ``Deployment``, or backends by role. The default is the
+            pocket models, or only ``runtimes`` if these name a target.
+        attach: instead of ``of``, the name of a deployment that ``lr-sglang launch`` runs; no
+            server is started then.
+        logs: folder of the servers' logs; a temporary folder by default.
+        timeout: seconds for the servers to start.
+        runtimes: ``target``, ``draft`` and ``judge``: a model, or the URL of a running server.
+
+    Raises:
+        ConfigError: there is no such deployment or role, or it does not run.
+    """
+    if attach and of is not None:
+        raise ConfigError(
+            "of and attach both say where the runtimes are", hint="leave one of them out"
+        )
+    if isinstance(of, Mapping):
+        if runtimes:
+            raise ConfigError(
+                f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out"
+            )
+        return OpenDeployment(GIVEN, logs, timeout, of)
+    if attach:
+        plan = launched.find(attach).deployment
+    elif of is None and "target" in runtimes:
+        plan = deployments.custom(runtimes["target"])
+    else:
+        plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
+    if "judge" in runtimes:  # the prompt was for another judge
+        plan = plan.replace(judge_prompt="")
+    return OpenDeployment(override_all(plan, runtimes), logs, timeout)
+
+
+class OpenDeployment:
+    """A deployment that answers questions, also of several threads at once. ``deployment`` makes
+    it.
+
+    Attributes:
+        config: its runtimes, and the defaults of its answers.
+        backends: returns the backend for programs with given settings; only while it is open.
+        given: whether ``deployment`` was called with backends.
+    """
+
+    def __init__(
+        self,
+        config: Deployment,
+        logs: str | Path | None,
+        timeout: float,
+        roles: Mapping[str, RuntimeBackend] | None = None,
+    ) -> None:
+        self.config, self._logs, self._timeout = config, logs, timeout
+        self._given, self.given = roles, roles is not None
+        self._requests: RequestMaker | None = None
+        self._stack, self._running = ExitStack(), set[AnswerRequest]()
+
+    def open(self) -> OpenDeployment:
+        """Starts the servers, for code that cannot use a ``with`` block; ``close`` stops them.
+
+        Raises:
+            LookaheadError: as ``runtimes.launch``.
+        """
+        if self._requests is not None:
+            return self
+        roles = self._given
+        with ExitStack() as stack:
+            if roles is None:
+                if not self.config.judge_prompt and (judge := self.config.runtime("judge")):
+                    self.config = self.config.replace(
+                        judge_prompt=prompt_for(model_of("judge", judge))
+                    )
+                logs = self._logs or stack.enter_context(
+                    tempfile.TemporaryDirectory(prefix="lr-sglang-")
+                )
+                roles = stack.enter_context(
+                    deployed(self.config, Path(logs), timeout=self._timeout)
+                )
+                for text in without_seeds(roles):
+                    warnings.warn(text, RuntimeWarning, stacklevel=2)
+            requests = RequestMaker(roles, self.config.judge_prompt)
+            if not self.given:
+                call(requests.check_judge(self.config.lookahead), roles["target"].loop)
+            self._stack = stack.pop_all()
+        self._requests, self.backends = requests, backends(requests)
+        return self
+
+    def close(self) -> None:
+        """Cancels the answers in progress, then stops the servers. Idempotent; ``open`` starts them
+        again.
+        """
+        closed, self._requests = self._requests, None
+        deadline = time.monotonic() + STOP_SECONDS
+        while self._running and time.monotonic() < deadline:
+            for job in list(self._running):
+                job.stop()
+            time.sleep(STOP_AGAIN)
+        if closed is not None:
+            closed.verifier.cache_clear()
+            self.backends.cache_clear()
+        self._stack.close()
+
+    def __enter__(self) -> OpenDeployment:
+        return self.open()
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @property
+    def requests(self) -> RequestMaker:
+        """The maker of its answers' requests.
+
+        Raises:
+            ConfigError: it is not open.
+        """
+        requests = self._requests  # read once: another thread may close the deployment
+        if requests is None:
+            raise ConfigError(
+                "the deployment is not open", hint="with lr.deployment(...) as d: ..."
+            )
+        return requests
+
+    @property
+    def roles(self) -> Mapping[str, RuntimeBackend]:
+        """Backends by role.
+
+        Raises:
+            ConfigError: it is not open.
+        """
+        return self.requests.roles
+
+    def backend(self, **options: Any) -> LookaheadBackend:
+        """A backend for ``sgl.set_default_backend`` or ``program.run(backend=...)``, with lookahead
+        reasoning.
+
+        Args:
+            options: fields of ``Lookahead``.
+
+        Raises:
+            ConfigError: there is no such option, or the verifier lacks its runtime.
+        """
+        return backend_of(self.requests, self.config.lookahead.with_options(**options), ahead=True)
+
+    @property
+    def loop(self) -> asyncio.AbstractEventLoop:
+        """The event loop of its answers."""
+        return self.roles["target"].loop
+
+    @contextmanager
+    def answering(self, job: AnswerRequest) -> Iterator[None]:
+        """Registers an answer in progress, so that ``close`` cancels it.
+
+        Raises:
+            Cancelled: the deployment was closed.
+        """
+        if self._requests is None:
+            raise Cancelled("the deployment was closed")
+        self._running.add(job)
+        try:
+            yield
+        finally:
+            self._running.discard(job)
+
 
 Asked = str | Sequence[Mapping[str, str]]
 S = TypeVar("S", bound=ConfigModel)
@@ -83,15 +273,62 @@ class Solution:
         return self.text
 
 
-@dataclass
 class AnswerTask:
-    """A question with checked options."""
+    """A question with checked options.
 
-    live: OpenDeployment
-    messages: list[dict[str, str]]
-    program: Program | None
-    mode: Mode
-    job: AnswerRequest
+    Raises:
+        ConfigError: no such option or mode here, the question is empty or invalid, or the
+            deployment is not open.
+    """
+
+    def __init__(
+        self,
+        live: OpenDeployment,
+        question: Asked,
+        program: str | SglFunction | None = None,
+        mode: str = "lookahead",
+        on_event: Callable[[Event], None] | None = None,
+        **options: Any,
+    ) -> None:
+        if not isinstance(live, OpenDeployment):
+            raise ConfigError(
+                f"deployment: expected an open one, not {live!r:.80}",
+                hint="with lr.deployment(...) as d:",
+            )
+        self.live = live
+        asked: Any = question
+        if isinstance(question, str):
+            asked = [{"role": "user", "content": question}]
+        try:
+            self.messages: list[dict[str, str]] = [dict(one) for one in asked]
+            whole = all(one["role"].strip() and one["content"].strip() for one in self.messages)
+        except (TypeError, ValueError, KeyError, AttributeError):
+            whole = False
+        if not whole or not self.messages:
+            hint = "a text, or messages with 'role' and 'content'"
+            raise ConfigError("the question is empty, or none", hint=hint)
+        self.program = Program.load(program) if program else None
+        for name in options:
+            if name not in _OPTIONS:
+                hint = did_you_mean(name, _OPTIONS, f"one of {', '.join(sorted(_OPTIONS))}")
+                if self.program is not None and name in self.program.function.arg_names:
+                    hint = f"it is the program's: program=NAME.bind({name}=...)"
+                raise ConfigError(f"there is no option {name!r}", hint=hint)
+        layered = live.roles["target"].token_layer
+        known = MODES.get(_WITH_LAYER.get(mode, mode) if layered else mode)
+        if known is None:
+            raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
+        live.requests.check_layer(known)
+        self.mode, config = known, live.config
+        digest = hashlib.sha256(repr(self.messages).encode("utf-8", "replace")).hexdigest()
+        self.job = live.requests.make(
+            known,
+            known.lookahead(_with(config.lookahead, options)),
+            _with(config.sampling, options),
+            _with(config.limits, options),
+            question=digest[:16],
+            on_event=on_event,
+        )
 
     async def run(self) -> Solution:
         """Answers the question, on the event loop of the deployment.
@@ -99,81 +336,21 @@ class AnswerTask:
         Raises:
             LookaheadError: a runtime failed, or the job was stopped.
         """
-        with self.live.answering(self.job):
-            if self.mode.ahead and not self.live.given:
-                await self.live.requests.prepare(self.job.lookahead)
-            await answer(
-                self.program,
-                self.mode,
-                self.messages,
-                self.job,
-                self.live.roles,
-                self.live.backends,
-            )
-        asked, job = self.messages[-1]["content"], self.job
+        live, job, mode = self.live, self.job, self.mode
+        with live.answering(job):
+            if mode.ahead and not live.given:
+                await live.requests.prepare(job.lookahead)
+            await answer(self.program, mode, self.messages, job, live.roles, live.backends)
+        asked = self.messages[-1]["content"]
         config = {
-            "program": self.program.name if self.program else self.mode.program,
-            "lookahead": job.lookahead.to_dict() if self.mode.ahead else None,
+            "program": self.program.name if self.program else mode.program,
+            "lookahead": job.lookahead.to_dict() if mode.ahead else None,
             "sampling": job.sampling.to_dict(),
             "limits": job.limits.to_dict(),
         }
-        made = record.make(
-            Question(job.question, asked), self.mode.name, job, config, machine.versions()
-        )
+        question = Question(job.question, asked)
+        made = record.make(question, mode.name, job, config, machine.versions())
         return Solution(asked, job.record, made)
-
-
-def resolve_request(
-    live: OpenDeployment,
-    question: Asked,
-    program: str | SglFunction | None,
-    mode: str,
-    on_event: Callable[[Event], None] | None,
-    options: dict[str, Any],
-) -> AnswerTask:
-    """Makes the task of a question from its options.
-
-    Raises:
-        ConfigError: no such option or mode here, the question is empty or invalid, or the
-            deployment is not open.
-    """
-    if not isinstance(live, OpenDeployment):
-        raise ConfigError(
-            f"deployment: expected an open one, not {live!r:.80}",
-            hint="with lr.deployment(...) as d:",
-        )
-    asked: Any = [{"role": "user", "content": question}] if isinstance(question, str) else question
-    messages = (
-        [dict(m) if isinstance(m, Mapping) else {} for m in asked]
-        if isinstance(asked, Sequence)
-        else []
-    )
-    said = [m.get("content") if isinstance(m.get("role"), str) else None for m in messages]
-    if not said or not all(isinstance(text, str) and text.strip() for text in said):
-        raise ConfigError(
-            "the question is empty, or none", hint="a text, or messages with 'role' and 'content'"
-        )
-    loaded = Program.load(program) if program else None
-    for name in options:
-        if name not in _OPTIONS:
-            hint = did_you_mean(name, _OPTIONS, f"one of {', '.join(sorted(_OPTIONS))}")
-            if loaded is not None and name in loaded.function.arg_names:
-                hint = f"it is the program's: program=NAME.bind({name}=...)"
-            raise ConfigError(f"there is no option {name!r}", hint=hint)
-    known = MODES.get(_WITH_LAYER.get(mode, mode) if live.roles["target"].token_layer else mode)
-    if known is None:
-        raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
-    live.requests.check_layer(known)
-    config = live.config
-    job = live.requests.make(
-        known,
-        _with(config.lookahead, options),
-        _with(config.sampling, options),
-        _with(config.limits, options),
-        question=hashlib.sha256(repr(messages).encode("utf-8", "replace")).hexdigest()[:16],
-        on_event=on_event,
-    )
-    return AnswerTask(live, messages, loaded, known, job)
 
 
 def _with(settings: S, options: dict[str, Any]) -> S:
@@ -207,10 +384,8 @@ def solve(
         ConfigError: there is no such option, mode or program, or the question is empty.
         LookaheadError: a runtime failed, or the deployment was closed.
     """
-    return call(
-        resolve_request(deployment, question, program, mode, on_event, options).run(),
-        deployment.loop,
-    )
+    task = AnswerTask(deployment, question, program, mode, on_event, **options)
+    return call(task.run(), deployment.loop)
 
 
 async def asolve(
@@ -223,7 +398,7 @@ async def asolve(
     **options: Any,
 ) -> Solution:
     """``solve`` for the caller's event loop; cancelling it stops the answer, on the servers too."""
-    task = resolve_request(deployment, question, program, mode, on_event, options)
+    task = AnswerTask(deployment, question, program, mode, on_event, **options)
     return await elsewhere(task.run(), deployment.loop)
 
 
@@ -304,6 +479,4 @@ def stream(question: Asked, *, deployment: OpenDeployment, **given: Any) -> Stre
     Raises:
         ConfigError: as ``solve``.
     """
-    program, on_event = given.pop("program", None), given.pop("on_event", None)
-    mode = given.pop("mode", "lookahead")
-    return Stream(resolve_request(deployment, question, program, mode, on_event, given))
+    return Stream(AnswerTask(deployment, question, **given))

@@ -36,11 +36,7 @@ class Turn:
     @property
     def works(self) -> list[Work]:
         """The samples of this turn."""
-        return [
-            Work(question, sample, mode)
-            for question, sample in self.items
-            for mode in self.variant.modes
-        ]
+        return [Work(question, sample, self.variant.mode) for question, sample in self.items]
 
 
 @dataclass(frozen=True)
@@ -166,7 +162,7 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
     asked = {"questions": task, "prompt_suffix": suffix}
     sets, stretches = [], []
     for number, modes in enumerate(plan.server_sets(plan.modes)):
-        of = [Variant("", (mode,), task, concurrency, plan, asked) for mode in modes]
+        of = [Variant("", mode, task, concurrency, plan, asked) for mode in modes]
         mine = [Turn(of[0], items)]
         if len(of) > 1:
             each = [Turn(variant, (item,)) for item in items for variant in of]
@@ -196,7 +192,7 @@ def in_turns(
         "servers": how,
         "why": why,
         "seed": seed,
-        "sets": [[variant.name() for variant in of] for of in sets],
+        "sets": [[variant.name for variant in of] for of in sets],
         "stretches": [_summary(stretch) for stretch in stretches],
         "caches": CACHES,
     }
@@ -210,7 +206,7 @@ def _summary(stretch: Stretch) -> dict[str, Any]:
         "turns": len(stretch.turns),
         "samples": sum(len(turn.items) for turn in stretch.turns),
         "first": [
-            f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name()}"
+            f"{turn.items[0][0].id}/{turn.items[0][1]} {turn.variant.name}"
             for turn in stretch.turns[:24]
         ],
     }

@@ -5,16 +5,13 @@ With random weights the servers and model sizes are real, but the texts have no 
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
-from lr_sglang.api.configuration import Plan
-from lr_sglang.bench import servers
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
-from lr_sglang.runtimes.placement import gpus, shapes
+from lr_sglang.runtimes.placement import gpus, models
 
 LARGE = (
     "qwen3-32b",
@@ -74,14 +71,10 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     made = {**given, **{name: value for name, value in DEFAULTS.items() if given.get(name) is None}}
     layered = False
     if given["attach"]:
-        if given["shapes"]:
-            raise ConfigError(
-                "bench.shapes: the servers of --attach have their own", hint="leave it out"
-            )
         layered = launched.find(given["attach"]).layered
     else:
         made |= {
-            role: shapes.PREFIX + name
+            role: models.SHAPE + name
             for role, name in zip(ROLES, _names(given["shapes"]), strict=True)
         }
     made["verifier"] = "oracle"
@@ -104,23 +97,8 @@ def _names(asked: str | None) -> list[str]:
     """Shapes of target, draft and judge."""
     default = LARGE if gpus.visible() else SMALL
     names = [
-        name.strip().removeprefix(shapes.PREFIX) for name in (asked or ",".join(default)).split(",")
+        name.strip().removeprefix(models.SHAPE) for name in (asked or ",".join(default)).split(",")
     ]
-    if len(names) != len(ROLES) or set(names) - set(shapes.shapes()):
-        raise ConfigError(f"bench.shapes {asked}: give three of {', '.join(shapes.shapes())}")
+    if len(names) != len(ROLES) or set(names) - set(models.shapes()):
+        raise ConfigError(f"bench.shapes {asked}: give three of {', '.join(models.shapes())}")
     return names
-
-
-def prepared(plan: Plan) -> Plan:
-    """The plan with a place on this machine's GPUs for every runtime that is to be started.
-
-    Raises:
-        ConfigError: they do not fit, or a running server does not have random weights.
-    """
-    if running := [role for role, runtime in plan.deployment.runtimes.items() if runtime.url]:
-        if real := [role for role in running if not shapes.is_shape(plan.models[role])]:
-            raise ConfigError(
-                f"bench.dummy_weights: {plan.models[real[0]]} has real ones", role=real[0]
-            )
-        return plan
-    return replace(plan, deployment=servers.placed(plan.deployment))

@@ -11,8 +11,8 @@ from typing import Any
 from lr_sglang.bench.variants import Variant
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
-from lr_sglang.runtimes.launching import platforms
-from lr_sglang.runtimes.placement import assign, gpus, memory
+from lr_sglang.runtimes.launching import flags
+from lr_sglang.runtimes.placement import gpus, memory
 
 # GiB for the processes of one server on a CPU; with pocket models, 0.9 to 1.5 GiB (PSS) were
 # measured.
@@ -38,9 +38,9 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
         beside: variants of other sets that run at the same time, and share the servers that are
             equal.
     """
-    each = [one.plan.needed(one.modes, one.concurrency) for one in of]
+    each = [one.plan.needed([one.mode], one.concurrency) for one in of]
     room: dict[str, int] = {}
-    for deployment in (*each, *(one.plan.needed(one.modes, one.concurrency) for one in beside)):
+    for deployment in (*each, *(one.plan.needed([one.mode], one.concurrency) for one in beside)):
         for role, runtime in deployment.runtimes.items():
             name = alike(role, runtime)
             room[name] = max(room.get(name, 0), runtime.max_running_requests or 0)
@@ -79,12 +79,12 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
         role: one for role, one in deployment.runtimes.items() if not one.url and not one.gpus
     }
     on_gpu = {
-        role: (unseen and one.device == "cuda") or platforms.device(one, role) == "cuda"
+        role: (unseen and one.device == "cuda") or flags.device(one, role) == "cuda"
         for role, one in asking.items()
     }
     machine = gpus.visible() if any(on_gpu.values()) else []
     return (
-        assign.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
+        memory.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
     )
 
 
@@ -116,7 +116,7 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
     ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
     # A runtime that names its GPUs needs no query, so that another machine can print the plan.
     if any(
-        one.gpus or one.device == "cuda" or platforms.device(one) == "cuda" for one in ours.values()
+        one.gpus or one.device == "cuda" or flags.device(one) == "cuda" for one in ours.values()
     ):
         return (
             "blocks",

@@ -1,62 +1,163 @@
-"""The variants that a benchmark compares: modes with their settings."""
+"""The variants that a benchmark compares: modes with their settings; and the points of ``--sweep``.
+
+A point has a value for each swept setting; a mode ignores those that it does not use.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+import itertools
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.bench import sweeps
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes.launching import token_layer
+from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import memory
 from lr_sglang.tasks import Question
+
+Point = Mapping[str, Any]
+
+MOST = 64  # maximum number of values of one setting
+_SPAN = re.compile(r"(\d+)\.\.(\d+)")
+
+
+_Positive = Annotated[int, Field(ge=1)]
+AHEAD = ("depth", "width", "verifier", "gate", "policy", "schedule")  # fields of ``Lookahead``
+# What the values of a setting are.
+SETTINGS: Mapping[str, TypeAdapter[Any]] = {
+    "depth": TypeAdapter(_Positive),
+    "width": TypeAdapter(_Positive),
+    "verifier": TypeAdapter(str),
+    "gate": TypeAdapter(Annotated[float, Field(ge=0, lt=1)]),
+    "policy": TypeAdapter(str),
+    "schedule": TypeAdapter(str),
+    "alpha": TypeAdapter(Annotated[str, Field(pattern=r"^(0?\.\d+|[01](\.0*)?)$")]),
+    "concurrency": TypeAdapter(_Positive),
+    "sd-tokens": TypeAdapter(Annotated[int, Field(ge=0)]),
+}
+
+
+def parse(text: str) -> list[Point]:
+    """The points of one sweep: ``depth=1..8``, ``width=1,2``, ``sd-tokens=0,2..4``.
+
+    Raises:
+        ConfigError: there is no such setting, or a value is invalid.
+    """
+    name, equals, values = text.partition("=")
+    name = name.strip()
+    if name not in SETTINGS or not equals:
+        raise ConfigError(
+            f"--sweep {text}: there is no such setting",
+            hint=f"NAME=VALUES of {', '.join(SETTINGS)}",
+        )
+    try:
+        found = [SETTINGS[name].validate_python(one) for one in dict.fromkeys(_values(values))]
+    except ValidationError as error:
+        told = error.errors()[0]
+        why = f"--sweep {text}: {told['input']!r}: {told['msg']}"
+        raise ConfigError(why) from None
+    if not found or len(found) > MOST:
+        raise ConfigError(
+            f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2"
+        )
+    return [{name: value} for value in found]
+
+
+def _values(text: str) -> Iterable[str]:
+    for part in text.split(","):
+        if span := _SPAN.fullmatch(part.strip()):
+            low, high = int(span[1]), int(span[2])
+            yield from map(str, range(low, min(high, low + MOST) + 1))
+        elif part.strip():
+            yield part.strip()
+
+
+def points(sweeps: Sequence[str]) -> list[Point]:
+    """Every combination of the values of all sweeps; one empty point if there is none.
+
+    Raises:
+        ConfigError: as ``parse``, or two sweeps vary the same setting.
+    """
+    parsed = [parse(text) for text in sweeps]
+    names = [name for values in parsed for name in values[0]]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice")
+    if "verifier" in names and "alpha" in names:
+        raise ConfigError("--sweep: alpha is a verifier's; leave one of them out")
+    return [
+        {key: value for one in chosen for key, value in one.items()}
+        for chosen in itertools.product(*parsed)
+    ]
+
+
+def of_mode(point: Point, mode: str) -> tuple[str, Point]:
+    """The mode that results from a mode at a point, and the values of the point that it uses.
+
+    With 0 drafted tokens there is no token layer: ``sd`` becomes ``autoregressive``,
+    ``lookahead+sd`` ``lookahead``.
+    """
+    plain = {"sd": "autoregressive", "lookahead+sd": "lookahead"}
+    mode = plain.get(mode, mode) if point.get("sd-tokens") == 0 else mode
+    known = MODES[mode]
+    left = dict(point)
+    if not known.token_layer:
+        left.pop("sd-tokens", None)
+    for name in (*AHEAD, "alpha"):
+        if not known.ahead or (known.lossless and name in ("verifier", "alpha")):
+            left.pop(name, None)
+    return mode, left
+
+
+def clean(name: str) -> str:
+    """A name without characters that a folder's name cannot have."""
+    return re.sub(r"[^\w.+-]+", "-", name).strip(".")
+
 
 PLAIN = "sampled"
 WAYS = ("replicas", "tp")  # values of --fair
 Item = tuple[Question, int]  # a question and the number of the sample
-Key = tuple[str, ...]  # identifies a variant
+Key = tuple[str, str]  # identifies a variant
 
 
 @dataclass(frozen=True)
 class Variant:
-    """Modes with equal settings; in a benchmark each variant has one mode, so that modes take
-    turns.
+    """A mode with its settings.
 
     Attributes:
-        folder: folder of its records in the benchmark's folder; with the modes it identifies the
+        folder: folder of its records in the benchmark's folder; with the mode it identifies the
             variant.
         plan: its settings.
         asked: part of the configuration: the task, the suffix of its questions, and ``--fair``.
     """
 
     folder: str
-    modes: tuple[str, ...]
+    mode: str
     task: str
     concurrency: int
     plan: Plan
     asked: dict[str, Any]
 
     @property
-    def mode(self) -> str:
-        return self.modes[0]
-
-    @property
     def key(self) -> Key:
         """Identifies the variant."""
-        return self.folder, *self.modes
-
-    def name(self, mode: str = "") -> str:
-        """The name that is printed."""
-        return f"{self.folder} {mode or self.mode}".removeprefix(f"{PLAIN} ").strip()
+        return self.folder, self.mode
 
     @property
-    def configs(self) -> dict[str, dict[str, Any]]:
-        """The configuration in its records, by mode."""
-        return {mode: self.plan.configured(mode, **self.asked) for mode in self.modes}
+    def name(self) -> str:
+        """The name that is printed."""
+        return f"{self.folder} {self.mode}".removeprefix(f"{PLAIN} ").strip()
+
+    @property
+    def config(self) -> dict[str, Any]:
+        """The configuration in its records."""
+        return self.plan.configured(self.mode, **self.asked)
 
     def runtimes(self) -> dict[str, Runtime]:
         """All runtimes of the deployment, without token layers if this variant uses none."""
@@ -67,76 +168,58 @@ class Variant:
         }
 
 
-@dataclass(frozen=True)
-class Setting:
-    """The settings from which all variants of a benchmark are made.
+def variants(
+    plan: Plan,
+    tasks: Mapping[str, str],
+    points: Sequence[Point] = ({},),
+    concurrency: int = 1,
+    *,
+    oracle: str = "random",
+    fair: str = "",
+) -> list[Variant]:
+    """The variants, without duplicates of several points.
 
-    Attributes:
+    Args:
+        tasks: the suffix of the questions, by task.
         points: the points of the sweeps.
         concurrency: answers at a time, where no sweep says.
-        tasks: the suffix of the questions, by task.
         oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
         fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they
             do not.
-    """
-
-    plan: Plan
-    points: tuple[sweeps.Point, ...] = ({},)
-    concurrency: int = 1
-    tasks: dict[str, str] = field(default_factory=dict)
-    oracle: str = "random"
-    fair: str = ""
-
-
-def variants(setting: Setting) -> list[Variant]:
-    """The variants, without duplicates of several points.
 
     Raises:
         ConfigError: a value is impossible, or a mode lacks a role.
     """
     found: dict[Key, Variant] = {}
-    of = product(setting.tasks.items(), setting.points, setting.plan.modes)
-    for (task, suffix), point, mode in of:
-        one = _variant(setting, task, suffix, point, mode)
-        if found.setdefault(one.key, one).configs != one.configs:
+    for (task, suffix), point, asked_mode in product(tasks.items(), points, plan.modes):
+        mode, rest = of_mode(point, asked_mode)
+        mine = at_point(plan, rest, oracle)
+        asked: dict[str, Any] = {"questions": task, "prompt_suffix": suffix}
+        if fair and not MODES[mode].ahead:
+            deployment, asked["fair"] = fair_baseline(mine.deployment, fair)
+            mine = replace(mine, deployment=deployment)
+        words = [task] if len(tasks) > 1 else []
+        words += [f"{name}-{value}" for name, value in rest.items()]
+        folder = clean("_".join(words)) or PLAIN
+        at_once = rest.get("concurrency", concurrency)
+        one = Variant(folder, mode, task, at_once, mine.checked(mode), asked)
+        if found.setdefault(one.key, one).config != one.config:
             raise ConfigError(
                 f"two settings would have the folder {one.folder}", hint="bench them apart"
             )
     return list(found.values())
 
 
-def _variant(
-    setting: Setting,
-    task: str,
-    suffix: str,
-    point: sweeps.Point,
-    mode: str,
-) -> Variant:
-    mode, rest = sweeps.of_mode(point, mode)
-    concurrency = rest.get("concurrency", setting.concurrency)
-    plan = _at(setting, rest, mode)
-    asked: dict[str, Any] = {"questions": task, "prompt_suffix": suffix}
-    if setting.fair and not MODES[mode].ahead:
-        deployment, said = fair_baseline(plan.deployment, setting.fair)
-        plan = replace(plan, deployment=deployment)
-        asked["fair"] = said
-    words = [task] if len(setting.tasks) > 1 else []
-    words += [sweeps.name_of(rest)] if rest else []
-    return Variant(
-        sweeps.clean("_".join(words)) or PLAIN,
-        (mode,),
-        task,
-        concurrency,
-        plan.checked(mode),
-        asked,
-    )
+def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
+    """A plan with the values of a point; ``oracle`` is the verifier that has an alpha.
 
-
-def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
-    plan = setting.plan
-    look = plan.lookahead.replace(**{name: point[name] for name in sweeps.AHEAD if name in point})
+    Raises:
+        ConfigError: a value is impossible, or no runtime has a token layer to vary.
+    """
+    values = {name: point[name] for name in AHEAD if name in point}
+    look = plan.deployment.lookahead.replace(**values)
     if "alpha" in point:
-        look = look.replace(verifier=f"{setting.oracle}:{point['alpha']}")
+        look = look.replace(verifier=f"{oracle}:{point['alpha']}")
     runtimes = dict(plan.deployment.runtimes)
     taking = [role for role, one in runtimes.items() if one.token_layer.on and "sd-tokens" in point]
     if "sd-tokens" in point and not taking:
@@ -145,8 +228,8 @@ def _at(setting: Setting, point: sweeps.Point, mode: str) -> Plan:
     for role in taking:
         layer = runtimes[role].token_layer.replace(tokens=point["sd-tokens"])
         runtimes[role] = runtimes[role].replace(token_layer=layer)
-        token_layer.check(runtimes[role], "", f"[runtimes.{role}]")
-    return replace(plan, lookahead=look, deployment=plan.deployment.replace(runtimes=runtimes))
+        flags.check_layer(runtimes[role], "", f"[runtimes.{role}]")
+    return plan.with_settings(lookahead=look, runtimes=runtimes)
 
 
 def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:

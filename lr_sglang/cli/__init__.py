@@ -12,7 +12,6 @@ import click
 
 from lr_sglang import __version__
 from lr_sglang.cli.failures import guarded
-from lr_sglang.errors import did_you_mean
 from lr_sglang.sglang_api import release
 
 PREFIX = "LR_SGLANG"  # of variables that stand for options
@@ -49,14 +48,6 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS, "lr-sglang --help lists them")
-            ctx.fail(f"No such command {args[0]!r}: {hint}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
@@ -64,14 +55,6 @@ class Commands(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         with guarded():
             return super().invoke(ctx)
-
-
-def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
-    if wanted:
-        click.echo(
-            f"lr-sglang, version {__version__}; SGLang {release.describe(release.version())}"
-        )
-        ctx.exit()
 
 
 @click.group(
@@ -85,12 +68,9 @@ def _version(ctx: click.Context, option: click.Parameter, wanted: bool) -> None:
     epilog="Every option of a command can come from a variable: --depth of run is "
     "LR_SGLANG_RUN_DEPTH.",
 )
-@click.option(
-    "--version",
-    is_flag=True,
-    is_eager=True,
-    expose_value=False,
-    callback=_version,
+@click.version_option(
+    f"{__version__}; SGLang {release.describe(release.version())}",
+    message="lr-sglang, version %(version)s",
     help="Say both versions.",
 )
 def cli() -> None:

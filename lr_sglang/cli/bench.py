@@ -13,13 +13,12 @@ import click
 from rich.console import Console
 from rich.text import Text
 
-from lr_sglang.bench import order, presets, sweeps, variants
+from lr_sglang.bench import order, presets, servers, variants
 from lr_sglang.bench.order import Order
-from lr_sglang.bench.variants import Setting, Variant
+from lr_sglang.bench.variants import Variant
 from lr_sglang.cli import options, source
-from lr_sglang.cli.display import Display
+from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, need_an_answer
-from lr_sglang.cli.formats import grid
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.cli.source import Source
@@ -115,16 +114,15 @@ def bench(**given: Any) -> None:
     given = _filled(given)
     plan, sources = settle(given), _sources(given)
     if given["dummy_weights"]:
-        plan = presets.prepared(plan)
-    setting = Setting(
+        plan = replace(plan, deployment=servers.placed(plan.deployment))
+    found = variants.variants(
         plan,
-        tuple(sweeps.points(given["sweep"])),
-        given["concurrency"],
         {name: one.suffix for name, one in sources.items()},
+        variants.points(given["sweep"]),
+        given["concurrency"],
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
     )
-    found = variants.variants(setting)
     folder = source.folder_for("bench", given)
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
@@ -191,11 +189,6 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     """
     found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
-        if given["input"].name in found:
-            raise ConfigError(
-                f"--input {given['input']}: a task has that name too",
-                hint="give the file another name",
-            )
         found[given["input"].name] = source.of_file(given)
     if given["dummy_weights"]:  # random text is not graded
         for name, one in found.items():
@@ -218,7 +211,7 @@ def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
             if value not in (None, ()) and value is not False and name not in ROLES
         },
         "variants": {
-            f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.configs[v.mode]}
+            f"{v.folder}/{v.mode}": {"concurrency": v.concurrency, "config": v.config}
             for v in made.variants
         },
     }
@@ -284,9 +277,9 @@ def _show_plan(execution: Execution, questions: Mapping[str, int]) -> None:
 
 
 def _row(variant: Variant, number: int, questions: int, samples: int) -> list[Any]:
-    config = variant.configs[variant.mode]
+    config = variant.config
     look = config["lookahead"] or {}
-    name = variant.name() + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
+    name = variant.name + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
     layers = _layers(config) if variant.plan.layered(variant.mode) else ""
     return [
         *(variant.task, name, number, variant.concurrency, questions, samples),

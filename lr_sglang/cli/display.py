@@ -1,13 +1,17 @@
 """What a command shows while it works: results on standard output, everything else on standard
-error.
+error; and figures as people read them: a line for a sample, a table for many.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import AbstractContextManager
+from functools import reduce
+from operator import getitem
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console, RenderableType
 from rich.padding import Padding
@@ -24,13 +28,195 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.cli import formats
-from lr_sglang.results.brief import Brief
-from lr_sglang.results.record import Record
+from lr_sglang.config import ROLES
+from lr_sglang.results.record import Brief, Record
 from lr_sglang.results.store import RECORDS
-from lr_sglang.results.summary import summarise
-from lr_sglang.runtimes import ProgressEvent
+from lr_sglang.results.summary import speed_up, summarise
 from lr_sglang.steps.trace import StepRecord
+
+if TYPE_CHECKING:  # a slow import, which plan need not wait for
+    from lr_sglang.runtimes import ProgressEvent
+
+
+NONE = "-"
+ANSWER = 60  # characters of an answer in a line of others
+
+
+def grid(
+    head: Sequence[str],
+    rows: Iterable[Sequence[object]],
+    left: Collection[str] = (),
+    apart: int = 2,
+) -> Table:
+    """A table without lines, in which no word of a cell is broken: columns aligned right, except
+    those in ``left``; ``apart`` spaces between them.
+    """
+    table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
+    body = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
+    for number, name in enumerate(head):
+        cells = [name, *(row[number].plain for row in body)]
+        words = [word for cell in cells for word in cell.split(" ")]
+        table.add_column(
+            Text(name),
+            justify="left" if name in left else "right",
+            no_wrap=name in left,
+            min_width=max(map(len, words)),
+        )
+    for row in body:
+        table.add_row(*row)
+    return table
+
+
+def share(value: float | None) -> str:
+    """A share between 0 and 1."""
+    return NONE if value is None else f"{value:.2f}"
+
+
+def grade(record: Record) -> str:
+    """Whether the answer is right, as far as that is known."""
+    if record["error"]:
+        return "failed"
+    if (record.get("grade") or {}).get("failed"):
+        return "not graded"
+    return {True: "correct", False: "wrong", None: ""}[record["correct"]]
+
+
+def line(record: Record) -> str:
+    """One sample in one line."""
+    if record["error"]:
+        return f"{record['question_id']}  failed: {record['error']['message']}"
+    parts = (
+        record["question_id"],
+        record["mode"],
+        answer(record),
+        grade(record),
+        f"{record['seconds']:.1f} s",
+    )
+    return "  ".join(part for part in parts if part)
+
+
+def answer(record: Record) -> str:
+    """The answer in one line: the final answer, or else the last words of the text."""
+    words = record["answer"] or next(
+        (one for one in reversed(record["text"].splitlines()) if one.strip()), ""
+    )
+    return shorten(" ".join(words.split()), ANSWER)
+
+
+def shorten(text: str, most: int) -> str:
+    """The first ``most`` characters of a text."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def count(number: int, of: str) -> str:
+    """``1 step``, ``2 steps``."""
+    return f"{number} {of}{'' if number == 1 else 's'}"
+
+
+def of_sample(record: Record) -> list[str]:
+    """One sample in a few lines."""
+    if record["error"]:
+        return [f"failed: {record['error']['message']}"]
+    tokens, lines = record["tokens"], []
+    if record["answer"] is not None or record["gold"] is not None:
+        gold = f" (gold: {record['gold']})" if record["gold"] is not None else ""
+        lines.append(f"answer: {record['answer'] or 'none'}{gold} {grade(record)}".rstrip())
+    seconds = record["seconds"]
+    rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
+    ended = "; ended by the token limit" if record["finish"] == "length" else ""
+    written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
+    lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
+    lines += _token_layer(tokens)
+    if tokens["draft"]["calls"]:
+        reuse = ", ".join(
+            f"{role} {share(tokens[role]['reuse'])} (cached / prompt "
+            f"{share(tokens[role]['hit_rate'])})"
+            for role in ROLES
+            if tokens[role]["calls"]
+        )
+        lines.append(
+            f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
+            f"{count(tokens['wasted'], 'token')} wasted, "
+            f"{count(tokens['judge']['calls'], 'judge call')}, "
+            f"prefix reuse: {reuse}"
+        )
+    names = {"judge": "verifier"}
+    lines += [
+        f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong"
+        for r, n in record["failures"].items()
+    ]
+    return lines
+
+
+def _token_layer(tokens: dict[str, Any]) -> list[str]:
+    """What the runtimes' token layers did, where they have one."""
+    return [
+        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, "
+        f"{share(sd['rate'])} of the drafted, "
+        f"{count(sd['verified'], 'verification')}"
+        for role in ROLES
+        if (sd := tokens[role]["sd"])["verified"]
+    ]
+
+
+def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]:
+    """Modes, and rows of a name and a cell for each mode; a row is left out if no mode has
+    anything to show.
+
+    ``SD length`` is the acceptance length of a role's token layer, in tokens.
+    """
+    summary = summarise(records)
+    ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
+
+    def each(*path: str) -> list[Any]:
+        return [reduce(getitem, path, figures) for figures in summary.values()]
+
+    rows: list[tuple[str, list[Any]]] = [
+        ("samples", each("samples")),
+        ("failed", each("errors")),
+        ("grading failed", each("grading_failed")),
+        ("accuracy", each("accuracy")),
+        ("  95 % interval", each("interval")),
+        ("seconds per answer", each("seconds_mean")),
+        ("tokens/s", [rate and f"{rate:.1f}" for rate in each("tokens_per_s")]),
+        ("speed-up (total seconds)", [ratio and f"{ratio:.2f}x" for ratio in ratios]),
+        ("steps accepted (alpha)", each("alpha")),
+        ("wasted tokens", each("wasted")),
+        *(
+            row
+            for role in ROLES
+            for row in (
+                (f"SD length, {role}", each("roles", role, "sd", "length")),
+                ("  rate", each("roles", role, "sd", "rate")),
+                ("  verifications", each("roles", role, "sd", "verified")),
+            )
+        ),
+        *(
+            row
+            for role in ROLES
+            for row in (
+                (f"prefix reuse, {role}", each("roles", role, "reuse")),
+                ("  cached / prompt", each("roles", role, "hit_rate")),
+            )
+        ),
+        ("false accepts of judge", [one and one["interval"] for one in each("false_accepts")]),
+        ("judge calls", each("judge_calls")),
+        ("cut by the token limit", each("cut_off")),
+        *(
+            (f"{role} failures survived", [one.get(role, 0) for one in each("failures")])
+            for role in ("draft", "judge")
+        ),
+    ]
+    said = [(name, [_said(value) for value in values]) for name, values in rows]
+    return list(summary), [(name, cells) for name, cells in said if set(cells) - {NONE, "0"}]
+
+
+def _said(value: Any) -> str:
+    """A figure: a share, a count, an interval, or a text."""
+    if isinstance(value, list | tuple):
+        return "{:.2f} to {:.2f}".format(*value)
+    return str(value) if isinstance(value, int | str) else share(value)
+
 
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
@@ -44,7 +230,7 @@ LEGEND = (
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-class Starting:
+class Starting(AbstractContextManager["Starting"]):
     """The stage that each role has reached: one line that changes on a terminal, else a line for
     each event.
     """
@@ -62,9 +248,6 @@ class Starting:
             self._status.update(self._said())
         elif self.shown:
             self.console.print(f"{event.role}: {event.stage} ({event.seconds:.0f} s)")
-
-    def __enter__(self) -> Starting:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.finish()
@@ -154,7 +337,7 @@ class Display:
                     f"{meaning}  ", style="dim"
                 )
             self.err.print(legend)
-        for line in formats.of_sample(record):
+        for line in of_sample(record):
             self.note(line)
         self.note(f"record: {folder / RECORDS}")
 
@@ -187,9 +370,9 @@ class Display:
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
         if self.answers and self.chatty:
-            self.out.print(Text(clean(formats.line(record))), soft_wrap=True)
+            self.out.print(Text(clean(line(record))), soft_wrap=True)
         elif self._bar is None:
-            self.note(f"{done}/{total}  {clean(formats.line(record))}")
+            self.note(f"{done}/{total}  {clean(line(record))}")
 
     def end(self) -> None:
         """Closes the progress bar."""
@@ -209,10 +392,10 @@ class Display:
 
 def comparison(records: list[Brief]) -> RenderableType:
     """A table of the figures, a column a mode."""
-    modes, rows = formats.table(records)
+    modes, rows = table(records)
     apart = 3 if len(modes) <= 3 else 1
     return Padding(
-        formats.grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0)
+        grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0)
     )
 
 

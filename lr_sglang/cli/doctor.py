@@ -5,21 +5,216 @@ an issue, too.
 from __future__ import annotations
 
 import importlib.metadata
+import importlib.util
 import json as json_format
 import os
+import platform
 import re
+import shutil
 import sys
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict
-from pathlib import Path
+from dataclasses import asdict, dataclass
+from http.client import HTTPException
+from typing import Literal
 
 import click
 
-from lr_sglang.cli import doctor_checks as checks
+from lr_sglang import pocket
 from lr_sglang.cli import options
 from lr_sglang.results import machine
 from lr_sglang.runtimes import built_in, load_deployment
-from lr_sglang.runtimes.placement import assign, gpus
+from lr_sglang.runtimes.launching import compilers
+from lr_sglang.runtimes.placement import gpus
+from lr_sglang.runtimes.placement.gpus import Gpu
+from lr_sglang.runtimes.placement.memory import fits
+from lr_sglang.sglang_api import release
+
+HUB_SECONDS = 3.0
+PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
+INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
+# GiB: the servers of the pocket models take 3.5 (measured, with `launch`).
+POCKET_MEMORY = 4.0
+GLIBC = (2, 34)
+# torch (2.11 and 2.14) is built for CUDA 13, which these drivers and those after them bring.
+DRIVER = 580
+
+
+@dataclass(frozen=True)
+class Check:
+    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` if only some features
+    need it.
+    """
+
+    name: str
+    status: Literal["ok", "missing", "note"]
+    found: str
+    get: str = ""
+
+
+@dataclass(frozen=True)
+class Findings:
+    """All checks and their result. ``cpu``: the embedded default can run; ``gpu``: models on a GPU
+    can.
+    """
+
+    checks: list[Check]
+    cpu: bool
+    gpu: bool
+    presets: list[str]
+    verdict: list[str]
+
+
+def needed(
+    name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing"
+) -> Check:
+    """``ok`` if it is good, else ``missing`` with how to get it."""
+    return Check(name, "ok", found) if good else Check(name, otherwise, found, get)
+
+
+def system() -> Iterator[Check]:
+    """Python, the C library, the processor."""
+    version = platform.python_version()
+    yield needed(
+        "Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12"
+    )
+    kind, libc = platform.libc_ver()
+    numbers = tuple(int(part) for part in re.findall(r"\d+", libc)[:2])
+    good = platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC
+    found = f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}"
+    yield needed(
+        "system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04"
+    )
+    yield Check("CPU", "ok", f"{machine.machine()['cpu']}, {len(os.sched_getaffinity(0))} cores")
+
+
+def memory() -> Check:
+    """Whether the pocket models' servers fit into the memory."""
+    import psutil  # type: ignore[import-untyped]  # SGLang brings it
+
+    total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
+    get = f"{POCKET_MEMORY:g} GiB for the three servers of the embedded default: end other programs"
+    return needed("memory", free >= POCKET_MEMORY, f"{total:.0f} GiB, {free:.0f} available", get)
+
+
+def graphics(seen: list[Gpu]) -> Iterator[Check]:
+    """The GPUs, their driver, and what compiles for them."""
+    if not seen:
+        get = (
+            "an NVIDIA GPU with its driver (580 or newer), if models larger than the pocket "
+            "ones shall run here"
+        )
+        yield Check("GPU", "note", "none", get)
+        return
+    for number, gpu in enumerate(seen):
+        yield Check(f"GPU {number}", "ok", f"{gpu.name}, {gpu.memory:.0f} GiB, {gpu.free:.0f} free")
+    driver, get = seen[0].driver, f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
+    if (major := driver.partition(".")[0]).isdigit():
+        yield needed("GPU driver", int(major) >= DRIVER, driver, get)
+    yield cuda_toolkit()
+
+
+def cuda_toolkit() -> Check:
+    """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its
+    place.
+    """
+    home = compilers.home()
+    missing = " and ".join(compilers.lacking(home))
+    if missing and not compilers.lacking(compilers.DEFAULT):
+        return Check("CUDA toolkit", "ok", f"{compilers.DEFAULT}; servers get it as CUDA_HOME")
+    if missing and (packages := compilers.packaged()):
+        return Check(
+            "CUDA toolkit",
+            "ok",
+            f"pip's packages in {packages}; servers get a folder of links to them",
+        )
+    found = (
+        f"{home} lacks {missing}, with which SGLang compiles its kernels" if missing else str(home)
+    )
+    get = (
+        "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's "
+        "packages from pip"
+    )
+    return needed("CUDA toolkit", not missing, found, get)
+
+
+def compiler() -> Check:
+    """Whether there is a C++ compiler."""
+    command = os.environ.get("CXX", "c++")  # SGLang brings ninja, which builds with it
+    get = "install one (on Debian or Ubuntu: apt-get install g++); n-gram speculation compiles C++"
+    there = shutil.which(command.partition(" ")[0]) is not None
+    return needed("C++ compiler", there, command if there else f"no {command}", get, "note")
+
+
+def sglang() -> Check:
+    """Whether the installed SGLang was tested."""
+    found = release.version()
+    if not found:
+        return Check("sglang", "missing", "not installed", INSTALL)
+    return needed("sglang", release.is_tested(found), release.describe(found), INSTALL, "note")
+
+
+def packages() -> Iterator[Check]:
+    """What SGLang needs beside itself; ``pip check`` compares the versions."""
+    for name in PACKAGES:
+        found = machine.version(name)
+        yield needed(name, bool(found), found or "not installed", INSTALL)
+
+
+def pack() -> Check:
+    """Whether SGLang finds our package for CPUs."""
+    groups = ("sglang.srt.platforms", "sglang.srt.plugins")
+    lacking = [
+        group
+        for group in groups
+        if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
+    ]
+    lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
+    found = f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed"
+    return needed(
+        "CPU pack",
+        not lacking,
+        found,
+        "pip install -e . in the checkout: being on the path is not enough",
+    )
+
+
+def pocket_models() -> Check:
+    """Whether their weights are installed."""
+    lacking = [
+        role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))
+    ]
+    found = f"without weights: {', '.join(lacking)}" if lacking else "target, draft, judge"
+    return needed(
+        "pocket models",
+        not lacking,
+        found,
+        "install from a complete checkout, or make pocket (hours)",
+    )
+
+
+def hub() -> Check:
+    """Whether models can be downloaded; models at paths and the pocket models need no hub."""
+    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+        return Check(
+            "model hub",
+            "note",
+            "offline mode (HF_HUB_OFFLINE)",
+            "models by their path, or from the cache",
+        )
+    address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+    try:  # by the environment's proxy, if any, as for downloads of models
+        urllib.request.urlopen(
+            urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS
+        ).close()
+    except urllib.error.HTTPError:
+        pass  # it answers
+    except (OSError, ValueError, HTTPException):
+        get = "give models by their path, or set HF_ENDPOINT"
+        return Check("model hub", "note", f"{address} does not answer", get)
+    return Check("model hub", "ok", address)
+
 
 MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", "red")}
 FOR_GPUS = "flashinfer-python"  # servers on a CPU are kept from importing it
@@ -43,18 +238,21 @@ _SECRET = re.compile(r"KEY|TOKEN$|SECRET|PASS|CREDENTIAL|AUTH|COOKIE", re.I)
 _LOOKS_SECRET = re.compile(
     r"\b(?:hf|sk|ghp|gho|pk|xox[a-z])[-_][\w-]{8,}|\bBearer\s+\S+|\beyJ[\w-]{10,}\.[\w.-]+"
 )
-# A password may hold a comma; the part after it ends at one.
-_URL = re.compile(r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?[^\s,;'\"]*", re.I)
+# An address without user, password, query and fragment. A password may hold a comma; the part after
+# it ends at one.
+_URL = re.compile(
+    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?(?P<place>[^\s,;'\"?#]*)[^\s,;'\"]*", re.I
+)
 _HIDDEN = "(set, not shown)"
 
 
-def examine() -> checks.Findings:
+def examine() -> Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*checks.system(), checks.sglang(), *checks.packages()]
-    for_cpu = [checks.memory(), checks.pack(), checks.pocket_models()]
+    both = [*system(), sglang(), *packages()]
+    for_cpu = [memory(), pack(), pocket_models()]
     seen = gpus.visible()
-    for_gpu = list(checks.graphics(seen))
-    also = [checks.compiler(), checks.hub()]
+    for_gpu = list(graphics(seen))
+    also = [compiler(), hub()]
     cpu = not any(
         check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS
     )
@@ -64,8 +262,8 @@ def examine() -> checks.Findings:
         if gpu
         else {}
     )
-    presets = [name for name, one in ours.items() if assign.fits(one, [gpu.memory for gpu in seen])]
-    return checks.Findings(
+    presets = [name for name, one in ours.items() if fits(one, [gpu.memory for gpu in seen])]
+    return Findings(
         [*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets))
     )
 
@@ -118,7 +316,7 @@ def doctor(json: bool, report: bool) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _show(found: checks.Findings) -> None:
+def _show(found: Findings) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -140,14 +338,17 @@ def _show(found: checks.Findings) -> None:
         console.print(Text(line), soft_wrap=True)
 
 
-def issue_text(found: checks.Findings, variables: Mapping[str, str] = os.environ) -> str:
+def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> str:
     """What an issue needs to say, as Markdown, with secrets taken out.
 
     Args:
         found: what ``doctor`` found.
         variables: the environment; only names that change what we do are shown.
     """
-    about = machine.machine()
+    about, versions = machine.machine(), machine.versions()
+    versions |= {name: machine.version(name) for name in ALSO}
+    named = [f"- {name}: {version or 'not installed'}" for name, version in versions.items()]
+    variables_set = [f"- `{name}={value}`" for name, value in settings(variables)]
     lines = [
         "### What happened",
         "",
@@ -155,22 +356,25 @@ def issue_text(found: checks.Findings, variables: Mapping[str, str] = os.environ
         "",
         "### Versions",
         "",
-    ]
-    lines += [f"- {name}: {version or 'not installed'}" for name, version in _versions()]
-    gpus = ", ".join(map(str, about["gpus"])) or "none"
-    lines += ["", "### Machine", ""]
-    lines += [
+        *named,
+        "",
+        "### Machine",
+        "",
         f"- system: {about['system']}",
         f"- CPU: {about['cpu']}, {about['cores']} cores",
-        f"- GPUs: {gpus}",
+        f"- GPUs: {', '.join(map(str, about['gpus'])) or 'none'}",
+        "",
+        "### Settings",
+        "",
+        *(variables_set or ["- none in the environment"]),
+        "",
+        "### lr-sglang doctor",
+        "",
+        "```",
+        *(f"{check.status:8}{check.name}: {check.found}" for check in found.checks),
+        *found.verdict,
+        "```",
     ]
-    lines += ["", "### Settings", ""]
-    lines += [f"- `{name}={value}`" for name, value in settings(variables)] or [
-        "- none in the environment"
-    ]
-    lines += ["", "### lr-sglang doctor", "", "```"]
-    lines += [f"{check.status:8}{check.name}: {check.found}" for check in found.checks]
-    lines += [*found.verdict, "```"]
     return clean("\n".join(lines)) + "\n"
 
 
@@ -188,35 +392,6 @@ def clean(value: str) -> str:
     """The text without data of the user: keys, credentials and queries in URLs, the home
     directory.
     """
-    value = _URL.sub(lambda hit: hit["scheme"] + _host(hit[0][len(hit["scheme"]) :]), value)
-    value = _LOOKS_SECRET.sub("(secret)", value)
+    value = _LOOKS_SECRET.sub("(secret)", _URL.sub(r"\g<scheme>\g<place>", value))
     home = os.path.expanduser("~")
     return re.sub(rf"{re.escape(home)}(?=/|\b)", "~", value) if len(home) > 1 else value
-
-
-def _host(rest: str) -> str:
-    """An address without user, password, query and fragment."""
-    authority, slash, path = rest.partition("/")
-    return (
-        authority.rpartition("@")[2].split("?")[0].split("#")[0]
-        + slash
-        + re.split(r"[?#]", path)[0]
-    )
-
-
-def _versions() -> Iterator[tuple[str, str]]:
-    yield from machine.versions().items()
-    for name in ALSO:
-        try:
-            yield name, importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            yield name, ""
-    yield "installed as", _way()
-
-
-def _way() -> str:
-    """How lr-sglang is installed: from a checkout or from a package."""
-    here = Path(__file__).parents[2]
-    kind = "a checkout" if (here / "pyproject.toml").is_file() else "a package"
-    virtual = "a virtual environment" if sys.prefix != sys.base_prefix else "the system's Python"
-    return f"{kind}, in {virtual}"

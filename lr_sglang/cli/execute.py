@@ -13,18 +13,16 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.api.configuration import RunInfo
 from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
 from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
-from lr_sglang.config import ROLES, Runtime
+from lr_sglang.config import Runtime
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
-from lr_sglang.results.brief import Brief
-from lr_sglang.results.record import Record, key
+from lr_sglang.results.record import Brief, Record, key
 from lr_sglang.results.store import RUN, Store, write_whole, writing
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
@@ -80,7 +78,7 @@ class Execution:
         here = machine.machine()
         for folder in dict.fromkeys(variant.folder for variant in self.order.variants):
             mine = [variant for variant in self.order.variants if variant.folder == folder]
-            config = {mode: one for variant in mine for mode, one in variant.configs.items()}
+            config = {variant.mode: variant.config for variant in mine}
             about = {
                 "started": time.strftime("%Y-%m-%dT%H:%M:%S%z"),
                 "samples": self.samples,
@@ -115,13 +113,9 @@ class Execution:
 
     def records(self) -> list[Brief]:
         """The records of all samples in short, sorted by mode."""
+        rank = {mode: place for place, mode in enumerate(self.order.variants[0].plan.modes)}
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
-        rank = {
-            mode: number
-            for variant, _ in works[:1]
-            for number, mode in enumerate(variant.plan.modes)
-        }
-        works.sort(key=lambda one: rank.get(one[1].mode, 0))
+        works.sort(key=lambda one: rank.get(one[0].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
     def run(self, *, resume: bool = False) -> list[Brief]:
@@ -147,7 +141,7 @@ class Execution:
                     variants = list({variant.key: variant for variant, _ in todo}.values())
                     watches = self._servers(stretch.servers, up)
                     found = (
-                        (v.plan, v.modes, watches[v.key].live, v.concurrency) for v in variants
+                        (v.plan, [v.mode], watches[v.key].live, v.concurrency) for v in variants
                     )
                     sessions.tell_shortages(
                         (one for about in found for one in sessions.shortages(*about)), display
@@ -159,14 +153,15 @@ class Execution:
                     runners = {}
                     for variant in variants:
                         live = watches[variant.key].live
-                        info = RunInfo(
-                            suffix=variant.asked["prompt_suffix"],
-                            config=variant.configs,
+                        runner = Runner(
+                            live.roles,
+                            variant.plan,
+                            variant.concurrency,
+                            asked=variant.asked,
                             versions={**self.versions, **live.versions},
                             on_step=display.on_step,
                             keep=partial(self._keep, variant),
                         )
-                        runner = Runner(live.roles, variant.plan, variant.concurrency, info)
                         runners[variant.key] = up.enter_context(runner)
                     if self.warm_up:
                         self._warm_up(variants, watches)
@@ -183,7 +178,7 @@ class Execution:
                         for record in runner.run(works, watch.servers):
                             watch.record(record)
                             done += self.stores[variant.folder].done(key(record))
-                            shown = {**record, "mode": variant.name(record["mode"])}
+                            shown = {**record, "mode": variant.name}
                             display.sample(shown, done, self.total)
             if self.warnings and self.command:
                 self._write_command()
@@ -223,11 +218,8 @@ class Execution:
                 role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()
             }
             with self.display.starting() as progress:
-                sampling = max(
-                    (each.plan.sampling for each in variants), key=lambda each: each.temperature
-                )
                 opened = sessions.session(
-                    wanted.replace(runtimes=runtimes, sampling=sampling),
+                    wanted.replace(runtimes=runtimes),
                     logs,
                     progress,
                     self.launch_timeout,
@@ -279,12 +271,11 @@ class Execution:
         warmed = set()
         for variant in variants:
             watch = watches[variant.key]
-            modes = [mode for mode in variant.modes if (mode, id(watch)) not in warmed]
-            warmed |= {(mode, id(watch)) for mode in modes}
-            with Runner(watch.live.roles, variant.plan) as runner:
-                works = [Work(Question("warm-up", self.warm_up), 0, mode) for mode in modes]
-                for _ in runner.run(works, watch.servers):
-                    pass
+            if (variant.mode, id(watch)) not in warmed:
+                warmed.add((variant.mode, id(watch)))
+                with Runner(watch.live.roles, variant.plan) as runner:
+                    work = [Work(Question("warm-up", self.warm_up), 0, variant.mode)]
+                    list(runner.run(work, watch.servers))
 
 
 def need_an_answer(records: Sequence[Brief]) -> None:
@@ -299,18 +290,15 @@ class Watch:
 
     def __init__(self, live: sessions.Session, display: Display) -> None:
         self.live, self.display = live, display
-        self.told, self.ended = (
-            set[str](),
-            {"target"},
-        )  # the end of the target's server ends the command
+        self.told = set[str]()
         if "judge" in live.roles:  # its warning that it is not trusted
             live.roles["judge"].checks.warn = display.warn
 
     def servers(self) -> None:
         """Looks for servers that have ended."""
-        for role in sorted(self.live.dead() - self.ended):
+        # the end of the target's server ends the command
+        for role in sorted(self.live.dead() - self.told - {"target"}):
             self.told.add(role)
-            self.ended.add(role)
             self.display.warn(
                 f"{role}: its server has ended; answers go on without it, slower but no worse"
             )
@@ -321,16 +309,11 @@ class Watch:
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
             errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
-            verdicts = (
-                v for step in record["steps"] for v in step["verdicts"] if v and v["failed"]
-            )
-            own = [
-                f"verifier {v['by']} failed ({v['reason']})"
-                for v in verdicts
-                if v["by"] not in ROLES
-            ]
-            why = f" ({errors[-1]})" if errors else ""
-            what = own[0] if own and role == "judge" else f"{role}: it failed{why}"
+            if role == "judge":  # a verifier of this process has no branch
+                verdicts = (v for step in record["steps"] for v in step["verdicts"] if v)
+                errors += [f"verifier {v['by']}: {v['reason']}" for v in verdicts if v["failed"]]
+            why = f" ({errors[0]})" if errors else ""
             self.display.warn(
-                f"{what}; answers go on without it where need be, slower but no worse"
+                f"{role}: it failed{why}; answers go on without it where need be, slower but no "
+                "worse"
             )

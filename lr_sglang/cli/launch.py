@@ -13,7 +13,7 @@ import click
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
-from lr_sglang.cli import options, session
+from lr_sglang.cli import options
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import Deployment
@@ -91,7 +91,6 @@ def launch(**given: Any) -> None:
             start(deployment, given["logs"], progress, plan.deployment.launch_timeout)
         )
         progress.finish()
-        session.tell_shortages(session.of_servers(plan, running), display)
         _watch(running, plan, given, display)
 
 
@@ -107,13 +106,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
             "a server starts",
             hint="launch two deployments, with another --name for one of them",
         )
-    found = plan.needed(plan.modes, given["concurrency"]).with_options(
-        name=given["name"],
-        sampling=plan.sampling,
-        lookahead=plan.lookahead,
-        limits=plan.limits,
-        judge_prompt=plan.judge_prompt,
-    )
+    found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
     return servers.placed(found, unseen=given["print"])
 
 
@@ -169,10 +162,8 @@ def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
     """Returns when a signal ends it. Until then the servers' description is in a file for runs that
     attach.
     """
-    layered, sampling = plan.layered(plan.modes[0]), plan.deployment.sampling.given()
-    up = launched.describe(
-        running, list(plan.modes), layered, sampling, started=time.strftime(STAMP)
-    )
+    layered = plan.layered(plan.modes[0])
+    up = launched.describe(running, list(plan.modes), layered, started=time.strftime(STAMP))
 
     def tell(error: LaunchError) -> None:
         # it may be read hours later

@@ -14,7 +14,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from lr_sglang.cli import options
-from lr_sglang.cli.formats import grid
+from lr_sglang.cli.display import grid
 from lr_sglang.config import Schedule
 from lr_sglang.errors import RecordError
 from lr_sglang.results.store import each_record

@@ -95,8 +95,7 @@ def show(made: Report, console: Console) -> None:
     """Prints all tables, and the verdicts."""
     from rich.text import Text
 
-    from lr_sglang.cli.display import clean
-    from lr_sglang.cli.formats import grid
+    from lr_sglang.cli.display import clean, grid
 
     console.print(Text(clean(made.collection.models), style="bold"), soft_wrap=True)
     for table in made.tables:

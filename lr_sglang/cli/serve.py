@@ -4,7 +4,6 @@ endpoint over them, and stops both.
 
 from __future__ import annotations
 
-import dataclasses
 import errno
 import json
 import logging
@@ -113,7 +112,7 @@ def run(given: Given, display: Display) -> None:
     sized = _sized(plan, service)
     _allow_files()
     with listening(service.host, service.port) as sock, display.starting() as progress:
-        needed = sized.needed(service.modes, service.concurrency).replace(sampling=plan.sampling)
+        needed = sized.needed(service.modes, service.concurrency)
         lean = plan.lean(*service.verifiers)
         port = str(sock.getsockname()[1])
         logs = given["logs"] or launched.state_home() / "logs" / "serve" / port
@@ -146,7 +145,7 @@ def service_of(plan: Plan, given: Given) -> Service:
         ConfigError: an invalid verifier or depth.
     """
     options = {name: given.get(name) for name in Service.model_fields}
-    look = plan.lookahead
+    look = plan.deployment.lookahead
     verifiers = dict.fromkeys((look.verifier, "exact", *given["verifiers"]))
     for name in ("depth", "width"):
         most = given[f"max_{name}"]
@@ -175,9 +174,10 @@ def service_of(plan: Plan, given: Given) -> Service:
             name for name in verifiers if not verifier_registry.needs_judge(name) or judged
         ),
         **{
-            name: getattr(plan, name)
-            for name in ("lookahead", "sampling", "limits", "judge_prompt", "program")
+            name: getattr(plan.deployment, name)
+            for name in ("lookahead", "sampling", "limits", "judge_prompt")
         },
+        "program": plan.program,
     }
     return Service().with_options(**options | settled)
 
@@ -220,8 +220,8 @@ def _sized(plan: Plan, service: Service) -> Plan:
     request.
     """
     judged = next((name for name in service.verifiers if verifier_registry.needs_judge(name)), None)
-    look = plan.lookahead.with_options(depth=service.deepest, width=service.widest, verifier=judged)
-    return dataclasses.replace(plan, lookahead=look)
+    greatest = {"depth": service.deepest, "width": service.widest, "verifier": judged}
+    return plan.with_settings(lookahead=plan.deployment.lookahead.with_options(**greatest))
 
 
 def _allow_files() -> None:

@@ -17,11 +17,10 @@ from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment, Role, Runtime
-from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.errors import RuntimeDown
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
-from lr_sglang.runtimes.launching.probe import Room
-from lr_sglang.runtimes.seed_check import without_seeds
+from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.
@@ -116,7 +115,18 @@ def logs_told(fleet: Fleet) -> Iterator[None]:
     try:
         yield
     except RuntimeDown as error:
-        raise _with_log(error, fleet) from None
+        server = fleet.server(error.role or "")
+        deadline = time.monotonic() + DYING_SECONDS
+        while server and server.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if server is None or server.alive():
+            raise
+        raise RuntimeDown(
+            f"its server ended with status {server.status}",
+            role=error.role,
+            hint=f"its log: {server.log}",
+            detail=server.tail(),
+        ) from None
 
 
 def _import(lean: bool) -> None:
@@ -127,63 +137,12 @@ def _import(lean: bool) -> None:
             importlib.import_module(name)
 
 
-def _with_log(error: LookaheadError, fleet: Fleet) -> LookaheadError:
-    server = fleet.server(error.role or "")
-    if server is None:
-        return error
-    deadline = time.monotonic() + DYING_SECONDS
-    while server.alive() and time.monotonic() < deadline:
-        time.sleep(0.1)
-    if server.alive():
-        return error
-    return RuntimeDown(
-        f"its server ended with status {server.status}",
-        role=error.role,
-        hint=f"its log: {server.log}",
-        detail=server.tail(),
-    )
-
-
 def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> None:
     """Prints each once: as a warning if one answer's branches do not fit, as a note if those of all
     answers do not.
     """
     for text, urgent in {text: urgent for urgent, text in shortages}.items():
         (display.warn if urgent else display.note)(text)
-
-
-def of_servers(plan: Plan, fleet: Fleet) -> Iterator[tuple[bool, str]]:
-    """Notes from the servers' logs, and shortages of memory: the part of ``shortages`` that needs
-    no backends.
-    """
-    yield from ((False, note) for note in fleet.notes())
-    draft = fleet.room("draft") if "draft" in fleet.urls else Room()
-    yield from memory(plan, fleet.room("target"), draft)
-
-
-def memory(plan: Plan, target: Room, draft: Room) -> Iterator[tuple[bool, str]]:
-    """Whether target or draft have too little memory for an answer."""
-    wanted = max(plan.limits.max_tokens or 0, plan.limits.max_total_tokens or 0)
-    more = "extra = {max-total-tokens = ...} of its runtime"
-    if target.held is not None and target.held < wanted:
-        yield (
-            True,
-            f"target: its memory holds {target.held} tokens, so that an answer ends there and not "
-            f"at {wanted} ({more}, where there is room for more)",
-        )
-    elif target.held is not None and target.held < (target.context or 0):
-        yield (
-            False,
-            f"target: its memory holds {target.held} tokens, not the {target.context} of its "
-            f"context: longer prompts are refused ({more} changes that)",
-        )
-    longest = min(room for room in (wanted, target.tokens) if room) if wanted else target.tokens
-    if draft.held is not None and longest is not None and draft.held < longest:
-        yield (
-            False,
-            f"draft: its memory holds {draft.held} tokens, and an answer may need {longest}: what "
-            f"follows is not drafted ({more} changes that)",
-        )
 
 
 def shortages(
@@ -195,26 +154,33 @@ def shortages(
     Args:
         answers: number of concurrent answers.
     """
-    ahead = [mode for mode in modes if MODES[mode].ahead]
-    asked: dict[str, list[Role]] = {}
-    for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
-        if live.fleet is not None and role in live.roles:
-            asked.setdefault(live.fleet.urls[role], []).append(role)
-    if live.fleet is not None:
-        yield from of_servers(plan, live.fleet)
-    if plan.sampling.temperature > 0:
+    look, limits = plan.deployment.lookahead, plan.deployment.limits
+    held = live.roles["target"].kv_tokens
+    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
+    if held is not None and held < wanted:
+        yield (
+            True,
+            f"target: its memory holds {held} tokens, so that an answer ends there and not at "
+            f"{wanted} (extra.max-total-tokens of its runtime, where there is room for more)",
+        )
+    if plan.deployment.sampling.temperature > 0:
         yield from ((True, text) for text in without_seeds(live.roles))
+    ahead = [mode for mode in modes if MODES[mode].ahead]
+    asked: dict[Any, list[Role]] = {}  # roles of one server share its slots
+    for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
+        if role in live.roles:
+            asked.setdefault(live.roles[role].pool, []).append(role)
     for roles in asked.values():
         backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
-        most = policy.limit(backend.max_running_requests, backend.kv_tokens, plan.lookahead)
+        most = policy.limit(backend.max_running_requests, backend.kv_tokens, look)
         if most is None or most >= answers * one:
             continue
         number, urgent = (1, True) if most < one else (answers, False)
         yield (
             urgent,
             f"{' and '.join(roles)}: {most} requests at a time, and {number} "
-            f"answer{'s' * (number > 1)} at --depth {plan.lookahead.depth} can have {number * one} "
+            f"answer{'s' * (number > 1)} at --depth {look.depth} can have {number * one} "
             "in flight: then less is looked ahead (lr-sglang launch --concurrency "
-            f"{answers} --verifier {plan.lookahead.verifier}, or --max-running-requests "
+            f"{answers} --verifier {look.verifier}, or --max-running-requests "
             f"{answers * one + policy.SPARE} where the server is started)",
         )

@@ -8,13 +8,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli.assignments import ALGORITHM, LAYER, OfVariable, Table, merge, nested
-from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer
+from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
+from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer, described
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
 from lr_sglang.runtimes.attach import model_of
-from lr_sglang.runtimes.launching import token_layer
+from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement.models import prompt_for
 
 Given = Mapping[str, Any]  # options by name; one that was not given is None, empty or missing
@@ -28,16 +28,9 @@ DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its o
 OFF = "none"  # the token layer's name where there is none
 # Options that are settings -> the setting.
 NAMED = {
-    **{
-        name: f"lookahead.{name}"
-        for name in (
-            *("schedule", "depth", "width", "max_step_tokens", "half_sentence_guard", "verifier"),
-            *("gate", "max_false_accepts", "policy"),
-        )
-    },
-    **{name: f"sampling.{name}" for name in ("temperature", "top_p", "top_k", "min_p", "seed")},
-    **{name: f"limits.{name}" for name in ("max_tokens", "max_total_tokens")},
-    "judge_prompt": "judge_prompt",
+    one.name.rpartition(".")[2]: one.name
+    for one in described(Deployment)
+    if one.name.startswith(("lookahead.", "sampling.", "limits.", "judge_prompt"))
 }
 
 
@@ -70,13 +63,11 @@ def settle(given: Given) -> Plan:
         or prompt_for(models.get("judge", ""))
     )
     return Plan(
-        deployment=deployment,
+        deployment=deployment.replace(
+            sampling=Sampling.from_dict(sampling, "sampling"), judge_prompt=prompt
+        ),
         models=models,
         modes=modes,
-        lookahead=deployment.lookahead,
-        sampling=Sampling.from_dict(sampling, "sampling"),
-        limits=deployment.limits,
-        judge_prompt=prompt,
         program=given.get("program") or "",
         lossless_layer=_layer_named(given),
     )
@@ -85,16 +76,13 @@ def settle(given: Given) -> Plan:
 def asked_settings(given: Given) -> Table:
     """The settings of the command line and of variables, as a table like that of a deployment file.
 
-    Of one setting, ``-o`` has precedence over the option of its own, but a variable with ``-o`` has
-    not.
+    Of one setting, ``-o`` has precedence over the option of its own.
     """
     named: Table = {}
     for option, name in NAMED.items():
         if given.get(option) is not None:
             merge(named, nested(name, given[option]))
-    assigned = given.get("option") or {}
-    first, last = (assigned, named) if isinstance(assigned, OfVariable) else (named, assigned)
-    return merge(merge({}, first), last)
+    return merge(named, given.get("option") or {})
 
 
 def _bare(given: Given) -> bool:
@@ -107,10 +95,7 @@ def _bare(given: Given) -> bool:
 def _deployment(given: Given) -> Deployment:
     """The deployment of the file, else of the roles that are given, else the pocket deployment."""
     if given.get("attach"):
-        found = launched.find(given["attach"])
-        deployment = found.attachable().replace(
-            sampling=Sampling.from_dict(found.sampling, "sampling")
-        )
+        deployment = launched.find(given["attach"]).deployment
     elif _bare(given):
         deployment = deployments.custom(given["target"])
     else:
@@ -191,7 +176,7 @@ def with_settings(
     }
     made = made.replace(runtimes={**made.runtimes, **placed})
     for role, runtime in made.runtimes.items():
-        token_layer.check(runtime, "", f"[runtimes.{role}]")
+        flags.check_layer(runtime, "", f"[runtimes.{role}]")
     return made
 
 
@@ -207,32 +192,15 @@ def _set_layers(
     by_option = _layers_of(given)
     told = {role for role, layer in by_option.items() if ALGORITHM in layer}
     if name := given.get("token_layer"):
-        takers = [role for role in _suited(name) if role in layers]
-        if not takers:
-            raise ConfigError(
-                "--token-layer: the runtimes are at URLs, and have the token layer that they "
-                "were started with",
-                hint="leave it out, and say with --mode whether they have one",
-            )
-        for taker in takers:
-            if taker not in told:
+        for taker in _suited(name):
+            if taker in layers and taker not in told:
                 merge(runtimes[taker], {LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
             told.add(taker)
     layers = {role: runtimes[role][LAYER] for role in layers}
     layered = next((mode for mode in modes if MODES[mode].token_layer), None)
-    if layered and not any(_on(layer) for layer in layers.values()):
-        takers = [role for role in ("target", "draft") if role in layers and role not in told]
-        if told and not takers:
-            raise ConfigError(
-                f"token layer none: mode {layered} has one",
-                hint="take another --mode, or a layer",
-            )
-        for taker in takers:
+    if layered and all(layer.get(ALGORITHM, OFF) == OFF for layer in layers.values()):
+        for taker in {"target", "draft"} & layers.keys() - told:
             layers[taker][ALGORITHM] = DEFAULT_LAYER
-
-
-def _on(layer: Table) -> bool:
-    return bool(layer.get(ALGORITHM, OFF) != OFF)
 
 
 def _suited(name: str) -> tuple[str, ...]:
@@ -241,6 +209,6 @@ def _suited(name: str) -> tuple[str, ...]:
     """
     with_model = (
         name != "none"
-        and token_layer.find(TokenLayer(algorithm=name), "--token-layer").draft != "none"
+        and flags.algorithm(TokenLayer(algorithm=name), "--token-layer").draft != "none"
     )
     return ("target",) if with_model else ("target", "draft")

@@ -15,8 +15,7 @@ from lr_sglang import tasks
 from lr_sglang.cli.display import Display
 from lr_sglang.errors import ConfigError, GradingError, RecordError
 from lr_sglang.grading import Grader
-from lr_sglang.results.brief import Brief
-from lr_sglang.results.record import Record
+from lr_sglang.results.record import Brief
 from lr_sglang.results.store import RUN, new_folder, newest_folder
 from lr_sglang.results.summary import grading_failed
 from lr_sglang.tasks import Question, Task
@@ -86,7 +85,8 @@ def _chosen(
     task: Task | None = None,
     file: Path | None = None,
 ) -> Source:
-    span = tasks.parse_range(given["range"]) if given.get("range") else None
+    ends = (given.get("range") or ":").split(":")
+    span = slice(*(int(end) if end else None for end in ends))
     suffix = suffix if given.get("prompt_suffix") is None else given["prompt_suffix"]
     return Source(name, tasks.load(of, given["limit"], span, file=file), suffix, task)
 
@@ -118,7 +118,7 @@ def lacks(asked: Source) -> str:
     return f"{task.name}: answers get no grade here{other if task.export else ''}"
 
 
-def tell_failures(records: Iterable[Record | Brief], display: Display, folder: Path) -> None:
+def tell_failures(records: Iterable[Brief], display: Display, folder: Path) -> None:
     """Warns if grading failed for some answers, with their number and the reason.
 
     Raises:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from threading import Lock
-from typing import Any, Self
+from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError
@@ -23,7 +24,7 @@ Function = Callable[[str, Question], bool | Grade | None]
 NONE = "answers of this task get no grade here"
 
 
-class Grader:
+class Grader(AbstractContextManager["Grader"]):
     """Grades records of one task. A context manager; any thread may ask.
 
     Args:
@@ -100,9 +101,6 @@ class Grader:
     def close(self) -> None:
         """Ends the worker processes. Idempotent."""
         self._pool.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

@@ -1,15 +1,68 @@
-"""Whether two answers to a question of mathematics are the same."""
+"""Whether two answers to a question of mathematics are the same; units of measure."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from lr_sglang.grading import answers, normal
 from lr_sglang.grading.grade import Grade, without
-from lr_sglang.grading.units import quantity
 from lr_sglang.tasks.boxed import boxed
 from lr_sglang.tasks.question import Question
+
+# The first word of each part is our name of the unit.
+_SAME = r"""
+mm millimeter millimetre; cm centimeter centimetre; m meter metre; km kilometer kilometre
+in inch inche; ft foot feet; yd yard; mi mile
+mg milligram; g gram; kg kilogram kilo; oz ounce; lb lbs pound
+s sec second; ms millisecond; min minute; h hr hour; day; week; month; year yr
+ml milliliter millilitre; l liter litre; gal gallon
+mph; kmh km/h kph; m/s; m/s^2
+hz hertz; n newton; j joule; w watt; v volt; pa pascal
+dollar usd; euro eur; cent
+degree deg ^\circ; °c; °f; radian rad
+"""
+_FUNCTIONS = "(?:a|arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt)h?"
+UNITS = {
+    word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()
+}
+_QUANTITY = re.compile(
+    r"(?P<number>[-+]?(?:\d[\d.,]*|\\[dt]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\.\d+)(?:/\d+)?(?:\s*\\pi|\s*\\sqrt\s*\{[^{}]*\})?)"
+    r"\s*(?P<unit>[a-zA-Z°][a-zA-Z°/^{}\d .²³-]*)"
+)
+
+
+class Quantity(NamedTuple):
+    """A number and its unit; the unit has our name if we know it (``known``)."""
+
+    number: str
+    unit: str
+    known: bool
+
+
+def quantity(text: str) -> Quantity | None:
+    """Parses a number with words after it; None for anything else (``2x`` and ``3 n`` are not
+    quantities).
+    """
+    found = _QUANTITY.fullmatch(text)
+    if found is None:
+        return None
+    word = found["unit"].strip().rstrip(".").strip()
+    name = canonical(word)
+    if name is not None:
+        # One letter directly after the number may be a variable.
+        glued = len(word) == 1 and found["unit"] == text[found.end("number") :]
+        return None if glued else Quantity(found["number"], name, True)
+    words = re.fullmatch(rf"(?!{_FUNCTIONS}\b)[a-zA-Z]{{3,}}(?:[ -][a-zA-Z]+){{0,3}}", word)
+    return Quantity(found["number"], word.casefold(), False) if words else None
+
+
+def canonical(word: str) -> str | None:
+    """Our name of a unit: ``centimetres`` is ``cm``."""
+    word = " ".join(word.casefold().split()).rstrip(".")
+    return UNITS.get(word) or UNITS.get(word.removesuffix("s"))
+
 
 LONGEST = 3000  # characters of a final answer; a longer one is none
 _SPACED = re.compile(r"\s*,\s+")

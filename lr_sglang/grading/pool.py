@@ -13,8 +13,9 @@ import resource
 import signal
 import threading
 from concurrent.futures import CancelledError
+from contextlib import AbstractContextManager
 from multiprocessing import resource_tracker
-from typing import Any, Self
+from typing import Any
 
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
@@ -26,7 +27,7 @@ MEMORY = 4 << 30  # bytes of a worker's address space
 ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
 
-class Pool:
+class Pool(AbstractContextManager["Pool"]):
     """Compares answers in other processes. Any thread may ask. A context manager: leaving it ends
     the processes.
 
@@ -86,9 +87,6 @@ class Pool:
             self._asked.add(verdict)
         verdict.add_done_callback(self._asked.discard)
         return verdict
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

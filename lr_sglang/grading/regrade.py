@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from itertools import chain
 from pathlib import Path
 
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.grading.grader import Function, Grader
-from lr_sglang.results.store import RECORDS, RUN, held, line_of, read_records, replace_file, writing
+from lr_sglang.results.store import RECORDS, RUN, each_record, held, line_of, replace_file, writing
 
 _NAMES = {True: "correct", False: "wrong", None: "ungraded"}
 
@@ -30,17 +29,14 @@ def regrade(folder: Path) -> str:
     path = folder / RECORDS
     kind = _kind(folder)
     with held(folder, "a run is at work in", "wait for it"):
-        try:
-            records, cut = read_records(path)
-        except OSError as error:
-            raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+        records = list(each_record(folder))
         changed = 0
         with Grader(kind, workers=min(len(os.sched_getaffinity(0)), 4)) as grader:
             for record, fields in zip(records, grader.verdicts(records), strict=True):
                 changed += record["correct"] is not fields["correct"]
                 record.update(fields)
         with writing(path, ""):
-            replace_file(path, chain(map(line_of, records), [cut]))
+            replace_file(path, map(line_of, records))
     counts = Counter(_NAMES[record["correct"]] for record in records)
     said = ", ".join(f"{counts[name]} {name}" for name in _NAMES.values() if counts[name])
     verdicts = "verdict" if changed == 1 else "verdicts"

@@ -40,7 +40,7 @@ def computed(folder: Path, device: str) -> Iterator[tuple[str, Any]]:
     """Every weight of a body by name, layer by layer, on a device.
 
     Args:
-        folder: made by ``bodies.make``, without weights.
+        folder: made by ``models.make_body``, without weights.
     """
     source = pocket.weights(json.loads((folder / body.SOURCE).read_text("utf-8"))["model"])
     sizes = body.Sizes.of(json.loads((folder / "config.json").read_text("utf-8")))

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-from lr_sglang.results.record import Record
-
+Record = Mapping[str, Any]  # as ``results.record`` makes it
 MEANING = {
     "target": "target decoding",
     "late": "target decoding after a late draft",

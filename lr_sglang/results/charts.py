@@ -5,15 +5,14 @@ setting, and by acceptance.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import SetupError
-from lr_sglang.results.groups import short
-from lr_sglang.results.measures import Measures
-from lr_sglang.results.report import Report
+from lr_sglang.results.collection import short
+from lr_sglang.results.report import Measures, Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
 from lr_sglang.theory.judged import Case
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 SUFFIXES = ("png", "svg")
-MAX_LINES = 8
 # Okabe and Ito's colours, which people of all kinds of colour vision tell apart.
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#767676", "#000000")
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
@@ -49,8 +47,6 @@ STYLE: Any = {
     "grid.color": "#d8d8d8",
     "legend.frameon": False,
 }
-
-Item = TypeVar("Item")
 
 
 def draw(report: Report, folder: Path) -> list[Path]:
@@ -91,13 +87,6 @@ def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
     if any(m.alpha for m in fast):
         yield "by_acceptance", by_acceptance([m for m in fast if m.alpha])
-
-
-def _by(items: Iterable[Item], key: Callable[[Item], Any]) -> dict[Any, list[Item]]:
-    found: dict[Any, list[Item]] = defaultdict(list)
-    for item in items:
-        found[key(item)].append(item)
-    return found
 
 
 def _gain(m: Measures) -> Estimate:
@@ -200,15 +189,13 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
 
     figure, axes = _new(8)
     known = [m for m in measures if _value(m, setting) is not None]
-    lines = sorted(_by(known, line).items(), key=lambda one: -len(one[1]))[:MAX_LINES]
-    for number, (name, of) in enumerate(lines):
+    for name, of, style in _lines(known, line):
         of.sort(key=lambda m: _value(m, setting) or 0.0)
         points = [(_value(m, setting) or 0.0, _gain(m)) for m in of]
-        colour = COLOURS[number]
-        _whiskers(axes, points, color=colour, marker=MARKERS[number], label=name)
+        _whiskers(axes, points, label=name, **style)
         expected = [m.expected.speedup for m in of if m.expected]
         if len(expected) == len(of):
-            axes.plot([x for x, _ in points], expected, color=colour, linestyle=":")
+            axes.plot([place for place, _ in points], expected, color=style["color"], linestyle=":")
     axes.set_ylim(bottom=0)
     axes.set(xlabel=said, ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title(f"Speed-up against {said} (dotted: expected by the formulas)")
@@ -219,17 +206,17 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
 def by_acceptance(measures: Sequence[Measures]) -> Figure:
     """Speed-up against acceptance, with the paper's formula for each schedule and depth."""
     figure, axes = _new(8)
-    lines = _by(measures, lambda m: (m.group.value("schedule"), m.group.value("depth")))
-    for number, ((schedule, depth), of) in enumerate(list(lines.items())[:MAX_LINES]):
+    for name, of, style in _lines(
+        measures, lambda m: f"{m.group.value('schedule')}, depth {m.group.value('depth')}"
+    ):
         points = [(m.alpha.value, _gain(m)) for m in of if m.alpha]
-        colour = COLOURS[number]
-        name = f"{schedule}, depth {depth}"
-        _whiskers(axes, points, color=colour, fmt=MARKERS[number], label=name)
+        _whiskers(axes, points, linestyle="", label=name, **style)
         known = [m.expected.c1 for m in of if m.expected]
         if known:
+            schedule, depth = (of[0].group.value(setting) for setting in ("schedule", "depth"))
             alphas = [n / 50 for n in range(50)]
             speeds = [Case(alpha, fmean(known)).speedup(schedule, depth) for alpha in alphas]
-            axes.plot(alphas, speeds, color=colour, linestyle=":", label=f"{name}, formula")
+            axes.plot(alphas, speeds, color=style["color"], linestyle=":", label=f"{name}, formula")
     axes.set_xlim(0, 1)
     axes.set_ylim(0, 1.3 * max(1.0, *(_gain(m).high or _gain(m).value for m in measures)))
     axes.set(xlabel="alpha (share of judged steps accepted)")
@@ -237,3 +224,15 @@ def by_acceptance(measures: Sequence[Measures]) -> Figure:
     axes.set_title("Speed-up against acceptance")
     _legend(figure)
     return figure
+
+
+def _lines(
+    measures: Sequence[Measures], key: Callable[[Measures], str]
+) -> Iterator[tuple[str, list[Measures], dict[str, Any]]]:
+    """The longest lines of a plot: name, figures and style of each."""
+    found: dict[str, list[Measures]] = defaultdict(list)
+    for m in measures:
+        found[key(m)].append(m)
+    longest = sorted(found.items(), key=lambda line: -len(line[1]))
+    for (name, of), colour, marker in zip(longest, COLOURS, MARKERS, strict=False):
+        yield name, of, {"color": colour, "marker": marker}

@@ -1,28 +1,181 @@
-"""Records of one or more folders, sorted into groups of the same task, mode and settings."""
+"""Records of one or more folders, sorted into groups of the same task, mode and settings, and how
+tables name and order such groups.
+"""
 
 from __future__ import annotations
 
 import json
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
-from lr_sglang.results.brief import Row
-from lr_sglang.results.groups import Group, labelled
-from lr_sglang.results.record import Record
-from lr_sglang.results.store import RECORDS, RUN, cut_off, flat, lines, sample_of
+from lr_sglang.modes import MODES
+from lr_sglang.results.record import Record, Row
+from lr_sglang.results.store import RECORDS, RUN, flat, lines, sample_of
 from lr_sglang.results.summary import grading_failed
 
-_NEEDED = (
-    *("seconds", "tokens", "steps", "branches", "config", "error", "correct", "judged", "accepted"),
-    *("question", "gold", "text", "answer", "finish"),
-)
+Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
+
+# Names of settings in tables.
+_SHORT = {
+    "lookahead.max_step_tokens": "step tokens",
+    "runtimes.target.token_layer.tokens": "sd tokens",
+    "runtimes.target.token_layer.algorithm": "token layer",
+    "runtimes.target.token_layer.accept_length": "simulated acceptance",
+}
+
+
+@dataclass(frozen=True)
+class Group:
+    """Records that were made in one way.
+
+    Attributes:
+        rows: what a report needs of each record.
+        settings: the configuration, flat, without the settings that may differ within a group.
+        label: the settings that distinguish it from other groups of its task and mode; empty if
+            there is none.
+        marks: warnings about all its figures: ``dummy weights``, ``simulated acceptance``.
+    """
+
+    task: str
+    mode: str
+    concurrency: int
+    settings: dict[str, Any]
+    rows: list[Row] = field(repr=False)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        """Mode and label."""
+        return f"{self.mode} ({self.label})" if self.label else self.mode
+
+    @property
+    def marks(self) -> tuple[str, ...]:
+        lengths = (f"runtimes.{role}.token_layer.accept_length" for role in ROLES)
+        found = {
+            "dummy weights": any(one.startswith("dummy:") for one in self.models.values()),
+            "simulated acceptance": any(self.settings.get(length) for length in lengths),
+        }
+        return tuple(mark for mark, holds in found.items() if holds)
+
+    @property
+    def models(self) -> dict[str, str]:
+        """The known models, by role."""
+        found = {role: self.settings.get(f"runtimes.{role}.model") for role in ROLES}
+        return {role: str(model) for role, model in found.items() if model}
+
+    @cached_property
+    def ended(self) -> list[Row]:
+        """Those without an error."""
+        return [row for row in self.rows if row["error"] is None]
+
+    def by_pair(self) -> dict[Pair, Row]:
+        """Each record by its question and sample; those of several folders are numbered 0, 1 and so
+        on.
+        """
+        seen: Counter[tuple[str, int]] = Counter()
+        found = {}
+        for row in self.rows:
+            name = row["question_id"], row["sample"]
+            found[*name, seen[name]] = row
+            seen[name] += 1
+        return found
+
+    def value(self, setting: str) -> Any:
+        """A setting by its short name or its own, such as ``depth``."""
+        return next(
+            (value for name, value in self.settings.items() if setting in (short(name), name)), None
+        )
+
+    def comparable(self, other: Group) -> bool:
+        """Whether both are of the same task, target, sampling, limits and concurrency."""
+        ours, theirs = (
+            {
+                k: v
+                for k, v in one.settings.items()
+                if v is not None and k.startswith(("sampling.", "limits."))
+            }
+            for one in (self, other)
+        )
+        places = [(g.task, g.concurrency, g.models.get("target")) for g in (self, other)]
+        return ours == theirs and places[0] == places[1]
+
+
+def labelled(groups: list[Group]) -> list[Group]:
+    """Groups in the order of tables, labelled by the settings in which groups of a task and mode
+    differ.
+    """
+    like: dict[tuple[str, str], list[Group]] = defaultdict(list)
+    for group in groups:
+        like[group.task, group.mode].append(group)
+    programs = len({program(group) for group in groups}) > 1
+    made = []
+    for alike in like.values():
+        differing = _differing(alike)
+        many = len({group.concurrency for group in alike}) > 1
+        for group in alike:
+            words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
+            words += [f"{group.concurrency} at once"] if many else []
+            words += (
+                [f"program {program(group)}"] if programs and program(group) else []
+            )  # others have none
+            words += (
+                [group.settings["fair"]] if group.settings.get("fair") else []
+            )  # even if it is the same for all
+            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
+    tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
+
+    def place(group: Group) -> tuple[Any, ...]:
+        """A sort key with the settings that are numbers, so that a sweep is in order."""
+        numbers = sorted(
+            (k, float(v)) for k, v in group.settings.items() if type(v) in (int, float)
+        )
+        rank = modes.index(group.mode) if group.mode in modes else len(modes)
+        return tasks.index(group.task), rank, numbers, group.concurrency
+
+    return sorted(made, key=place)
+
+
+def program(group: Group) -> str:
+    """The group's ``--program``; empty for the mode's own program."""
+    found: str = group.settings.get("program") or ""
+    return "" if found in {mode.program for mode in MODES.values()} else found
+
+
+def _differing(alike: Sequence[Group]) -> list[str]:
+    """Settings that differ. Of settings that always differ together only one, the target's before
+    the draft's.
+    """
+    names = {name for group in alike for name in group.settings}
+    found: dict[str, str] = {}
+    for name in sorted(
+        names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)
+    ):
+        values = [json.dumps(group.settings.get(name)) for group in alike]
+        if len(set(values)) > 1:
+            found.setdefault(str([values.index(value) for value in values]), name)
+    return list(found.values())
+
+
+def short(setting: str) -> str:
+    """The name of a setting in tables."""
+    return _SHORT.get(
+        setting, setting.removeprefix("lookahead.").removeprefix("sampling.").replace("_", " ")
+    )
+
+
+def _said(value: Any) -> str:
+    return "none" if value is None else f"{value:g}" if isinstance(value, float) else str(value)
+
+
 # What may differ between records that belong together.
-_LOOSE = ("sampling.seed", "mode", "questions", "task", "concurrency")
+_LOOSE = ("sampling.seed", "mode", "questions")
 
 
 @dataclass(frozen=True)
@@ -90,6 +243,8 @@ def read(arguments: Sequence[str | Path]) -> Collection:
             raise RecordError(
                 f"{error.filename or argument}: cannot be read: {error.strerror}"
             ) from error
+        except KeyError as error:
+            raise RecordError(f"{argument}: a record lacks {error}") from error
     if not groups:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
     return Collection(labelled(list(groups.values())), notes, folders)
@@ -122,26 +277,18 @@ def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[
     """What a report needs of the records of a folder, read one by one; the last one of each sample
     counts."""
     path = folder if folder.is_file() else folder / RECORDS
-    try:
-        concurrency = int(_run_json(path.parent).get("concurrency") or 1)
-    except (ValueError, TypeError):
-        concurrency = 1
+    concurrency = int(_run_json(path.parent).get("concurrency") or 1)
     last: dict[Any, tuple[Group, Row]] = {}
     whole = 0
     with path.open("rb") as file:
-        for number, (record, start, end) in enumerate(lines(file), 1):
+        for record, start, end in lines(file):
             whole = end
-            if missing := [name for name in _NEEDED if name not in record]:
-                raise RecordError(f"{path}: record {number} has no {', '.join(missing)}")
-            last[sample_of(record)] = (
-                group_of(record, concurrency, groups),
-                Row(record, path, start),
-            )
-        cut = cut_off(file, whole)
+            group = group_of(record, concurrency, groups)
+            last[sample_of(record)] = (group, Row(record, path, start))
+        cut = file.tell() - whole
     if cut:
         notes.append(
-            f"{path}: its last line is cut off ({len(cut)} bytes); the run may be at work, or "
-            "was killed"
+            f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed"
         )
     if failed := len(grading_failed(row for _, row in last.values())):
         again = f"lr-sglang report {path.parent} --grade does it again"
@@ -152,21 +299,20 @@ def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[
 def _run_json(folder: Path) -> dict[str, Any]:
     """The folder's run.json; empty if there is none."""
     try:
-        found = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if isinstance(found, dict) else {}
+    return found
 
 
 def group_of(record: Record, concurrency: int, groups: dict[str, Group]) -> Group:
     """The group that a record belongs to, a new one if there is none yet.
 
     Args:
-        concurrency: of the run, if the record does not say.
+        concurrency: of the run.
     """
     config, mode = record["config"], record["mode"]
-    task = str(record.get("task") or config.get("task") or config.get("questions") or "questions")
-    at_once = int(record.get("concurrency") or config.get("concurrency") or concurrency)
+    task = str(config.get("questions") or "questions")
     settings = {name: value for name, value in flat(config) if name not in _LOOSE}
-    name = json.dumps([task, mode, at_once, settings], sort_keys=True)
-    return groups.setdefault(name, Group(task, mode, at_once, settings, []))
+    name = json.dumps([task, mode, concurrency, settings], sort_keys=True)
+    return groups.setdefault(name, Group(task, mode, concurrency, settings, []))

@@ -14,16 +14,19 @@ from lr_sglang.sglang_api import release
 PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
 
 
+def version(package: str) -> str:
+    """The version of an installed package, without importing it; empty if it is not installed."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 def versions() -> dict[str, str]:
-    """Versions by package, without importing the packages."""
+    """Versions by package."""
     found = {"python": platform.python_version()}
-    for name in PACKAGES:
-        try:
-            found[name.replace("-", "_")] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            found[name.replace("-", "_")] = ""
-    found["sglang_tested"] = "yes" if release.is_tested(found["sglang"]) else "no"
-    return found
+    found |= {name.replace("-", "_"): version(name) for name in PACKAGES}
+    return found | {"sglang_tested": "yes" if release.is_tested(found["sglang"]) else "no"}
 
 
 def machine() -> dict[str, Any]:

@@ -1,21 +1,380 @@
-"""A report of one or more runs: all figures, the tables, and the verdict in words, which says
-whether looking ahead pays here, by how much, and how sure that is.
+"""A report of one or more runs: all figures of each group of records (quality, speed, acceptance,
+parts of the time, and the formulas' expectation), the tables (a row for each task, mode and
+setting), and the verdict in words, which says whether looking ahead pays here, by how much, and how
+sure that is.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections import defaultdict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import fmean
 from typing import Any
 
+from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.results import statistics, tables
-from lr_sglang.results.collection import Collection
-from lr_sglang.results.groups import Group
-from lr_sglang.results.measures import Measures, differences, measure, speed
-from lr_sglang.results.statistics import Difference, Estimate
-from lr_sglang.results.tables import Table
+from lr_sglang.results import accounting
+from lr_sglang.results import statistics as st
+from lr_sglang.results.collection import Collection, Group, program
+from lr_sglang.results.record import Row
+from lr_sglang.results.statistics import MARGIN, Difference, Estimate
+from lr_sglang.theory import measured as theory
+from lr_sglang.theory.judged import MAX_STEPS, Case
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The speed-up over another group, on the same questions and samples.
+
+    Attributes:
+        seconds: the other's summed seconds over the group's.
+        tokens: tokens per second over the other's; differs from ``seconds`` if answers are longer
+            or shorter.
+    """
+
+    over: str
+    seconds: Estimate
+    tokens: Estimate
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What the formulas expect of a run, by its measured acceptance, times of steps and verdicts,
+    number of steps, and slow-down of parallel steps.
+
+    Attributes:
+        speedup: in tokens per second, over the same mode without lookahead.
+        c1: the measured one.
+    """
+
+    speedup: float
+    c1: float
+
+
+@dataclass(frozen=True)
+class Measures:
+    """Figures of a group; None where nothing was measured.
+
+    Attributes:
+        alpha: pooled over all judged steps.
+        judge_seconds: time of a verdict, without those that asked no verifier.
+    """
+
+    group: Group
+    errors: int
+    cut_off: int
+    accuracy: Estimate | None
+    difference: Difference | None
+    speed: Speed | None
+    over_sd: Speed | None
+    seconds: Estimate | None
+    tokens: float | None
+    rate: Estimate | None
+    alpha: Estimate | None
+    late: int
+    judged: int
+    c1: Estimate | None
+    step_seconds: Estimate | None
+    judge_seconds: Estimate | None
+    wasted: float | None
+    time: dict[str, Any]
+    expected: Expected | None
+
+    def to_dict(self) -> dict[str, Any]:
+        """The figures, for JSON, where an estimate becomes a table of its fields."""
+        group = self.group
+        names = ("task", "mode", "label", "marks", "concurrency", "models", "settings")
+        about = {name: getattr(group, name) for name in names} | {"marks": list(group.marks)}
+        about |= {
+            "samples": len(group.rows),
+            "questions": len({r["question_id"] for r in group.rows}),
+        }
+        return about | {name: value for name, value in vars(self).items() if name != "group"}
+
+
+def measure(collection: Collection, group: Group) -> Measures:
+    """Measures one group."""
+    base = collection.base(group) if group.mode != "autoregressive" else None
+    sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
+    ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
+    generated = sum(r["tokens"]["generated"] for r in group.rows)
+    return Measures(
+        group=group,
+        errors=len(group.rows) - len(ended),
+        cut_off=sum(r.get("finish") == "length" for r in ended),
+        accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
+        difference=st.difference(differences(group, base)) if base else None,
+        speed=speed(group, base) if base else None,
+        over_sd=speed(group, sd) if sd else None,
+        seconds=_per(ended, lambda r: (r["seconds"], 1)),
+        tokens=fmean(r["tokens"]["used"] for r in ended) if ended else None,
+        rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
+        alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
+        late=sum(r.late for r in ended),
+        judged=sum(r["judged"] for r in ended),
+        c1=_c1(ended),
+        step_seconds=_per(ended, lambda r: r.answer.target if r.answer else (0, 0))
+        if group.mode.startswith("lo")
+        else None,
+        judge_seconds=_per(ended, lambda r: r.verdicts),
+        wasted=sum(r["tokens"]["wasted"] for r in group.rows) / generated if generated else None,
+        time=_time(ended),
+        expected=expected(collection, group),
+    )
+
+
+def speed(group: Group, base: Group) -> Speed | None:
+    """The speed-up over another group; None if they have no answer in common."""
+    pairs = [
+        (key[0], m, b)
+        for key, m, b in _pairs(group, base)
+        if m["error"] is None and b["error"] is None
+    ]
+    sums = _sums(
+        (q, (b["seconds"], m["seconds"], m["tokens"]["used"], b["tokens"]["used"]))
+        for q, m, b in pairs
+    )
+    columns = list(zip(*sums.values(), strict=True))
+    if not columns:
+        return None
+    seconds = st.product(columns[:2], [1, -1], len(pairs))
+    tokens = st.product(columns, [1, -1, 1, -1], len(pairs))
+    if seconds is None or tokens is None:
+        return None
+    return Speed(base.name, seconds, tokens)
+
+
+def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
+    """By question, for each sample that both answered: 1 if only the group's answer is right, -1 if
+    only the other.
+    """
+    found: dict[Hashable, list[float]] = defaultdict(list)
+    for key, mine, other in _pairs(group, base):
+        if mine["correct"] is not None and other["correct"] is not None:
+            found[key[0]].append(float(bool(mine["correct"])) - bool(other["correct"]))
+    return found
+
+
+def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Row, Row]]:
+    other = base.by_pair()
+    return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
+
+
+def expected(collection: Collection, group: Group) -> Expected | None:
+    """The expectation for a lookahead group; None if its records do not suffice, or drafting is no
+    faster.
+
+    The formulas hold for one answer at one depth, and not for programs that make several
+    generations.
+    """
+    answers = [row.answer for row in group.rows if row.answer]
+    fixed = all(one.lookahead and one.lookahead.policy != "adaptive" for one in answers)
+    if group.mode not in theory.AHEAD or not fixed or program(group):
+        return None
+    base = collection.base(group, theory.without(answers))  # with the same token layer, if any
+    answers += [row.answer for row in (base.rows if base else ()) if row.answer]
+    try:
+        found = theory.measure(answers, group.mode)
+        steps = min(found.steps, MAX_STEPS)
+        case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
+    except (ConfigError, ZeroDivisionError):
+        return None
+    return Expected(case.speedup(found.schedule, found.depth), found.c1)
+
+
+def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, Any]:
+    """Sums columns of numbers by question."""
+    sums: dict[Hashable, tuple[float, ...]] = {}
+    for question, values in rows:
+        sums[question] = tuple(
+            map(sum, zip(sums.get(question, (0.0,) * len(values)), values, strict=True))
+        )
+    return sums
+
+
+def _counts(
+    records: Iterable[Row], count: Callable[[Row], tuple[float, float]]
+) -> dict[Hashable, Any]:
+    return _sums((record["question_id"], count(record)) for record in records)
+
+
+def _per(records: Sequence[Row], of: Callable[[Row], tuple[float, float]]) -> Estimate | None:
+    """The ratio of two sums over all records."""
+    columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
+    return st.product(columns, [1, -1], len(records)) if columns else None
+
+
+def _c1(records: Sequence[Row]) -> Estimate | None:
+    """Mean draft step over mean target step."""
+    sums = _sums(
+        (r["question_id"], (*r.answer.draft, *r.answer.target)) for r in records if r.answer
+    )
+    rows = [row for row in sums.values() if row[1] and row[3]]
+    return (
+        st.product(list(zip(*rows, strict=True)), [1, -1, -1, 1], int(sum(r[1] for r in rows)))
+        if rows
+        else None
+    )
+
+
+def _time(rows: Sequence[Row]) -> dict[str, Any]:
+    """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
+
+    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the
+    other parts.
+    """
+    sums = {part: sum(row.parts[part] for row in rows) for part in accounting.PARTS}
+    explained, wall = sum(sums.values()), sum(row["seconds"] for row in rows)
+    return {
+        "parts": sums,
+        "explained": explained,
+        "wall": wall,
+        "share": explained / wall if wall else None,
+        "waits_known": any(row.waits_known for row in rows),
+        "timed": any(row.timed for row in rows),
+    }
+
+
+NONE = "-"
+VERDICTS = {"kept": "kept", "worse": "worse", "open": "not shown"}
+Cell = Callable[[Measures], str]
+
+
+@dataclass(frozen=True)
+class Table:
+    """Formatted cells; the first column has the names of the rows."""
+
+    title: str
+    columns: list[str]
+    rows: list[list[str]]
+    note: str = ""
+
+
+def cell(
+    value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "", sign: str = ""
+) -> str:
+    """A figure, and its interval if it has one."""
+    if value is None:
+        return NONE
+    low, high = (value.low, value.high) if isinstance(value, Estimate) else (None, None)
+    middle = value.value if isinstance(value, Estimate) else value
+    said = f"{scale * middle:{sign}.{digits}f}{unit}"
+    if low is None or high is None:
+        return said
+    return f"{said} ({scale * low:{sign}.{digits}f}..{scale * high:{sign}.{digits}f})"
+
+
+def times(speed: Estimate | float | None) -> str:
+    """A speed-up, and its interval if it has one."""
+    return cell(speed, 2, unit="x")
+
+
+def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
+    """A figure without its interval."""
+    return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
+
+
+QUALITY: dict[str, Cell] = {
+    "samples": lambda m: str(len(m.group.rows)) + (f" ({m.errors} failed)" if m.errors else ""),
+    "accuracy %": lambda m: cell(m.accuracy, 1, 100),
+    "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
+    "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
+}
+SPEED: dict[str, Cell] = {
+    "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
+    "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
+    "over sd": lambda m: times(m.over_sd.tokens if m.over_sd else None),
+    "by the formulas": lambda m: plain(m.expected.speedup if m.expected else None, 2, unit="x"),
+    "tokens/s": lambda m: plain(m.rate, 1),
+    "seconds": lambda m: plain(m.seconds, 2),
+    "tokens": lambda m: plain(m.tokens, 0),
+}
+ACCEPTANCE: dict[str, Cell] = {
+    "alpha": lambda m: cell(m.alpha, 2),
+    "c1": lambda m: cell(m.c1, 2),
+    "verdict, ms": lambda m: cell(m.judge_seconds, 1, 1000),
+    "late %": lambda m: plain(m.late / m.judged if m.judged else None, 1, 100),
+    "wasted %": lambda m: plain(m.wasted, 0, 100),
+}
+
+
+def all_of(measures: list[Measures]) -> Iterator[Table]:
+    """All tables for which the runs have figures."""
+    tables = (
+        _rows(
+            measures,
+            "Quality",
+            QUALITY,
+            "95 % intervals over questions; the difference is paired; kept: all of the "
+            "interval is above"
+            f" -{100 * MARGIN:g} points, worse: all below",
+            of=lambda m: m.accuracy is not None or m.errors,
+        ),
+        _rows(
+            measures,
+            "Speed",
+            SPEED,
+            "of answers without an error; speed-ups on the questions and samples that both "
+            "modes have; the formulas expect of the measured times and acceptance, over the same "
+            "mode without lookahead",
+        ),
+        _rows(
+            measures,
+            "Acceptance",
+            ACCEPTANCE,
+            "alpha: accepted of the judged steps; c1: time of a draft step over a target step; "
+            "late: refused because the draft came too late; wasted: of the tokens generated",
+            of=lambda m: m.alpha is not None,
+        ),
+        _time_table(measures),
+    )
+    return (table for table in tables if table is not None)
+
+
+def _rows(
+    measures: list[Measures],
+    title: str,
+    columns: Mapping[str, Cell],
+    note: str,
+    of: Callable[[Measures], Any] = bool,
+) -> Table | None:
+    """A table with a row for each group for which ``of`` is true; each column formats one figure,
+    and is left out if no group has it.
+    """
+    # Marks are shown beside the mode if not all groups have them.
+    mixed = len({m.group.marks for m in measures}) > 1
+    shown = [m for m in measures if of(m)]
+    table = {
+        "task": [m.group.task for m in shown],
+        "mode": [
+            m.group.name + "".join(f" [{mark}]" for mark in m.group.marks if mixed) for m in shown
+        ],
+        **{name: [say(m) for m in shown] for name, say in columns.items()},
+    }
+    table = {name: cells for name, cells in table.items() if set(cells) != {NONE}}
+    return (
+        Table(title, [*table], list(map(list, zip(*table.values(), strict=True))), note)
+        if shown
+        else None
+    )
+
+
+def _time_table(measures: list[Measures]) -> Table | None:
+    shown = [m for m in measures if m.time["wall"] and m.time["timed"]]
+    columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
+    for part, meaning in accounting.MEANING.items():
+        if any(m.time["parts"][part] for m in measures):
+            columns[f"{meaning} %"] = lambda m, part=part: plain(
+                m.time["parts"][part] / m.time["wall"], 1, 100
+            )  # type: ignore[misc]
+    columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
+    note = "along the critical path of each answer"
+    if not any(m.time["waits_known"] for m in shown):
+        note += "; the runtimes did not report queueing and prefill, which are in the other columns"
+    return _rows(measures, "Where the time went", columns, note, of=lambda m: m in shown)
+
 
 SCHEMA = 1
 WARNINGS = {
@@ -64,8 +423,8 @@ class Verdict:
         return self.speed.low > 1 and not worse
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return {**asdict(self), "pays": self.pays}
+        """The figures, for JSON."""
+        return {**vars(self), "pays": self.pays}
 
     def words(self) -> list[str]:
         """Lines of text: the verdict, the accuracy, and a warning if drafts were late."""
@@ -118,7 +477,7 @@ def _verdict(ahead: Measures, plain: Group) -> Verdict | None:
         ahead=ahead.group.name,
         plain=plain.name,
         speed=found.seconds,
-        accuracy=statistics.difference(differences(ahead.group, plain)),
+        accuracy=st.difference(differences(ahead.group, plain)),
         late=ahead.late / ahead.judged if ahead.judged else 0.0,
     )
 
@@ -154,10 +513,10 @@ class Report:
 def make(collection: Collection) -> Report:
     """Measures everything."""
     measures = [measure(collection, group) for group in collection.groups]
-    found = list(tables.all_of(measures))
+    found = list(all_of(measures))
     return Report(collection, measures, found, list(verdicts(collection, measures)))
 
 
 def as_json(report: Report) -> str:
     """Every figure."""
-    return json.dumps(report.to_dict(), ensure_ascii=False, indent=1) + "\n"
+    return json.dumps(report.to_dict(), default=vars, ensure_ascii=False, indent=1) + "\n"

@@ -19,19 +19,12 @@ import time
 from collections.abc import Iterable, Iterator
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from lr_sglang.errors import RecordError
-from lr_sglang.results.brief import Brief
-from lr_sglang.results.record import SCHEMA, Key, Record, key
+from lr_sglang.results.record import SCHEMA, Brief, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
-# Types of fields, if a record has them.
-_KINDS = {
-    **dict.fromkeys(("question", "text", "finish"), str),
-    **{"seconds": int | float, "judged": int, "accepted": int, "error": dict | None},
-    **{"tokens": dict, "steps": list, "branches": list, "config": dict},
-}
 
 
 def new_folder(root: Path, name: str) -> Path:
@@ -61,29 +54,20 @@ def newest_folder(root: Path, name: str) -> Path:
     return found[-1]
 
 
-def read_records(path: Path) -> tuple[list[Record], bytes]:
-    """The records of a file, the last one of each sample; and the incomplete last line, empty if
-    there is none. For large files, ``lines`` and ``each_record`` hold one record at a time.
-
-    Raises:
-        RecordError: a line before the last is no record, or a later release wrote the file.
-    """
-    with path.open("rb") as file:
-        starts, cut = _last(file)
-        return [_at(file, start) for start in starts], cut
-
-
 def each_record(run: Path) -> Iterator[Record]:
     """The records of a run one by one, by its folder or their file; the last one of each sample.
 
     Raises:
-        RecordError: as ``read_records``, or there are no records.
+        RecordError: a line before the last is no record, a later release wrote the file, or there
+            are no records.
     """
     path = run / RECORDS if run.is_dir() else run
     try:
         with path.open("rb") as file:
-            starts, _ = _last(file)
-            yield from (_at(file, start) for start in starts)
+            starts = {sample_of(record): start for record, start, _ in lines(file)}
+            for start in starts.values():
+                file.seek(start)
+                yield json.loads(file.readline())
     except OSError as error:
         hint = f"give the folder of a run, which has {RECORDS}"
         raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
@@ -92,33 +76,13 @@ def each_record(run: Path) -> Iterator[Record]:
 def sample_of(record: Record) -> tuple[Any, ...]:
     """Equal for records of which only the last one counts."""
     config = json.dumps(record.get("config"), sort_keys=True).encode()
-    return *key(record), record.get("concurrency"), hashlib.blake2b(config, digest_size=16).digest()
-
-
-def _last(file: BufferedReader) -> tuple[list[int], bytes]:
-    """Where the last line of each sample begins, and the incomplete last line."""
-    found = {}
-    whole = 0
-    for record, start, end in lines(file):
-        found[sample_of(record)], whole = start, end
-    return list(found.values()), cut_off(file, whole)
-
-
-def _at(file: BufferedReader, start: int) -> Record:
-    file.seek(start)
-    record: Record = json.loads(file.readline())
-    return record
-
-
-def cut_off(file: BufferedReader, whole: int) -> bytes:
-    """What has been read after ``whole`` bytes of complete lines."""
-    until = file.tell()  # a run at work may have written more meanwhile
-    file.seek(whole)
-    return file.read(until - whole)
+    return *key(record), hashlib.blake2b(config, digest_size=16).digest()
 
 
 def lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
-    """The records of a file, and where the line of each begins and ends."""
+    """The records of a file up to its incomplete last line, if it has one, and where the line of
+    each begins and ends.
+    """
     whole = 0
     for number, line in enumerate(file, 1):
         if not line.endswith(b"\n"):
@@ -129,28 +93,10 @@ def lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
             hash(key(record))
             if record["schema"] > SCHEMA:
                 raise RecordError(f"{where}: written by a later release", hint="update lr-sglang")
-            _check(record)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise RecordError(f"{where}: this is no record", hint="move the file away") from error
         yield record, whole, whole + len(line)
         whole += len(line)
-
-
-def _check(record: Record) -> None:
-    """Raises TypeError if a field has a wrong type."""
-    wrong = [
-        name
-        for name, kind in _KINDS.items()
-        if name in record and not isinstance(record[name], kind)
-    ]
-    wrong += [
-        name
-        for name in ("steps", "branches")
-        for one in record.get(name, ())
-        if not isinstance(one, dict)
-    ]
-    if wrong or ((error := record.get("error")) and not {"message", "retryable"} <= error.keys()):
-        raise TypeError(*wrong)
 
 
 def line_of(record: Record) -> bytes:
@@ -163,7 +109,7 @@ def line_of(record: Record) -> bytes:
     )
 
 
-class Store:
+class Store(contextlib.AbstractContextManager["Store"]):
     """One run's folder, held by this process alone. A context manager.
 
     Args:
@@ -229,9 +175,6 @@ class Store:
     def close(self) -> None:
         """Releases the folder for other processes."""
         self._held.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()

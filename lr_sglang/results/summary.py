@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any
 
 from lr_sglang.config import ROLES
-from lr_sglang.results.brief import Brief
-from lr_sglang.results.record import Record
+from lr_sglang.results.record import Brief
 from lr_sglang.steps.speculation import Speculation
 
 
-def summarise(records: Iterable[Record | Brief]) -> dict[str, dict[str, Any]]:
+def summarise(records: Iterable[Brief]) -> dict[str, dict[str, Any]]:
     """The figures of each mode (``of_mode``), in the order of the modes' first records."""
     modes: dict[str, list[Brief]] = {}
-    for record in map(Brief.of, records):
+    for record in records:
         modes.setdefault(record["mode"], []).append(record)
     return {mode: of_mode(group) for mode, group in modes.items()}
 
 
-def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
+def of_mode(records: Sequence[Brief]) -> dict[str, Any]:
     """Figures of one mode; None for a figure that was not measured.
 
     ``accuracy`` counts failed samples as wrong; ``interval`` is its 95 % interval over questions,
@@ -30,9 +29,8 @@ def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
     cached tokens over those that an earlier request shares, ``hit_rate`` cached tokens over all
     prompt tokens, ``sd`` the figures of the token layer.
     """
-    records = [Brief.of(record) for record in given]
 
-    def total(count: Callable[[Brief], Any], of: list[Brief] = records) -> Any:
+    def total(count: Callable[[Brief], Any], of: Sequence[Brief] = records) -> Any:
         return sum(map(count, of))
 
     ended = [r for r in records if r["error"] is None]
@@ -46,22 +44,23 @@ def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
     wasted = total(lambda r: r["tokens"]["wasted"])
     known = [r["false_accepts"] for r in records if "false_accepts" in r]
     return {
-        **{"samples": len(records), "errors": len(records) - len(ended), "graded": len(graded)},
-        **{"grading_failed": len(grading_failed(records)), "correct": right},
-        **{"accuracy": _over(right, len(graded)), "interval": _interval(graded)},
-        **{
-            "steps": total(lambda r: r.steps),
-            "judged": judged,
-            "accepted": accepted,
-            "alpha": _over(accepted, judged),
-        },
-        **{
-            "cycles": total(lambda r: r["cycles"]),
-            "tokens": used,
-            "seconds": seconds,
-            "seconds_mean": _over(seconds, len(ended)),
-        },
-        **{"tokens_per_s": _over(used, seconds), "wasted_tokens": wasted},
+        "samples": len(records),
+        "errors": len(records) - len(ended),
+        "graded": len(graded),
+        "grading_failed": len(grading_failed(records)),
+        "correct": right,
+        "accuracy": _over(right, len(graded)),
+        "interval": _interval(graded),
+        "steps": total(lambda r: r.steps),
+        "judged": judged,
+        "accepted": accepted,
+        "alpha": _over(accepted, judged),
+        "cycles": total(lambda r: r["cycles"]),
+        "tokens": used,
+        "seconds": seconds,
+        "seconds_mean": _over(seconds, len(ended)),
+        "tokens_per_s": _over(used, seconds),
+        "wasted_tokens": wasted,
         "wasted": _over(wasted, total(lambda r: r["tokens"]["generated"])),
         "cut_off": total(lambda r: r["finish"] == "length", ended),
         "judge_calls": total(lambda r: r["tokens"]["judge"]["calls"]),
@@ -73,7 +72,7 @@ def of_mode(given: Iterable[Record | Brief]) -> dict[str, Any]:
     }
 
 
-def grading_failed(records: Iterable[Record | Brief]) -> list[Record | Brief]:
+def grading_failed(records: Iterable[Brief]) -> list[Brief]:
     """Records without a verdict because grading itself failed."""
     return [r for r in records if (r.get("grade") or {}).get("failed")]
 
@@ -103,7 +102,7 @@ def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
     return sums | more | {"sd": Speculation(*counts).to_dict()}
 
 
-def speed_up(records: Iterable[Record | Brief], mode: str) -> float | None:
+def speed_up(records: Iterable[Brief], mode: str) -> float | None:
     """Summed seconds of autoregressive over those of a mode, of the samples that both have
     completed.
     """

@@ -1,15 +1,15 @@
-"""Attaches to runtimes that run already: checks that they answer, and finds and checks their
-tokenizer.
+"""Attaches to runtimes that run already: checks that they answer, finds and checks their tokenizer,
+and asks whether they honour seeds, which their settings do not say for every server.
 """
 
 from __future__ import annotations
 
+import asyncio
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
@@ -17,13 +17,16 @@ from jinja2.exceptions import TemplateError
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
 from lr_sglang.engine import router
+from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import probe
-from lr_sglang.runtimes.placement import models, shapes
+from lr_sglang.runtimes.placement import models
+from lr_sglang.sglang_api import draws
 
-if TYPE_CHECKING:  # a slow import, which commands need not wait for
+if TYPE_CHECKING:  # slow imports, which commands need not wait for
     from lr_sglang.engine.tokenizer import Tokenizer
+    from lr_sglang.frontend.backend import RuntimeBackend
 
 TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # see ``check_tokens``
 _POCKET = re.compile(
@@ -45,8 +48,7 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
 
     Raises:
         RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not answer, or with an error.
-        ConfigError: its tokenizer cannot be found from here, an API key's variable is not set, or
-            the workers behind a router run different models.
+        ConfigError: its tokenizer cannot be found from here, or an API key's variable is not set.
     """
     key, url = api_key(role, runtime), runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
@@ -63,9 +65,6 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
             hint="give 'tokenizer' (a path or a hub name) for this runtime, or the URL of an "
             "SGLang server",
         ) from error
-    for info in infos:
-        if not info.is_generation:
-            raise ConfigError(f"{url} runs {info.model}, which does not generate text", role=role)
     if not tokenizer:
         here = [info.tokenizer for info in infos if not _elsewhere(info.tokenizer)]
         if not here:
@@ -109,13 +108,6 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
             infos.append(probe.model_info(worker, api_key=key, timeout=timeout, role=role))
         except (RuntimeDown, RuntimeTimeout):
             continue  # it may have just died, or be in a network that this machine cannot reach
-    names = sorted({Path(info.model).name for info in infos})  # its folders may differ
-    if len(names) > 1:
-        raise ConfigError(
-            f"the workers behind {url} run different models: {', '.join(names)}",
-            role=role,
-            hint="give each model a router of its own",
-        )
     if not infos:
         raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
     return infos
@@ -136,7 +128,7 @@ def model_of(role: str, runtime: Runtime) -> str:
         except probe.NoSuchRoute:
             model = runtime.tokenizer  # checked when a run attaches to it
     pocket = _POCKET.search(model)
-    return f"{models.POCKET}{pocket[1]}" if pocket else shapes.name_of(model) or model
+    return f"{models.POCKET}{pocket[1]}" if pocket else models.shape_of(model) or model
 
 
 def _elsewhere(tokenizer: str) -> bool:
@@ -220,3 +212,59 @@ async def check_template(
         "its server renders conversations by another template than its model's: prompts differ "
         "from its own; start it with --chat-template FILE.jinja, which is followed"
     )
+
+
+TOKENS = 16
+TEMPERATURE = 2.0  # two seeds then hardly ever give the same TOKENS tokens
+TIMEOUT = 60.0  # seconds for a request
+
+
+async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
+    """Why equal seeds do not give equal answers on a server; empty if they do.
+
+    Asks for five short generations at a high temperature: one seed twice, another seed, and the
+    first seed again in two requests, each for half of the tokens.
+
+    Args:
+        prompt: token ids of a text.
+    """
+
+    async def ids(seed: int, before: Sequence[int] = (), tokens: int = TOKENS) -> list[int]:
+        params: dict[str, Any] = {
+            "max_new_tokens": tokens,
+            "temperature": TEMPERATURE,
+            "ignore_eos": True,
+        }
+        payload = {
+            "input_ids": [*prompt, *before],
+            "sampling_params": draws.seeded(params, seed, len(before)),
+        }
+        reply = await transport.generate(payload, Request(), TIMEOUT)
+        return list(reply["output_ids"])[:tokens]
+
+    async def in_pieces(seed: int) -> list[int]:
+        half = await ids(seed, tokens=TOKENS // 2)
+        return half + await ids(seed, half, TOKENS - len(half))
+
+    try:
+        whole, again, other, pieces = await asyncio.gather(ids(1), ids(1), ids(2), in_pieces(1))
+    except (LookaheadError, LookupError, TypeError) as error:
+        return f"the server could not be asked ({error})"
+    if whole != again:
+        return "one seed gives different texts"
+    if whole == other:
+        return "two seeds give the same text"
+    if whole != pieces:
+        return "with one seed, a text in two requests is not the one of a single request"
+    return ""
+
+
+def without_seeds(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
+    """What follows for the answers of these runtimes, for each fault that ``seed_fault`` found."""
+    for fault in dict.fromkeys(one.seed_fault for one in roles.values() if one.seed_fault):
+        names = " and ".join(role for role, one in roles.items() if one.seed_fault == fault)
+        yield (
+            f"{names}: seeds have no effect there: {fault}. None is sent, so the same seed does "
+            "not give the same answer again, draft and target share no draws, and a lossless "
+            "answer is another draw from the target's distribution"
+        )

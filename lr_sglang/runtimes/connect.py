@@ -18,10 +18,9 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch
-from lr_sglang.runtimes.attach import TEXT, check_tokens
+from lr_sglang.runtimes.attach import TEXT, check_tokens, seed_fault
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
-from lr_sglang.runtimes.seed_check import seed_fault
 from lr_sglang.sglang_api import internal_state
 
 DEFAULT_CONTEXT = 32768
@@ -87,7 +86,7 @@ async def _check_seeds(roles: Mapping[str, RuntimeBackend], fleet: Fleet) -> Non
     asked = {
         fleet.urls[role]: backend
         for role, backend in roles.items()
-        if role != "judge" and backend.seeded and _attached(fleet, role)
+        if role != "judge" and backend.seeded and fleet.server(role) is None
     }
     faults = await asyncio.gather(
         *(seed_fault(one.transport, one.tokenizer.encode(TEXT)) for one in asked.values())
@@ -96,11 +95,6 @@ async def _check_seeds(roles: Mapping[str, RuntimeBackend], fleet: Fleet) -> Non
         for role in roles if fault else ():
             if fleet.urls[role] == url:
                 roles[role].seed_fault, roles[role].seeded = fault, False
-
-
-def _attached(fleet: Fleet, role: str) -> bool:
-    runtime = fleet.deployment.runtime(role)
-    return runtime is not None and bool(runtime.url)
 
 
 async def _reach(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
@@ -150,7 +144,9 @@ def _describe(
     backend.places = "answer" if on_cpus else "prompt"
     ours = bool(infos) and all(probe.state(info).get(internal_state.FIELD) for info in infos)
     backend.counts_written = on_cpus and ours
-    backend.streams = bool(infos) and not any(map(_increments, infos))
+    # An event of such a stream has the new tokens only (before SGLang 0.5.20 --stream-output).
+    increments = ("incremental_streaming_output", "stream_output")
+    backend.streams = bool(infos) and not any(info.get(one) for info in infos for one in increments)
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
@@ -184,13 +180,6 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
     if isinstance(longest, int):
         known.append(longest)
     return min(known, default=DEFAULT_CONTEXT)
-
-
-def _increments(info: Mapping[str, Any]) -> bool:
-    """Whether an event of a stream has the new tokens only (``--incremental-streaming-output``,
-    before SGLang 0.5.20 ``--stream-output``).
-    """
-    return bool(info.get("incremental_streaming_output") or info.get("stream_output"))
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:

@@ -51,8 +51,6 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
         ConfigError: no such file, not TOML, or an invalid key or value; the message begins with the
             file's name.
     """
-    if not isinstance(name_or_path, str | Path):
-        raise ConfigError(f"deployment: expected a name or a path, not {name_or_path!r:.80}")
     path = path_of(name_or_path)
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))

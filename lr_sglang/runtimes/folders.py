@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import os
 import shutil
@@ -13,7 +12,7 @@ from pathlib import Path
 
 from lr_sglang.errors import SetupError
 
-SUMS = "checksums.json"  # written last: sizes in bytes and SHA-256 of the other files
+SIZES = "sizes.json"  # written last: those of the other files, in bytes
 
 
 def of_user(variable: str, otherwise: str) -> Path:
@@ -61,8 +60,8 @@ def cached(
                     made.mkdir()
                     fill(made)
                     files = [file for file in sorted(made.iterdir()) if file.is_file()]
-                    sums = {file.name: (file.stat().st_size, _sha256(file)) for file in files}
-                    (made / SUMS).write_text(json.dumps(sums, indent=1), "utf-8")
+                    sizes = {file.name: file.stat().st_size for file in files}
+                    (made / SIZES).write_text(json.dumps(sizes, indent=1), "utf-8")
                     made.rename(folder)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory of yours"
@@ -75,12 +74,7 @@ def cached(
 def is_whole(folder: Path) -> bool:
     """Whether all files exist with the sizes that were written."""
     try:
-        sums = json.loads((folder / SUMS).read_text("utf-8"))
-        return all((folder / name).stat().st_size == size for name, (size, _) in sums.items())
+        sizes = json.loads((folder / SIZES).read_text("utf-8"))
+        return all((folder / name).stat().st_size == size for name, size in sizes.items())
     except (OSError, ValueError):
         return False
-
-
-def _sha256(file: Path) -> str:
-    with file.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -8,15 +8,13 @@ import fcntl
 import json
 import os
 import re
-import stat
 import tempfile
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import asdict, dataclass, field
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.config import ROLES, Deployment, Runtime
+from lr_sglang.config import ROLES, ConfigModel, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.deployments import built_in
@@ -25,8 +23,7 @@ from lr_sglang.runtimes.launching.fleet import Fleet
 _ELSEWHERE = "set XDG_STATE_HOME to a directory of yours"
 
 
-@dataclass(frozen=True)
-class Launched:
+class Launched(ConfigModel):
     """A deployment that is up.
 
     Attributes:
@@ -36,7 +33,6 @@ class Launched:
         layered: whether they have their token layer.
         roles: by role, url, model, pid of the server and its log.
         deployment: for attaching, with every runtime at its URL.
-        sampling: the settings that the deployment's file itself gives.
     """
 
     name: str
@@ -46,8 +42,7 @@ class Launched:
     modes: list[str]
     layered: bool
     roles: dict[str, dict[str, Any]]
-    deployment: dict[str, Any]
-    sampling: dict[str, Any] = field(default_factory=dict)
+    deployment: Deployment
 
     @property
     def mode(self) -> str:
@@ -58,10 +53,6 @@ class Launched:
     def alive(self) -> bool:
         """Whether the process that keeps it up still runs."""
         return born(self.pid) == self.born != 0
-
-    def attachable(self) -> Deployment:
-        """The deployment with each runtime at its URL."""
-        return Deployment.from_dict(self.deployment, f"deployment {self.name}")
 
 
 def state_home() -> Path:
@@ -85,9 +76,7 @@ def born(pid: int) -> int:
         return 0
 
 
-def describe(
-    fleet: Fleet, modes: list[str], layered: bool, sampling: dict[str, Any], started: str
-) -> Launched:
+def describe(fleet: Fleet, modes: list[str], layered: bool, started: str) -> Launched:
     """The description of a fleet for its file."""
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
@@ -100,9 +89,16 @@ def describe(
         if role in deployment.runtimes:
             at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
             runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or at_url.tokenizer)
-    us, attachable = os.getpid(), deployment.replace(runtimes=runtimes).to_dict()
+    us, attachable = os.getpid(), deployment.replace(runtimes=runtimes)
     return Launched(
-        deployment.name, us, born(us), started, modes, layered, roles, attachable, sampling
+        name=deployment.name,
+        pid=us,
+        born=born(us),
+        started=started,
+        modes=modes,
+        layered=layered,
+        roles=roles,
+        deployment=attachable,
     )
 
 
@@ -116,7 +112,7 @@ def write(launched: Launched) -> Path:
     with _kept_in(path.parent):
         handle, partial = tempfile.mkstemp(prefix=".", dir=path.parent)  # made with mode 0600
         with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(asdict(launched), file, ensure_ascii=False, indent=1)
+            json.dump(launched.to_dict(), file, ensure_ascii=False, indent=1)
         Path(partial).replace(path)
     return path
 
@@ -144,23 +140,13 @@ def read(path: Path) -> Launched:
     """One file.
 
     Raises:
-        ConfigError: it cannot be read, or another user or another version of lr-sglang can have
-            written it.
+        ConfigError: it cannot be read, or another version of lr-sglang has written it.
     """
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW), encoding="utf-8") as file:
-            about, us = os.fstat(file.fileno()), os.getuid()
-            if about.st_uid != us or about.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-                why = "it is another user's, or others may write it: it is not trusted"
-                raise ConfigError(f"{path}: {why}", hint=_ELSEWHERE)
-            return Launched(**json.load(file))
-    except OSError as error:
-        raise ConfigError(f"cannot read {path}: {error.strerror}") from error
-    except (ValueError, TypeError) as error:
+        return Launched.from_dict(json.loads(path.read_text("utf-8")), str(path))
+    except (OSError, ValueError) as error:
         hint = "stop that lr-sglang launch and start it again"
-        raise ConfigError(
-            f"{path}: this is not what this version of lr-sglang writes", hint=hint
-        ) from error
+        raise ConfigError(f"cannot read {path}: {error}", hint=hint) from error
 
 
 def up() -> list[Launched]:
@@ -179,24 +165,16 @@ def find(name: str) -> Launched:
         ConfigError: there is none, or it is not up any more.
     """
     path = path_of(name)
+    again = name if name in built_in() else f"FILE --name {name}"
+    hint = f"start it with: lr-sglang launch {again}"
     if not path.exists():
         there = ", ".join(one.name for one in up()) or "none"
-        raise ConfigError(
-            f"no deployment {name!r} is up", hint=f"start it with: {_again(name)} (up now: {there})"
-        )
+        raise ConfigError(f"no deployment {name!r} is up", hint=f"{hint} (up now: {there})")
     found = read(path)
     if not found.alive():
         keeper = f"the lr-sglang launch that kept it (process {found.pid}, started {found.started})"
-        hint = f"start it again: {_again(name)}"
         raise ConfigError(f"deployment {name!r} is not up any more: {keeper} has ended", hint=hint)
     return found
-
-
-def _again(name: str) -> str:
-    """The command that starts a deployment: by name if it is built in, else by its file."""
-    return (
-        f"lr-sglang launch {name}" if name in built_in() else f"lr-sglang launch FILE --name {name}"
-    )
 
 
 @contextmanager
@@ -208,20 +186,12 @@ def claimed(name: str) -> Iterator[None]:
         ConfigError: another one has it. SetupError: as ``write``.
     """
     path = path_of(name).with_suffix(".lock")
-    with ExitStack() as stack:
-        with _kept_in(path.parent):
-            file = stack.enter_context(
-                path.open("a")
-            )  # never deleted: two processes could lock two files
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                other = next(
-                    (f" (process {one.pid})" for one in up() if path_of(one.name) == path_of(name)),
-                    "",
-                )
-                raise ConfigError(
-                    f"a deployment {name!r} is up already{other}, or comes up",
-                    hint="attach to it (lr-sglang run --attach), or give this one another --name",
-                ) from None
+    with _kept_in(path.parent), path.open("a") as file:  # never deleted: two could lock two files
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"a deployment {name!r} is up already, or comes up",
+                hint="attach to it (lr-sglang run --attach), or give this one another --name",
+            ) from None
         yield

@@ -17,9 +17,8 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
 from lr_sglang.tasks import rows
-from lr_sglang.tasks.hub import Hub
 from lr_sglang.tasks.question import Question, of_file
-from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Task
+from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Hub, Task
 
 DATA = Path(__file__).parent / "data"
 GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42

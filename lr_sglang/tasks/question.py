@@ -43,7 +43,10 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
     try:
         lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
-        raise ConfigError(f"{path}: cannot read the questions: {error.strerror}") from error
+        hint = "lr-sglang tasks lists the built-in ones; anything else is a JSONL file"
+        raise ConfigError(
+            f"{path}: cannot read the questions: {error.strerror}", hint=hint
+        ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: this is not UTF-8 text: {error}") from error
     for number, line in enumerate(lines, 1):

@@ -1,6 +1,6 @@
 """Lookahead reasoning for any SGLang program: a backend that uses it for free-text ``gen``.
 
-sgl.set_default_backend(LookaheadBackend(roles, judge_prompt=plan.judge_prompt))  # every program
+sgl.set_default_backend(LookaheadBackend(roles, judge_prompt="pocket"))  # every program
 from now on s += lookahead("answer", depth=4)  # or one gen of a program, with its own options
 """
 

@@ -71,14 +71,13 @@ class RequestMaker:
         """The request of one answer.
 
         Args:
-            look: settings, which the mode may change.
+            look: settings, as the mode uses them.
             question, sample: identify the answer, as in ``AnswerRequest``.
             on_step, on_event: as in ``AnswerRequest``.
 
         Raises:
             ConfigError: there is no such verifier, or the deployment lacks the runtime it needs.
         """
-        look = mode.lookahead(look)
         made = AnswerRequest(
             lookahead=look,
             sampling=sampling,

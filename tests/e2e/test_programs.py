@@ -8,7 +8,7 @@ import pytest
 
 import lr_sglang as lr
 from lr_sglang import tasks
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
@@ -37,13 +37,10 @@ KNOWN = (
 @pytest.mark.parametrize("name", program_registry.NAMES)
 def test_the_gallery(pocket: Pocket, name: str) -> None:
     questions = tasks.load("pocket", 10 if full else 1)
-    settings = Settings(
-        lookahead=lr.Lookahead(depth=4),
-        limits=lr.Limits(max_tokens=300),
-        judge_prompt="pocket",
-        program=name + OPTIONS.get(name, ""),
+    given = Plan(program=name + OPTIONS.get(name, "")).with_settings(
+        lookahead=lr.Lookahead(depth=4), limits=lr.Limits(max_tokens=300), judge_prompt="pocket"
     )
-    with Runner(pocket.roles, settings, 2) as runner:
+    with Runner(pocket.roles, given, 2) as runner:
         records = list(runner.run(plan(questions, ("lookahead",))))
     for record in records:
         assert record["error"] is None and record["text"].strip() and record["steps"]

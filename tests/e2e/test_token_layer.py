@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from lr_sglang import tasks
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import (
     ROLES,
@@ -79,7 +79,7 @@ class Layered:
         self, mode: str, sampling: Sampling, look: Lookahead = LOOK, concurrency: int = 1
     ) -> dict[str, Record]:
         """A record for every problem."""
-        settings = Settings(lookahead=look, sampling=sampling, limits=LIMITS)
+        settings = Plan().with_settings(lookahead=look, sampling=sampling, limits=LIMITS)
         with Runner(self.roles, settings, concurrency) as runner:
             return {r["question_id"]: r for r in runner.run(plan(PROBLEMS, [mode]))}
 
@@ -222,7 +222,7 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
     """Those that go on write what they write alone; nothing runs on a server afterwards."""
     if layered.name == "none" and not full:
         pytest.skip("the same is asked of servers with a token layer")
-    settings = Settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
+    settings = Plan().with_settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
     modes = ["lossless"] if layered.name == "none" else ["lossless", "sd"]
     go_on, stopped = (
         [Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1)

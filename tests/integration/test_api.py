@@ -15,7 +15,7 @@ import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang.api import deployment as opened_deployment
+from lr_sglang.api import solve as opened_deployment
 from lr_sglang.config import Deployment, Runtime
 from tests import in_thread
 from tests.scripted import END, ScriptedTransport, deployment

@@ -7,7 +7,7 @@ import torch
 
 from lr_sglang import pocket
 from lr_sglang.pocket.body import Sizes, write
-from lr_sglang.runtimes.placement import bodies
+from lr_sglang.runtimes.placement import models
 from tests import FULL
 
 
@@ -28,7 +28,7 @@ def small(monkeypatch):
     """An architecture with heads of another size and more of them, small enough for a test."""
     config = {"num_attention_heads": 6, "num_key_value_heads": 3, "head_dim": 128}
     config |= {"hidden_size": 256, "intermediate_size": 400, "num_hidden_layers": 3}
-    monkeypatch.setattr(bodies.shapes, "shapes", lambda: {"small": config})
+    monkeypatch.setattr(models, "shapes", lambda: {"small": config})
     return "small"
 
 
@@ -40,7 +40,7 @@ def test_a_body_computes_what_the_model_does(role, small, tmp_path):
     logits, text, *_ = computed(source)
     for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else [])):
         (tmp_path / shape).mkdir()
-        write(source, tmp_path / shape, bodies.sizes_of(shape, source))
+        write(source, tmp_path / shape, models.sizes_of(shape, source))
         other, written, counted, config = computed(tmp_path / shape)
         assert (logits - other).abs().max() < 1e-4 and (text == written).all()
         assert counted == Sizes.of(config).parameters(config["vocab_size"])

@@ -12,7 +12,6 @@ import pytest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.tokenizer import load_tokenizer
-from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.placement.models import locate
 
 TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
@@ -79,12 +78,7 @@ def verifier_file(tmp_path):
 )
 def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
     verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
-    plan = Plan(
-        deployment=load_deployment("pocket"),
-        models={},
-        lookahead=Lookahead(verifier=verifier),
-        program=program,
-    )
+    plan = Plan(program=program).with_settings(lookahead=Lookahead(verifier=verifier))
     assert plan.lean(*others) is lean
 
 

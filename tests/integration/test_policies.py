@@ -153,10 +153,9 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
         simulation = Simulation(Model(alpha=(alpha,), steps=6, tokens=14), 0.45, 0.06, 0.03)
         roles = simulated_roles(simulation)
         maker = RequestMaker(roles, "paper", known)
+        look = MODES["auto"].lookahead(Lookahead(depth=5))
         for asked in questions(count):
-            job = maker.make(
-                MODES["auto"], Lookahead(depth=5), Sampling(seed=1), Limits(), question=asked.id
-            )
+            job = maker.make(MODES["auto"], look, Sampling(seed=1), Limits(), question=asked.id)
             await run_program(
                 PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"]
             )

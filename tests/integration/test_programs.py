@@ -16,7 +16,7 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.api.configuration import Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
@@ -45,7 +45,7 @@ def simulated(**options):
 
 
 def records(program, modes=("lookahead",), roles=None, **settings):
-    given = Settings(lookahead=Lookahead(depth=3), program=program, **settings)
+    given = Plan(program=program).with_settings(lookahead=Lookahead(depth=3), **settings)
     with Runner(roles or simulated(), given) as runner:
         return list(runner.run(plan([QUESTION], modes)))
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.api.configuration import RunInfo, Settings
+from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
@@ -25,11 +25,11 @@ from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
-SETTINGS = Settings(lookahead=Lookahead(verifier="exact"))
+EXACT = Plan().with_settings(lookahead=Lookahead(verifier="exact"))
 
 
-def runner(doubles, concurrency=1, settings=SETTINGS, **more):
-    return Runner(deployment(**doubles).roles, settings, concurrency, **more)
+def runner(doubles, concurrency=1, given=EXACT, **more):
+    return Runner(deployment(**doubles).roles, given, concurrency, **more)
 
 
 def answered(records):
@@ -59,8 +59,9 @@ def test_as_many_at_a_time_as_asked_for(concurrency):
 
 def test_the_seed_makes_a_run_another_and_the_sample_too():
     def seeds(seed):
-        settings = Settings(lookahead=Lookahead(verifier="exact"), sampling=Sampling(seed=seed))
-        with runner(transports(), settings=settings) as running:
+        with runner(
+            transports(), given=EXACT.with_settings(sampling=Sampling(seed=seed))
+        ) as running:
             records = list(running.run(plan(QUESTIONS[:2], ("autoregressive",), 2)))
         return [r["branches"][0]["seed"] for r in records]
 
@@ -83,7 +84,7 @@ def test_what_the_deployment_cannot_do_is_said_before_anything_runs():
         with pytest.raises(ConfigError, match="needs a draft"):
             list(running.run(plan(QUESTIONS, ("lookahead",))))
     no_judge = {role: double for role, double in transports().items() if role != "judge"}
-    with runner(no_judge, settings=Settings()) as running:
+    with runner(no_judge, given=Plan()) as running:
         with pytest.raises(ConfigError, match="needs a judge"):
             list(running.run(plan(QUESTIONS, ("lookahead",))))
 
@@ -109,7 +110,7 @@ def test_a_bug_in_a_sample_reaches_the_caller():
     def fail(item, step):
         raise ZeroDivisionError
 
-    with runner(transports(), info=RunInfo(on_step=fail)) as running:
+    with runner(transports(), on_step=fail) as running:
         with pytest.raises(ZeroDivisionError):
             list(running.run(plan(QUESTIONS, ("lookahead",))))
 

@@ -21,7 +21,7 @@ import pytest
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.launching import fleet, platforms
+from lr_sglang.runtimes.launching import flags, fleet
 from tests import FULL
 
 ROOT = Path(__file__).parents[2]
@@ -99,7 +99,7 @@ def lines(deployment: Deployment) -> dict[str, list[str]]:
     four GPUs.
     """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(platforms, "_gpus", lambda: 4)
+        patch.setattr(flags, "_gpus", lambda: 4)
         made = fleet.Fleet(deployment)
         for role, runtime in deployment.runtimes.items():
             with ExitStack() as ports:

@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.placement import assign, memory
+from lr_sglang.runtimes.placement import memory
 
 ROOT = Path(__file__).parents[2]
 ITEMS = ["prime", "roles", "modes", "bodies", "weak", "load", "depth", "sd"]
@@ -116,8 +116,8 @@ def test_bodies_for_80_gb_fit_with_what_the_server_before_left():
     free = 79.0
     for role, runtime in load_deployment("pocket-1gpu-80gb").runtimes.items():
         needed, share = memory.need(runtime), runtime.memory_fraction * free
-        assert needed.weights + needed.token * assign.LEAST_TOKENS / 1024 < share, role
-        free -= share + assign.OVERHEAD
+        assert needed.weights + needed.token * memory.LEAST_TOKENS / 1024 < share, role
+        free -= share + memory.OVERHEAD
     assert free > 0
 
 

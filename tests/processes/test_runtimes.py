@@ -31,9 +31,10 @@ from lr_sglang.errors import (
 )
 from lr_sglang.runtimes import ProgressEvent, Server, launch
 from lr_sglang.runtimes.attach import attach
-from lr_sglang.runtimes.launching import diagnosis, flags, fleet, platforms, probe
+from lr_sglang.runtimes.launching import flags, fleet, probe
+from lr_sglang.runtimes.launching import server as servers
 from lr_sglang.runtimes.launching.flags import Platform
-from lr_sglang.runtimes.launching.ports import Reservation
+from lr_sglang.runtimes.launching.server import Reservation
 from lr_sglang.runtimes.placement import models
 from lr_sglang.sglang_api import release
 
@@ -77,7 +78,7 @@ class Handler(BaseHTTPRequestHandler):
             return self.reply(room)
         if self.path == "/v1/models":
             return self.reply({"data": [{"max_model_len": int(options.get("--context", 1 << 20))}]})
-        self.reply({"model_path": path, "tokenizer_path": path, "is_generation": options.get("--embeds") is None})
+        self.reply({"model_path": path, "tokenizer_path": path})
     def do_POST(self):
         sys.stdout.write(self.rfile.read(int(self.headers["Content-Length"])).decode() + "\\n")
         sys.stdout.flush()
@@ -245,20 +246,6 @@ def test_the_target_finds_calls_and_reasoning_by_its_template_unless_it_is_told_
 
 
 @pytest.mark.parametrize(
-    "flag", ["port", "host", "tp", "model-path", "mem_fraction_static", "--device", "api-key"]
-)
-def test_extra_may_not_set_what_has_a_field(flag):
-    with pytest.raises(ConfigError) as caught:
-        given(Runtime(model="m", extra={flag: "1"}))
-    assert caught.value.hint
-
-
-def test_repeatable_refuses_attention_without_a_prefix_cache():
-    with pytest.raises(ConfigError, match="prefix cache"):
-        given(REPEATABLE.replace(extra={"attention-backend": "flashinfer"}))
-
-
-@pytest.mark.parametrize(
     ("gpus", "visible", "expected"),
     [((1,), None, "1"), ((0, 1), "4,5,6", "4,5"), ((2,), "GPU-a, GPU-b, GPU-c", "GPU-c")],
 )
@@ -302,12 +289,12 @@ def test_gpus_that_cannot_be(runtime, platform, visible):
     ],
 )
 def test_where_a_runtime_runs(monkeypatch, asked, there, expected):
-    monkeypatch.setattr(platforms, "_gpus", lambda: there)
+    monkeypatch.setattr(flags, "_gpus", lambda: there)
     if isinstance(expected, str):
-        assert platforms.device(asked) == expected
+        assert flags.device(asked) == expected
     else:
         with pytest.raises(expected):
-            platforms.device(asked)
+            flags.device(asked)
 
 
 # --- models
@@ -340,7 +327,7 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     """Of a server that is ready: it has answered one request."""
     server, stages = start(), []
     info = server.wait_ready(10, stage=stages.append)
-    assert info.model == info.tokenizer and info.is_generation
+    assert info.model == info.tokenizer
     assert stages == ["warming", "ready"] and "max_new_tokens" in server.tail()
     assert server.alive() and server.status is None
     pids = pids_in(server.log)
@@ -495,9 +482,9 @@ def test_a_server_that_needs_several_such_ports_or_is_given_one_is_told_none(mor
 
 def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
     log = tmp_path / "log"
-    assert diagnosis.tail(log) == ""
+    assert servers.tail_of(log) == ""
     log.write_bytes(b"one\r\ntwo\n\n 10%\r 50%\r100%\nlast \xff")
-    assert diagnosis.tail(log, 3) == "two\n100%\nlast \ufffd"
+    assert servers.tail_of(log, 3) == "two\n100%\nlast \ufffd"
 
 
 @pytest.mark.parametrize(
@@ -521,14 +508,14 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
     ],
 )
 def test_what_a_log_says(line, hint):
-    assert (hint in diagnosis.hint(f"before\n{line}\nafter", 1)) and bool(hint) == bool(
-        diagnosis.hint(line, 1)
+    assert (hint in servers.advice(f"before\n{line}\nafter", 1)) and bool(hint) == bool(
+        servers.advice(line, 1)
     )
 
 
 def test_a_release_that_is_not_tested_may_be_the_reason(monkeypatch):
     monkeypatch.setattr(release, "version", lambda: "0.5.24rc1")
-    assert "pip install 'sglang==0.5.23'" in diagnosis.hint("AttributeError: x", 1)
+    assert "pip install 'sglang==0.5.23'" in servers.advice("AttributeError: x", 1)
 
 
 def test_the_cause_is_the_last_error():
@@ -536,11 +523,11 @@ def test_the_cause_is_the_last_error():
         "ValueError: first\nTraceback\n  File x\ntorch.OutOfMemoryError: "
         "second\nRuntimeError: Rank 0 scheduler died\nx"
     )
-    assert diagnosis.cause(log) == "torch.OutOfMemoryError: second"
+    assert servers.cause(log) == "torch.OutOfMemoryError: second"
     assert (
-        diagnosis.hint("", 137)
-        and not diagnosis.hint("", 1)
-        and not diagnosis.hint("KeyError: x", 137)
+        servers.advice("", 137)
+        and not servers.advice("", 1)
+        and not servers.advice("KeyError: x", 137)
     )
 
 
@@ -572,7 +559,6 @@ def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
     ("options", "error"),
     [
         ({"slow": 3}, RuntimeTimeout),
-        ({"embeds": 1}, ConfigError),
         ({"model-path": "/not/here"}, ConfigError),
         ({"die": "x"}, RuntimeDown),
     ],
@@ -661,7 +647,7 @@ def test_one_that_fails_says_why_and_takes_the_others_with_it(faked, tmp_path):
     assert error.role == "draft" and "status 3" in error.message
     assert "address already in use" in error.message
     assert "'port'" in error.hint and "INFO fine" in error.detail
-    began = diagnosis.tail(tmp_path / "logs" / "target.log")
+    began = servers.tail_of(tmp_path / "logs" / "target.log")
     assert "pids" not in began or not any(map(runs, pids_in(tmp_path / "logs" / "target.log")))
 
 
@@ -671,7 +657,6 @@ def test_one_that_fails_says_why_and_takes_the_others_with_it(faked, tmp_path):
         ({"model": "./nothing"}, ConfigError),
         ({"tokenizer": "./nothing"}, ConfigError),
         ({"api_key_env": "KEY"}, ConfigError),
-        ({"extra": {"port": 1}}, ConfigError),
         ({"token_layer": TokenLayer("eagle", draft_model="./nothing")}, ConfigError),
     ],
 )
@@ -682,7 +667,7 @@ def test_what_cannot_be_is_said_before_anything_starts(faked, tmp_path, draft, e
 
 
 def test_servers_on_one_gpu_start_one_after_the_other(faked, tmp_path, monkeypatch):
-    monkeypatch.setattr(platforms, "device", lambda runtime, role=None: "cuda")
+    monkeypatch.setattr(flags, "device", lambda runtime, role=None: "cuda")
     events: list[tuple[str, str]] = []
     with launch(
         deployment(tmp_path),

@@ -6,7 +6,7 @@ import pytest
 from click.testing import CliRunner
 from pydantic import ValidationError
 
-from lr_sglang.cli import assignments, cli, settings
+from lr_sglang.cli import cli, options, settings
 from lr_sglang.cli.options import BenchSettings, RunSettings
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, described
 from lr_sglang.runtimes.launching import probe
@@ -36,6 +36,7 @@ TEXTS = {
     "gate": "0.5",
     "max_false_accepts": "0.5",
     "paper": "table1",
+    "range": "2:4",
     "judge_prompt": "pocket",
     "context_length": "4096",
 }
@@ -76,14 +77,14 @@ def as_text(value):
 
 
 def table_of(*texts, own=None):
-    kind = assignments.Assignment()
-    return assignments.gathered(tuple(kind.convert(one, None, None) for one in texts), own or {})
+    kind = options.Assignment()
+    return options.gathered(tuple(kind.convert(one, None, None) for one in texts), own or {})
 
 
 @pytest.mark.parametrize("one", DEPLOYMENT, ids=lambda one: one.name)
 def test_every_setting_can_be_assigned_and_arrives_in_the_plan(one, tmp_path, monkeypatch):
     monkeypatch.setattr(
-        probe, "model_info", lambda url, **more: probe.ModelInfo("dummy:qwen3-32b", "", True)
+        probe, "model_info", lambda url, **more: probe.ModelInfo("dummy:qwen3-32b", "")
     )
     (tmp_path / "base.toml").write_text(FILE)
     table, _, last = one.name.rpartition(".")
@@ -95,12 +96,10 @@ def test_every_setting_can_be_assigned_and_arrives_in_the_plan(one, tmp_path, mo
         "option": table_of(*more, f"{one.name}={text}"),
     }
     plan = settings.settle(given)
-    holder = plan if one.name.split(".")[0] in ("sampling", "lookahead", "limits") else None
-    holder = holder or (plan if one.name == "judge_prompt" else plan.deployment)
     found = reduce(
         lambda at, name: at[name] if isinstance(at, dict) else getattr(at, name),
         one.name.split("."),
-        holder,
+        plan.deployment,
     )
     assert as_text(found).removesuffix(".0") == text
 

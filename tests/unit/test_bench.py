@@ -2,7 +2,6 @@
 is started.
 """
 
-import dataclasses
 import itertools
 import json
 import os
@@ -15,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import order, servers, sweeps
-from lr_sglang.bench.variants import WAYS, Setting, fair_baseline, variants
+from lr_sglang.bench import order, servers
+from lr_sglang.bench import variants as sweeps
+from lr_sglang.bench.variants import WAYS, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
 from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
@@ -25,7 +25,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.results import collection
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.hub import Hub
+from lr_sglang.tasks.task import Hub
 from tests.scripted_cli import Servers, transports
 
 ALL = tuple(MODES)
@@ -160,16 +160,16 @@ def test_servers_that_cannot_be_up_together_take_turns():
 # -- variants
 
 
-def setting(modes=ALL, sweep=(), **more):
-    options = {"mode": modes, "token_layer": more.pop("token_layer", ())}
-    points = more.pop("points", tuple(sweeps.points(sweep)))
-    return Setting(settings.settle(options), points, tasks={"pocket": ""}, **more)
+def varied(modes=ALL, sweep=(), tasks=("pocket",), **given):
+    """The variants of these modes and sweeps."""
+    plan = settings.settle({"mode": modes, **given})
+    return variants(plan, dict.fromkeys(tasks, ""), sweeps.points(sweep))
 
 
 def test_all_modes_have_one_temperature():
-    found = variants(setting())
+    found = varied()
     assert {v.key for v in found} == {("sampled", mode) for mode in ALL}
-    assert {v.configs[v.mode]["sampling"]["temperature"] for v in found} == {0.6}
+    assert {v.config["sampling"]["temperature"] for v in found} == {0.6}
     sets = servers.server_sets(found)
     assert [{v.mode for v in of} for of in sets] == [
         {"autoregressive", "lookahead", "lossless"},
@@ -178,16 +178,16 @@ def test_all_modes_have_one_temperature():
 
 
 def test_a_sweep_makes_nothing_twice():
-    found = variants(setting(("autoregressive", "lookahead"), ["depth=1..4", "width=1,2"]))
+    found = varied(("autoregressive", "lookahead"), ["depth=1..4", "width=1,2"])
     assert Counter(v.mode for v in found) == {"autoregressive": 1, "lookahead": 8}
-    assert len({json.dumps(v.configs, sort_keys=True) for v in found}) == len(found)
+    assert len({json.dumps(v.config, sort_keys=True) for v in found}) == len(found)
     assert len({v.folder for v in found}) == len(found)
     (shared,) = servers.server_sets(found)
     assert servers.needed(shared).runtimes["target"].max_running_requests >= 2**4
 
 
 def test_drafted_tokens_with_and_without_lookahead():
-    found = variants(setting(("sd", "lookahead+sd"), ["sd-tokens=0,2,4"]))
+    found = varied(("sd", "lookahead+sd"), ["sd-tokens=0,2,4"])
     assert {(v.folder, v.mode) for v in found} == {
         ("sampled", "autoregressive"),
         ("sampled", "lookahead"),
@@ -199,12 +199,7 @@ def test_drafted_tokens_with_and_without_lookahead():
 
 
 def test_names_of_folders_are_names_of_folders():
-    found = variants(
-        dataclasses.replace(
-            setting(("lookahead",), ["verifier=judge,random:0.5"]),
-            tasks={"gsm8k:all": "", "../a.py:T": ""},
-        )
-    )
+    found = varied(("lookahead",), ["verifier=judge,random:0.5"], ("gsm8k:all", "../a.py:T"))
     assert len({v.folder for v in found}) == 4
     assert not [v.folder for v in found if set(v.folder) & set("/:\\ ") or v.folder.startswith(".")]
 
@@ -263,7 +258,7 @@ def test_where_there_is_nothing_to_be_fair_with(deployment, way):
 @pytest.mark.parametrize(("free", "how"), [(64.0, "together"), (2.0, "blocks")])
 def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
     monkeypatch.setattr(servers, "free", lambda: free)
-    sets = servers.server_sets(variants(setting()))
+    sets = servers.server_sets(varied())
     needed = [servers.needed(of) for of in sets]
     found, why = servers.together_or_in_turns("auto", needed)
     assert found == how

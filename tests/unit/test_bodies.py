@@ -18,8 +18,8 @@ from lr_sglang.pocket import loader
 from lr_sglang.pocket.body import Sizes, write
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.attach import model_of
-from lr_sglang.runtimes.launching import fleet, platforms
-from lr_sglang.runtimes.placement import bodies, memory, models
+from lr_sglang.runtimes.launching import flags, fleet
+from lr_sglang.runtimes.placement import memory, models
 from lr_sglang.runtimes.placement.models import prompt_for
 
 OWN = Sizes(128, 384, 2, 2, 64, 2)
@@ -36,7 +36,7 @@ def here(monkeypatch):
     """Bodies are written in this process, not in one of their own that has to import
     torch first.
     """
-    monkeypatch.setattr(bodies, "_write", write)
+    monkeypatch.setattr(models, "_write", write)
 
 
 @pytest.mark.usefixtures("here")
@@ -103,11 +103,11 @@ def test_a_gpu_computes_its_bodies_and_a_cpu_reads_files(settings, formats, tmp_
 def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
     made = []
 
-    def write(source, folder, *given, _write=bodies._write):
+    def write(source, folder, *given, _write=models._write):
         made.append(folder)
         _write(source, folder, *given)
 
-    monkeypatch.setattr(bodies, "_write", write)
+    monkeypatch.setattr(models, "_write", write)
     threads = [
         threading.Thread(target=models.locate, args=("pocket:draft@128x384x2",)) for _ in range(2)
     ]
@@ -149,15 +149,15 @@ def test_what_is_no_body(model, said):
 
 
 def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypatch):
-    monkeypatch.setattr(platforms, "_gpus", lambda: 1)
+    monkeypatch.setattr(flags, "_gpus", lambda: 1)
     body = Runtime(model="pocket:judge@qwen3-0.6b")
-    assert (platforms.device(body), platforms.device(Runtime(model="pocket:judge"))) == (
+    assert (flags.device(body), flags.device(Runtime(model="pocket:judge"))) == (
         "cuda",
         "cpu",
     )
     assert memory.need(body, "judge").weights == pytest.approx(0.82, abs=0.02)
     assert not cache.exists(), "nothing was made for it"
-    assert bodies.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(
+    assert models.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(
         512, 4096, 8, 4, 64, 28
     )
     folder = f"{cache}/0123456789abcdef/judge@qwen3-0.6b"

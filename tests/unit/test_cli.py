@@ -10,18 +10,19 @@ import os
 import re
 import signal
 from operator import attrgetter
+from types import SimpleNamespace
+from typing import get_args
 
 import click
 import pytest
 from click.testing import CliRunner
 from rich.console import Console
 
-from lr_sglang.api import configuration
-from lr_sglang.cli import COMMANDS, assignments, cli, display, failures, session, settings
+from lr_sglang.cli import COMMANDS, cli, display, failures, options, session, settings
+from lr_sglang.config import Deployment
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes.launching import probe
-from lr_sglang.runtimes.launching.probe import Room
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
@@ -334,15 +335,15 @@ def test_which_setting_wins(file, given, wanted):
         {name: file if value == "FILE" else value for name, value in given.items()}
     )
     for name, value in wanted.items():
-        found = attrgetter(name)(plan)
+        of_plan = name.split(".")[0] in ("deployment", "models", "modes", "program")
+        found = attrgetter(name)(plan if of_plan else plan.deployment)
         assert (set(found()) if callable(found) else found) == value, name
 
 
-def assigned(*texts, of_variable=False, **given):
+def assigned(*texts, **given):
     """The plan of these ``-o`` and options."""
-    kind = assignments.Assignment()
-    table = assignments.gathered(tuple(kind.convert(one, None, None) for one in texts), {})
-    table = assignments.OfVariable(table) if of_variable else table
+    kind = options.Assignment()
+    table = options.gathered(tuple(kind.convert(one, None, None) for one in texts), {})
     return settings.settle({"mode": (), **given, "option": table})
 
 
@@ -378,7 +379,7 @@ def assigned(*texts, of_variable=False, **given):
             {"target.token_layer.tokens": 6, "target.token_layer.draft_model": ""},
         ),
         (["runtimes.target.token_layer=none"], {"modes": ("lookahead",)}),
-        (["runtimes.judge=target"], {"deployment.shared": {"judge": "target"}}),
+        (["runtimes.judge=target"], {"shared": {"judge": "target"}}),
         (
             ["runtimes.target.extra.max-total-tokens=4096"],
             {"target.extra": {"max-total-tokens": 4096}},
@@ -390,25 +391,15 @@ def assigned(*texts, of_variable=False, **given):
 def test_every_setting_can_be_assigned(texts, wanted):
     plan = assigned(*texts)
     for name, value in wanted.items():
-        root = plan.deployment.runtimes["target"] if name.startswith("target.") else plan
-        root = plan.deployment.runtimes["draft"] if name.startswith("draft.") else root
+        role = name.partition(".")[0]
+        root = plan if name == "modes" else plan.deployment.runtimes.get(role, plan.deployment)
         assert attrgetter(re.sub("^(target|draft)[.]", "", name))(root) == value, name
 
 
-@pytest.mark.parametrize(
-    ("of_variable", "depth", "temperature"), [(False, 4, 0.25), (True, 3, 0.25)]
-)
-def test_an_assignment_goes_before_a_file_and_a_named_option_before_a_variable(
-    file, of_variable, depth, temperature
-):
-    plan = assigned(
-        "lookahead.depth=4",
-        "sampling.temperature=0.25",
-        of_variable=of_variable,
-        depth=3,
-        deployment=file,
-    )
-    assert (plan.lookahead.depth, plan.sampling.temperature) == (depth, temperature)
+def test_an_assignment_goes_before_a_file_and_a_named_option(file):
+    plan = assigned("lookahead.depth=4", "sampling.temperature=0.25", depth=3, deployment=file)
+    assert plan.deployment.lookahead.depth == 4
+    assert plan.deployment.sampling.temperature == 0.25
 
 
 @pytest.mark.parametrize(
@@ -433,17 +424,18 @@ def test_what_cannot_be_assigned_is_a_named_error(text, said, hint):
 
 
 def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
-    info = probe.ModelInfo("/somewhere/pocket/weights/judge", "", True)
+    info = probe.ModelInfo("/somewhere/pocket/weights/judge", "")
     monkeypatch.setattr(probe, "model_info", lambda url, **more: info)
     plan = settings.settle({"judge": "http://user:secret@host:1"})
     assert plan.models["judge"] == "pocket:judge"
-    assert plan.judge_prompt == "pocket"
+    assert plan.deployment.judge_prompt == "pocket"
     (tmp_path / "mine.toml").write_text(
         '[runtimes]\ntarget.url = "http://host:2"\njudge.url = "http://host:1"\n'
     )
     by_file = {"deployment": str(tmp_path / "mine.toml")}
-    assert settings.settle(by_file).judge_prompt == "pocket"
-    assert settings.settle({**by_file, "judge_prompt": "paper"}).judge_prompt == "paper"
+    assert settings.settle(by_file).deployment.judge_prompt == "pocket"
+    plan = settings.settle({**by_file, "judge_prompt": "paper"})
+    assert plan.deployment.judge_prompt == "paper"
     assert "secret" not in json.dumps([plan.placement(), plan.configured("lookahead")])
 
 
@@ -478,7 +470,7 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "half a surrogate \udcff"], "the question is not UTF-8 text"),
         (["run", "--task", "gsm9k"], "no task 'gsm9k'"),
         (["run", "--input", "none.jsonl"], "cannot read the questions"),
-        (["run", "--task", "pocket", "-o", "run.range=9"], "'9' is no range"),
+        (["run", "--task", "pocket", "-o", "run.range=9"], "run.range: String should match"),
         (
             ["run", "a", "--depth", "0"],
             "lookahead.depth: input should be greater than or equal to 1, got 0",
@@ -501,7 +493,7 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--verifier", "random:2"], "is no acceptance rate"),
         (["run", "a", "--verifier", "random:x"], "is no acceptance rate"),
         (["run", "a", "--verifier", "cascade:likelihood,guess"], "no verifier is called 'guess'"),
-        (["run", "a", "-o", "judge_prompt=x"], "no judge prompt is called"),
+        (["run", "a", "-o", "judge_prompt=x"], "judge_prompt: input should be"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (
             ["run", "a", "--target", "x/y", "--draft", "x/z"],
@@ -515,7 +507,7 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
             "nowhere: there is no run in it to resume",
         ),
         (["bench", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
-        (["rnu", "a"], "No such command 'rnu': did you mean run?"),
+        (["rnu", "a"], "No such command 'rnu'. Did you mean 'run'?"),
         (["run", "a", "--dpeth", "3"], "No such option '--dpeth'. (Did you mean one of: '--depth'"),
         (["run", "a", "--frobnicate"], "No such option '--frobnicate'."),
         (["run", "a", "--output", "/dev/null/x"], "cannot be written"),
@@ -710,20 +702,16 @@ def test_a_terminal_sees_a_bar_and_coloured_steps(monkeypatch):
     assert max(len(line) for line in click.unstyle(written.getvalue()).splitlines()) <= 80
 
 
-def test_what_is_checked_before_a_server_starts_is_what_there_is():
-    assert tuple(PROMPTS) == configuration.JUDGE_PROMPTS
+def test_there_is_a_prompt_for_each_name_in_the_settings():
+    names = get_args(Deployment.model_fields["judge_prompt"].annotation)
+    assert names == ("", *PROMPTS)
 
 
-def test_what_the_memory_of_runtimes_does_not_hold_is_said():
-    plan, small = settings.settle({"max_tokens": 32768}), Room(20000, 20000)
-    ((urgent, text),) = session.memory(plan, small, Room())
+def test_what_the_memory_of_the_target_does_not_hold_is_said():
+    target = SimpleNamespace(kv_tokens=20000, seed_fault="", pool=None)
+    live = session.Session({"target": target})
+    plan = settings.settle({"max_tokens": 32768})
+    ((urgent, text),) = session.shortages(plan, (), live, 1)
     assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
     fits = settings.settle({"max_tokens": 20000})
-    assert not list(session.memory(fits, small, Room()))
-    ((urgent, text),) = session.memory(fits, Room(20000, 40960), Room())
-    assert (
-        not urgent
-        and "holds 20000 tokens, not the 40960 of its context: longer prompts are refused" in text
-    )
-    ((urgent, text),) = session.memory(fits, small, Room(500, 40960))
-    assert not urgent and "draft: its memory holds 500 tokens" in text and "may need 20000" in text
+    assert not list(session.shortages(fits, (), live, 1))

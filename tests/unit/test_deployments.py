@@ -101,7 +101,7 @@ def test_a_role_may_share_the_runtime_of_another(written):
 def test_a_file_without_a_judge_prompt_has_that_of_its_judge(written, judge, prompt):
     assert load_deployment(written(TARGET + judge)).judge_prompt == prompt
     assert (
-        load_deployment(written(f'judge_prompt = "other"\n{TARGET}{judge}')).judge_prompt == "other"
+        load_deployment(written(f'judge_prompt = "paper"\n{TARGET}{judge}')).judge_prompt == "paper"
     )
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import cli, doctor, doctor_checks
-from lr_sglang.runtimes.launching import compilers, platforms
+from lr_sglang.cli import cli, doctor
+from lr_sglang.runtimes.launching import compilers, flags
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
 
@@ -70,7 +70,7 @@ def test_a_driver_that_is_too_old(monkeypatch):
 
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
-    monkeypatch.setattr(doctor_checks.importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: ())
     result = CliRunner().invoke(cli, ["doctor"])
     assert result.exit_code == 1
     assert "pip install -e ." in result.output and "missing" in result.output
@@ -87,7 +87,7 @@ def test_a_machine_that_can_do_nothing(monkeypatch):
 )
 def test_the_release_of_sglang(monkeypatch, installed, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
-    check = doctor_checks.sglang()
+    check = doctor.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 
@@ -102,7 +102,7 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
     monkeypatch.setattr(compilers, "packaged", lambda: None)
     monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
-    check = doctor_checks.cuda_toolkit()
+    check = doctor.cuda_toolkit()
     assert (
         check.status == "missing"
         and "lacks lib64/libcudart.so" in check.found
@@ -110,14 +110,14 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     )
     library.parent.mkdir()
     library.touch()
-    assert doctor_checks.cuda_toolkit() == doctor_checks.Check("CUDA toolkit", "ok", str(tmp_path))
+    assert doctor.cuda_toolkit() == doctor.Check("CUDA toolkit", "ok", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
-    assert doctor_checks.cuda_toolkit().status == "missing"
+    assert doctor.cuda_toolkit().status == "missing"
     monkeypatch.setattr(
         compilers, "DEFAULT", tmp_path
     )  # an nvcc on the path may be a script that calls that one
-    assert doctor_checks.cuda_toolkit().status == "ok"
+    assert doctor.cuda_toolkit().status == "ok"
     assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
 
@@ -143,17 +143,17 @@ def packages(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lacks", (*compilers.PACKAGED, "lib/libcudart.so.13"))
 def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch, lacks):
-    assert doctor_checks.cuda_toolkit().status == "ok"
+    assert doctor.cuda_toolkit().status == "ok"
     (home,) = compilers.environment().values()
     assert not compilers.lacking(Path(home)) and (Path(home) / "include/cccl/x").exists()
-    assert compilers.environment() == {"CUDA_HOME": home} == platforms.platform("cuda", "x").env
+    assert compilers.environment() == {"CUDA_HOME": home} == flags.platform("cuda", "x").env
     assert compilers.environment({"CUDA_HOME": home}) == {}
     if lacks == "include/cccl":
         (packages / lacks / "x").unlink()
         (packages / lacks).rmdir()
     else:
         (packages / lacks).unlink()
-    assert doctor_checks.cuda_toolkit().status == "missing" and compilers.environment() == {}
+    assert doctor.cuda_toolkit().status == "missing" and compilers.environment() == {}
 
 
 def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli, doctor
-from lr_sglang.cli.doctor_checks import Check, Findings
+from lr_sglang.cli.doctor import Check, Findings
 from lr_sglang.sglang_api import release
 
 FOUND = Findings(

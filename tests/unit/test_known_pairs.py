@@ -254,7 +254,7 @@ def test_a_deployment_warns_when_it_is_opened(monkeypatch):
     def deployed(*_, **more):
         yield judged(lambda text: True)
 
-    monkeypatch.setattr("lr_sglang.api.deployment.deployed", deployed)
+    monkeypatch.setattr("lr_sglang.api.solve.deployed", deployed)
     with pytest.warns(RuntimeWarning, match="20 of 20"), lr.deployment("pocket") as running:
         assert lr.solve("how many?", deployment=running).text == "\n\n".join(STEPS)
         assert not running.roles["draft"].transport.requests

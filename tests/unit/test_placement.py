@@ -12,8 +12,7 @@ from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.placement import gpus
-from lr_sglang.runtimes.placement.assign import MAX_SHARE, OVERHEAD, fits, place, placed
-from lr_sglang.runtimes.placement.memory import Need, need
+from lr_sglang.runtimes.placement.memory import MAX_SHARE, OVERHEAD, Need, fits, need, place, placed
 
 # GiB that are free on cards of 80, 141, 48 and 24 GB.
 H100, H200, L40, A10 = 79.0, 139.0, 47.0, 22.0

@@ -1,19 +1,18 @@
 """Servers that run already are asked whether they honour seeds."""
 
-import dataclasses
 import random
 from contextlib import nullcontext
 
 import pytest
 
-from lr_sglang.api import deployment as api
+from lr_sglang.api import solve as api
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session
 from lr_sglang.config import Deployment, Runtime, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
-from lr_sglang.runtimes.seed_check import seed_fault, without_seeds
+from lr_sglang.runtimes.attach import seed_fault, without_seeds
 from lr_sglang.sglang_api.draws import place_of
 from tests.unit.test_router import MODEL, Worker
 from tests.unit.test_router import serving as serving
@@ -146,11 +145,11 @@ def test_a_server_that_ignores_seeds_is_sent_none_and_it_is_said_once(attached):
 
 def test_it_is_said_once_to_a_command_and_to_python(attached, monkeypatch):
     with attached(target=Drawing(ignores), draft=Drawing(ignores)) as roles:
-        plan = Plan(deployment=load_deployment(), models={}, modes=("lossless",))
+        plan = Plan(deployment=load_deployment(), modes=("lossless",))
         told = [text for _, text in session.shortages(plan, (), session.Session(roles), 1)]
         (text,) = [one for one in told if "seeds" in one]
         assert text.startswith("target and draft: seeds have no effect")
-        greedy = dataclasses.replace(plan, sampling=Sampling(temperature=0.0))
+        greedy = plan.with_settings(sampling=Sampling(temperature=0.0))
         assert not list(session.shortages(greedy, (), session.Session(roles), 1))
 
         monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))

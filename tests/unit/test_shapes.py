@@ -17,7 +17,7 @@ from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import Platform
-from lr_sglang.runtimes.placement import models, shapes
+from lr_sglang.runtimes.placement import models
 from lr_sglang.steps.step import Ending, make_step, split_ids
 
 GPU = Platform("cuda")
@@ -30,17 +30,17 @@ def cache(tmp_path, monkeypatch):
 
 
 def config(name):
-    return json.loads((shapes.make(name) / "config.json").read_text())
+    return json.loads((models.make_shape(name) / "config.json").read_text())
 
 
-@pytest.mark.parametrize("name", shapes.shapes())
+@pytest.mark.parametrize("name", models.shapes())
 def test_a_directory_has_a_configuration_and_a_tokenizer(name):
-    folder = shapes.make(name)
+    folder = models.make_shape(name)
     assert models.locate(f"dummy:{name}") == str(folder)
-    assert {*shapes.TOKENIZER_FILES, "config.json", folders.SUMS} == {
+    assert {*models.TOKENIZER_FILES, "config.json", folders.SIZES} == {
         file.name for file in folder.iterdir()
     }
-    assert shapes.name_of(str(folder)) == shapes.name_of(f"{folder}/") == f"dummy:{name}"
+    assert models.shape_of(str(folder)) == models.shape_of(f"{folder}/") == f"dummy:{name}"
     found = config(name)
     assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
     assert found["vocab_size"] > 817  # the pocket tokenizer's
@@ -48,7 +48,7 @@ def test_a_directory_has_a_configuration_and_a_tokenizer(name):
 
 @pytest.mark.parametrize(
     ("head", "target"),
-    [(name, name.removesuffix("-eagle3")) for name in shapes.shapes() if name.endswith("-eagle3")],
+    [(name, name.removesuffix("-eagle3")) for name in models.shapes() if name.endswith("-eagle3")],
 )
 def test_a_head_fits_its_target(head, target):
     ours, theirs = config(head), config(target)
@@ -72,7 +72,7 @@ def test_what_cannot_be(tmp_path, monkeypatch):
     "model", ["Qwen/Qwen3-32B", "pocket:target", "./lr-sglang/shapes/mine", "/a/dummy:b", ""]
 )
 def test_other_models_are_no_shapes(model):
-    assert not shapes.is_shape(model)
+    assert not models.is_shape(model)
 
 
 # -- flags

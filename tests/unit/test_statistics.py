@@ -8,10 +8,9 @@ import pytest
 
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import waits
-from lr_sglang.results import accounting, collection, measures
+from lr_sglang.results import accounting, collection, report
 from lr_sglang.results import statistics as st
-from lr_sglang.results.brief import Row
-from lr_sglang.results.record import of_branch
+from lr_sglang.results.record import Row, of_branch
 from lr_sglang.theory.shares import wilson
 from tests import FULL, synthetic
 
@@ -29,7 +28,7 @@ def collected(records):
 def measured(records, mode="lookahead"):
     found = collected(records)
     group = next(g for g in found.groups if g.mode == mode)
-    return found, group, measures.measure(found, group)
+    return found, group, report.measure(found, group)
 
 
 # -- estimates

@@ -101,7 +101,7 @@ def test_task_with_input_reads_the_file_as_that_task(tmp_path):
     path.write_text("\n".join(map(json.dumps, gsm8k_rows())))
     assert len(tasks.load("gsm8k", file=path)) == 100
     assert len(tasks.load("gsm8k", 5, file=path)) == 5
-    with pytest.raises(ConfigError, match="no such file"):
+    with pytest.raises(ConfigError, match="No such file"):
         tasks.load("gsm8k", file=tmp_path / "none.jsonl")
 
 

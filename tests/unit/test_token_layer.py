@@ -3,7 +3,6 @@ starts, slots.
 """
 
 import itertools
-import json
 
 import pytest
 
@@ -12,10 +11,8 @@ from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.launching import flags, token_layer
-from lr_sglang.runtimes.launching.flags import Platform
-from lr_sglang.runtimes.launching.token_layer import ALGORITHMS
+from lr_sglang.runtimes.launching import flags
+from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
 from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.tree import Node, StepTree
 
@@ -55,7 +52,7 @@ def value(argv, flag):
     ids=str,
 )
 def test_sd_tokens_are_drafted_ones_and_one_more_is_verified(wanted, tokens, steps, topk):
-    found = token_layer.flags(wanted)
+    found = flags.layer_flags(wanted)
     names = ("num-draft-tokens", "num-steps", "eagle-topk")
     assert tuple(found.get(f"speculative-{name}") for name in names) == (tokens, steps, topk)
 
@@ -85,9 +82,6 @@ def test_the_command_line_of_a_server_has_them():
         (TokenLayer("ngram", steps=3), GPU, "it has no 'steps'"),
         (layer("dflash", topk=2), GPU, "it has no 'topk'"),
         (layer("eagle", ngram_max=2), GPU, "it has no 'ngram_max'"),
-        (layer("eagle", steps=3, tokens=5), GPU, r"a chain \(topk 1\) of 3 steps has 3 tokens"),
-        (layer("eagle", steps=3, topk=2, tokens=2), GPU, "has 3 to 10 tokens, not 2"),
-        (layer("eagle", steps=3, topk=2, tokens=11), GPU, "has 3 to 10 tokens, not 11"),
         (layer("dflash"), CPU, "SGLang runs it on GPUs only"),
         (layer("dspark"), CPU, "SGLang runs it on GPUs only"),
     ],
@@ -120,26 +114,6 @@ def test_what_cannot_be_is_refused_with_the_reason(wanted, platform, said):
 def test_a_table_that_cannot_be_is_refused(table, said):
     with pytest.raises(ConfigError, match=said):
         Runtime.from_dict(table)
-
-
-def test_a_draft_of_another_vocabulary_is_refused(tmp_path):
-    for name, vocabulary, size in (
-        ("a", {"x": 0}, 10),
-        ("b", {"y": 0}, 10),
-        ("c", {"x": 0}, 12),
-        ("d", {"x": 0}, 10),
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "tokenizer.json").write_text(
-            json.dumps({"model": {"vocab": vocabulary}})
-        )
-        (tmp_path / name / "config.json").write_text(json.dumps({"vocab_size": size}))
-    ours = str(tmp_path / "a")
-    for other in ("b", "c"):
-        with pytest.raises(ConfigError, match="another vocabulary"):
-            token_layer.check_vocabulary(ours, str(tmp_path / other), "target")
-    token_layer.check_vocabulary(ours, str(tmp_path / "d"), "target")
-    token_layer.check_vocabulary(ours, "on/the-hub", "target")
 
 
 # -- options of the command line
@@ -207,7 +181,6 @@ def test_the_mode_follows_the_layer_if_it_is_not_given():
             {"token_layer": "ngram", "option": of_both(steps=3)},
             "token layer ngram: it has no 'steps'",
         ),
-        ({"mode": ("sd",), "token_layer": "none"}, "token layer none: mode sd has one"),
     ],
     ids=str,
 )
@@ -226,16 +199,6 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
     config = plain.configured("lossless")
     assert config["lookahead"]["verifier"] == "exact"
     assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
-
-
-def test_a_token_layer_for_runtimes_at_urls_is_refused():
-    runtime = {"target": Runtime(url="http://127.0.0.1:1")}
-    deployment = load_deployment().replace(runtimes=runtime)
-    from lr_sglang.cli import settings as module
-
-    with pytest.raises(ConfigError, match="at URLs") as caught:
-        module.with_settings({"token_layer": "ngram"}, {}, deployment, ["sd"])
-    assert "leave it out" in caught.value.hint
 
 
 # -- slots

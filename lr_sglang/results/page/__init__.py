@@ -13,11 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.results import accounting
-from lr_sglang.results.brief import Row
-from lr_sglang.results.measures import Measures
-from lr_sglang.results.record import Record
-from lr_sglang.results.report import Report
-from lr_sglang.results.tables import NONE, cell, times
+from lr_sglang.results.record import Record, Row
+from lr_sglang.results.report import NONE, Measures, Report, cell, times
 
 HERE = Path(__file__).parent
 SHARED = (

@@ -1,22 +1,172 @@
-"""Makes the command that starts a runtime from its description; nothing is started here."""
+"""Makes the command that starts a runtime from its description, with the flags and variables that
+SGLang needs on this kind of machine; nothing is started here.
+
+The token layer is SGLang's speculative decoding: one table says how each algorithm takes our
+settings. What SGLang itself refuses when it reads its command line is left to it.
+"""
 
 from __future__ import annotations
 
 import json
+import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from importlib.metadata import entry_points
+from importlib.util import find_spec
+from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
-from lr_sglang.config import Runtime
-from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.launching import token_layer
-from lr_sglang.runtimes.launching.ports import HOST
-from lr_sglang.runtimes.placement import bodies, shapes
+from lr_sglang.config import Runtime, TokenLayer
+from lr_sglang.cpu import settings
+from lr_sglang.errors import ConfigError, SetupError, did_you_mean
+from lr_sglang.runtimes.launching import compilers
+from lr_sglang.runtimes.launching.server import HOST
+from lr_sglang.runtimes.placement import gpus, models
+
+Flags = dict[str, Any]
+TOKENS = 8  # paper section 4
+TREE_STEPS = 5  # SGLang's own choice for a tree
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """How one of SGLang's algorithms takes our settings.
+
+    Attributes:
+        name: as SGLang calls it.
+        flags: of ``sglang.launch_server``, beside the algorithm's and the draft model's.
+        draft: whether it drafts with a model of its own: ``none``, ``needed``, or ``bundled`` (one
+            may be in the target's checkpoint).
+        takes: the settings that mean something to it, beside ``tokens``.
+        on_cpu: whether it runs without a GPU.
+    """
+
+    name: str
+    flags: Callable[[TokenLayer], Flags]
+    draft: Literal["none", "needed", "bundled"] = "needed"
+    takes: frozenset[str] = frozenset()
+    on_cpu: bool = False
+
+
+def _ngram(layer: TokenLayer) -> Flags:
+    tokens = layer.tokens or TOKENS
+    # A trie of this depth holds all drafted tokens behind a match of length ngram_max.
+    depth = None if layer.ngram_max is None else layer.ngram_max + tokens
+    return {
+        "speculative-num-draft-tokens": tokens + 1,
+        "speculative-ngram-max-bfs-breadth": layer.topk,
+        "speculative-ngram-max-trie-depth": depth,
+    }
+
+
+def _model(layer: TokenLayer) -> Flags:
+    topk = layer.topk or 1
+    steps = layer.steps or (TREE_STEPS if topk > 1 else layer.tokens or TOKENS)
+    tokens = layer.tokens or (TOKENS if topk > 1 else steps)
+    return {
+        "speculative-num-steps": steps,
+        "speculative-eagle-topk": topk,
+        "speculative-num-draft-tokens": tokens + 1,
+    }
+
+
+_TREE = frozenset({"steps", "topk", "accept_length"})
+ALGORITHMS: Mapping[str, Algorithm] = {
+    "ngram": Algorithm(
+        "NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True
+    ),
+    "standalone": Algorithm("STANDALONE", _model, takes=_TREE, on_cpu=True),
+    "eagle": Algorithm("EAGLE", _model, takes=_TREE, on_cpu=True),
+    "eagle3": Algorithm("EAGLE3", _model, takes=_TREE, on_cpu=True),
+    "nextn": Algorithm("NEXTN", _model, "bundled", _TREE),
+    # no number of tokens: the one that the draft was trained for
+    "dflash": Algorithm(
+        "DFLASH", lambda it: {"speculative-num-draft-tokens": it.tokens and it.tokens + 1}
+    ),
+    "dspark": Algorithm(
+        "DSPARK", lambda it: {"speculative-dspark-block-size": it.tokens}, "bundled"
+    ),
+}
+
+
+def algorithm(layer: TokenLayer, where: str) -> Algorithm:
+    """The algorithm that a token layer names.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if layer.algorithm not in ALGORITHMS:
+        hint = did_you_mean(layer.algorithm, ALGORITHMS, f"one of none, {', '.join(ALGORITHMS)}")
+        raise ConfigError(f"{where}: no token layer is called {layer.algorithm!r}", hint=hint)
+    return ALGORITHMS[layer.algorithm]
+
+
+def check_layer(runtime: Runtime, device: str, where: str) -> None:
+    """Checks a runtime's token layer before its server starts.
+
+    Raises:
+        ConfigError: settings that exclude each other, or that the algorithm or the device does not
+            support.
+    """
+    layer = runtime.token_layer
+    if not layer.on:
+        return
+    known = algorithm(layer, where)
+
+    def refuse(why: str, hint: str = "") -> NoReturn:
+        raise ConfigError(f"{where}: token layer {layer.algorithm}: {why}", hint=hint)
+
+    if device == "cpu" and not known.on_cpu:
+        refuse(
+            "SGLang runs it on GPUs only",
+            f"on a CPU: {', '.join(n for n, it in ALGORITHMS.items() if it.on_cpu)}",
+        )
+    if known.draft == "needed" and not layer.draft_model:
+        refuse("it drafts with a model", "give 'draft_model' of the token layer")
+    if known.draft == "none" and layer.draft_model:
+        refuse("it drafts without a model", "leave 'draft_model' out")
+    for name in {"steps", "topk", "ngram_max", "accept_length"} - known.takes:
+        if getattr(layer, name) is not None:
+            refuse(f"it has no {name!r}", f"it takes {', '.join(['tokens', *sorted(known.takes)])}")
+    if layer.accept_length and not models.is_shape(runtime.model):
+        hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
+        refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
+
+
+def layer_environment(layer: TokenLayer) -> dict[str, str]:
+    """Variables of a server with this token layer.
+
+    The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one
+    token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
+    """
+    if not layer.accept_length:
+        return {}
+    found = {"SGLANG_SIMULATE_ACC_LEN": str(layer.accept_length)}
+    if layer.algorithm != "ngram" and (layer.topk or 1) == 1:
+        found["SGLANG_SIMULATE_ACC_TOKEN_MODE"] = "real-draft-token"
+    return found
+
+
+def layer_flags(layer: TokenLayer, where: str = "runtime") -> Flags:
+    """The flags of a token layer, empty where there is none; ``draft_model`` is passed on as it is.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    if not layer.on:
+        return {}
+    known = algorithm(layer, where)
+    wanted: Flags = {
+        "speculative-algorithm": known.name,
+        "speculative-draft-model-path": layer.draft_model or None,
+        **known.flags(layer),
+    }
+    return {name: value for name, value in wanted.items() if value is not None}
+
 
 Device = Literal["cpu", "cuda"]
-Flags = dict[str, Any]
 
 # Fields of a runtime that become a flag if they differ from their default.
 FIELDS = {
@@ -31,37 +181,15 @@ FIELDS = {
 }
 # SGLang chooses both by the model's chat template, and goes without one that it does not know.
 PARSERS = {"tool-call-parser": "auto", "reasoning-parser": "auto"}
-# Deterministic inference turns the radix cache off with every other backend (SGLang's
+# Deterministic inference keeps the radix cache with triton, fa3 and fa4 only (SGLang's
 # RADIX_SUPPORTED_DETERMINISTIC_ATTENTION_BACKEND). Of these triton runs on every generation of
 # GPUs.
-REPEATABLE_BACKENDS = ("triton", "fa3", "fa4")
+REPEATABLE_BACKEND = "triton"
 # SGLang's name for a loader from outside: ours, which computes a body (see ``pocket.loader``).
 IN_MEMORY = "private"
 PRECOMPILE = "SGLANG_JIT_DEEPGEMM_PRECOMPILE"
 # Flags of `extra` with which a server uses other GPUs than tensor_parallel x data_parallel says.
 SPREADING = frozenset(("pp-size", "pipeline-parallel-size", "base-gpu-id", "gpu-id-step"))
-
-_ALIASES = {
-    "tensor_parallel": ("tp", "tensor-parallel-size"),
-    "data_parallel": ("dp", "data-parallel-size"),
-}
-
-# Flags that `extra` may not set, and what to do instead.
-_INSTEAD = {
-    "servers are for this machine only": ("host",),
-    "write the flags into 'extra' one by one": ("config",),
-    "start the server yourself and give its 'url' and 'api_key_env'": ("api-key", "admin-api-key"),
-    "use 'model'": ("model-path", "model"),
-    "use 'port'": ("port",),
-    "use 'device'": ("device",),
-    "use 'repeatable'": ("enable-deterministic-inference",),
-    "use 'token_layer'": (
-        *("speculative-algorithm", "speculative-draft-model", "speculative-draft-model-path"),
-        *("speculative-num-steps", "speculative-eagle-topk", "speculative-num-draft-tokens"),
-    ),
-    **{f"use {name!r}": (flag, *_ALIASES.get(name, ())) for name, flag in FIELDS.items()},
-}
-OWNED = {flag: hint for hint, names in _INSTEAD.items() for flag in names}
 
 
 @dataclass(frozen=True)
@@ -96,7 +224,7 @@ def command(
 
     Args:
         port: that the server listens on.
-        platform: see ``platforms.platform``.
+        platform: see ``platform``.
         model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see
             ``models.locate``).
         environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX
@@ -108,12 +236,12 @@ def command(
     Raises:
         ConfigError: settings that exclude each other.
     """
-    extra, layer, on_gpu = extras(runtime, where), runtime.token_layer, platform.device == "cuda"
+    extra, layer, on_gpu = extras(runtime), runtime.token_layer, platform.device == "cuda"
     if runtime.gpus and not on_gpu:
         raise ConfigError(
             f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out"
         )
-    token_layer.check(runtime, platform.device, where)
+    check_layer(runtime, platform.device, where)
     flags: Flags = {
         "model-path": model or runtime.model,
         "host": HOST,
@@ -122,8 +250,8 @@ def command(
     }
     flags["skip-server-warmup"] = True  # our own first request warms the server
     flags |= (PARSERS if target else {}) | platform.flags
-    if on_gpu and runtime.repeatable:
-        flags |= _repeatable(extra, where)
+    if on_gpu and runtime.repeatable:  # deterministic inference needs a named attention backend
+        flags |= {"attention-backend": REPEATABLE_BACKEND, "enable-deterministic-inference": True}
     default = Runtime(model="any")
     given = {
         flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()
@@ -132,14 +260,14 @@ def command(
         flag: value for flag, (value, usual) in given.items() if value != usual and value != ""
     }
     if layer.on:  # SGLang has no mixed chunks with a token layer
-        flags |= {"enable-mixed-chunk": None} | token_layer.flags(layer, where)
+        flags |= {"enable-mixed-chunk": None} | layer_flags(layer, where)
     flags |= extra
     flags = _load_formats(flags) | flags
     if not on_gpu and flags.get("speculative-adaptive"):
         # SGLang would capture decode graphs for each number of steps, and a CPU has none.
         flags.setdefault("disable-decode-cuda-graph", True)
 
-    env = platform.env | token_layer.environment(layer)
+    env = platform.env | layer_environment(layer)
     unless_given: dict[str, str] = {}
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
@@ -155,26 +283,16 @@ def command(
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
 
 
-def extras(runtime: Runtime, where: str = "runtime") -> Flags:
-    """``runtime.extra`` under the names that SGLang's command line uses.
-
-    Raises:
-        ConfigError: a flag that has a field of its own.
-    """
-    named = token_layer.named(runtime.extra)
-    for name in named:
-        if name in OWNED:
-            raise ConfigError(f"{where}: 'extra' may not set --{name}", hint=OWNED[name])
-    return named
+def extras(runtime: Runtime) -> Flags:
+    """``runtime.extra`` under the names that SGLang's command line uses."""
+    return {key.lstrip("-").replace("_", "-"): value for key, value in runtime.extra.items()}
 
 
-def meeting(runtime: Runtime, where: str = "runtime") -> str:
+def meeting(runtime: Runtime) -> str:
     """The flag for the port at which a server's processes meet; empty if the server must choose
     several itself.
     """
-    return (
-        "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime, where) else "--nccl-port"
-    )
+    return "" if runtime.data_parallel > 1 or "nccl-port" in extras(runtime) else "--nccl-port"
 
 
 def arguments(flags: Flags) -> list[str]:
@@ -218,23 +336,11 @@ def _load_format(model: str) -> str:
     """
     return (
         "dummy"
-        if shapes.is_shape(model)
+        if models.is_shape(model)
         else IN_MEMORY
-        if bodies.without_weights(model)
+        if models.without_weights(model)
         else "auto"
     )
-
-
-def _repeatable(extra: Flags, where: str) -> Flags:
-    """Flags for repeatable answers: deterministic inference needs a named attention backend."""
-    backend = extra.get("attention-backend", REPEATABLE_BACKENDS[0])
-    if backend not in REPEATABLE_BACKENDS:
-        raise ConfigError(
-            f"{where}: with 'repeatable', attention backend {backend!r} would turn the prefix "
-            "cache off",
-            hint=f"take one of {', '.join(REPEATABLE_BACKENDS)}",
-        )
-    return {"attention-backend": backend, "enable-deterministic-inference": True}
 
 
 def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
@@ -242,14 +348,9 @@ def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
     here.
     """
     needed, given = runtime.tensor_parallel * runtime.data_parallel, len(runtime.gpus)
-    if given < needed or (given > needed and not SPREADING & set(extras(runtime, where))):
-        used = (
-            "but tensor_parallel x data_parallel"
-            if given < needed
-            else "of which tensor_parallel x data_parallel"
-        )
-        message = f"{where}: gpus = {list(runtime.gpus)}, {used} = {needed}" + " would be used" * (
-            given > needed
+    if given < needed or (given > needed and not SPREADING & set(extras(runtime))):
+        message = (
+            f"{where}: gpus = {list(runtime.gpus)}, but tensor_parallel x data_parallel = {needed}"
         )
         raise ConfigError(message, hint="name as many GPUs as that, or change 'tensor_parallel'")
     if visible is None:
@@ -261,3 +362,73 @@ def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
             hint=f"CUDA_VISIBLE_DEVICES is {visible!r}; 'gpus' counts within it, from 0",
         )
     return ",".join(allowed[gpu] for gpu in runtime.gpus)
+
+
+HOPPER = re.compile(r"\bG?H\d+\b")  # H100, H200, GH200 and so on
+
+
+def device(runtime: Runtime, role: str | None = None) -> Device:
+    """Where a runtime will run: as it asks, else on a GPU if there is one. Pocket models gain
+    nothing: on a CPU.
+
+    Raises:
+        ConfigError: it asks for a GPU and there is none.
+    """
+    small = models.is_pocket(runtime.model) and not models.is_body(runtime.model)
+    if runtime.device == "cpu" or (runtime.device == "auto" and small and not runtime.gpus):
+        return "cpu"
+    if _gpus() > 0:
+        return "cuda"
+    if runtime.device == "cuda" or runtime.gpus:
+        raise ConfigError(
+            "a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'"
+        )
+    return "cpu"
+
+
+def platform(kind: Device, model: str) -> Platform:
+    """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
+
+    Raises:
+        SetupError: our CPU package is not installed for SGLang; or the folder of the CUDA
+            toolkit cannot be written.
+    """
+    if kind == "cuda":
+        # With metrics, a server reports when a request entered, so that prefix reuse is exact. On a
+        # CPU they would cost a small model a twentieth of its speed.
+        return Platform("cuda", {"enable-metrics": True, **_attention()}, compilers.environment())
+    if not entry_points(group="sglang.srt.platforms", name="lr_sglang_cpu"):
+        raise SetupError(
+            "lr-sglang is not installed, only on the path: SGLang then does not find its "
+            "operators for the CPU",
+            hint="install it: pip install -e . in its checkout",
+        )
+    family = models.said(model, "config.json", "model_type")
+    return Platform(
+        "cpu",
+        flags=settings.flags(),
+        # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
+        env={**settings.environment(all_models=family not in settings.MODEL_FILES), "TMPDIR": ""},
+        module="lr_sglang.runtimes.launching.launcher",
+    )
+
+
+def _attention() -> Flags:
+    """Triton attention on Hopper if fa3's library is missing: SGLang would choose fa3
+    all the same.
+    """
+    kernels = find_spec("sgl_kernel")
+    folders = kernels.submodule_search_locations if kernels is not None else None
+    if any(list(Path(folder).glob("flash_ops*")) for folder in folders or ()):
+        return {}
+    return (
+        {"attention-backend": "triton"}
+        if any(HOPPER.search(gpu.name) for gpu in gpus.visible())
+        else {}
+    )
+
+
+def _gpus() -> int:
+    import torch  # a second to import, and only here
+
+    return int(torch.cuda.device_count())

@@ -9,25 +9,19 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Self
 
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError, LaunchError
 from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import (
-    diagnosis,
     flags,
-    platforms,
-    probe,
-    token_layer,
 )
-from lr_sglang.runtimes.launching.ports import HOST, Reservation
-from lr_sglang.runtimes.launching.server import ProgressEvent, Server, Stage
+from lr_sglang.runtimes.launching.server import HOST, ProgressEvent, Reservation, Server, Stage
 from lr_sglang.runtimes.placement import models
 
 Progress = Callable[[ProgressEvent], None]
@@ -38,7 +32,7 @@ POLL = 0.5  # seconds between two looks at the servers
 
 
 @dataclass
-class Fleet:
+class Fleet(AbstractContextManager["Fleet"]):
     """Runtimes that are ready. Use it in ``with``: on the way out every server that we started is
     stopped.
 
@@ -54,13 +48,6 @@ class Fleet:
     tokenizers: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
-    _rooms: dict[str, probe.Room] = field(default_factory=dict)
-
-    def room(self, role: str) -> probe.Room:
-        """How many tokens the runtime of a role holds; it is asked once."""
-        if role not in self._rooms:
-            self._rooms[role] = probe.room(self.urls[role], self.keys.get(role, ""))
-        return self._rooms[role]
 
     def dead(self) -> list[str]:
         """Roles whose server, which we started, has ended."""
@@ -94,16 +81,6 @@ class Fleet:
                 told.add(role)
                 tell(server.died())
 
-    def notes(self) -> list[str]:
-        """The notes that our code inside the started servers wrote into their logs, each with its
-        roles.
-        """
-        said: dict[str, list[str]] = {}
-        for role, server in self.servers.items():
-            for note in diagnosis.notes(server.tail(2000)):
-                said.setdefault(note, []).append(role)
-        return [f"{' and '.join(roles)}: {note}" for note, roles in said.items()]
-
     def stop(self) -> None:
         """Stops every server that we started; idempotent."""
         for server in self.servers.values():
@@ -111,9 +88,6 @@ class Fleet:
         for server in self.servers.values():
             server.stop()
         atexit.unregister(self.stop)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
@@ -196,7 +170,7 @@ def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
     free memory.
     """
     first, second = (deployment.runtimes[role] for role in (one, other))
-    if any(platforms.device(runtime) == "cpu" for runtime in (first, second)):
+    if any(flags.device(runtime) == "cpu" for runtime in (first, second)):
         return False
     return bool(set(gpus_of(first)) & set(gpus_of(second)))
 
@@ -215,19 +189,17 @@ def _prepare(
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
-    kind = device or platforms.device(runtime, role)
+    kind = device or flags.device(runtime, role)
     locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
     model = locate(runtime.model)
     if layer.draft_model:
         layer = layer.replace(draft_model=locate(layer.draft_model))
-        if layer.algorithm == "standalone":
-            token_layer.check_vocabulary(model, layer.draft_model, where)
     found = runtime.replace(
         tokenizer=models.locate(runtime.tokenizer, role) if runtime.tokenizer else "",
         token_layer=layer,
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
-    platform, reservation = platforms.platform(kind, model), Reservation(runtime.port, role)
+    platform, reservation = flags.platform(kind, model), Reservation(runtime.port, role)
     ports.callback(reservation.release)
     command = flags.command(
         found,
@@ -241,7 +213,7 @@ def _prepare(
     url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
     drawn = fleet.deployment.sampling.drawn()
     fleet.servers[role] = Server(
-        role, command.argv, url, log, command.env, flags.meeting(found, where), model, drawn
+        role, command.argv, url, log, command.env, flags.meeting(found), model, drawn
     )
 
 

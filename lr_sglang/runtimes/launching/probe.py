@@ -13,7 +13,7 @@ from typing import Any
 
 import urllib3
 
-from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
 
 SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
 _ADDRESS = "check that the server runs and that the address and port are right"
@@ -30,7 +30,6 @@ class ModelInfo:
 
     model: str
     tokenizer: str
-    is_generation: bool
 
 
 def model_info(
@@ -48,9 +47,7 @@ def model_info(
     reply = document(url, "/model_info", api_key=api_key, timeout=timeout, role=role)
     try:
         model = str(reply["model_path"])
-        return ModelInfo(
-            model, str(reply.get("tokenizer_path") or model), bool(reply.get("is_generation", True))
-        )
+        return ModelInfo(model, str(reply.get("tokenizer_path") or model))
     except (TypeError, KeyError, AttributeError):
         raise BadReply(
             f"{url}/model_info answers with something that is not SGLang's", role=role
@@ -84,15 +81,14 @@ def document(
     api_key: str = "",
     timeout: float = 5.0,
     role: str | None = None,
-    retries: urllib3.Retry | bool = False,
 ) -> Any:
     """The JSON document at a URL, or the JSON reply to a body that is posted there.
 
     Raises: as ``model_info``.
     """
     limits = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout)
-    more: dict[str, Any] = {"retries": retries} | ({} if body is None else {"json": body})
     headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+    more = {} if body is None else {"json": body}
     try:
         reply = _pool.request(
             "GET" if body is None else "POST",
@@ -122,35 +118,6 @@ def document(
         return reply.json()
     except ValueError:
         raise BadReply(f"{url}{path} answers with something that is not JSON", role=role) from None
-
-
-@dataclass(frozen=True)
-class Room:
-    """How many tokens prompt and answer may have together; None if not known.
-
-    Attributes:
-        held: tokens that the KV memory holds.
-        context: tokens that the model itself can read.
-    """
-
-    held: int | None = None
-    context: int | None = None
-
-    @property
-    def tokens(self) -> int | None:
-        """The lesser of the two."""
-        return min((one for one in (self.held, self.context) if one is not None), default=None)
-
-
-def room(url: str, api_key: str = "") -> Room:
-    """Asks a server; values that it does not report (a router reports none) are None."""
-    try:
-        info = document(url, "/server_info", api_key=api_key, timeout=30.0)
-        models = document(url, "/v1/models", api_key=api_key, timeout=30.0)
-        context = models["data"][0].get("max_model_len")
-        return Room(held(info), context if isinstance(context, int) else None)
-    except (LookaheadError, LookupError, TypeError, AttributeError):
-        return Room()
 
 
 def held(info: Mapping[str, Any]) -> int | None:

@@ -1,10 +1,15 @@
-"""One SGLang server as a child process: start, wait until it is ready, watch, stop."""
+"""One SGLang server as a child process: the port that is kept for it, start, wait until it is
+ready, watch, stop; and why it died, from its log: the error and a hint for the person who started
+it.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -15,9 +20,147 @@ from pathlib import Path
 from typing import Any, Literal
 
 from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
-from lr_sglang.runtimes.launching import diagnosis, probe
-from lr_sglang.runtimes.launching.ports import ANY, Reservation
+from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
+from lr_sglang.sglang_api import release
+
+TAIL_BYTES = 1 << 18
+
+# The first pattern that is found in the log gives the hint.
+HINTS: tuple[tuple[str, str], ...] = (
+    (
+        r"error: unrecognized arguments|error: argument |invalid choice|Unknown speculative",
+        "the installed SGLang refuses a flag: look at 'extra', 'dtype', 'quantization' and "
+        "'token_layer' of this runtime, and at: python -m sglang.launch_server --help",
+    ),
+    (
+        r"address already in use|[Pp]ort is already in use|is used by a process already",
+        "another process has the port: give a free 'port', or leave it out and one is chosen",
+    ),
+    (
+        r"CUDA out of memory|OutOfMemoryError|Not enough memory|Cannot allocate memory",
+        "not enough memory: change 'memory_fraction', give the roles different 'gpus', or take "
+        "a smaller model",
+    ),
+    (
+        r"gated repo|401 Client Error|403 Client Error|Access to model .* is restricted"
+        r"|is not a valid model identifier|Repository ?Not ?Found|HFValidationError"
+        r"|404 Client Error|Couldn't connect to|LocalEntryNotFoundError|OfflineModeIsEnabled"
+        r"|Max retries exceeded|ConnectionError: ",
+        "no such model, or the hub is out of reach, or refuses it (accept its terms there and set "
+        "HF_TOKEN): check the name, or give the path of a directory",
+    ),
+    (
+        r"does not appear to have a file named|Unrecognized model in|Should have a `model_type` key"
+        r"|Cannot find any model weights|no .*safetensors|not a valid JSON file|JSONDecodeError",
+        "the directory is not a whole model: it needs config.json, the tokenizer's files and "
+        "*.safetensors",
+    ),
+    (
+        r"No accelerator|Torch not compiled with CUDA|no NVIDIA driver|CUDA is not available"
+        r"|No CUDA GPUs|invalid device ordinal",
+        "no such GPU is visible: set device = 'cpu', or check 'gpus' and lr-sglang doctor",
+    ),
+    (
+        r"has no CPU version in lr-sglang",
+        "this model or option needs a GPU; on a CPU use dense models (Qwen3, Llama) in float32",
+    ),
+    (
+        r"fatal error: .*: No such file|cc1plus|[Nn]inja|directory: '(?:nvcc|c\+\+)'"
+        r"|Could not find (?:nvcc|CUDA installation)|CUDA_HOME .*not set|cannot find -lcudart",
+        "SGLang compiles parts of itself when it starts: lr-sglang doctor says what is missing",
+    ),
+)
+KILLED = (
+    "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+)
+
+_ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
+_NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
+# Lines of a healthy start that would match a pattern: models that need other packages, the list of
+# all settings.
+_HARMLESS = re.compile(r"Ignore import error when|server_args=|No CUDA runtime is found|Warning: ")
+
+
+def tail_of(log: Path, lines: int = 30) -> str:
+    """The last lines of a log; all states of a progress bar count as one line."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - TAIL_BYTES))
+            text = file.read().decode(errors="replace")
+    except OSError:
+        return ""
+    kept = [line.rsplit("\r", 1)[-1].rstrip() for line in text.replace("\r\n", "\n").split("\n")]
+    return "\n".join([line for line in kept if line][-lines:])
+
+
+def cause(log_text: str) -> str:
+    """The last line that names an error, or an empty string."""
+    for line in reversed(log_text.splitlines()):
+        if _ERROR.match(line) and not _NOISE.search(line):
+            return line[:300]
+    return ""
+
+
+def advice(log_text: str, status: int | None) -> str:
+    """Advice for the user from the log or the exit status; empty if there is none."""
+    why = cause(log_text)
+    told = "\n".join(line for line in log_text.splitlines() if not _HARMLESS.search(line))
+    for text in (why, told):
+        for pattern, told_hint in HINTS:
+            if re.search(pattern, text):
+                return told_hint
+    # 137 without an error in the log: SGLang, which kills itself by the same signal, would have
+    # logged one.
+    if status == 137 and not why:
+        return KILLED
+    found = release.version()
+    return "" if release.is_tested(found) else f"SGLang {found} is not tested; {release.advice()}"
+
+
+HOST = "127.0.0.1"
+ANY = "0.0.0.0"  # all addresses, as a server's own processes use one of these to meet
+
+
+class Reservation:
+    """Reserves a port for the many seconds that a server takes until it listens.
+
+    A bound socket that does not listen keeps the port from the kernel's own choices and from every
+    program that binds plainly. With SO_REUSEADDR set on both sides Linux still lets the server bind
+    and listen beside it. It would let another reservation bind as well, were it not for an abstract
+    Unix socket name, which only one socket can have.
+
+    Args:
+        port: the wanted one, or 0 for any free one.
+        role: for the error.
+
+    Raises:
+        LaunchError: the port is in use.
+    """
+
+    def __init__(self, port: int = 0, role: str | None = None, host: str = HOST) -> None:
+        self._socket, self._name = socket.socket(), socket.socket(socket.AF_UNIX)
+        # A free port is bound without the option at first, so that two launchers never get the same
+        # one. A given port is bound with it, because connections of an earlier server may linger
+        # there.
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, int(bool(port)))
+        try:
+            self._socket.bind((host, port))
+            self.port: int = self._socket.getsockname()[1]
+            self._name.bind(f"\0lr-sglang {host}:{self.port}")
+        except OSError as error:
+            self.release()
+            hint = "give another 'port', or leave it out and a free one is chosen"
+            raise LaunchError(
+                f"port {port} of {host} cannot be used: {error.strerror}", role=role, hint=hint
+            ) from error
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+
+    def release(self) -> None:
+        """Releases the port; idempotent."""
+        self._socket.close()
+        self._name.close()
+
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
 POLL = 0.25
@@ -136,7 +279,7 @@ class Server:
 
     def tail(self, lines: int = 30) -> str:
         """The last lines of its log."""
-        return diagnosis.tail(self.log, lines)
+        return tail_of(self.log, lines)
 
     def wait_ready(
         self,
@@ -236,9 +379,9 @@ class Server:
         """The error for a server that has ended, from its exit status and its log."""
         text = self.tail(400)
         message = f"the server ended with status {self.status}{when}"
-        if why := diagnosis.cause(text):
+        if why := cause(text):
             message += f": {why}"
-        hint = diagnosis.hint(text, self.status) or f"its log: {self.log}"
+        hint = advice(text, self.status) or f"its log: {self.log}"
         return LaunchError(message, role=self.role, hint=hint, detail=self.tail())
 
     def _late(self, timeout: float) -> LaunchError:

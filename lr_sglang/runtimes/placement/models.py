@@ -1,19 +1,230 @@
 """Where a model is: a path, a model that ships with the package or its body, a shape, or a name on
 the hub.
+
+A *shape* is a published architecture with random numbers, to see what starts and how fast it is.
+``dummy:qwen3-32b`` is a directory with the architecture of Qwen3-32B and the tokenizer of the
+pocket models, made on first use; SGLang fills in random weights (``--load-format dummy``). Nothing
+is downloaded. Such a model writes random tokens, most of which the small tokenizer does not know
+and decodes to nothing.
+
+``shapes.json`` has the config.json of these models on the hub: Qwen/Qwen3-32B, -1.7B and -0.6B,
+Qwen/Qwen2.5-7B-Instruct, deepseek-ai/DeepSeek-R1-Distill-Qwen-32B and -1.5B. The Eagle 3 heads are
+SpecForge's (configs/qwen3-32b-eagle3.json) and AngelSlim's (configs/qwen3-1.7b-eagle3.json, untied,
+as SGLang needs it for a vocabulary that is smaller than the target's). Heads for Qwen3-32B and -4B
+were published with a head_dim of 80: hidden size by number of heads (AngelSlim issue 5).
+
+A *body*, ``pocket:target@qwen3-0.6b``, has a pocket model's words at the cost of a larger
+architecture (see ``pocket.body``). It is made on first use, in the user's cache folder, by a child
+process, so that this one need not import torch. For a server that computes it in memory (see
+``pocket.loader``), the folder has everything but the weights.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
+import shutil
+import subprocess
+import sys
 import time
-from functools import reduce
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cache, reduce
 from operator import getitem
 from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files, pocket
-from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes.placement import bodies, shapes
+from lr_sglang.errors import ConfigError, did_you_mean
+from lr_sglang.pocket.body import SOURCE, Sizes, describe
+from lr_sglang.runtimes import folders
+
+SHAPE = "dummy:"
+TOKENIZER_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "chat_template.jinja",
+    "generation_config.json",
+)
+# More than the 817 of the pocket tokenizer, so that small shapes too write ids that it does not
+# know.
+POCKET_VOCABULARY = 1024
+
+_PATH = re.compile(r"(?:^|/)lr-sglang/shapes/[0-9a-f]{16}/([\w.-]+)/?$")
+Config = dict[str, Any]
+
+
+def _as_shape(role: str) -> Config:
+    config: Config = json.loads((pocket.weights(role) / "config.json").read_text("utf-8"))
+    return {**config, "vocab_size": POCKET_VOCABULARY}
+
+
+@cache
+def shapes() -> Mapping[str, Config]:
+    """Architectures by the name that follows ``dummy:``."""
+    published: dict[str, Config] = json.loads(
+        Path(__file__).with_name("shapes.json").read_text("utf-8")
+    )
+    defaults, target = published.pop("defaults"), _as_shape("target")
+    eagle3 = {key: target[key] for key in published["qwen3-1.7b-eagle3"] if key in target}
+    eagle3 |= {
+        key: published["qwen3-1.7b-eagle3"][key]
+        for key in ("architectures", "model_type", "num_hidden_layers")
+    }
+    return {
+        **{name: {**defaults, **shape} for name, shape in published.items()},
+        **{f"pocket-{role}": _as_shape(role) for role in pocket.ROLES},
+        "pocket-target-eagle3": {
+            **defaults,
+            **eagle3,
+            "max_window_layers": 1,
+            "draft_vocab_size": POCKET_VOCABULARY // 2,
+        },
+    }
+
+
+def is_shape(model: str) -> bool:
+    """True for a shape's name, and for the directory that ``make_shape`` made of it."""
+    return bool(shape_of(model))
+
+
+def shape_of(model: str) -> str:
+    """The name of a shape (``dummy:qwen3-32b``), given that name or its directory; empty for every
+    other model.
+    """
+    if model.startswith(SHAPE):
+        return model
+    made = _PATH.search(model)
+    return SHAPE + made[1] if made else ""
+
+
+def make_shape(name: str, role: str | None = None) -> Path:
+    """The directory of a shape, made if it does not exist.
+
+    Args:
+        name: with or without ``dummy:``.
+
+    Raises:
+        ConfigError: there is no such shape.
+        SetupError: it cannot be written.
+    """
+    name = name.removeprefix(SHAPE)
+    if name not in shapes():
+        raise ConfigError(
+            f"no shape {name!r}",
+            role=role,
+            hint=did_you_mean(name, shapes(), f"one of {', '.join(shapes())}"),
+        )
+    source = pocket.weights("target")
+    files = {file: (source / file).read_bytes() for file in TOKENIZER_FILES}
+    special = {
+        key: value
+        for key, value in json.loads(files["generation_config.json"]).items()
+        if "_id" in key
+    }
+    files["config.json"] = json.dumps({**shapes()[name], **special}, indent=1).encode()
+
+    def fill(folder: Path) -> None:
+        for file, content in files.items():
+            (folder / file).write_bytes(content)
+
+    digest = hashlib.blake2b(repr(sorted(files.items())).encode(), digest_size=8).hexdigest()
+    return folders.cached("shapes", digest, name, fill, role)
+
+
+_SIZES = re.compile(r"(\d+)x(\d+)x(\d+)")
+
+
+def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
+    """The sizes that follow the ``@``: the name of an architecture (see ``shapes``), or
+    HIDDENxINNERxLAYERS.
+
+    Raises:
+        ConfigError: there is no such architecture, or the model at ``source`` does not fit into it.
+    """
+    own = Sizes.of(_config(source))
+    if found := _SIZES.fullmatch(shape):
+        hidden, inner, layers = map(int, found.groups())
+        heads = max(own.num_attention_heads, hidden // own.head_dim)
+        groups = max(own.num_key_value_heads, heads // 2)
+        sizes = Sizes(hidden, inner, heads, groups, own.head_dim, layers)
+    elif shape in shapes():
+        sizes = Sizes.of(dict(shapes()[shape]))
+    else:
+        hint = f"one of {', '.join(shapes())}, or sizes such as 512x4096x28 (hidden, inner, layers)"
+        raise ConfigError(f"no architecture {shape!r} for a body", role=role, hint=hint)
+    if why := sizes.mismatch(own):
+        raise ConfigError(f"the pocket model does not fit into @{shape}: {why}", role=role)
+    return sizes
+
+
+def _config(source: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((source / "config.json").read_text("utf-8"))
+    return found
+
+
+def config_of_body(source: Path, sizes: Sizes) -> dict[str, Any]:
+    """The config.json of a body, for estimates of its memory."""
+    return {**_config(source), **asdict(sizes), "tie_word_embeddings": False}
+
+
+def without_weights(model: str) -> bool:
+    """Whether this is the folder of a body whose weights are computed in memory."""
+    return Path(model, SOURCE).is_file()
+
+
+def make_body(
+    source: Path, shape: str, role: str | None = None, *, in_memory: bool = False
+) -> Path:
+    """The folder of a body, made if it does not exist or is damaged.
+
+    Args:
+        in_memory: without the weights.
+
+    Raises:
+        ConfigError: as ``sizes_of``.
+        SetupError: it cannot be written, or the disk has no room for it.
+    """
+    sizes = sizes_of(shape, source, role)
+
+    def fill(folder: Path) -> None:
+        if in_memory:
+            describe(source, folder, sizes)
+            (folder / SOURCE).write_text(json.dumps({"model": source.name}), "utf-8")
+        else:
+            _write(source, folder, sizes)
+
+    weights = hashlib.sha256((source / "model.safetensors").read_bytes()).hexdigest()[:8]
+    key = hashlib.sha256(repr((weights, sizes, *["in memory"] * in_memory)).encode()).hexdigest()[
+        :16
+    ]
+    return folders.cached("bodies", key, f"{source.name}@{shape}", fill, role)
+
+
+def _write(source: Path, folder: Path, sizes: Sizes) -> None:
+    needed, free = (
+        2 * sizes.parameters(_config(source)["vocab_size"]),
+        shutil.disk_usage(folder).free,
+    )
+    if needed * 1.02 > free:
+        raise OSError(
+            f"it takes {needed / 1e9:.1f} GB, and {folder.parents[1]} has {free / 1e9:.1f} GB left"
+        )
+    command = [
+        sys.executable,
+        "-m",
+        "lr_sglang.pocket.body",
+        str(source),
+        str(folder),
+        json.dumps(asdict(sizes)),
+    ]
+    done = subprocess.run(
+        command, stderr=None if sys.stderr.isatty() else subprocess.PIPE, text=True, check=False
+    )
+    if done.returncode:
+        raise OSError((done.stderr or "the process that makes it failed").strip().splitlines()[-1])
+
 
 POCKET = "pocket:"
 FETCHING = 60.0  # seconds for which a download may make no progress
@@ -45,15 +256,15 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
     """The path or hub name that SGLang loads.
 
     Args:
-        in_memory: for a body, a folder without its weights (see ``bodies.make``).
+        in_memory: for a body, a folder without its weights (see ``make_body``).
 
     Raises:
         ConfigError: a path, a pocket model, a body or a shape that does not exist. Hub names are
             left to SGLang.
         SetupError: a shape or a body cannot be written.
     """
-    if model.startswith(shapes.PREFIX):
-        return str(shapes.make(model, role))
+    if model.startswith(SHAPE):
+        return str(make_shape(model, role))
     if is_pocket(model):
         return str(_pocket(model.removeprefix(POCKET), role, in_memory))
     path = plugin_files.expanded(model)
@@ -102,7 +313,7 @@ def body_config(model: str) -> dict[str, object]:
     """
     name, _, shape = model.removeprefix(POCKET).partition("@")
     source = _pocket(name, None)
-    return bodies.config(source, bodies.sizes_of(shape, source))
+    return config_of_body(source, sizes_of(shape, source))
 
 
 def _pocket(name: str, role: str | None, in_memory: bool = False) -> Path:
@@ -118,4 +329,4 @@ def _pocket(name: str, role: str | None, in_memory: bool = False) -> Path:
             role=role,
             hint="install lr-sglang from a complete checkout, or train it (make pocket)",
         )
-    return bodies.make(path, shape, role, in_memory=in_memory) if shape else path
+    return make_body(path, shape, role, in_memory=in_memory) if shape else path
