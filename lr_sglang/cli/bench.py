@@ -16,12 +16,11 @@ from rich.text import Text
 from lr_sglang.bench import order, presets, servers, variants
 from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Variant
-from lr_sglang.cli import options, source
+from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display, grid
-from lr_sglang.cli.execute import Execution, need_an_answer
+from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
-from lr_sglang.cli.source import Source
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
@@ -123,7 +122,7 @@ def bench(**given: Any) -> None:
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
     )
-    folder = source.folder_for("bench", given)
+    folder = execute.folder_for("bench", given)
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
     items = {
@@ -187,9 +186,9 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     """The questions by task; a task that cannot be read ends the command before any
     server starts.
     """
-    found = {name: source.of_task(name, given) for name in given["task"]}
+    found = {name: execute.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
-        found[given["input"].name] = source.of_file(given)
+        found[given["input"].name] = execute.of_file(given)
     if given["dummy_weights"]:  # random text is not graded
         for name, one in found.items():
             found[name] = replace(one, questions=[replace(q, answer=None) for q in one.questions])
@@ -222,14 +221,14 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
     with ExitStack() as stack:
         for task, one in {} if random else sources.items():
             execution.graders[task] = stack.enter_context(one.grader())
-            if lacking := source.lacks(one):
+            if lacking := execute.lacks(one):
                 display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
     _show_result(execution)
     if random:
         return
     for folder, store in execution.stores.items():
-        source.tell_failures(store.records.values(), display, execution.folder / folder)
+        execute.tell_failures(store.records.values(), display, execution.folder / folder)
 
 
 def _show_plan(execution: Execution, questions: Mapping[str, int]) -> None:

@@ -8,7 +8,7 @@ import click
 
 from lr_sglang import tasks
 from lr_sglang.bench import order
-from lr_sglang.cli import options, source
+from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.settings import settle
@@ -58,7 +58,7 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
         f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on "
         "this machine"
     )
-    folder = source.folder_for("demo", given)
+    folder = execute.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
     display.many(records, folder)
     need_an_answer(records)

@@ -74,28 +74,59 @@ def needed(
 
 
 def system() -> Iterator[Check]:
-    """Python, the C library, the processor."""
+    """Python, the C library, the processor, the memory for the pocket models' servers."""
+    import psutil  # type: ignore[import-untyped]  # SGLang brings it
+
     version = platform.python_version()
     yield needed(
         "Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12"
     )
     kind, libc = platform.libc_ver()
     numbers = tuple(int(part) for part in re.findall(r"\d+", libc)[:2])
-    good = platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC
-    found = f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}"
     yield needed(
-        "system", good, found, "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04"
+        "system",
+        platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC,
+        f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}",
+        "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04",
     )
     yield Check("CPU", "ok", f"{machine.machine()['cpu']}, {len(os.sched_getaffinity(0))} cores")
-
-
-def memory() -> Check:
-    """Whether the pocket models' servers fit into the memory."""
-    import psutil  # type: ignore[import-untyped]  # SGLang brings it
-
     total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
-    get = f"{POCKET_MEMORY:g} GiB for the three servers of the embedded default: end other programs"
-    return needed("memory", free >= POCKET_MEMORY, f"{total:.0f} GiB, {free:.0f} available", get)
+    yield needed(
+        "memory",
+        free >= POCKET_MEMORY,
+        f"{total:.0f} GiB, {free:.0f} available",
+        f"{POCKET_MEMORY:g} GiB for the three servers of the embedded default: end other programs",
+    )
+
+
+def parts() -> Iterator[Check]:
+    """The installed parts: SGLang and what it needs (``pip check`` compares the versions), our
+    package for CPUs as SGLang finds it, the pocket models' weights.
+    """
+    yield sglang()
+    for name in PACKAGES:
+        found = machine.version(name)
+        yield needed(name, bool(found), found or "not installed", INSTALL)
+    groups = ("sglang.srt.platforms", "sglang.srt.plugins")
+    lacking = [
+        group
+        for group in groups
+        if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
+    ]
+    lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
+    yield needed(
+        "CPU pack",
+        not lacking,
+        f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed",
+        "pip install -e . in the checkout: being on the path is not enough",
+    )
+    empty = [role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))]
+    yield needed(
+        "pocket models",
+        not empty,
+        f"without weights: {', '.join(empty)}" if empty else "target, draft, judge",
+        "install from a complete checkout, or make pocket (hours)",
+    )
 
 
 def graphics(seen: list[Gpu]) -> Iterator[Check]:
@@ -155,45 +186,6 @@ def sglang() -> Check:
     return needed("sglang", release.is_tested(found), release.describe(found), INSTALL, "note")
 
 
-def packages() -> Iterator[Check]:
-    """What SGLang needs beside itself; ``pip check`` compares the versions."""
-    for name in PACKAGES:
-        found = machine.version(name)
-        yield needed(name, bool(found), found or "not installed", INSTALL)
-
-
-def pack() -> Check:
-    """Whether SGLang finds our package for CPUs."""
-    groups = ("sglang.srt.platforms", "sglang.srt.plugins")
-    lacking = [
-        group
-        for group in groups
-        if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
-    ]
-    lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
-    found = f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed"
-    return needed(
-        "CPU pack",
-        not lacking,
-        found,
-        "pip install -e . in the checkout: being on the path is not enough",
-    )
-
-
-def pocket_models() -> Check:
-    """Whether their weights are installed."""
-    lacking = [
-        role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))
-    ]
-    found = f"without weights: {', '.join(lacking)}" if lacking else "target, draft, judge"
-    return needed(
-        "pocket models",
-        not lacking,
-        found,
-        "install from a complete checkout, or make pocket (hours)",
-    )
-
-
 def hub() -> Check:
     """Whether models can be downloaded; models at paths and the pocket models need no hub."""
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
@@ -217,7 +209,10 @@ def hub() -> Check:
 
 
 MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", "red")}
-FOR_GPUS = "flashinfer-python"  # servers on a CPU are kept from importing it
+# What only servers on a GPU need (those on a CPU are kept from importing FlashInfer), and only the
+# pocket models on a CPU.
+FOR_GPUS = {"flashinfer-python", "GPU driver", "CUDA toolkit"}
+FOR_CPU = {"memory", "CPU pack", "pocket models"}
 ALSO = (
     "uvloop",
     "tokenizers",
@@ -248,24 +243,17 @@ _HIDDEN = "(set, not shown)"
 
 def examine() -> Findings:
     """Runs all checks; a few seconds at most."""
-    both = [*system(), sglang(), *packages()]
-    for_cpu = [memory(), pack(), pocket_models()]
     seen = gpus.visible()
-    for_gpu = list(graphics(seen))
-    also = [compiler(), hub()]
-    cpu = not any(
-        check.status == "missing" for check in (*both, *for_cpu) if check.name != FOR_GPUS
-    )
-    gpu = bool(seen) and not any(check.status == "missing" for check in (*both, *for_gpu))
-    ours = (
-        {name: one for name in built_in() if (one := load_deployment(name)).runtimes["target"].gpus}
-        if gpu
-        else {}
-    )
-    presets = [name for name, one in ours.items() if fits(one, [gpu.memory for gpu in seen])]
-    return Findings(
-        [*both, *for_cpu, *for_gpu, *also], cpu, gpu, presets, list(_verdict(cpu, gpu, presets))
-    )
+    checks = [*system(), *parts(), *graphics(seen), compiler(), hub()]
+    missing = {check.name for check in checks if check.status == "missing"}
+    cpu = not missing - FOR_GPUS
+    gpu = bool(seen) and not missing - FOR_CPU
+    presets = []
+    for name in built_in() if gpu else ():
+        one = load_deployment(name)
+        if one.runtimes["target"].gpus and fits(one, [gpu.memory for gpu in seen]):
+            presets.append(name)
+    return Findings(checks, cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
 
 
 def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:

@@ -47,17 +47,17 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
     from lr_sglang.bench import order
-    from lr_sglang.cli import source
+    from lr_sglang.cli import execute
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.execute import Execution, need_an_answer
     from lr_sglang.cli.settings import settle
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
-    asked = source.of_command(given, question)
+    asked = execute.of_command(given, question)
     plan = settle(given).checked()
     if shapes := plan.shapes(plan.modes):
         display.warn(f"{', '.join(shapes)}: {RANDOM}")
-    folder = source.folder_for(Path(asked.name).stem or "question", given)
+    folder = execute.folder_for(Path(asked.name).stem or "question", given)
     items = order.samples_of(asked.questions, given["samples"])
     task = asked.name or asked.questions[0].question
     made = order.side_by_side(plan, task, asked.suffix, items, given["concurrency"])
@@ -65,7 +65,7 @@ def run(question: str | None, **given: Any) -> None:
     with ExitStack() as stack:
         if asked.name:
             execution.graders[task] = stack.enter_context(asked.grader())
-            if lacking := source.lacks(asked):
+            if lacking := execute.lacks(asked):
                 display.warn(lacking)
         records = execution.run(resume=given["resume"])
     if len(records) == 1:
@@ -73,4 +73,4 @@ def run(question: str | None, **given: Any) -> None:
     else:
         display.many(records, folder)
     need_an_answer(records)
-    source.tell_failures(records, display, folder)
+    execute.tell_failures(records, display, folder)

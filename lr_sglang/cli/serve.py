@@ -4,14 +4,13 @@ endpoint over them, and stops both.
 
 from __future__ import annotations
 
-import errno
 import json
 import logging
 import resource
 import socket
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -190,28 +189,23 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
     Raises:
         LaunchError: the address cannot be listened on.
     """
-    sock = None
-    try:
-        family, *_, address = socket.getaddrinfo(host.strip("[]"), port, type=socket.SOCK_STREAM)[0]
-        sock = socket.socket(family)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        sock.setsockopt(
-            socket.IPPROTO_TCP, socket.TCP_NODELAY, 1
-        )  # its connections too: no step waits for an ACK
-        # A connection whose client takes nothing for so long is closed.
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAF_SECONDS * 1000)
-        sock.bind(address)
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
-    except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
-        if sock is not None:
-            sock.close()
-        is_port = getattr(error, "errno", None) in (errno.EADDRINUSE, errno.EACCES)
-        hint = (
-            "give another --port, or 0 for any that is free" if is_port else "give another --host"
-        )
-        why = getattr(error, "strerror", None) or error
-        raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
-    with sock:
+    with ExitStack() as stack:
+        try:
+            family, *_, address = socket.getaddrinfo(
+                host.strip("[]"), port, type=socket.SOCK_STREAM
+            )[0]
+            sock = stack.enter_context(socket.socket(family))
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # its connections too: no step waits for an ACK
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            # A connection whose client takes nothing for so long is closed.
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, DEAF_SECONDS * 1000)
+            sock.bind(address)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
+        except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
+            why = getattr(error, "strerror", None) or error
+            hint = "give another --host, or another --port (0 is any that is free)"
+            raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
         yield sock
 
 

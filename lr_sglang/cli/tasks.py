@@ -32,14 +32,12 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
     """
     from lr_sglang import tasks as known
 
-    if name is None:
-        shown = [about(known.get(one), check) for one in known.names()]
-        text = _list(shown)
-        table: Any = shown
+    shown = [about(known.get(one), check) for one in ([name] if name else known.names())]
+    if json:
+        table = shown[0] if name else shown
+        click.echo(json_format.dumps(table, indent=1, ensure_ascii=False))
     else:
-        table = about(known.get(name), check)
-        text = _one(table)
-    click.echo(json_format.dumps(table, indent=1, ensure_ascii=False) if json else text)
+        click.echo(_one(shown[0]) if name else _list(shown))
 
 
 def about(task: Task, check: bool = False) -> dict[str, Any]:

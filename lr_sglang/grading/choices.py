@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from lr_sglang.grading import answers, normal
+from lr_sglang.grading import answers
 from lr_sglang.grading.grade import Grade, without
+from lr_sglang.grading.mathematics import normal
 from lr_sglang.tasks.question import Question
 
 _WORDS = re.compile(
@@ -20,11 +21,11 @@ def letter(answer: str, choices: Sequence[str]) -> str | None:
     """The letter that an answer names, or whose text it repeats; None if that is no letter, or two
     of them.
     """
-    text = _WORDS.sub("", normal.normal(answer.replace("*", "")))
+    text = _WORDS.sub("", normal(answer.replace("*", "")))
     same = [
         place
         for place, choice in enumerate(choices)
-        if normal.normal(choice).casefold() == text.casefold()
+        if normal(choice).casefold() == text.casefold()
     ]
     whole = chr(ord("A") + same[0]) if len(same) == 1 else None
     last, found = chr(ord("A") + max(len(choices), 4) - 1), _LETTER.match(text)

@@ -98,12 +98,9 @@ class Grader(AbstractContextManager["Grader"]):
         finally:
             threads.shutdown(wait=False, cancel_futures=True)
 
-    def close(self) -> None:
-        """Ends the worker processes. Idempotent."""
-        self._pool.close()
-
     def __exit__(self, *_: object) -> None:
-        self.close()
+        """Ends the worker processes."""
+        self._pool.close()
 
     def _fields(self, given: Grade) -> Fields:
         table = {"grader": self.name, **given.to_dict()}

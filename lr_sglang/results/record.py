@@ -185,12 +185,11 @@ class Row(Brief):
     Attributes:
         late: steps whose draft came too late.
         verdicts: summed seconds and number of verdicts that asked a verifier.
-        parts: seconds of its critical path by part; ``waits_known`` says whether the runtimes
-            reported queueing and prefill.
+        parts: seconds of its critical path by part.
         timed: whether it has branches.
     """
 
-    __slots__ = ("late", "parts", "timed", "verdicts", "waits_known")
+    __slots__ = ("late", "parts", "timed", "verdicts")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
@@ -206,5 +205,4 @@ class Row(Brief):
         ]
         self.verdicts = (sum(asked), len(asked))
         self.timed = bool(record["branches"])
-        self.waits_known = any(one.get("prefill") is not None for one in record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}

@@ -220,11 +220,7 @@ def _c1(records: Sequence[Row]) -> Estimate | None:
 
 
 def _time(rows: Sequence[Row]) -> dict[str, Any]:
-    """Sums over many answers: seconds by part, their sum, and the wall time that it explains.
-
-    ``waits_known`` says whether the runtimes reported queueing and prefill; else both are in the
-    other parts.
-    """
+    """Sums over many answers: seconds by part, their sum, and the wall time that it explains."""
     sums = {part: sum(row.parts[part] for row in rows) for part in accounting.PARTS}
     explained, wall = sum(sums.values()), sum(row["seconds"] for row in rows)
     return {
@@ -232,7 +228,6 @@ def _time(rows: Sequence[Row]) -> dict[str, Any]:
         "explained": explained,
         "wall": wall,
         "share": explained / wall if wall else None,
-        "waits_known": any(row.waits_known for row in rows),
         "timed": any(row.timed for row in rows),
     }
 
@@ -370,9 +365,10 @@ def _time_table(measures: list[Measures]) -> Table | None:
                 m.time["parts"][part] / m.time["wall"], 1, 100
             )  # type: ignore[misc]
     columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
-    note = "along the critical path of each answer"
-    if not any(m.time["waits_known"] for m in shown):
-        note += "; the runtimes did not report queueing and prefill, which are in the other columns"
+    note = (
+        "along the critical path of each answer; queueing and prefill are in the other columns "
+        "where a runtime does not report them"
+    )
     return _rows(measures, "Where the time went", columns, note, of=lambda m: m in shown)
 
 

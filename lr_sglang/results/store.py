@@ -172,12 +172,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
                 ) from error
             self.records[of] = Brief(record, self.path, end)
 
-    def close(self) -> None:
+    def __exit__(self, *_: object) -> None:
         """Releases the folder for other processes."""
         self._held.close()
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _leave(self) -> None:
         with self._lock:

@@ -148,11 +148,9 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     if made.judge_pairs:
         made = made.replace(judge_pairs=str(folder / made.judge_pairs))
     judge = made.runtime("judge")
-    if made.judge_prompt or (
-        judge is not None and judge.url
-    ):  # a judge at a URL is asked for its model later
+    if made.judge_prompt or (judge and judge.url):  # that is asked for its model later
         return made
-    return made.replace(judge_prompt=prompt_for(judge.model if judge is not None else ""))
+    return made.replace(judge_prompt=prompt_for(judge.model if judge else ""))
 
 
 def _rooted(runtime: Runtime, folder: Path) -> Runtime:
@@ -168,12 +166,10 @@ def _rooted(runtime: Runtime, folder: Path) -> Runtime:
         for key, value in runtime.extra.items()
     }
     layer = runtime.token_layer
-    rooted: dict[str, Any] = {
+    rooted = {
         "model": root(runtime.model),
         "tokenizer": root(runtime.tokenizer),
         "extra": extra,
+        "token_layer": layer.replace(draft_model=root(layer.draft_model)) if layer.on else layer,
     }
-    if layer.draft_model:
-        rooted["token_layer"] = layer.replace(draft_model=root(layer.draft_model))
-    changed = {name: value for name, value in rooted.items() if value != getattr(runtime, name)}
-    return runtime.replace(**changed)
+    return runtime.replace(**{k: new for k, new in rooted.items() if new != getattr(runtime, k)})

@@ -1,5 +1,6 @@
 """The tasks that come with the package: those of the paper's Table 1 and a few more (see
-docs/tasks.md); and a task by name.
+docs/tasks.md), with a function for each that makes a question of a row of its data set (a missing
+column is a KeyError); and a task by name.
 
 ``NAME`` or ``NAME:all`` (all of its questions) is a built-in one, and ``FILE.py:NAME`` a ``Task``
 of a user, or a function that gives one or gives questions. Revisions are those that public
@@ -9,16 +10,121 @@ evaluation code pins. We have not downloaded them ourselves.
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
-from lr_sglang.tasks import rows
-from lr_sglang.tasks.question import Question, of_file
+from lr_sglang.tasks.question import Question, Row, of_file
 from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Hub, Task
+
+SEED = 0  # of the order of GPQA's choices
+LETTERS = "ABCDEFGHIJ"
+
+
+def gsm8k(row: Row, number: int) -> Question:
+    """openai/gsm8k: the answer is a solution that ends in ``#### 18``."""
+    solution, mark, gold = str(row["answer"]).rpartition("####")
+    if not mark:
+        raise KeyError("####")
+    name = f"gsm8k-test-{number:04d}"
+    return Question(
+        name, row["question"], gold.strip().replace(",", ""), {"solution": solution.strip()}
+    )
+
+
+def math500(row: Row, number: int) -> Question:
+    """HuggingFaceH4/MATH-500."""
+    about: Row = {key: row[key] for key in ("subject", "level") if key in row}
+    return Question(
+        str(row.get("unique_id") or f"math500-{number:03d}"), row["problem"], row["answer"], about
+    )
+
+
+def aime24(row: Row, number: int) -> Question:
+    """HuggingFaceH4/aime_2024; the reference's aime-2024.jsonl has the same columns."""
+    return Question(
+        f"aime24-{row['id']}", row["problem"], str(row["answer"]), {"url": row.get("url", "")}
+    )
+
+
+def aime25(row: Row, number: int) -> Question:
+    """math-ai/aime25: AIME I 1 to 15, then AIME II 1 to 15."""
+    return Question(f"aime25-{number + 1:02d}", row["problem"], str(row["answer"]))
+
+
+def amc23(row: Row, number: int) -> Question:
+    """math-ai/amc23; some versions write the answers as 27.0."""
+    if "url" not in row and "id" not in row:
+        raise KeyError("id")
+    gold = re.sub(r"\.0$", "", str(row["answer"]))
+    return Question(f"amc23-{row.get('id', number)}", row["question"], gold)
+
+
+def gpqa(row: Row, number: int) -> Question:
+    """Idavidrein/gpqa: the right choice and three wrong ones."""
+    wrong = [row[f"Incorrect Answer {n}"] for n in (1, 2, 3)]
+    about = {key: row[key] for key in ("High-level domain", "Subdomain") if row.get(key)}
+    # Their order depends on the id and the seed only, not on the source's order.
+    right = row["Correct Answer"].strip()
+    choices = sorted([right, *(text.strip() for text in wrong)])
+    random.Random(f"{SEED}:{row['Record ID']}").shuffle(choices)
+    listed = "\n".join(f"{letter}) {text}" for letter, text in zip(LETTERS, choices, strict=False))
+    return Question(
+        row["Record ID"],
+        f"{row['Question'].strip()}\n\n{listed}",
+        LETTERS[choices.index(right)],
+        {"choices": choices, **about},
+    )
+
+
+def humaneval(row: Row, number: int) -> Question:
+    """openai/openai_humaneval. The tests stay out: other tools grade the answers."""
+    asked = f"Complete this Python function:\n\n```python\n{row['prompt'].rstrip()}\n```\n"
+    about = {key: row[key] for key in ("prompt", "entry_point")}
+    return Question(row["task_id"], asked, None, about)
+
+
+def livecodebench(row: Row, number: int) -> Question:
+    """livecodebench/code_generation_lite. The tests stay out: other tools grade the answers."""
+    starter = row["starter_code"].strip()
+    if starter:
+        asked = (
+            f"Write it as a method of this class, with this signature:\n\n```python\n{starter}\n```"
+        )
+    else:
+        asked = (
+            "Write a program that reads the input from standard input and writes the "
+            "answer to standard output."
+        )
+    about = {"contest_date": _day(row["contest_date"])}
+    about |= {key: row[key] for key in ("question_title", "platform", "difficulty") if key in row}
+    text = f"{row['question_content'].strip()}\n\n{asked}\n"
+    return Question(str(row["question_id"]), text, None, about)
+
+
+def _day(date: Any) -> str:
+    """``2024-09-01`` of a date as text, as ``datasets`` reads it, or as it writes it (milliseconds
+    since 1970).
+    """
+    if isinstance(date, (int, float)):
+        date = datetime.fromtimestamp(date / 1000, UTC)
+    return str(date)[:10]
+
+
+def mt_bench(row: Row, number: int) -> Question:
+    """HuggingFaceH4/mt_bench_prompts: the first turn is asked."""
+    about = {
+        "category": row["category"],
+        "turns": list(row["prompt"]),
+        "reference": list(row["reference"]),
+    }
+    return Question(f"mt-bench-{row['prompt_id']}", row["prompt"][0], None, about)
+
 
 DATA = Path(__file__).parent / "data"
 GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42
@@ -59,7 +165,7 @@ _TASKS = (
     Task(
         "gsm8k",
         "grade-school word problems",
-        Hub("openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", rows.gsm8k, "main"),
+        Hub("openai/gsm8k", "test", "cc7b047b6e5bb11b4f1af84efc572db110a51b3c", gsm8k, "main"),
         pick=_of_gsm8k,
         choice="100 of the 1319 of the test set, drawn with Random(42); gsm8k:all for all",
     ),
@@ -70,7 +176,7 @@ _TASKS = (
             "HuggingFaceH4/MATH-500",
             "test",
             "6e4ed1a2a79af7d8630a6b768ec859cb5af4d3be",
-            rows.math500,
+            math500,
         ),
     ),
     Task(
@@ -80,26 +186,26 @@ _TASKS = (
             "HuggingFaceH4/aime_2024",
             "train",
             "e6cf0cd64082ada1c025717826bd40e155b1ec81",
-            rows.aime24,
+            aime24,
         ),
         choice="all 30",
     ),
     Task(
         "aime25",
         "AIME 2025, I and II",
-        Hub("math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", rows.aime25),
+        Hub("math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", aime25),
         choice="all 30",
     ),
     Task(
         "amc23",
         "AMC 12 of 2023",
-        Hub("math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", rows.amc23),
+        Hub("math-ai/amc23", "test", "80815d37005feb82cd7f8fbc6901d5d3eff43057", amc23),
         choice="the 40 of 50 that Qwen2.5-Math chose, as the paper",
     ),
     Task(
         "gpqa-diamond",
         "hard science, four choices in an order that is fixed by a seed",
-        Hub("Idavidrein/gpqa", "train", GPQA, rows.gpqa, "gpqa_diamond", gated=True),
+        Hub("Idavidrein/gpqa", "train", GPQA, gpqa, "gpqa_diamond", gated=True),
         suffix=CHOICE,
         grader="choice",
         choice="all 198",
@@ -111,7 +217,7 @@ _TASKS = (
             "openai/openai_humaneval",
             "test",
             "7dce6050a7d6d172f3cc5c32aa97f52fa1a2e544",
-            rows.humaneval,
+            humaneval,
         ),
         suffix=FUNCTION,
         grader="none",
@@ -121,7 +227,7 @@ _TASKS = (
     Task(
         "livecodebench",
         "contest problems",
-        Hub("livecodebench/code_generation_lite", "test", LCB, rows.livecodebench, files=LCB_FILES),
+        Hub("livecodebench/code_generation_lite", "test", LCB, livecodebench, files=LCB_FILES),
         suffix=CODE,
         grader="none",
         pick=_of_livecodebench,
@@ -136,7 +242,7 @@ _TASKS = (
             "HuggingFaceH4/mt_bench_prompts",
             "train",
             "e3a795c5e9a82ee40611c416b8a7786c73198991",
-            rows.mt_bench,
+            mt_bench,
         ),
         suffix="",
         grader="none",

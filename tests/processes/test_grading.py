@@ -13,7 +13,7 @@ import pytest
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, SetupError
-from lr_sglang.grading import Grade, Grader, answers, choices, mathematics, normal
+from lr_sglang.grading import Grade, Grader, answers, choices, mathematics
 from lr_sglang.grading.pool import Pool
 from lr_sglang.tasks import Question
 from tests import FULL
@@ -271,7 +271,7 @@ def test_choices_are_graded_by_letter():
      ("9.8 m/s^2", "m/s^2"), ("7 apples", "apples"), ("2x", None), ("3n", None), ("5", None), ("x cm", None)],
 )  # fmt: skip
 def test_quantities(text, unit):
-    found = mathematics.quantity(normal.normal(text))
+    found = mathematics.quantity(mathematics.normal(text))
     assert (found.unit if found else None) == unit
 
 

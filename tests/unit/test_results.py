@@ -186,14 +186,14 @@ def test_another_configuration_is_refused_by_name(tmp_path):
         first.append(record())
     with pytest.raises(RecordError, match=r"lookahead\.depth: 6 then, 4 now"):
         opened(tmp_path, {**CONFIG, "lookahead": {"depth": 4}}, resume=True)
-    opened(tmp_path, resume=True).close()  # the refusal let go of the folder
+    opened(tmp_path, resume=True).__exit__()  # the refusal let go of the folder
 
 
 def test_two_runs_do_not_share_a_folder(tmp_path):
     with opened(tmp_path):
         with pytest.raises(RecordError, match="another run is writing"):
             opened(tmp_path, resume=True)
-    opened(tmp_path).close()
+    opened(tmp_path).__exit__()
 
 
 DAMAGED = [

@@ -8,7 +8,7 @@ import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks import TaskUnavailable, catalogue, rows
+from lr_sglang.tasks import TaskUnavailable, catalogue
 from lr_sglang.tasks.task import SUFFIX, Task
 
 PAPER = {
@@ -122,10 +122,10 @@ def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
 
 
 def test_gpqas_choices_are_shuffled_by_the_id_and_not_by_the_source():
-    first, second = rows.gpqa(gpqa(), 0), rows.gpqa(gpqa(wrong=("c", "a", "b")), 7)
+    first, second = catalogue.gpqa(gpqa(), 0), catalogue.gpqa(gpqa(wrong=("c", "a", "b")), 7)
     assert first.question == second.question and first.answer == second.answer
     assert first.extra["choices"]["ABCD".index(first.answer)] == "r"
-    golds = {rows.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)}
+    golds = {catalogue.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)}
     assert golds == set("ABCD")
 
 
@@ -166,7 +166,7 @@ def test_what_datasets_writes_is_read_as_what_it_loads(tmp_path):
         "json", data_files={"test": [str(source)]}, split="test", cache_dir=str(tmp_path / "cache")
     )
     loaded.to_json(str(written))
-    days = [rows.livecodebench(row, n).extra["contest_date"] for n, row in enumerate(loaded)]
+    days = [catalogue.livecodebench(row, n).extra["contest_date"] for n, row in enumerate(loaded)]
     assert days == ["2024-07-31", "2024-08-01", "2025-01-31"]
     assert [q.extra["contest_date"] for q in tasks.load("livecodebench", file=written)] == days[1:]
 

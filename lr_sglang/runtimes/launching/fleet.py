@@ -7,7 +7,7 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -158,21 +158,16 @@ def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
     return fleet.servers
 
 
-def gpus_of(runtime: Runtime) -> Sequence[int]:
-    """The GPUs of a runtime that is on GPUs: those that it names, or as many as it
-    takes, from 0.
-    """
-    return runtime.gpus or range(runtime.tensor_parallel * runtime.data_parallel)
-
-
 def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
     """Whether two runtimes share a GPU: they start one after the other, since each measures its
     free memory.
     """
-    first, second = (deployment.runtimes[role] for role in (one, other))
-    if any(flags.device(runtime) == "cpu" for runtime in (first, second)):
+    pair = [deployment.runtimes[role] for role in (one, other)]
+    if any(flags.device(runtime) == "cpu" for runtime in pair):
         return False
-    return bool(set(gpus_of(first)) & set(gpus_of(second)))
+    # those that it names, or as many as it takes, from 0
+    first, second = (it.gpus or range(it.tensor_parallel * it.data_parallel) for it in pair)
+    return not set(first).isdisjoint(second)
 
 
 def _prepare(

@@ -45,13 +45,11 @@ class Need:
         weights: GiB, those of a token layer's draft model too.
         token: MiB that one token takes in the KV memory.
         heads: attention heads, which tensor parallelism must divide; 0 is unknown.
-        parallel: number of GPUs in the deployment; 0 lets the placement choose.
     """
 
     weights: float
     token: float
     heads: int = 0
-    parallel: int = 0
 
 
 def need(runtime: Runtime, where: str = "runtime") -> Need:
@@ -62,9 +60,8 @@ def need(runtime: Runtime, where: str = "runtime") -> Need:
     """
     model, layer = _need(runtime.model, runtime, where), runtime.token_layer.draft_model
     draft = _need(layer, runtime.replace(quantization=""), where) if layer else Need(0.0, 0.0)
-    copies, asked = runtime.data_parallel, runtime.tensor_parallel * runtime.data_parallel
-    weights, token = copies * (model.weights + draft.weights), model.token + draft.token
-    return Need(weights, token, model.heads, asked if asked > 1 else 0)
+    weights = runtime.data_parallel * (model.weights + draft.weights)
+    return Need(weights, model.token + draft.token, model.heads)
 
 
 def _need(model: str, runtime: Runtime, where: str) -> Need:
@@ -168,14 +165,10 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
         gpus: free memory of each, in GiB.
 
     Raises:
-        ConfigError: it does not fit, or a role needs several GPUs.
+        ConfigError: it does not fit.
     """
     if not gpus:
         raise ConfigError("there is no GPU to place the runtimes on", hint="see lr-sglang doctor")
-    for role, one in needs.items():
-        if one.parallel > 1:
-            why = f"'tensor_parallel' and 'data_parallel' ask for {one.parallel} GPUs"
-            raise ConfigError(why, role=role, hint="name its 'gpus'")
     layout = {role: (min(index, len(gpus) - 1),) for index, role in enumerate(needs)}
     places, lack = _split(layout, needs, gpus)
     if lack:
