@@ -9,23 +9,21 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import json
+import sys
 from collections.abc import MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.engine.branch import Branch
-from lr_sglang.errors import LookaheadError
+from lr_sglang.errors import LookaheadError, RecordError
+from lr_sglang.results import accounting
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
+from lr_sglang.theory.measured import Answer
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.algorithm.answer_request import AnswerRequest
-import json
-import sys
-from pathlib import Path
-
-from lr_sglang.errors import RecordError
-from lr_sglang.results import accounting
-from lr_sglang.theory.measured import Answer
 
 SCHEMA = 1  # raised when a field changes its meaning
 WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them

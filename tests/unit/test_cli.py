@@ -507,7 +507,7 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
             "nowhere: there is no run in it to resume",
         ),
         (["bench", "--resume", "--output", "nowhere"], "nowhere: there is no run in it to resume"),
-        (["rnu", "a"], "No such command 'rnu'. Did you mean 'run'?"),
+        (["rnu", "a"], "No such command 'rnu': did you mean run?"),
         (["run", "a", "--dpeth", "3"], "No such option '--dpeth'. (Did you mean one of: '--depth'"),
         (["run", "a", "--frobnicate"], "No such option '--frobnicate'."),
         (["run", "a", "--output", "/dev/null/x"], "cannot be written"),

@@ -137,13 +137,6 @@ def test_what_does_not_fit_is_refused_with_the_reason(models, machine, said):
     assert caught.value.hint
 
 
-def test_a_role_that_needs_several_gpus_names_them():
-    two = Runtime(model="Qwen/Qwen3-8B", tensor_parallel=2)
-    with pytest.raises(ConfigError, match=r"target: .* ask for 2 GPUs") as caught:
-        place({"target": need(two)}, [H100] * 4)
-    assert "name its 'gpus'" in caught.value.hint
-
-
 # -- in a deployment
 
 
