@@ -141,8 +141,9 @@ class Lookahead(ConfigModel):
     shared_draws: bool = setting(
         True, "draft and target draw a step with the same random numbers (docs/theory.md)"
     )
-    reading: Literal["auto", "never"] = setting(
-        "auto", "whether the target reads drafted tokens in place of writing them (verifier exact)"
+    reading: Literal["auto", "first", "never"] = setting(
+        "auto",
+        "whether the target reads drafted tokens before it writes; auto: with verifier exact",
     )
     verifier: str = setting(
         "judge",

@@ -12,8 +12,9 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.reading import Reading
 from lr_sglang.frontend.dsl import converse, fork
-from lr_sglang.programs.reading import read_answer
+from lr_sglang.programs.reading import prove, read_answer
 from lr_sglang.steps.tree import Node
 
 ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
@@ -32,8 +33,10 @@ async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: Answer
 async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end, in the schedule of its request."""
     schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
+    if answer.is_to_prove():
+        await prove(Reading(answer))
     while not answer.ended:
-        if answer.can_read():
+        if answer.job.exact and answer.can_read():
             if not await read_answer(answer):
                 await write_alone(answer, ALONE)
         elif tokens := answer.policy.tokens_alone():
@@ -47,6 +50,7 @@ async def asynchronous(answer: Answer) -> None:
     soon as it arrives.
     """
     propose(answer)
+    read(answer)
     expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
     node = await answer.first_done()  # whose next step was drafted, written by the target or judged
     verify(answer, node)
@@ -60,8 +64,11 @@ async def synchronous(answer: Answer) -> None:
     for _ in range(answer.tree.depth):
         propose(answer)
         await answer.all_done()  # the drafts
+    read(answer)
+    for node in await answer.all_done():  # drafted steps that the target would have written
+        verify(answer, node)
     expand(answer, answer.tree.depth)
-    for node in await answer.all_done():  # the target's steps
+    for node in await answer.all_done():  # the target's steps, and verdicts
         verify(answer, node)
     await answer.all_done()  # the verdicts
     accept(answer)
@@ -80,15 +87,28 @@ def propose(answer: Answer) -> None:
                 draft += answer.gen_step(node, "draft")
 
 
+def read(answer: Answer) -> None:
+    """The target reads each drafted step, if it is to be read before it is written: where it would
+    have written just that, there is nothing to write.
+    """
+    for node in answer.tree.to_read() if answer.reads_steps() else ():
+        drafted = node.children[0]
+        target = fork(node.state, "target")
+        target += answer.drafted(drafted)
+        answer.watch_read(target, node, drafted)
+        target += answer.gen_read(drafted)
+
+
 def expand(answer: Answer, furthest: int) -> None:
-    """The target writes its own next step after each prefix with at most ``furthest`` undecided
-    steps.
+    """The target writes its own next step, or the rest of it, after each prefix with at most
+    ``furthest`` undecided steps.
 
     Its forks run in parallel and share their prefix in the radix cache.
     """
-    for node in answer.tree.to_expand(furthest):
+    for node in answer.tree.to_expand(furthest, answer.reads_steps()):
         if answer.policy.should_expand(node) and answer.can_ask("target"):
             target = fork(node.state, "target")
+            target += answer.begun(node)
             answer.watch(target, node)
             target += answer.gen_step(node, "target")
 

@@ -19,7 +19,7 @@ async def read_answer(answer: Answer) -> bool:
     """Writes the answer until it ends. Returns False where that does not pay, or cannot go on."""
     reading, ahead = Reading(answer), None
     if not reading.proven:
-        await prove(reading)
+        reading.take(await prove(reading), 0)
     while not answer.ended and answer.can_read() and reading.pays():
         draft = ahead or propose(reading)
         piece = await drafted(reading, draft)
@@ -66,7 +66,7 @@ def read(reading: Reading, piece: Ids) -> Branch:
     return branch
 
 
-async def prove(reading: Reading) -> None:
+async def prove(reading: Reading) -> Ids:
     """The target writes some tokens and reads them: what it reads must be what it wrote."""
     target = fork(reading.state(), "target")
     written = reading.watch("target", target)
@@ -76,4 +76,4 @@ async def prove(reading: Reading) -> None:
     reading.prove(ids, await reading.drawn(again, ids))
     reading.close(again, Outcome.CANCELLED)
     reading.close(written, Outcome.BONUS)
-    reading.take(ids, 0)
+    return ids

@@ -17,13 +17,22 @@ from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.reading import drawn
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import EventEmitter
-from lr_sglang.steps.step import DELIMITER, Ending, Step, StepStop, completed, split_ids
+from lr_sglang.steps.step import (
+    DELIMITER,
+    Ending,
+    Step,
+    StepStop,
+    completed,
+    make_step,
+    split_ids,
+)
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict
@@ -150,18 +159,17 @@ class Answer:
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
     def can_read(self) -> bool:
-        """Whether the target can read drafted tokens in place of writing them: where the answer is
-        its own draw, and its draws can be made again from log-probabilities.
+        """Whether the target can read drafted tokens before it writes: its draws can be made again
+        from log-probabilities.
         """
-        job, target = self.job, self.roles["target"]
-        if not job.exact or job.verifier is None or job.lookahead.reading == "never":
-            return False
+        job, target, sampling = self.job, self.roles["target"], self.job.sampling
         numbers = target.places == "answer" and self.trace.shared_draws
-        sampling = job.sampling
         filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
         filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
         return (
-            (sampling.temperature == 0 or (numbers and filtered))
+            job.lookahead.reading != "never"
+            and job.verifier is not None
+            and (sampling.temperature == 0 or (numbers and filtered))
             and target.reads is not False
             and target.token_layer == ""
             and not job.constraints.names()
@@ -169,14 +177,26 @@ class Answer:
             and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
         )
 
+    def reads_steps(self) -> bool:
+        """Whether drafted steps are read before they are written: as the settings say, once the
+        target's reading is proven.
+        """
+        asked = self.job.lookahead.reading == "first" and not self.job.exact
+        return asked and self.roles["target"].reads is True and self.can_read()
+
+    def is_to_prove(self) -> bool:
+        """Whether drafted steps will be read, once the target's reading is proven."""
+        asked = self.job.lookahead.reading == "first" and not self.job.exact
+        return asked and self.roles["target"].reads is None and self.can_read()
+
     def gen_step(self, node: Node, role: str) -> SglGen:
         """``dsl.step`` for the step after ``node``: its token limit, the sampling,
         log-probabilities for the gate.
         """
-        tokens, gated = (
-            min(self.job.lookahead.max_step_tokens, self.tree.room(node)),
-            role == "draft" and self.job.lookahead.gate > 0,
-        )
+        tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        gated = role == "draft" and self.job.lookahead.gate > 0
+        if role == "target":
+            tokens -= len(node.begun or ())
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
@@ -184,6 +204,23 @@ class Answer:
             if not self.job.constraints.names():  # shared by all branches
                 self._steps[tokens, gated] = made
         return made
+
+    def gen_read(self, drafted: Node) -> SglGen:
+        """The ``sgl.gen`` by which the target reads the step that leads to a drafted node."""
+        assert drafted.step is not None
+        size = len(drafted.step.ids)
+        asked: dict[str, Any] = {"logprob_start_len": -size, "top_logprobs_num": MOST_READ}
+        return self.gen(drafted, "target", 1, return_logprob=True, **asked)
+
+    def drafted(self, node: Node) -> TokenText:
+        """The drafted step that leads to ``node``, with its end of sequence."""
+        assert node.step is not None
+        return node.step.tokens()
+
+    def begun(self, node: Node) -> TokenText:
+        """What is known of the target's version of the step after ``node``, from reading."""
+        known, ids = self.roles["target"].tokenizer, node.begun or ()
+        return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
     def gen(self, node: Node, role: str, tokens: int, name: str = "step", **more: Any) -> SglGen:
         """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request says,
@@ -231,6 +268,8 @@ class Answer:
         alternative = child.alternative if child else 0
         seed, place = self.job.draws(role, node, alternative)
         ahead = self.tree.ahead(node)
+        if role == "target" and child is None:
+            place += len(node.begun or ())
         branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
         branch.state, branch.node, branch.child = state, node, child
         state.stream_executor.request = branch
@@ -274,6 +313,8 @@ class Answer:
         elif needed and isinstance(arrived, Branch):
             if child is None:
                 self._enter_target(node, arrived)
+            elif arrived.role == "target":
+                self._enter_read(node, child, arrived)
             else:
                 self._enter_draft(node, child, arrived)
         arrived.release()
@@ -325,6 +366,48 @@ class Answer:
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
+
+    def watch_read(self, state: ProgramState, node: Node, child: Node) -> None:
+        """Makes the branch of the next ``gen`` of ``state``, by which the target reads the drafted
+        step that leads to ``child``, and waits for it.
+        """
+        node.expanding = branch = self.begin("target", state, node, child)
+        self.branches.expect(branch)
+        self.policy.begun(branch)
+
+    def _enter_read(self, node: Node, child: Node, branch: Branch) -> None:
+        """Enters what the target says of a drafted step: it is the target's own version, or the
+        version is known up to the token that differs.
+        """
+        step, known = child.step, self.roles["target"].tokenizer
+        assert step is not None
+        same, own = len(step.ids), None
+        if isinstance(branch.result, LookaheadError):
+            self.roles["target"].reads = None  # it is proven again by the next answer
+            same = 0
+        else:
+            seed, place = self.job.draws("target", node)
+            rows = [row for row in branch.result.meta.get("input_top_logprobs") or () if row]
+            said = drawn(rows[-len(step.ids) :], self.job.sampling, seed, place)
+            said += [None] * (len(step.ids) - len(said))
+            while_same = (n for n, token in enumerate(step.ids) if said[n] != token)
+            same = next(while_same, len(step.ids))
+            own = said[same] if same < len(step.ids) else None
+            self.trace.read_tokens += min(same + 1, len(step.ids))
+            self.trace.agreed_tokens += same
+        if same == len(step.ids):
+            node.target, node.target_state = step, child.state
+            self.emitter.written(node)
+            return
+        self.branches.give_up(branch, Outcome.CANCELLED)
+        node.expanding = None
+        node.begun = (*step.ids[:same], *(() if own is None else (own,)))
+        most = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        made = make_step(node.begun, "length", node.step, known, self.roles["target"].ends)
+        if made.ids and (made.complete or len(made.ids) >= most):
+            node.target, node.target_state = made, node.state.fork(1)[0]
+            node.target_state += made.tokens()
+            self.emitter.written(node)
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
         """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises

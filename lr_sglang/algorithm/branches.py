@@ -28,11 +28,13 @@ def written(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
     """
     node, result, state = branch.node, branch.result, branch.state
     assert node is not None
-    made = make_step(result.ids, result.finish, node.step, known, result.ends)
+    begun = (node.begun or ()) if branch.role == "target" else ()
+    ids = (*begun, *result.ids)
+    made = make_step(ids, result.finish, node.step, known, result.ends)
     wrote = state.stream_executor
     # Roles with another vocabulary read the state's text, so it must end with the text of the step.
     text = str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None))
-    if made.ids != result.ids or text != made.text:
+    if made.ids != ids or text != made.text:
         state = node.state.fork(1)[0]
         state += made.tokens()
     return made, state

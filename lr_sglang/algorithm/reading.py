@@ -77,13 +77,16 @@ class Reading:
 
     def watch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
-        root = self.answer.tree.root
-        used = root.tokens_used + len(self._ids) + len(more)
-        at = Node(None, root.position, tokens_used=used, state=state)
-        branch = self.answer.begin(role, state, at, None)
+        branch = self.answer.begin(role, state, self._place(more), None)
         self.answer.branches.expect(branch)
         self.answer.policy.begun(branch)
         return branch
+
+    def _place(self, more: Ids = ()) -> Node:
+        """The place of the next token after what is accepted, and ``more`` tokens."""
+        root = self.answer.tree.root
+        used = root.tokens_used + len(self._ids) + len(more)
+        return Node(None, root.position, tokens_used=used, lineage=root.lineage)
 
     async def result(self, branch: Branch) -> Generation:
         """Waits for a branch.
@@ -118,9 +121,9 @@ class Reading:
         if piece and len(rows) < len(piece):
             self._reads(False)
             return []
-        root, job = self.answer.tree.root, self.answer.job
-        place = root.tokens_used + len(self._ids)
-        own = reading.drawn(rows[-len(piece) :], job.sampling, job.seed(), place) if piece else []
+        job = self.answer.job
+        seed, place = job.draws("target", self._place())
+        own = reading.drawn(rows[-len(piece) :], job.sampling, seed, place) if piece else []
         return [*own, *result.ids[:1]]
 
     def prove(self, ids: Ids, own: Sequence[int | None]) -> None:

@@ -72,6 +72,8 @@ class Node:
         confidence: the draft's mean log-probability of the step; None if it was not requested.
         correction: the node after this one whose step is the target's version; None until it is
             needed.
+        begun: the first tokens of the target's version, known from reading a drafted one that
+            differs after them; None if none was read.
         number: the node's number in events (see ``events``).
     """
 
@@ -95,6 +97,7 @@ class Node:
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
+    begun: tuple[int, ...] | None = None
     number: int | None = None
 
     @property

@@ -76,9 +76,24 @@ class StepTree:
             ]
         return self._live
 
-    def to_expand(self, depth: int) -> list[Node]:
+    def to_read(self) -> list[Node]:
+        """Nodes whose next step is drafted, and of which the target has neither read nor written a
+        version, nearest first.
+        """
+        found = [n for n in self.live() if n.expanding is None and n.chosen is None]
+        return sorted((n for n in found if self._unread(n) and n.children[0].step), key=self.ahead)
+
+    def _unread(self, node: Node) -> bool:
+        """Whether a version of the next step is drafted, or will be, that can be read first."""
+        undecided = bool(node.children) and node.children[0].verdict is None
+        return undecided and node.begun is None and node.target is None
+
+    def to_expand(self, depth: int, reads: bool = False) -> list[Node]:
         """Nodes at most ``depth`` ahead for which the target has not begun the next step, nearest
         first.
+
+        Args:
+            reads: leaves out those whose drafted step is to be read before.
         """
         found = [
             n
@@ -87,6 +102,7 @@ class StepTree:
             and self.ahead(n) <= depth
             and not self.ends(n)
             and n.chosen is None
+            and not (reads and self._unread(n))
         ]
         return sorted(found, key=self.ahead)
 
