@@ -43,6 +43,8 @@ OTHER_PLACES = (
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
 MOST_READ = 48
+# Seconds that a draft may take where the target waits for it: one that hangs costs no more.
+DRAFT_SECONDS = 2.0
 BACKOFF_SECONDS = (
     2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
 )
@@ -258,6 +260,8 @@ class Answer:
             node.expanding = branch
         else:
             child.drafting = branch
+            if self.reads_steps():
+                self.hurry(branch)
         self.branches.expect(branch)
         self.policy.begun(branch)
         self.emitter.begun(role, node, child)
@@ -351,6 +355,10 @@ class Answer:
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
+
+    def hurry(self, branch: Branch) -> None:
+        """Limits the time of a draft for which the target waits."""
+        branch.patience = min(1.0, DRAFT_SECONDS / self.roles["draft"].timeout)
 
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""

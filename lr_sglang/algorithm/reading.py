@@ -78,6 +78,8 @@ class Reading:
     def watch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
         branch = self.answer.begin(role, state, self._place(more), None)
+        if role == "draft":
+            self.answer.hurry(branch)
         self.answer.branches.expect(branch)
         self.answer.policy.begun(branch)
         return branch

@@ -1,5 +1,6 @@
 """Exact answers by reading, over runtimes with probabilities: the text is plain decoding's."""
 
+import asyncio
 import math
 import random
 from typing import Any
@@ -8,12 +9,13 @@ import numpy as np
 import pytest
 import torch
 
+from lr_sglang.algorithm import answer as algorithm_answer
 from lr_sglang.algorithm import reading
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
 from lr_sglang.engine.reading import drawn, uniform
-from lr_sglang.errors import RuntimeDown
+from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import place_of
@@ -38,7 +40,7 @@ class Dice(ScriptedTransport):
     def __init__(self, model: int, noise: float = 0.0, wrong: bool = False, tells: bool = True):
         super().__init__(lambda text, sampling: "")
         self.model, self.noise, self.wrong, self.tells = model, noise, wrong, tells
-        self.fails_after = math.inf
+        self.fails_after = self.hangs_after = math.inf
 
     def logits(self, ids: Any, wrong: bool = False) -> np.ndarray:
         own = np.random.default_rng((self.model + wrong, *ids[-5:]))
@@ -57,6 +59,9 @@ class Dice(ScriptedTransport):
         request.sending(lambda _: None)
         if len(self.requests) >= self.fails_after:
             raise RuntimeDown("gone", role="draft")
+        if len(self.requests) >= self.hangs_after:
+            await asyncio.sleep(timeout)
+            raise RuntimeTimeout("no answer", role="draft")
         self.requests.append(payload)
         prompt, sampling = list(payload["input_ids"]), payload["sampling_params"]
         start = len(prompt) - 1 - place_of(sampling.get("custom_params"))
@@ -200,13 +205,19 @@ def test_a_target_that_cannot_be_read_is_found_out(target):
     assert record.ids == plain.ids and record.read_tokens == 0
 
 
-def test_a_draft_that_fails_is_done_without():
+@pytest.mark.parametrize("fault", ["fails_after", "hangs_after"])
+def test_a_draft_that_fails_or_hangs_is_done_without(fault, monkeypatch):
+    monkeypatch.setattr(algorithm_answer, "DRAFT_SECONDS", 0.2)
     sampling = Sampling(temperature=0.6, seed=5)
     plain = write(autoregressive, Dice(4), None, sampling)
     draft = Dice(4, 0.3)
-    draft.fails_after = 3
+    setattr(draft, fault, 3)
     record = write(lookahead, Dice(4), draft, sampling)
     assert record.ids == plain.ids and record.failures["draft"] >= 1 and record.read_tokens > 0
+    draft = Dice(4, 0.3)
+    setattr(draft, fault, 1)
+    judged = write(lookahead, Dice(4), draft, sampling, verifier=Lenient(), reading="first")
+    assert judged.ids and judged.failures["draft"] >= 1
 
 
 def test_a_draft_that_agrees_on_nothing_is_left_alone():
