@@ -5,19 +5,20 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
 from lr_sglang.bench.variants import Variant
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import ConfigError, LookaheadError, RuntimeDown
+from lr_sglang.errors import LookaheadError, RuntimeDown
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import gpus, memory
 
-# GiB for the processes of one server on a CPU; with pocket models, 0.9 to 1.5 GiB (PSS) were
-# measured.
-PROCESSES = 1.6
-WIDER = 2.0  # memory over the size of the weights: float32 on a CPU, and the token layer's model
+# GiB for a server on a CPU: with pocket models 0.9 to 1.5 (PSS) were measured, and a body's weights
+# come to that.
+PER_SERVER = 2.0
 MOST = 0.8  # share of the free memory that servers may take
 FLUSH_SECONDS = 5.0  # maximum wait: a server flushes its cache only when it is idle
 
@@ -88,24 +89,6 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
     )
 
 
-def on_cpu(runtimes: Iterable[Runtime]) -> float:
-    """GiB of memory for servers on a CPU; infinite if the size of a model is unknown."""
-    total = 0.0
-    for runtime in runtimes:
-        try:
-            total += PROCESSES + WIDER * memory.need(runtime).weights
-        except ConfigError:
-            return float("inf")
-    return total
-
-
-def free() -> float:
-    """GiB of free memory on this machine."""
-    import psutil  # type: ignore[import-untyped]  # SGLang brings it
-
-    return float(psutil.virtual_memory().available) / memory.GIB
-
-
 def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str, str]:
     """Whether the sets of servers run ``together`` or in ``blocks``, and why."""
     if len(needed) == 1:
@@ -123,7 +106,8 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
             "a server on a GPU takes a share of the free memory, so two would have smaller KV "
             "caches",
         )
-    wanted, there = on_cpu(ours.values()), free()
+    wanted = PER_SERVER * len(ours)
+    there = psutil.virtual_memory().available / memory.GIB
     why = f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
     return "together" if wanted <= MOST * there else "blocks", why
 

@@ -110,11 +110,15 @@ def _new(width: float, height: float = 4.8) -> tuple[Figure, Axes]:
 
 def _whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any) -> None:
     """Draws estimates with their intervals, if they have one."""
+    places = [place for place, _ in points]
+    axes.errorbar(places, [e.value for _, e in points], _ends(points), capsize=3, **style)
+
+
+def _ends(points: Sequence[tuple[float, Estimate]]) -> list[list[float]]:
+    """How far the intervals of estimates reach below and above them."""
     down = [0.0 if e.low is None else e.value - e.low for _, e in points]
     up = [0.0 if e.high is None else e.high - e.value for _, e in points]
-    places = [place for place, _ in points]
-    values = [e.value for _, e in points]
-    axes.errorbar(places, values, [down, up], **{"capsize": 3, **style})
+    return [down, up]
 
 
 def _legend(figure: Figure) -> None:
@@ -142,13 +146,10 @@ def modes(measures: Sequence[Measures]) -> Figure:
             for place, task in enumerate(tasks)
             if (best := fastest.get((mode, task))) and best.speed
         ]
-        style: Any = {"color": MODES.get(mode, "#D55E00"), "label": mode}
-        axes.bar([at for at, _ in points], [e.value for _, e in points], width * 0.92, **style)
-        _whiskers(axes, points, fmt="none", ecolor="#333333", linewidth=1.2)
-        for at, e in points:
-            top = (at, e.value if e.high is None else e.high)
-            near: Any = {"textcoords": "offset points", "ha": "center", "fontsize": 10}
-            axes.annotate(f"{e.value:.2f}", top, (0, 3), **near)
+        style: Any = {"color": MODES.get(mode, "#D55E00"), "label": mode, "capsize": 3}
+        values = [e.value for _, e in points]
+        bars = axes.bar([at for at, _ in points], values, width * 0.92, yerr=_ends(points), **style)
+        axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=10)
     axes.set_xticks(range(len(tasks)), tasks)
     axes.set_xlim(-0.6, len(tasks) - 0.4)
     axes.margins(y=0.12)

@@ -66,7 +66,10 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
             "SGLang server",
         ) from error
     if not tokenizer:
-        here = [info.tokenizer for info in infos if not _elsewhere(info.tokenizer)]
+        named = [info.tokenizer for info in infos]
+        here = [
+            one for one in named if not models.is_path(one) or plugin_files.expanded(one).is_dir()
+        ]
         if not here:
             raise ConfigError(
                 f"{url} has its tokenizer in {infos[0].tokenizer}, which this machine does not "
@@ -129,10 +132,6 @@ def model_of(role: str, runtime: Runtime) -> str:
             model = runtime.tokenizer  # checked when a run attaches to it
     pocket = _POCKET.search(model)
     return f"{models.POCKET}{pocket[1]}" if pocket else models.shape_of(model) or model
-
-
-def _elsewhere(tokenizer: str) -> bool:
-    return models.is_path(tokenizer) and not plugin_files.expanded(tokenizer).is_dir()
 
 
 def api_key(role: str, runtime: Runtime) -> str:

@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 from collections import Counter, defaultdict
+from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
@@ -257,7 +258,8 @@ def test_where_there_is_nothing_to_be_fair_with(deployment, way):
 
 @pytest.mark.parametrize(("free", "how"), [(64.0, "together"), (2.0, "blocks")])
 def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
-    monkeypatch.setattr(servers, "free", lambda: free)
+    there = SimpleNamespace(available=free * 2**30)
+    monkeypatch.setattr(servers.psutil, "virtual_memory", lambda: there)
     sets = servers.server_sets(varied())
     needed = [servers.needed(of) for of in sets]
     found, why = servers.together_or_in_turns("auto", needed)

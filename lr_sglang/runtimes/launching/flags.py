@@ -21,6 +21,7 @@ from typing import Any, Literal, NoReturn
 from lr_sglang.config import Runtime, TokenLayer
 from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError, did_you_mean
+from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
 from lr_sglang.runtimes.placement import gpus, models
@@ -334,13 +335,9 @@ def _load_format(model: str) -> str:
     """The load format of a model: random weights for a shape, computed ones for a body
     in memory.
     """
-    return (
-        "dummy"
-        if models.is_shape(model)
-        else IN_MEMORY
-        if models.without_weights(model)
-        else "auto"
-    )
+    if models.is_shape(model):
+        return "dummy"
+    return IN_MEMORY if Path(model, SOURCE).is_file() else "auto"
 
 
 def _devices(runtime: Runtime, visible: str | None, where: str) -> str:

@@ -164,16 +164,6 @@ def _config(source: Path) -> dict[str, Any]:
     return found
 
 
-def config_of_body(source: Path, sizes: Sizes) -> dict[str, Any]:
-    """The config.json of a body, for estimates of its memory."""
-    return {**_config(source), **asdict(sizes), "tie_word_embeddings": False}
-
-
-def without_weights(model: str) -> bool:
-    """Whether this is the folder of a body whose weights are computed in memory."""
-    return Path(model, SOURCE).is_file()
-
-
 def make_body(
     source: Path, shape: str, role: str | None = None, *, in_memory: bool = False
 ) -> Path:
@@ -313,7 +303,8 @@ def body_config(model: str) -> dict[str, object]:
     """
     name, _, shape = model.removeprefix(POCKET).partition("@")
     source = _pocket(name, None)
-    return config_of_body(source, sizes_of(shape, source))
+    sizes = asdict(sizes_of(shape, source))
+    return {**_config(source), **sizes, "tie_word_embeddings": False}
 
 
 def _pocket(name: str, role: str | None, in_memory: bool = False) -> Path:
