@@ -26,5 +26,5 @@ def command(runtime: Any, port: int, platform: Any, *, where: str, **given: Any)
 
 if __name__ == "__main__":
     flags.command = command  # type: ignore[assignment]
-    flags.meeting = lambda runtime, where: ""  # type: ignore[assignment]
+    flags.meeting = lambda runtime: ""  # type: ignore[assignment]
     main()
