@@ -563,11 +563,16 @@ class Answer:
         after = node.state.fork(1)[0]
         after += step.tokens()
         (child,) = self.tree.add_children(node, 1)
-        child.verdict = Verdict(drafted, "reading")
+        self.emitter.begun("draft", node, child)
         if drafted:
             self.tree.drafted(child, step)
             child.state = after
+            self.emitter.drafted(child)
+        self.emitter.begun("target", node, None)
         node.target, node.target_state = step, after
+        self.emitter.written(node)
+        child.verdict = Verdict(drafted, "reading")
+        self.emitter.verified(child, child.verdict)
         self.tree.decide(node)
         self.s += self.keep(self.tree.advance() or node)
 

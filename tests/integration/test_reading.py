@@ -228,6 +228,16 @@ def test_a_draft_that_agrees_on_nothing_is_left_alone():
     assert record.ids == plain.ids and len(target.requests) < 30
 
 
+def test_every_step_has_its_events():
+    events = []
+    sampling = Sampling(temperature=0.6, seed=1)
+    record = write(lookahead, Dice(2), Dice(2, 0.3), sampling, on_event=events.append)
+    kinds = [one.kind for one in events]
+    drafted = sum(step.source == "draft" for step in record.steps)
+    assert kinds.count("verified") == kinds.count("written") == len(record.steps)
+    assert kinds.count("drafted") == kinds.count("accepted") == drafted and kinds[-1] == "ended"
+
+
 def test_steps_are_told_while_their_tokens_arrive():
     told = []
     sampling = Sampling(temperature=0.6, seed=1)
