@@ -553,28 +553,26 @@ class Answer:
         self.tree.decide(node)
         self.s += self.keep(self.tree.advance() or node)
 
-    def keep_read(self, step: Step, drafted: bool) -> None:
+    def keep_read(self, step: Step, drafted: Step | None) -> None:
         """Keeps a step that the target has read.
 
         Args:
-            drafted: whether all of its tokens are the draft's.
+            drafted: the draft's version, which may be the step itself; None if it wrote none.
         """
         node = self.tree.root
-        after = node.state.fork(1)[0]
-        after += step.tokens()
-        (child,) = self.tree.add_children(node, 1)
-        self.emitter.begun("draft", node, child)
-        if drafted:
-            self.tree.drafted(child, step)
-            child.state = after
+        if drafted is not None:
+            (child,) = self.tree.add_children(node, 1)
+            self.emitter.begun("draft", node, child)
+            self.tree.drafted(child, drafted)
+            child.state = node.state.fork(1)[0]
+            child.state += drafted.tokens()
             self.emitter.drafted(child)
+            child.verdict = Verdict(drafted is step, "reading")
+            self.emitter.verified(child, child.verdict)
         self.emitter.begun("target", node, None)
-        node.target, node.target_state = step, after
+        node.target = step
         self.emitter.written(node)
-        child.verdict = Verdict(drafted, "reading")
-        self.emitter.verified(child, child.verdict)
-        self.tree.decide(node)
-        self.s += self.keep(self.tree.advance() or node)
+        self._keep_written(step)
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
         if self._left:  # an earlier call of on_step raised an exception

@@ -14,7 +14,7 @@ from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.steps.step import split_ids
+from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Node, Outcome
 
@@ -40,6 +40,7 @@ class Reading:
         self._known = answer.roles["target"].tokenizer
         self._ids: Ids = ()  # accepted, after the last whole step
         self._drafted: list[bool] = []  # for each of them, whether the draft wrote it
+        self._other: Ids = ()  # the draft's version of the step, from the first token that differs
         self.undecided = False  # whether the target has to write the next token itself
         self._cycles = self._taken = 0
 
@@ -158,6 +159,8 @@ class Reading:
         while same < len(piece) and own[same] == piece[same]:
             same += 1
         whole = same == len(piece)
+        if not whole and not self._other:
+            self._other = self._ids + piece
         self.answer.trace.read_tokens += len(piece) if whole else same + 1
         self.answer.trace.agreed_tokens += same
         taken: list[int] = list(piece[:same])
@@ -183,10 +186,22 @@ class Reading:
             if not (step.complete or over):
                 break
             size = len(step.ids)
-            self.answer.keep_read(step, all(self._drafted[:size]))
+            self._keep(step, all(self._drafted[:size]))
             self._ids, self._drafted = self._ids[size:], self._drafted[size:]
         if self.answer.job.on_tokens is not None and not self.answer.ended:
             self.answer.job.on_tokens(self._ids)
+
+    def _keep(self, step: Step, drafted: bool) -> None:
+        """Keeps a step, with the draft's version of it, if there is one."""
+        before = self.answer.tree.root.step
+        if drafted:
+            self._other = self._other[len(step.ids) :]
+            self.answer.keep_read(step, step)
+            return
+        ends = self.answer.roles["target"].ends
+        other = split_ids(self._other, "length", self._known, ends, before)
+        self._other = ()
+        self.answer.keep_read(step, other[0] if other else None)
 
     def close(self, branch: Branch, outcome: Outcome) -> None:
         """Closes a branch with its outcome; one that still runs is cancelled."""

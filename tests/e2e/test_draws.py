@@ -117,8 +117,9 @@ def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name:
         assert_complete(one)
     assert_idle(pocket)
     used = sum(len(one.ids) for one in ahead)
-    if case.reading == "auto":  # on a busy machine a draft may take too long, and is left alone
-        assert sum(one.agreed_tokens for one in ahead) > 0
+    if case.reading == "auto":  # of those read: on a busy machine a draft may take too long
+        read = sum(one.read_tokens for one in ahead)
+        assert 0 < read <= 2 * sum(one.agreed_tokens for one in ahead)
     elif case.schedule == "sync":  # otherwise drafts may come too late on a busy machine
         assert sum(one.accepted for one in ahead) > 0
     if case.schedule == "sync" and case.most < 10:

@@ -123,14 +123,13 @@ def _text(choice: Any) -> str:
 
 
 def test_a_request_chooses_how_it_is_answered(client):
-    # The target reads what is drafted; a step of which it would have written another token is not
-    # told as drafted.
+    # The target waits for the draft: on a busy machine every draft may be late otherwise.
     wish: Any = {"lookahead": {"mode": "lossless", "schedule": "sync", "depth": 2, "trace": True}}
     plain: Any = {"lookahead": {"mode": "autoregressive"}}
     asked: Any = {"model": "pocket", "messages": ASKED, "temperature": 0}
     answer = client.chat.completions.create(**asked, extra_body=wish)
     kinds = {event["kind"] for event in answer.model_extra["lookahead"]["trace"]}
-    assert {"begun", "written", "verified", "ended"} <= kinds
+    assert {"begun", "drafted", "written", "verified", "ended"} <= kinds
     same = client.chat.completions.create(**asked, extra_body=plain)
     assert answer.choices[0].message.content == same.choices[0].message.content
     with pytest.raises(openai.BadRequestError, match="at most 6"):
