@@ -17,6 +17,7 @@ from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.reading import drawn
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import LookaheadError, PromptTooLong, RuntimeRefused
@@ -398,8 +399,7 @@ class Answer:
             rows = [row for row in branch.result.meta.get("input_top_logprobs") or () if row]
             said = drawn(rows[-len(step.ids) :], self.job.sampling, seed, place)
             said += [None] * (len(step.ids) - len(said))
-            while_same = (n for n, token in enumerate(step.ids) if said[n] != token)
-            same = next(while_same, len(step.ids))
+            same = common_prefix(step.ids, tuple(said))
             own = said[same] if same < len(step.ids) else None
             self.trace.read_tokens += min(same + 1, len(step.ids))
             self.trace.agreed_tokens += same

@@ -12,6 +12,7 @@ from lr_sglang.algorithm.answer import MOST_READ, Answer
 from lr_sglang.engine import reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.step import Step, split_ids
@@ -155,9 +156,7 @@ class Reading:
             own: as of ``drawn``. After a whole piece the draft goes on, and what the target has
                 drawn there is read again; where nothing was drafted, it is the next token.
         """
-        same = 0
-        while same < len(piece) and own[same] == piece[same]:
-            same += 1
+        same = common_prefix(piece, tuple(own))
         whole = same == len(piece)
         if not whole and not self._other:
             self._other = self._ids + piece
