@@ -88,7 +88,6 @@ def create_app(
         rendering = ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
         asyncio.get_running_loop().set_default_executor(rendering)
         tasks = [asyncio.create_task(work) for work in (health.run(), engine.prepare())]
-        used = time.process_time()
         try:
             yield
         finally:
@@ -98,7 +97,6 @@ def create_app(
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             engine.lateness.stop()
-            health.log_calls(time.process_time() - used)
 
     app = FastAPI(
         title="lr-sglang",
@@ -257,48 +255,35 @@ async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models", responses=ERRORS, dependencies=KEY)
-    about = {
+    served = {
+        "id": service.model,
         "object": "model",
         "created": int(time.time()),
         "owned_by": "lr-sglang",
         "root": service.model,
+        "parent": None,
+        "max_model_len": engine.roles["target"].context,
+        "lookahead": {
+            "modes": service.modes,
+            "verifiers": service.verifiers,
+            "depth": service.lookahead.depth,
+            "width": service.lookahead.width,
+            "max_depth": service.deepest,
+            "max_width": service.widest,
+        },
     }
-    allowed = {
-        "modes": service.modes,
-        "verifiers": service.verifiers,
-        "depth": service.lookahead.depth,
-        "width": service.lookahead.width,
-        "max_depth": service.deepest,
-        "max_width": service.widest,
-    }
-
-    def named(name: str) -> dict[str, Any]:
-        """A model's entry in SGLang's form; that of our own model also has what its requests may
-        ask for.
-        """
-        own = (
-            {"parent": None, "lookahead": allowed}
-            if name == service.model
-            else {"parent": service.model}
-        )
-        return {"id": name, **about, "max_model_len": engine.roles["target"].context, **own}
 
     @router.get("")
     async def models() -> dict[str, Any]:
-        """The model that is served and what its requests may ask for, and the target's LoRA
-        adapters.
-        """
-        return {
-            "object": "list",
-            "data": [named(name) for name in (service.model, *await engine.adapters())],
-        }
+        """The model that is served, and what its requests may ask for."""
+        return {"object": "list", "data": [served]}
 
     @router.get("/{model:path}")
     async def model(model: str) -> dict[str, Any]:
         """One model."""
-        if model != service.model and model not in await engine.adapters():
+        if model != service.model:
             raise refusal("model_not_found", param="model", asked=model, known=service.model)
-        return named(model)
+        return served
 
     return router
 

@@ -33,7 +33,6 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 END = object()  # after the last piece of an answer that went well
 Put = Callable[[Any], None]
-LIST_SECONDS = 2.0  # for the target to list its models
 LONGEST_AGAIN = 60
 
 
@@ -184,18 +183,6 @@ class AnswerEngine:
         """Waits up to ``seconds`` for the running answers to end."""
         if tasks := [one.task for one in self.running]:
             await asyncio.wait(tasks, timeout=seconds)
-
-    async def adapters(self) -> list[str]:
-        """The names under which requests ask for LoRA adapters of the target; none if it does not
-        list them.
-        """
-        if not self.service.passes or self.health.watches["target"].down:
-            return []
-        try:
-            listed = await self.roles["target"].transport.get("/v1/models", LIST_SECONDS)
-            return [f"{self.service.model}:{one['id']}" for one in listed.get("data", [])[1:]]
-        except (LookaheadError, LookupError, TypeError):
-            return []
 
     async def target_name(self) -> str:
         """The name under which the target itself serves its model; raises ``LookaheadError`` if it

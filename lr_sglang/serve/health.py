@@ -1,10 +1,9 @@
 """The health of the runtimes. Requests to one that is down fail at once, so that draft and judge
 delay nobody while they are away.
 
-Each is asked again and again for ``/model_info``, which its HTTP process answers, and while
-requests run for ``/v1/loads``, where its scheduler writes the time after every batch. A busy
-runtime answers both. It is down when its connection is refused, when the HTTP process is silent
-for ``POLL_LIMITS``, or when its scheduler has completed no batch for ``HANG_SECONDS``.
+Each is asked again and again for ``/model_info``, which a busy runtime answers too. It is down
+when its connection is refused, or when it is silent for ``POLL_LIMITS``. A scheduler that hangs
+behind an HTTP process that answers is ended by SGLang's own ``--watchdog-timeout``.
 
 ``/health`` is not asked: SGLang generates a token for it, behind all that it computes, and calls
 itself unhealthy when that takes long.
@@ -41,10 +40,6 @@ POLL_SECONDS = 0.5  # between two polls of a runtime
 # Seconds of a poll, and how many in a row may be late. An answer waits for a draft or a judge that
 # hangs no longer than for these; without the target there is no answer, so it has more time.
 POLL_LIMITS = {"target": (2.0, 3), "draft": (0.7, 2), "judge": (0.7, 2)}
-# Seconds without a completed batch, while requests run, after which a scheduler hangs; more if its
-# longest batch so far took more than a quarter of that (the prefill of a long prompt is one batch).
-HANG_SECONDS = 30.0
-HANGS = "its scheduler does not go on"
 DEGRADED_SECONDS = 60.0  # that draft or judge is down until the log says it again, as an alert does
 
 Changed = Callable[[str, str], None]
@@ -71,7 +66,6 @@ class Watch:
         down: the reason; empty while it answers.
         useless: why requests fail at once though it answers; empty as a rule.
         since: the last change of ``down``, in seconds of the monotonic clock.
-        calls: requests so far.
     """
 
     def __init__(
@@ -79,11 +73,9 @@ class Watch:
     ) -> None:
         self.role, self.inner = role, inner
         self.down = self.useless = ""
-        self.since, self.calls = time.monotonic(), 0
+        self.since = time.monotonic()
         self._known, self._changed = known, changed
         self._before, self._late, self._told = 0.0, 0, False
-        # The scheduler's own time of its last batch, since when it is known, and its longest batch.
-        self._batch_at, self._batch_seen, self._longest_batch = 0.0, 0.0, 0.0
         self._open: set[Request] = set()  # in flight, without those that were given up
 
     def __getattr__(self, name: str) -> Any:
@@ -111,9 +103,6 @@ class Watch:
     def _counted(self, request: Request) -> Iterator[None]:
         if self.down or self.useless:
             raise self._away()
-        self.calls += 1
-        if not self._open:
-            self._batch_seen = time.monotonic()
         self._open.add(request)
         try:
             yield
@@ -161,7 +150,7 @@ class Watch:
             self._set(error.message)
         else:
             self._late = 0
-            self._set(HANGS if await self._hangs(seconds) else "")
+            self._set("")
 
     def _tell_if_long(self) -> None:
         """Logs once that draft or judge has been down for ``DEGRADED_SECONDS``."""
@@ -171,28 +160,6 @@ class Watch:
         self._told = True
         about = {"role": self.role, "seconds": round(down), "reason": self.down}
         log("degraded", logging.WARNING, **about)
-
-    async def _hangs(self, seconds: float) -> bool:
-        """Whether requests run, or ran when it began to hang, and the scheduler does not go on.
-        False for a server that does not tell.
-        """
-        if not self._open and self.down != HANGS:
-            return False
-        try:
-            told = await self.inner.get("/v1/loads", seconds)
-            batch_at = max(float(one["timestamp"]) for one in told["loads"])
-        except (RuntimeDown, RuntimeTimeout):
-            return self.down == HANGS
-        except (LookaheadError, LookupError, TypeError, ValueError):
-            return False
-        now = time.monotonic()
-        silent = now - self._batch_seen
-        if batch_at == self._batch_at:
-            return silent > max(HANG_SECONDS, 4 * self._longest_batch)
-        if self._batch_at and not self.down:
-            self._longest_batch = max(self._longest_batch, silent)
-        self._batch_at, self._batch_seen = batch_at, now
-        return False
 
     async def _ask(self, seconds: float) -> None:
         try:
@@ -255,12 +222,6 @@ class Health:
         if self.watches["target"].down:
             return "down"
         return "degraded" if any(watch.down for watch in self.watches.values()) else "ready"
-
-    def log_calls(self, seconds: float) -> None:
-        """Logs how many calls the runtimes got in so many seconds of this process's CPU time."""
-        calls = sum(watch.calls for watch in self.watches.values())
-        each = round(1000 * seconds / calls, 3) if calls else None
-        log("ended", cpu_seconds=round(seconds, 2), calls=calls, cpu_ms_per_call=each)
 
     def disturbed(self, began: float) -> bool:
         """Whether draft or judge has been down at any time since then (in seconds of the monotonic

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import secrets
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Annotated, Any, ClassVar, Literal
 
@@ -15,7 +15,6 @@ from pydantic import Field
 
 from lr_sglang.algorithm.answer_request import Constraints
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.engine.transport import Post
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -34,14 +33,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 
-LONG = 2**13  # characters
-SLICE = 2**14  # characters that are tokenised at once
-SEAM = 16  # the most tokens that a cut through a text adds
 MAX_ANSWERS = 128  # of one request, as OpenAI's
-PROMPTS = (
-    *("messages", "prompt", "input_ids", "tools"),
-    *("input", "instructions", "system", "query", "items", "documents", "text", "tokens"),
-)
 # Fields that control the server and not the answer; they are removed from a client's request.
 STEERING = frozenset(
     (
@@ -261,13 +253,7 @@ class Prompt:
         bounds = (target.context, service.limits.max_total_tokens)
         # the context also holds a token of the answer
         most = min(limit for limit in bounds if limit is not None) - 1
-        most = min(most, service.max_prompt_tokens or most)
-        contents = [turn["content"] for turn in said] if asked.chat else said
         try:
-            # checked before rendering, which caches what it renders
-            texts = [request.prefix, *texts_in(contents)]
-            if sum(len(str(one)) for one in texts) > LONG:
-                check_length(texts, known, most, param)
             text = self(target) if concluding is None else concluding.prompt
         except (TemplateError, StopIteration, ValueError, TypeError) as error:
             # StopIteration: a text with every private-use character in it leaves no mark to break
@@ -331,39 +317,3 @@ def conversation(asked: Asked) -> list[dict[str, Any]]:
         }
         for turn in turns
     ]
-
-
-def texts_in(value: Any) -> Iterator[str | int]:
-    """All texts and token ids in a JSON value, without URLs of images and other media."""
-    match value:
-        case str():
-            yield value
-        case bool():
-            return
-        case int():
-            yield value
-        case list():
-            for one in value:
-                yield from texts_in(one)
-        case dict():
-            for name, one in value.items():
-                if name != "type" and not name.endswith("_url"):
-                    yield from texts_in(one)
-
-
-def check_length(said: Iterable[str | int], known: Tokenizer, most: int, param: str | None) -> None:
-    """Raises ``Refusal`` once texts and token ids have more than ``most`` tokens, by a lower bound.
-
-    Args:
-        param: the field that they come from.
-    """
-    found = list(said)
-    texts = [one for one in found if isinstance(one, str)]
-    tokens = len(found) - len(texts)
-    for part in (text[at : at + SLICE] for text in texts for at in range(0, len(text), SLICE)):
-        tokens += len(known.encode(part)) - (SEAM if len(part) == SLICE else 0)
-        if tokens > most:
-            break
-    if tokens > most:
-        least = f"at least {tokens}"
-        raise refusal("context_length_exceeded", param=param, tokens=least, most=most)

@@ -35,9 +35,6 @@ class ServeSettings(ConfigModel):
     max_connections: int = setting(1024, "of clients, open at a time", ge=1)
     drain: float = setting(30.0, "seconds that answers have to end in when it stops", ge=0)
     max_body_bytes: int = setting(2**21, "of a request; more gets 413", ge=1)
-    max_prompt_tokens: int | None = setting(
-        None, "of a request; by default what the context holds", ge=1
-    )
     refuse: bool = setting(
         False, "refuse requests with tools and so on, which else the target answers alone"
     )

@@ -17,7 +17,7 @@ from lr_sglang.engine.transport import Head
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put, ServedAnswer
 from lr_sglang.serve.errors import Refusal, refusal_of
-from lr_sglang.serve.requests import PROMPTS, PassedRequest, check_length, texts_in
+from lr_sglang.serve.requests import PassedRequest
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.
@@ -41,16 +41,6 @@ class PassedAnswer(ServedAnswer):
     ) -> None:
         super().__init__(engine, put)
         self._asked, self._about, self._name = asked, about, ""
-
-    def prepare(self) -> None:
-        """Checks the length of the prompt by its texts alone, without the template's own tokens and
-        images.
-        """
-        if (most := self.engine.service.max_prompt_tokens) is not None:
-            body = self._asked.body
-            prompt = [body[name] for name in PROMPTS if name in body]
-            param = next((name for name in PROMPTS if name in body), None)
-            check_length(texts_in(prompt), self.engine.roles["target"].tokenizer, most, param)
 
     async def write(self) -> None:
         target, request, asked = self.engine.roles["target"], Request(), self._asked

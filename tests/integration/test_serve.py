@@ -555,7 +555,8 @@ def test_who_sends_too_much_and_then_reads_is_told_so(quick, head):
 
 
 def test_a_prompt_that_is_too_long_is_refused():
-    with serving(scripted(["one"]), SERVICE.replace(max_prompt_tokens=40)) as one:
+    limits = SERVICE.limits.replace(max_tokens=None, max_total_tokens=41)
+    with serving(scripted(["one"]), SERVICE.replace(limits=limits)) as one:
         is_documented(
             one.ask(messages=[{"role": "user", "content": "a" * 100}]),
             400,

@@ -240,14 +240,8 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     assert answer == {**WHOLE, "model": "lookahead"}
 
 
-def test_the_targets_adapters_are_listed_and_answer(both):
+def test_the_targets_adapters_answer(both):
     one, target = both
-    listed = one.http.get("/v1/models").json()["data"]
-    assert [(model["id"], model.get("parent")) for model in listed] == [
-        ("lookahead", None),
-        ("lookahead:poet", "lookahead"),
-    ]
-    assert one.http.get("/v1/models/lookahead:poet").json()["parent"] == "lookahead"
     for path, more, why in (
         (CHAT, {}, ["model"]),
         (CHAT.replace("c", "%63"), {}, ["model"]),
@@ -304,7 +298,7 @@ def test_fields_that_steer_the_server_stay_here(both):
 
 
 def test_the_operators_limits_hold():
-    service = SERVICE.replace(limits=SERVICE.limits.replace(max_tokens=50), max_prompt_tokens=40)
+    service = SERVICE.replace(limits=SERVICE.limits.replace(max_tokens=50))
     with passing(service) as (one, target):
         for given, sent in (({}, {"max_tokens": 50}), ({"max_tokens": 60}, {"max_tokens": 50}),
                             ({"max_completion_tokens": 99}, {"max_completion_tokens": 50}),
@@ -312,12 +306,6 @@ def test_the_operators_limits_hold():
             assert one.ask(tools=[], n=9, **given).status_code == 200
             got = target.seen.pop()[2]
             assert {name: got[name] for name in got if name.startswith("max_")} == sent
-        for path, more in ((CHAT, {"messages": [{"role": "user", "content": "a" * 41}]}),
-                           (COMPLETIONS, {"prompt": ["a" * 21] * 2}),
-                           (COMPLETIONS, {"prompt": [[5] * 21] * 2})):  # fmt: skip
-            is_documented(
-                one.http.post(path, json=asked(path, n=9, **more)), 400, "context_length_exceeded"
-            )
         is_documented(one.ask(n=129), 400)
         is_documented(
             one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400
@@ -501,7 +489,7 @@ def test_a_stream_of_another_route_is_passed_on_and_an_error_has_a_name(both):
 
 def test_limits_and_keys_hold_on_other_routes():
     limits = SERVICE.limits.replace(max_tokens=50)
-    service = SERVICE.replace(limits=limits, max_prompt_tokens=9)
+    service = SERVICE.replace(limits=limits)
     wrong = ({}, {"x-api-key": "sk-wrong"}, {"authorization": "Bearer x", "x-api-key": "sk-right"})
     with passing(service, Keys(["sk-right"])) as (one, target):
         for path in OTHERS:
@@ -513,9 +501,6 @@ def test_limits_and_keys_hold_on_other_routes():
             named = dict.fromkeys(("max_tokens", "max_output_tokens"), 99)
             assert one.http.post(path, json=named).status_code == 200
             assert [target.seen[-1][2][name] for name in named] == [50, 50]
-            for name in ("input", "system", "documents"):
-                long = one.http.post(path, json={name: ["a" * 10]})
-                is_documented(long, 400, "context_length_exceeded")
         assert one.http.post("/v1/responses", json={}).status_code == 200
         assert target.seen[-1][2]["max_output_tokens"] == 50
 

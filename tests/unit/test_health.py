@@ -12,7 +12,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.runtimes.attach import TEXT
 from lr_sglang.serve import health
-from lr_sglang.serve.health import HANGS, POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
+from lr_sglang.serve.health import POLL_LIMITS, POLL_SECONDS, Health, RuntimeAway, Watch
 from lr_sglang.serve.settings import Service
 from tests import run_by
 from tests.scripted import CharTokenizer
@@ -20,22 +20,15 @@ from tests.simulated.clock import run_virtually
 
 
 class Runtime:
-    """A transport that does what it is told: go well, fail, or hang until it is given up.
-
-    Attributes:
-        batch_at: when its scheduler has completed a batch, by the server's own time of day.
-        fault: by path, the error that is raised.
-        busy: a generation goes on for an hour.
-    """
+    """A transport that does what it is told: go well, fail, or hang until it is given up."""
 
     def __init__(self):
         self.fails, self.hangs, self.tokens, self.asked = None, False, [], []
-        self.batch_at, self.fault, self.busy = 1000.0, {}, False
 
     async def generate(self, payload, request, timeout):
         request.sending(lambda request: None)
         try:
-            if self.hangs or self.busy:
+            if self.hangs:
                 await asyncio.sleep(3600)
         except asyncio.CancelledError:
             request.raise_if_closed("draft")
@@ -49,9 +42,9 @@ class Runtime:
         if self.hangs:
             await asyncio.sleep(timeout)
             raise RuntimeTimeout("late")
-        if error := self.fails or self.fault.get(path):
-            raise error
-        return {"loads": [{"timestamp": self.batch_at}]} if path == "/v1/loads" else {}
+        if self.fails:
+            raise self.fails
+        return {}
 
     async def post(self, path, body, timeout):
         assert path == "/tokenize"
@@ -86,12 +79,12 @@ def test_a_runtime_that_cannot_be_reached_is_down_at_once_and_comes_back():
     assert watch.down and heard == ["nobody there"] and watch.total() > 0
     with pytest.raises(RuntimeAway) as away:
         asyncio.run(watch.generate({}, Request(), 600))
-    assert not away.value.retryable and away.value.role == "draft" and watch.calls == 0
+    assert not away.value.retryable and away.value.role == "draft"
     runtime.fails = None
     polls(watch)
     assert not watch.down and heard == ["nobody there", ""]
     assert watch.total() == watch.total() > 0
-    assert asyncio.run(watch.generate({}, Request(), 600)) and watch.calls == 1
+    assert asyncio.run(watch.generate({}, Request(), 600))
     assert set(runtime.asked) == {"/model_info"}, "/health would generate"
 
 
@@ -192,82 +185,3 @@ def test_the_health_of_all_roles():
         watch.inner.fails = None
         polls(watch)
     assert health.state == "ready" and not watches["draft"].useless
-
-
-# -- a scheduler that hangs
-
-
-@pytest.fixture
-def clock(monkeypatch):
-    clock = SimpleNamespace(now=0.0)
-    monkeypatch.setattr(health, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    return clock
-
-
-async def asking(watch):
-    """A request that runs."""
-    watch.inner.busy = True
-    task = asyncio.create_task(watch.generate({}, Request(), 600.0))
-    await asyncio.sleep(0)
-    return task
-
-
-async def poll(watch, clock, seconds, server=None, batches=False):
-    """Polls for a time, twice a second; the scheduler completes a batch each time, or none."""
-    for _ in range(int(2 * seconds)):
-        clock.now += 0.5
-        if batches:
-            server.batch_at += 0.5
-        await watch.poll()
-
-
-@run_by(asyncio.run)
-async def test_a_scheduler_that_completes_no_batch_hangs_until_it_goes_on(clock):
-    server, watch, changes = watched("target")
-    await poll(watch, clock, 3600)
-    assert not changes, "nothing is asked of it"
-    task = await asking(watch)
-    await poll(watch, clock, 3600, server, batches=True)
-    assert not changes, "it writes for an hour"
-    await poll(watch, clock, 29)
-    assert not changes, "one prompt is long"
-    await poll(watch, clock, 5)
-    assert changes == [HANGS]
-    await asyncio.sleep(0)
-    task.cancel()
-    with pytest.raises(RuntimeAway):
-        await watch.generate({}, Request(), 600.0)
-    await poll(watch, clock, 60)
-    assert changes == [HANGS], "its HTTP process answers, which is not enough"
-    server.batch_at += 1
-    await watch.poll()
-    assert changes == [HANGS, ""]
-
-
-@run_by(asyncio.run)
-async def test_batches_that_take_long_on_this_machine_have_more_time(clock):
-    server, watch, changes = watched("target")
-    task = await asking(watch)
-    await poll(watch, clock, 1)
-    await poll(watch, clock, 20)
-    server.batch_at += 20
-    await poll(watch, clock, 75)
-    assert not changes, "a batch took 20 s before"
-    await poll(watch, clock, 10)
-    assert changes == [HANGS]
-    task.cancel()
-
-
-@pytest.mark.parametrize(
-    "error",
-    [RuntimeRefused("404", role="target"), RuntimeTimeout("late"), RuntimeDown("gone")],
-    ids=["another server", "late", "gone"],
-)
-@run_by(asyncio.run)
-async def test_a_server_that_does_not_tell_its_batches_never_hangs(clock, error):
-    server, watch, changes = watched("target")
-    server.fault["/v1/loads"] = error
-    task = await asking(watch)
-    await poll(watch, clock, 600)
-    assert not changes
-    task.cancel()
