@@ -27,18 +27,22 @@ _HOME = {  # name -> module, with the name there if it differs
     "Verifier": "lr_sglang.algorithm.inquiry",
     "ask": "lr_sglang.algorithm.guarded",
     "asolve": "lr_sglang.api.solve",
+    "confidence": "lr_sglang.frontend.dsl",
     "converse": "lr_sglang.frontend.dsl",
     "deployed": "lr_sglang.runtimes.connect",
     "deployment": "lr_sglang.api.solve",
+    "entropy": "lr_sglang.frontend.dsl",
     "fork": "lr_sglang.frontend.dsl",
     "load_deployment": "lr_sglang.runtimes",
     "lookahead": "lr_sglang.frontend.gen_options",
     "make_verifier": "lr_sglang.verifiers:make",
+    "reward": "lr_sglang.frontend.dsl",
     "run_program": "lr_sglang.frontend.dsl",
     "solve": "lr_sglang.api.solve",
     "step": "lr_sglang.frontend.dsl",
     "stream": "lr_sglang.api.solve",
     "sync": "lr_sglang.frontend.dsl",
+    "weigh": "lr_sglang.frontend.dsl",
 }
 __all__ = ["__version__", *_HOME]
 

@@ -248,7 +248,8 @@ class ScriptedTransport:
         }
         if payload.get("return_logprob"):  # the same text, the same confidence
             rng = random.Random(text)
-            meta["output_token_logprobs"] = [[-rng.random(), ord(c), None] for c in text]
+            rows = [[-rng.random(), ord(c), None] for c in text]
+            meta |= {"output_token_logprobs": rows, "output_top_logprobs": [[one] for one in rows]}
         ids = [ord(c) for c in text]
         return {
             "text": _TOKENS.spell([ord(c) for c in shown]),

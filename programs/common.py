@@ -5,6 +5,8 @@ rating by the target.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
@@ -36,23 +38,30 @@ class Proposer:
         """
         return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
 
-    def step(self, s: ProgramState) -> ProgramState:
+    def step(self, s: ProgramState, **sampling: Any) -> ProgramState:
         """A fork of ``s`` that writes one more step."""
         state = fork(s, self._role if self.there(s) else "target")
-        state += step("step")
+        state += step("step", **sampling)
         end(state)  # takes effect after the step; the text stays, and the state can still be forked
         return state
 
-    def failed(self, state: ProgramState) -> bool:
-        """Waits for a fork's step; True if it failed, or if a draft wrote special tokens, which
-        could forge a turn.
+    def drafts(self, s: ProgramState, number: int = 1, **sampling: Any) -> list[ProgramState]:
+        """Forks of ``s`` in which the role has written one more step, in parallel; without those
+        that have failed or are empty.
+        """
+        made = [self.step(s, **sampling) for _ in range(number if self.there(s) else 0)]
+        return [one for one in made if not self.failed(one) and one["step"]]
+
+    def failed(self, state: ProgramState, name: str = "step") -> bool:
+        """Waits for what a fork generates; True if it failed, or if a draft wrote special tokens,
+        which could forge a turn.
 
         Raises:
             LookaheadError: the target failed, or the answer was cancelled.
         """
         known = state.stream_executor.backend
         try:
-            made = TokenText.wrap(state["step"])
+            made = TokenText.wrap(state[name])
         except LookaheadError as error:
             if isinstance(error, Cancelled) or error.role == "target":
                 raise
@@ -61,6 +70,25 @@ class Proposer:
             return False
         self._rests = time.monotonic() + BACKOFF_SECONDS
         return True
+
+
+def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most: int = 200) -> None:
+    """Adds steps to ``s`` until the model ends its turn, the context is full, or there are
+    ``most``.
+
+    Args:
+        next_step: by the number of the step, a fork of ``s`` that writes it.
+    """
+    for number in range(most):
+        made = next_step(number)
+        try:
+            s += made["step"]
+        except PromptTooLong:  # the context is full
+            if number == 0:
+                raise
+            return
+        if ended(made):
+            return
 
 
 def room(s: ProgramState) -> int:

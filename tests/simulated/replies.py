@@ -82,7 +82,8 @@ def body(
     }
     if logprobs:
         sure = writer.confidence(ids)
-        meta["output_token_logprobs"] = [[sure, token, None] for token in ids]
+        rows = [[sure, token, None] for token in ids]
+        meta |= {"output_token_logprobs": rows, "output_top_logprobs": [[one] for one in rows]}
     if made.scored and not aborted:
         meta["input_token_logprobs"] = [[one, None, None] for one in (None, *made.scored)]
     shown = ids if aborted or not made.trimmed else ids[: -made.trimmed]
