@@ -31,6 +31,12 @@ def _is_outside(program: str) -> bool:
     return bool(program) and not program_registry.parse(program).ours
 
 
+def _may_ask_judge(program: str) -> bool:
+    """Whether a program may ask the judge: one from outside, or by an option, as ``by=judge``."""
+    options = program_registry.parse(program).options if program else {}
+    return _is_outside(program) or "judge" in options.values()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """All settings of answers, complete before a runtime starts.
@@ -66,13 +72,11 @@ class Plan:
         return self.lossless_layer or (MODES[mode].adaptive and has_one)
 
     def roles(self, mode: str) -> list[Role]:
-        """The roles that a mode needs. A program from outside may ask the judge, with
-        any verifier.
-        """
+        """The roles that a mode needs. A program may ask the judge, with any verifier."""
         if not MODES[mode].ahead:
             return ["target"]
         asked = verifier_registry.asks(self.lookahead(mode).verifier)
-        judged = ("judge" in asked or _is_outside(self.program)) and "judge" in self.models
+        judged = ("judge" in asked or _may_ask_judge(self.program)) and "judge" in self.models
         return [role for role in ROLES if role != "judge" or judged]
 
     def configured(self, mode: str, **more: Any) -> dict[str, Any]:
