@@ -22,6 +22,7 @@ OPTIONS = {
     "tree_search": ":beam=1,width=2,most=12",
     "plan_then_solve": ":plan_tokens=100",
     "budget_forcing": ":most=300",
+    "early_exit": ":every=16,agree=2",
 }
 # Of those the pocket models know the prompt; they were never taught to plan or to wait.
 KNOWN = (
@@ -29,6 +30,11 @@ KNOWN = (
     "autoregressive",
     "self_consistency",
     "best_of_n",
+    "conf_spec",
+    "early_exit",
+    "glimp_router",
+    "rsd",
+    "spec_cot",
     "specreason",
     "tree_search",
 )

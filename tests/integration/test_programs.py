@@ -269,7 +269,18 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
         assert job.record.tokens()["wasted"] == 4
 
 
-@pytest.mark.parametrize("program", ["specreason", "tree_search"])
+# Programs that write by steps, with options that keep whatever the draft writes.
+BY_STEPS = (
+    "specreason",
+    "tree_search",
+    "glimp_router:unsure=9",
+    "spec_cot:least=0",
+    "rsd:threshold=0",
+    "conf_spec:sure=0",
+)
+
+
+@pytest.mark.parametrize("program", BY_STEPS)
 def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
     """Role marks, which no text shows: the target would take what follows for another turn."""
 
@@ -287,7 +298,7 @@ def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
     assert "--mode lookahead" in failed.value.hint
 
 
-@pytest.mark.parametrize("program", ["specreason", "tree_search"])
+@pytest.mark.parametrize("program", BY_STEPS)
 def test_without_a_draft_the_target_goes_on(program):
     """One that dies is counted; a mode without lookahead has none at all."""
     roles = scripted(chapter("target"), chapter("draft"))
@@ -311,7 +322,7 @@ def test_without_a_draft_the_target_goes_on(program):
 
 
 @pytest.mark.parametrize(
-    "program", ["specreason", "tree_search", "budget_forcing", "best_of_n:samples=1"]
+    "program", [*BY_STEPS, "budget_forcing", "best_of_n:samples=1", "early_exit"]
 )
 def test_a_full_context_ends_the_answer_and_loses_nothing(program):
     endless = lambda text, sampling: (
