@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
@@ -24,7 +24,7 @@ from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, P
 from lr_sglang.frontend import changes
 from lr_sglang.frontend.choices import decide
 from lr_sglang.frontend.executor import Executor
-from lr_sglang.frontend.values import SamplingParams
+from lr_sglang.frontend.sampling import SamplingParams
 from lr_sglang.sglang_api import draws
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
@@ -231,12 +231,6 @@ class RuntimeBackend(BaseBackend):
         ):
             return str(text)  # SGLang removed the stop string; other differences are leading spaces
         return TokenText.of(decoded if is_step else text, ids, self.tokenizer.vocabulary)
-
-    async def astream(
-        self, s: Executor, params: SamplingParams
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yields the whole text at once, because steps are short."""
-        yield await self.agenerate(s, params)
 
     async def ask(
         self, ids: tuple[int, ...], params: SamplingParams, request: Request

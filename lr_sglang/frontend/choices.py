@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from lr_sglang.engine.generation import Generation
 from lr_sglang.errors import BadReply
-from lr_sglang.frontend.values import SamplingParams
+from lr_sglang.frontend.sampling import SamplingParams
 from lr_sglang.sglang_api.interpreter import ChoicesDecision, ChoicesSamplingMethod
 
 Ids = tuple[int, ...]

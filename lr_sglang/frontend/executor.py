@@ -1,20 +1,34 @@
 """SGLang's executor on an event loop: a state has no thread, and a fork is a plain object.
 
-Coroutines on the loop wait with ``await sync(s)``; a synchronous program runs in its own thread, in
-which reading a state waits, as in SGLang. After a failure every later read raises the error.
+Expressions are executed in order. Text is appended at once; a ``gen`` or a ``select`` becomes a
+task of the loop, and later expressions wait for it. Coroutines on the loop wait with
+``await sync(s)``; a synchronous program runs in its own thread, in which reading a state waits, as
+in SGLang. After a failure no expression is executed, and every later read raises the error.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
 
 from lr_sglang.engine.loop import running_loop
-from lr_sglang.errors import LookaheadError
-from lr_sglang.frontend.execution import Execution, ForkHere
-from lr_sglang.frontend.values import Flag, TextEvent
-from lr_sglang.sglang_api.interpreter import ProgramState, SglRoleEnd
+from lr_sglang.engine.request import Request
+from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
+from lr_sglang.frontend.sampling import SamplingParams
+from lr_sglang.sglang_api.interpreter import (
+    ProgramState,
+    SglConcateAndAppend,
+    SglExpr,
+    SglExprList,
+    SglGen,
+    SglRoleEnd,
+    SglSamplingParams,
+    SglSelect,
+    StreamExecutor,
+)
+from lr_sglang.steps.token_text import TokenText
 
 
 class NotReady(LookaheadError):
@@ -23,21 +37,217 @@ class NotReady(LookaheadError):
     """
 
 
-class Executor(Execution):
-    """One state of a program, with SGLang's methods to read it. Arguments as for ``Execution``.
-
-    Attributes:
-        turns: the text of each closed turn; in SGLang's ``messages_`` it lacks leading white space.
+class ForkHere(NamedTuple):
+    """A queue entry of a state that was forked during a generation; the fork waits until it is
+    executed.
     """
 
-    turns: tuple[str, ...] = ()
+    fork: Executor
+    reached: asyncio.Future[None]
+    known: dict[str, Any]  # the fork's variables until then
+
+
+class Executor(StreamExecutor):
+    """One state of a program, on the event loop of its backend. Any thread can make one.
+
+    Args:
+        backend: one of SGLang's with a ``loop``, and coroutines ``agenerate(state, params)`` (text
+            and its meta information) and ``aselect`` in place of ``generate`` and ``select``.
+        arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as
+        SGLang's.
+
+    Attributes:
+        request: the ``Request`` of the next ``gen``; None makes a new one.
+        opened: ids of the rendered turns before the open one, by tokenizer; forks share it.
+        opening: renders what is before the open turn, for a backend, in place of its turns; forks
+            share it.
+        turns: the text of each closed turn; in SGLang's ``messages_`` it lacks leading white space.
+
+    Raises:
+        ConfigError: ``stream`` or ``num_api_spec_tokens`` is set.
+    """
+
+    def __init__(
+        self,
+        backend: Any,
+        arguments: dict[str, Any],
+        default_sampling_para: SglSamplingParams,
+        chat_template: Any,
+        stream: bool,
+        num_api_spec_tokens: int | None = None,
+        use_thread: bool = True,
+    ) -> None:
+        if num_api_spec_tokens is not None:
+            raise ConfigError(
+                "num_api_spec_tokens is for SGLang's backends of chat APIs only",
+                hint="leave it out",
+            )
+        if stream:
+            raise ConfigError(
+                "stream=True is for SGLang's own backends",
+                hint="lr.stream(question) gives each step as it is kept; in a program, "
+                "lr.lookahead(..., show=True)",
+            )
+        super().__init__(
+            backend, arguments, default_sampling_para, chat_template, False, None, use_thread=False
+        )
+        self.loop = backend.loop
+        self._waiting: deque[SglExpr | ForkHere] = deque()
+        self._task: asyncio.Task[None] | None = None
+        self._sent = self._received = 0  # expressions sent and received from other threads
+        self._on_done: list[Callable[[], None]] = []
+        self.request: Request | None = None
+        self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
+        self.opening: Callable[[Any], TokenText] | None = None
+        self.turns: tuple[str, ...] = ()
+        self.error_: BaseException | None = None
+        self.text_: str = ""
+        self.variables: dict[str, Any] = {}
+
+    # Adding and executing
+
+    def submit(self, expr: SglExpr) -> None:
+        """Adds an expression, from any thread."""
+        self._init_var_event(expr)
+        if running_loop() is self.loop:
+            self._add(expr)
+        else:
+            self._sent += 1
+            self.loop.call_soon_threadsafe(self._receive, expr)
+
+    def _receive(self, expr: SglExpr) -> None:
+        self._received += 1
+        self._add(expr)
+
+    def _add(self, expr: SglExpr | ForkHere) -> None:
+        self._waiting.append(expr)
+        if self._task is None:
+            self._drain()
+
+    def _drain(self) -> None:
+        """Executes waiting expressions up to the next one that becomes a task."""
+        while self._waiting and self._task is None and self.error_ is None:
+            try:
+                self._begin(self._waiting.popleft())
+            except Exception as error:  # noqa: BLE001 - raised when the state is read
+                self._fail(error)
+        if self._waiting and self.error_ is not None:
+            self._fail(self.error_)
+
+    def _begin(self, expr: SglExpr | ForkHere) -> None:
+        if isinstance(expr, SglGen):
+            self._start(self._generate(expr))
+        elif isinstance(expr, SglExprList):
+            self._waiting.extendleft(reversed(expr.expr_list))
+        elif isinstance(expr, SglSelect):
+            self._start(self._select(expr))
+        elif isinstance(expr, SglConcateAndAppend):
+            self._start(self._after([s.stream_executor for s in expr.states], expr))
+        elif isinstance(expr, ForkHere):
+            expr.fork._adopt(self, expr.known)
+            expr.reached.set_result(None)
+        else:
+            self._execute(expr)
+
+    def _start(self, work: Awaitable[None]) -> None:
+        self._task = self.loop.create_task(self._work(work))
+
+    async def _work(self, work: Awaitable[None]) -> None:
+        error: BaseException | None = None
+        try:
+            await work
+        except asyncio.CancelledError:
+            error = Cancelled("cancelled")
+        except (Exception, SystemExit, KeyboardInterrupt) as raised:  # noqa: BLE001 - raised when the state is read
+            error = raised
+        if isinstance(error, Cancelled):
+            error.__traceback__ = None  # its frames refer to this state, which refers to the error
+        self._arrived(error)
+
+    def when_done(self, callback: Callable[[], None]) -> None:
+        """Calls ``callback`` on the loop when the running task has ended, before the next
+        expression is executed.
+        """
+        self._on_done.append(callback)
+
+    def _arrived(self, error: BaseException | None) -> None:
+        self._task = None
+        if error is not None:
+            self._fail(error)
+        callbacks, self._on_done = self._on_done, []
+        for callback in callbacks:
+            callback()
+        self._drain()
+
+    async def _after(self, sources: list[Executor], expr: SglExpr) -> None:
+        for source in sources:
+            await source.drained()
+        self._execute(expr)
+
+    async def _generate(self, expr: SglGen) -> None:
+        params, name = expr.sampling_params, expr.name
+        if not isinstance(params, SamplingParams):
+            params = self.resolve(params)
+        text, meta = await self.backend.agenerate(self, params)
+        self.text_ += text[0] if isinstance(text, list) else text
+        self.variables[name], self.meta_info[name] = text, meta
+        self.variable_event[name].set()
+
+    def resolve(self, given: SglSamplingParams) -> SamplingParams:
+        """The sampling parameters of a ``gen``: its own, and the program's defaults for
+        the others.
+        """
+        made = object.__new__(SamplingParams)
+        if self.chat_template.stop_str:
+            made.__dict__ = vars(self._resolve_sampling_params(given))
+        else:  # a shallow copy is enough, because their values are not changed
+            changed = {name: value for name, value in vars(given).items() if value is not None}
+            made.__dict__ = {**vars(self.default_sampling_para), **changed}
+        return made
+
+    async def _select(self, expr: SglSelect) -> None:
+        decided = await self.backend.aselect(
+            self, expr.choices, expr.temperature, expr.choices_method
+        )
+        if expr.name is not None:
+            self.variables[expr.name] = decided.decision
+            self.meta_info[expr.name] = decided.meta_info
+            self.variable_event[expr.name].set()
+        self.text_ += decided.decision
 
     def _execute_role_end(self, expr: SglRoleEnd) -> None:
-        self.turns = (
-            *self.turns,
-            str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None)),
-        )
+        said = str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None))
+        self.turns = (*self.turns, said)
         super()._execute_role_end(expr)
+
+    def end(self) -> None:
+        """Ends the state: no expression follows. May be called in any thread, and repeatedly."""
+        if not self.__dict__.get("is_finished", True):  # True if it could not be made
+            self.is_finished = True
+            self.backend.end_program(self)
+
+    def _fail(self, error: BaseException) -> None:
+        """Makes later reads raise the error; keeps existing text and variables, drops waiting
+        expressions.
+        """
+        if self.error_ is None:
+            self.error_ = error
+            for name, event in list(self.variable_event.items()):  # it may grow
+                if not event.is_set():
+                    self.variables.pop(name, None)
+        for event in self.variable_event.values():
+            event.set()
+        for expr in self._waiting:
+            if isinstance(expr, ForkHere):
+                expr.reached.set_exception(error)
+        self._waiting.clear()
+
+    async def drained(self) -> None:
+        """Waits, on the loop, until all expressions are executed, or one has failed."""
+        while self._task is not None:
+            await asyncio.wait((self._task,))  # asyncio.wait does not cancel the task
+
+    # Reading
 
     def sync(self) -> None:
         """Waits, in a program's thread, until all expressions are executed; raises on the loop.
@@ -50,42 +260,35 @@ class Executor(Execution):
         if running_loop() is not self.loop:
             asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
         elif self._task is not None:
-            raise NotReady(
-                "the state is still being generated", hint="await lr.sync(s) before reading it"
-            )
+            raise _not_ready("the state")
 
     def get_var(self, name: str) -> Any:
-        event = self.variable_event.get(name)
-        if event is not None and not event.wait(0):
-            if running_loop() is self.loop and self.error_ is None:
-                raise NotReady(
-                    f"{name!r} is still being generated", hint="await lr.sync(s) before reading it"
-                )
-            if not event.wait():
-                self.sync()
-        elif event is None and name not in self.variables:
+        self._need(name)
+        if name not in self.variables:
             self.sync()  # it may be a fork of a state that is generating
         if name not in self.variables:
             self._raise()
         return self.variables[name]
 
     def get_meta_info(self, name: str, timeout: float | None = None) -> Any:
-        event = self.variable_event.get(name)
-        if (
-            event is not None
-            and not event.wait(0)
-            and running_loop() is self.loop
-            and self.error_ is None
-        ):
-            raise NotReady(
-                f"{name!r} is still being generated", hint="await lr.sync(s) before reading it"
-            )
-        if isinstance(event, Flag):
-            self.sync()
-        found = super().get_meta_info(name, timeout)
-        if found is None and name not in self.variables:
+        self._need(name, timeout)
+        if name not in self.meta_info and name not in self.variables:
             self._raise()
-        return found
+        return self.meta_info.get(name)
+
+    def _need(self, name: str, timeout: float | None = None) -> None:
+        """Waits for a variable in a program's thread.
+
+        Raises:
+            NotReady: it was called on the loop. TimeoutError: it takes longer.
+        """
+        event = self.variable_event.get(name)
+        if event is None or event.is_set():
+            return
+        if running_loop() is self.loop:
+            raise _not_ready(repr(name))
+        if not event.wait(timeout):
+            raise TimeoutError(f"{name!r} is not generated after {timeout} s")
 
     def text(self) -> str:
         self._check()
@@ -106,6 +309,8 @@ class Executor(Execution):
                 self.error_.heard = True
             raise self.error_
 
+    # Forks
+
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
         """As SGLang's. On the loop, forks made during a generation continue from the
         text after it.
@@ -117,14 +322,6 @@ class Executor(Execution):
         if running_loop() is not self.loop:
             self.sync()
         self._raise()
-        made = self._copied(backend)
-        if self._task is not None:
-            reached = self.loop.create_future()
-            made._start(reached)
-            self._add(ForkHere(made, reached, dict(made.variables)))
-        return made
-
-    def _copied(self, backend: Any) -> Executor:
         made = object.__new__(type(self))
         made.__dict__ = {
             **self.__dict__,
@@ -136,33 +333,37 @@ class Executor(Execution):
             "images_": list(self.images_),
             "cur_images": [],
             "fork_start_text_pos": len(self.text_),
-            "_finished": False,
+            "is_finished": False,
             "_waiting": deque(),
             "_task": None,
-            "_ended": False,
-            "_closing": False,
             "_sent": 0,
             "_received": 0,
             "_on_done": [],
             "request": None,
         }
-        if self.stream:
-            made.stream_text_event, made.stream_var_event = TextEvent(), {}
+        if self._task is not None:
+            reached = self.loop.create_future()
+            made._start(reached)
+            self._add(ForkHere(made, reached, dict(made.variables)))
         return made
 
-    def adopt(self, parent: Any, known: dict[str, Any]) -> None:
+    def _adopt(self, parent: Any, known: dict[str, Any]) -> None:
+        """Copies the parent's text and variables as they are at the fork, except variables that the
+        fork has set.
+        """
         own = {
             name: value
             for name, value in self.variables.items()
             if known.get(name, known) is not value
         }
         self.variables, self.turns = parent.variables | own, parent.turns
-        self.text_, self.messages_, self.fork_start_text_pos = (
-            parent.text_,
-            list(parent.messages_),
-            len(parent.text_),
-        )
+        self.text_, self.messages_ = parent.text_, list(parent.messages_)
+        self.fork_start_text_pos = len(parent.text_)
         self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
+
+
+def _not_ready(what: str) -> NotReady:
+    return NotReady(f"{what} is still being generated", hint="await lr.sync(s) before reading it")
 
 
 async def sync(*states: ProgramState) -> None:

@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import copy
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import _lru_cache_wrapper, lru_cache, partial
-from typing import Any, TypeVar
+from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import answering
@@ -46,7 +46,6 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 __all__ = ["LookaheadBackend", "lookahead"]
 
-T = TypeVar("T")
 # Number of traces that ``LookaheadBackend.traces`` keeps.
 MAX_TRACES = 64
 
@@ -55,7 +54,7 @@ class LookaheadBackend(BaseBackend):
     """Runs SGLang programs on a deployment, with lookahead reasoning for their free-text ``gen``.
 
     The target alone answers a ``gen`` with a regex, a schema or several samples, short ones, and
-    ``select``. Forks, nested programs, ``run_batch`` and ``stream=True`` work as in SGLang.
+    ``select``. Forks, nested programs and ``run_batch`` work as in SGLang.
 
     Args:
         roles: backends of the deployment, by role.
@@ -129,24 +128,12 @@ class LookaheadBackend(BaseBackend):
         """
         if self._is_alone(s, params):
             return await self._alone(s, params)
-        return await self._named(self._write(s, params))
-
-    async def astream(
-        self, s: Executor, params: SglSamplingParams
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        """Yields a piece for each step, as it is kept."""
-        if self._is_alone(s, params):
-            yield await self._alone(s, params)
-            return
-        ready: asyncio.Queue[str | None] = asyncio.Queue()
-        writing = asyncio.create_task(self._named(self._write(s, params, ready.put_nowait)))
-        writing.add_done_callback(lambda _: ready.put_nowait(None))
         try:
-            while (text := await ready.get()) is not None:
-                yield text, {}
-            yield "", (await writing)[1]
-        finally:
-            writing.cancel()
+            return await self._write(s, params)
+        except LookaheadError:
+            raise
+        except Exception as error:
+            raise BadReply(repr(error)) from error
 
     async def aselect(
         self, s: Executor, choices: list[str], temperature: float, method: Any
@@ -154,14 +141,6 @@ class LookaheadBackend(BaseBackend):
         """As ``RuntimeBackend.aselect``: by the target."""
         self.counts["select"] += 1
         return await self.roles["target"].aselect(s, choices, temperature, method)
-
-    async def _named(self, work: Awaitable[T]) -> T:
-        try:
-            return await work
-        except LookaheadError:
-            raise
-        except Exception as error:
-            raise BadReply(repr(error)) from error
 
     def end_program(self, s: Any) -> None:
         pass
@@ -204,7 +183,6 @@ class LookaheadBackend(BaseBackend):
         self,
         s: Executor,
         params: SglSamplingParams,
-        tell: Callable[[str], None] = lambda text: None,
     ) -> tuple[TokenText, dict[str, Any]]:
         """Generates text after ``s`` by lookahead reasoning, in a fork."""
         mark, known, run = params.stop, self.target.tokenizer, self._run
@@ -227,7 +205,6 @@ class LookaheadBackend(BaseBackend):
 
             def give(text: TokenText, step: StepRecord | None = None) -> None:
                 part.given += text
-                tell(text)
                 if shown is not None:
                     shown.show(text, known, part, step)
 

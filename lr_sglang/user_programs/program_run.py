@@ -9,7 +9,7 @@ import dataclasses
 import hashlib
 import weakref
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
@@ -303,11 +303,6 @@ class RecordingBackend:
                 f"the program's prompt has {prompt} tokens, which leaves no room for more"
             )
         return room
-
-    async def astream(
-        self, s: Executor, params: SglSamplingParams
-    ) -> AsyncIterator[tuple[str, dict[str, Any]]]:
-        yield await self.agenerate(s, params)
 
     async def aselect(self, s: Executor, *given: Any) -> Any:
         self.run.register(s)

@@ -181,26 +181,6 @@ def test_a_state_moved_to_another_role_names_that_role():
     assert caught.value.role == "target"
 
 
-def programs_running() -> list[str]:
-    """The threads of streamed programs."""
-    return [thread.name for thread in threading.enumerate() if "_run_to_its_end" in thread.name]
-
-
-# The thread that runs a streamed program dies of what the program raises; SGLang tells nobody. It
-# does so within this test: at its end pytest looks for such threads.
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-@pytest.mark.parametrize("read", READS.values(), ids=READS)
-def test_a_streamed_program_raises_the_named_error_too(read):
-    s = broken.run(read, backend=runtime(0.02), stream=True)
-    until(
-        lambda: "failed" in s.stream_executor.variable_event
-    )  # the program's thread has come so far
-    assert within_bounds(lambda: s["failed"]) is DOWN
-    assert within_bounds(lambda: read(s)) is DOWN
-    assert within_bounds(lambda: s["good"]) == "ok"
-    until(lambda: not programs_running())
-
-
 def test_a_batch_raises_for_the_sample_that_failed_only():
     @sgl.function
     def program(s, text):

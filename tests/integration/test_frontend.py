@@ -111,14 +111,6 @@ def test_what_the_target_writes_alone_is_drawn_by_the_seed_too():
     assert not set(first) & set(sent_seeds(seed=1))
 
 
-def test_streaming_gives_the_answer_step_by_step():
-    used = backend()
-    state = plain.run("Simulated question 1?", stream=True, backend=used)
-    pieces = list(state.text_iter("answer"))
-    assert len(pieces) > 3  # steps that come together are read together
-    assert "".join(pieces) == state["answer"] == used.traces[-1].text
-
-
 def test_a_stop_string_cuts_the_text_and_ends_the_work():
     used = backend(steps=40)
     whole = reference("Simulated question 1?", steps=40)

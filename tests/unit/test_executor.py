@@ -69,13 +69,6 @@ class Threads(_Written):
         time.sleep(0.002)
         return self.say(s, sampling_params)
 
-    def generate_stream(
-        self, s: Any, sampling_params: SglSamplingParams
-    ) -> Iterator[tuple[str, dict[str, Any]]]:
-        text, meta = self.generate(s, sampling_params)
-        yield text[:3], meta
-        yield text[3:], meta
-
     def select(
         self, s: Any, choices: list[str], temperature: float, choices_method: Any
     ) -> ChoicesDecision:
@@ -99,12 +92,6 @@ class Loop(_Written):
             self.cancelled += 1
             raise
         return self.say(s, params)
-
-    async def astream(self, s: Any, params: SglSamplingParams) -> Any:
-        text, meta = await self.agenerate(s, params)
-        yield text[:3], meta
-        await asyncio.sleep(0)
-        yield text[3:], meta
 
     async def aselect(
         self, s: Any, choices: list[str], temperature: float, method: Any
@@ -221,18 +208,10 @@ def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEve
     )  # theirs looks for text before it is there
 
 
-@pytest.mark.parametrize("name", [None, "second"])
-def test_a_stream_gives_the_same_pieces(name: str | None, loop: asyncio.AbstractEventLoop) -> None:
-    def text(backend: Any) -> str:
-        return "".join(turns.run(question="why", backend=backend, stream=True).text_iter(name))
-
-    assert text(Loop(loop)) == text(Threads()) != ""
-
-    async def later(backend: Any) -> str:
-        state = turns.run(question="why", backend=backend, stream=True)
-        return "".join([piece async for piece in state.text_async_iter(name)])
-
-    assert asyncio.run(later(Loop(loop))) == text(Threads())
+def test_a_stream_is_refused_with_what_takes_its_place(loop: asyncio.AbstractEventLoop) -> None:
+    with pytest.raises(ConfigError, match="stream=True") as caught:
+        turns.run(question="why", backend=Loop(loop), stream=True)
+    assert "lr.stream" in caught.value.hint
 
 
 async def _state(backend: Loop, text: str = "start ") -> ProgramState:
@@ -329,15 +308,15 @@ def test_speculative_execution_of_services_is_refused(loop: asyncio.AbstractEven
         spec.run(backend=Loop(loop))
 
 
-# What a state of SGLang's has, and what ours adds. ``Executor._copied`` makes some of it anew for a
+# What a state of SGLang's has, and what ours adds. ``Executor.forked`` makes some of it anew for a
 # fork, and shares the rest: whoever adds a name here has decided which.
 STATE = {
     *("arguments", "backend", "chat_template", "cur_images", "cur_role", "cur_role_begin_pos"),
     *("default_sampling_para", "fork_start_text_pos", "images_", "messages_", "meta_info"),
     *("num_api_spec_tokens", "sid", "speculated_text", "stream", "stream_text_event"),
     *("stream_var_event", "text_", "use_thread", "variable_event", "variables"),
-    *("_closing", "_ended", "_finished", "_on_done", "_received", "_sent", "_task", "_waiting"),
-    *("error_", "loop", "opened", "opening", "request"),
+    *("_on_done", "_received", "_sent", "_task", "_waiting"),
+    *("error_", "is_finished", "loop", "opened", "opening", "request", "turns"),
 }
 
 
