@@ -1,4 +1,5 @@
-"""The variants that a benchmark compares: modes with their settings; and the points of ``--sweep``.
+"""The variants that a benchmark compares: modes and programs with their settings; and the points
+of ``--sweep``.
 
 A point has a value for each swept setting; a mode ignores those that it does not use.
 """
@@ -10,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
@@ -21,6 +22,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import memory
 from lr_sglang.tasks import Question
+from lr_sglang.user_programs import program_registry
 
 Point = Mapping[str, Any]
 
@@ -115,6 +117,35 @@ def of_mode(point: Point, mode: str) -> tuple[str, Point]:
     return mode, left
 
 
+class Method(NamedTuple):
+    """A way to answer: a mode, by its own program or by another."""
+
+    mode: str
+    program: str = ""
+
+    @property
+    def name(self) -> str:
+        """The mode, or the program without the folder of its file."""
+        return self.program.rpartition("/")[2] or self.mode
+
+
+def methods(text: str, layered: bool) -> list[Method]:
+    """The methods of ``A,B,...``: names of modes, and programs as ``--program`` takes them.
+
+    Args:
+        layered: whether programs run with a token layer.
+
+    Raises:
+        ConfigError: there is no such mode or program.
+    """
+    names = [name.strip() for name in re.split(r",(?!\s*\w+=)", text)]  # not between options
+    for name in names:
+        if name not in MODES:
+            program_registry.parse(name)
+    ahead = "lookahead+sd" if layered else "lookahead"
+    return [Method(n) if n in MODES else Method(ahead, n) for n in dict.fromkeys(names)]
+
+
 def clean(name: str) -> str:
     """A name without characters that a folder's name cannot have."""
     return re.sub(r"[^\w.+-]+", "-", name).strip(".")
@@ -173,6 +204,7 @@ def variants(
     tasks: Mapping[str, str],
     points: Sequence[Point] = ({},),
     concurrency: int = 1,
+    asked_methods: Sequence[Method] = (),
     *,
     oracle: str = "random",
     fair: str = "",
@@ -183,6 +215,7 @@ def variants(
         tasks: the suffix of the questions, by task.
         points: the points of the sweeps.
         concurrency: answers at a time, where no sweep says.
+        asked_methods: by default the modes of the plan, all by its program.
         oracle: the verifier in a sweep of alpha, ``random`` or ``oracle``.
         fair: how modes without lookahead use the GPUs of lookahead (one of ``WAYS``); empty if they
             do not.
@@ -191,14 +224,16 @@ def variants(
         ConfigError: a value is impossible, or a mode lacks a role.
     """
     found: dict[Key, Variant] = {}
-    for (task, suffix), point, asked_mode in product(tasks.items(), points, plan.modes):
-        mode, rest = of_mode(point, asked_mode)
-        mine = at_point(plan, rest, oracle)
+    each = asked_methods or [Method(mode, plan.program) for mode in plan.modes]
+    for (task, suffix), point, method in product(tasks.items(), points, each):
+        mode, rest = of_mode(point, method.mode)
+        mine = replace(at_point(plan, rest, oracle), program=method.program)
         asked: dict[str, Any] = {"questions": task, "prompt_suffix": suffix}
         if fair and not MODES[mode].ahead:
             deployment, asked["fair"] = fair_baseline(mine.deployment, fair)
             mine = replace(mine, deployment=deployment)
         words = [task] if len(tasks) > 1 else []
+        words += [method.name] if asked_methods and method.program else []
         words += [f"{name}-{value}" for name, value in rest.items()]
         folder = clean("_".join(words)) or PLAIN
         at_once = rest.get("concurrency", concurrency)

@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lr_sglang.bench import order, presets, servers, variants
 from lr_sglang.bench.order import Order
-from lr_sglang.bench.variants import Variant
+from lr_sglang.bench.variants import Method, Variant
 from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
@@ -70,6 +70,11 @@ class Modes(click.Choice[str]):
     metavar="MODE,MODE",
     help="all, or some of them.  [default: all]",
 )
+@click.option(
+    "--methods",
+    metavar="NAME,NAME",
+    help="Modes and programs side by side: lookahead,specreason:threshold=8,FILE.py:FUNCTION.",
+)
 @options.limit
 @click.option(
     "--samples", type=options.AT_LEAST_1, help="Answers per question and mode.  [default: 1]"
@@ -104,6 +109,7 @@ def bench(**given: Any) -> None:
     \b
     Examples:
       lr-sglang bench --task pocket --modes all --samples 2 --limit 25
+      lr-sglang bench --methods lookahead,specreason,rsd,autoregressive --sweep concurrency=1,4
       lr-sglang bench --sweep depth=1..8 --modes autoregressive,lookahead
       lr-sglang bench --sweep sd-tokens=0..16 --modes sd,lookahead+sd --limit 10
       lr-sglang bench -o bench.paper=table1 --deployment qwen3-4gpu --print
@@ -119,6 +125,7 @@ def bench(**given: Any) -> None:
         {name: one.suffix for name, one in sources.items()},
         variants.points(given["sweep"]),
         given["concurrency"],
+        _methods(given),
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
     )
@@ -165,9 +172,23 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
         () if filled["input"] else ("pocket",)
     )
     filled["mode"] = filled["modes"] or _possible(given)
+    if asked := _methods(given):
+        filled["mode"] = tuple(dict.fromkeys(method.mode for method in asked))
     if given["paper"] and given["max_tokens"] is None:
         filled["max_tokens"] = presets.paper_tokens(settle(filled).models["target"])
     return filled
+
+
+def _methods(given: Mapping[str, Any]) -> list[Method]:
+    """The methods of --methods; none without it."""
+    if not given["methods"]:
+        return []
+    if beside := [name for name in ("modes", "program", "dummy_weights") if given[name]]:
+        raise ConfigError(
+            f"--methods and {beside[0].replace('_', ' ')} both say what is compared",
+            hint="a mode is a method too: --methods lookahead,rsd,autoregressive",
+        )
+    return variants.methods(given["methods"], (given["token_layer"] or "none") != "none")
 
 
 def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:

@@ -1,5 +1,5 @@
 """The plots of a report, drawn by matplotlib (the extra ``plots``): speed-up by mode, by a swept
-setting, and by acceptance.
+setting, by acceptance, and of methods against their accuracy.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import SetupError
-from lr_sglang.results.collection import short
+from lr_sglang.results.collection import program, short
 from lr_sglang.results.report import Measures, Report
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
@@ -85,6 +85,8 @@ def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield "speedup", modes(fast)
     for setting in swept(fast):
         yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
+    if any(program(m.group) for m in report.measures):
+        yield "by_accuracy", by_accuracy(report.measures)
     if any(m.alpha for m in fast):
         yield "by_acceptance", by_acceptance([m for m in fast if m.alpha])
 
@@ -135,9 +137,9 @@ def modes(measures: Sequence[Measures]) -> Figure:
     """Speed-up by task and mode; of several variants of a mode the fastest."""
     fastest: dict[tuple[str, str], Measures] = {}
     for m in sorted(measures, key=lambda m: m.speed.tokens.value if m.speed else 0.0):
-        fastest[m.group.mode, m.group.task] = m
+        fastest[m.group.method, m.group.task] = m
     tasks = list(dict.fromkeys(m.group.task for m in measures))
-    names = list(dict.fromkeys(m.group.mode for m in measures))
+    names = list(dict.fromkeys(m.group.method for m in measures))
     width = 0.8 / max(3, len(names))
     figure, axes = _new(max(6.4, 1.6 + 0.55 * (len(names) + 1) * len(tasks)))
     for number, mode in enumerate(names):
@@ -186,7 +188,7 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
     def line(m: Measures) -> str:
         own = (f"{said} ", f"{m.group.concurrency} at once" if setting == "concurrency" else " ")
         rest = [w for w in m.group.label.split(", ") if w and not w.startswith(own)]
-        return ", ".join([f"{m.group.task} {m.group.mode}", *rest])
+        return ", ".join([f"{m.group.task} {m.group.method}", *rest])
 
     figure, axes = _new(8)
     known = [m for m in measures if _value(m, setting) is not None]
@@ -200,6 +202,37 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
     axes.set_ylim(bottom=0)
     axes.set(xlabel=said, ylabel="speed-up, tokens/s\nover no lookahead")
     axes.set_title(f"Speed-up against {said} (dotted: expected by the formulas)")
+    _legend(figure)
+    return figure
+
+
+def by_accuracy(measures: Sequence[Measures]) -> Figure:
+    """Speed-up of each method against its accuracy; a line over its numbers of answers at a
+    time.
+    """
+    figure, axes = _new(8)
+    known = [m for m in measures if m.accuracy and (m.speed or m.group.mode == "autoregressive")]
+    for name, of, style in _lines(known, lambda m: f"{m.group.task} {m.group.method}"):
+        of.sort(key=lambda m: m.group.concurrency)
+        one = Estimate(1.0, None, None, 0, 0)
+        speeds = [m.speed.seconds if m.speed else one for m in of]
+        rights = [m.accuracy for m in of if m.accuracy]
+        axes.errorbar(
+            [100 * e.value for e in rights],
+            [e.value for e in speeds],
+            yerr=_ends([(0.0, e) for e in speeds]),
+            capsize=3,
+            linestyle=":",
+            label=name,
+            **style,
+        )
+        if len({m.group.concurrency for m in known}) > 1:
+            for m, right, speed in zip(of, rights, speeds, strict=True):
+                where = 100 * right.value, speed.value
+                axes.annotate(f" {m.group.concurrency}", where, fontsize=9)
+    axes.set_ylim(bottom=0)
+    axes.set(xlabel="accuracy %", ylabel="speed-up, seconds\nover the target alone")
+    axes.set_title("Speed against accuracy (numbers: answers at a time)")
     _legend(figure)
     return figure
 

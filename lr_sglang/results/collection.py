@@ -51,6 +51,11 @@ class Group:
     label: str = ""
 
     @property
+    def method(self) -> str:
+        """The program that makes the answers instead of the mode's own, else the mode."""
+        return program(self) or self.mode
+
+    @property
     def name(self) -> str:
         """Mode and label."""
         return f"{self.mode} ({self.label})" if self.label else self.mode
@@ -117,7 +122,7 @@ def labelled(groups: list[Group]) -> list[Group]:
     programs = len({program(group) for group in groups}) > 1
     made = []
     for alike in like.values():
-        differing = _differing(alike)
+        differing = [name for name in _differing(alike) if name != "program"]
         many = len({group.concurrency for group in alike}) > 1
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]

@@ -182,12 +182,15 @@ class Row(Brief):
 
     Attributes:
         late: steps whose draft came too late.
+        drafted: steps that the draft has written.
+        decisions: what was asked to decide about steps: verdicts, and a program's requests for at
+            most one token.
         verdicts: summed seconds and number of verdicts that asked a verifier.
         parts: seconds of its critical path by part.
         timed: whether it has branches.
     """
 
-    __slots__ = ("late", "parts", "timed", "verdicts")
+    __slots__ = ("decisions", "drafted", "late", "parts", "timed", "verdicts")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
@@ -202,5 +205,10 @@ class Row(Brief):
             if not v["failed"] and v["by"] not in _UNASKED and v["seconds"] > 0
         ]
         self.verdicts = (sum(asked), len(asked))
+        self.drafted = sum(step["source"] == "draft" for step in record["steps"])
+        made = record.get("program", {})
+        aside = [one for one in made.get("generations", ()) if one["generated"] <= 1]
+        self.decisions = len(asked) + sum(not one["in_answer"] for one in aside)
+        self.decisions += made.get("answered", {}).get("select", 0)
         self.timed = bool(record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}

@@ -58,6 +58,10 @@ class Measures:
     """Figures of a group; None where nothing was measured.
 
     Attributes:
+        any_right: share of questions with a right answer among their samples (pass@k).
+        written: tokens that target and draft wrote for each token of the answers.
+        drafted: share of the steps that the draft has written.
+        decisions: requests, for each step, that decide about steps.
         alpha: pooled over all judged steps.
         judge_seconds: time of a verdict, without those that asked no verifier.
     """
@@ -67,6 +71,10 @@ class Measures:
     cut_off: int
     accuracy: Estimate | None
     difference: Difference | None
+    any_right: Estimate | None
+    written: dict[str, float]
+    drafted: float | None
+    decisions: float | None
     speed: Speed | None
     over_sd: Speed | None
     seconds: Estimate | None
@@ -100,12 +108,21 @@ def measure(collection: Collection, group: Group) -> Measures:
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
     ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
     generated = sum(r["tokens"]["generated"] for r in group.rows)
+    used, steps = sum(r["tokens"]["used"] for r in ended), sum(r.steps for r in ended)
+    right = _counts(graded, lambda r: (bool(r["correct"]), 1))
     return Measures(
         group=group,
         errors=len(group.rows) - len(ended),
         cut_off=sum(r.get("finish") == "length" for r in ended),
-        accuracy=st.share(_counts(graded, lambda r: (bool(r["correct"]), 1))),
+        accuracy=st.share(right),
         difference=st.difference(differences(group, base)) if base else None,
+        any_right=st.share({question: (some > 0, 1) for question, (some, _) in right.items()}),
+        written={
+            role: sum(r["tokens"][role]["generated"] for r in ended) / used if used else 0.0
+            for role in ("target", "draft")
+        },
+        drafted=sum(r.drafted for r in ended) / steps if steps else None,
+        decisions=sum(r.decisions for r in ended) / steps if steps else None,
         speed=speed(group, base) if base else None,
         over_sd=speed(group, sd) if sd else None,
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
@@ -277,6 +294,21 @@ QUALITY: dict[str, Cell] = {
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
     "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
 }
+METHODS: dict[str, Cell] = {
+    "accuracy %": lambda m: cell(m.accuracy, 1, 100),
+    "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
+    "pass@k %": lambda m: (
+        plain(m.any_right, 1, 100)
+        if m.accuracy and m.accuracy.samples > m.accuracy.questions
+        else NONE
+    ),
+    "seconds": lambda m: plain(m.seconds, 2),
+    "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
+    "target tokens": lambda m: plain(m.written["target"], 2),
+    "draft tokens": lambda m: plain(m.written["draft"], 2),
+    "by the draft %": lambda m: plain(m.drafted, 0, 100),
+    "decisions a step": lambda m: plain(m.decisions, 2),
+}
 SPEED: dict[str, Cell] = {
     "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
     "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
@@ -297,7 +329,17 @@ ACCEPTANCE: dict[str, Cell] = {
 
 def all_of(measures: list[Measures]) -> Iterator[Table]:
     """All tables for which the runs have figures."""
+    programs = any(program(m.group) for m in measures)
     tables = (
+        _rows(
+            measures,
+            "Methods",
+            METHODS,
+            "tokens that target and draft wrote for each token of the answers; steps that are the "
+            "draft's own; verdicts, ratings and other requests of at most a token, for each step; "
+            "differences and speed-ups are paired, on the same questions and samples",
+            of=lambda m: programs,
+        ),
         _rows(
             measures,
             "Quality",
@@ -454,13 +496,15 @@ def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[V
         left = [m for m in left if not any(m is one for one in like)]
         kinds = [[m for m in like if MODES[m.group.mode].ahead is ahead] for ahead in (True, False)]
         if all(kinds):
-            ahead, plain = (min(of, key=_seconds) for of in kinds)
+            ahead, plain = (min(of, key=_rank) for of in kinds)
             if (found := _verdict(ahead, plain.group)) is not None:
                 yield found
 
 
-def _seconds(m: Measures) -> float:
-    return m.seconds.value if m.seconds else float("inf")
+def _rank(m: Measures) -> tuple[bool, float]:
+    """A way that loses accuracy beyond chance comes after all others; of the others the fastest."""
+    worse = m.difference is not None and m.difference.verdict == "worse"
+    return worse, m.seconds.value if m.seconds else float("inf")
 
 
 def _verdict(ahead: Measures, plain: Group) -> Verdict | None:

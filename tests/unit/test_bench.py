@@ -23,7 +23,7 @@ from lr_sglang.cli import cli, session, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.results import collection
+from lr_sglang.results import charts, collection, report
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import Hub
@@ -383,6 +383,39 @@ def test_caches_that_were_not_emptied_stand_beside_the_verdict(call, tmp_path, m
     assert " ".join(done.stderr.split()).count(warning) == 1, "once, not at each turn"
 
 
+def test_methods_share_the_servers_and_stand_in_one_table(call, tmp_path):
+    methods = "rsd:threshold=0,most=50,conf_spec:sure=0,lookahead,autoregressive"
+    asked = ("--methods", methods, "--sweep", "concurrency=1,2", "--samples", 2)
+    done = call("--limit", 2, *asked, "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert len(call.servers.started) == 1
+    records = made(tmp_path / "out")
+    programs = Counter(record["config"].get("program", record["mode"]) for record in records)
+    names = ["rsd:threshold=0,most=50", "conf_spec:sure=0", "lookahead", "autoregressive"]
+    assert programs == dict.fromkeys(names, 2 * 2 * 2)
+    found = report.make(collection.read([tmp_path / "out"]))
+    table = next(one for one in found.tables if one.title == "Methods")
+    assert [row[1] for row in table.rows if "1 at once" in row[1]] == [
+        "autoregressive (1 at once)",
+        "lookahead (1 at once)",
+        "lookahead (1 at once, program conf_spec:sure=0)",
+        "lookahead (1 at once, program rsd:threshold=0,most=50)",
+    ]
+    by_name = {m.group.method: m for m in found.measures}
+    assert by_name["rsd:threshold=0,most=50"].drafted == 1
+    assert by_name["rsd:threshold=0,most=50"].decisions == 1  # each step is weighed
+    assert by_name["conf_spec:sure=0"].decisions == by_name["autoregressive"].drafted == 0
+    assert by_name["autoregressive"].written == {"target": 1, "draft": 0}
+    drawn = {path.name for path in charts.draw(found, tmp_path / "plots")}
+    assert {"by_accuracy.png", "by_accuracy.svg"} <= drawn
+
+
+def test_programs_run_with_a_token_layer_if_one_is_asked_for(call):
+    asked = ("--methods", "specreason,sd", "--token-layer", "ngram", "--print", "--json")
+    plan = json.loads(call(*asked).stdout)
+    assert [*plan["variants"]] == ["specreason/lookahead+sd", "sampled/sd"]
+
+
 def test_several_at_a_time_and_several_settings(call, tmp_path):
     options = (
         "--modes",
@@ -479,6 +512,8 @@ def test_fewer_samples_of_livecodebench():
         (["-o", "bench.dummy_weights=true", "-o", "bench.shapes=a,b"], "give three of"),
         (["-o", "bench.dummy_weights=true", "--modes", "lossless"], "lossless"),
         (["--modes", "sd,sp"], "is not one of"),
+        (["--methods", "specreaon"], "did you mean specreason?"),
+        (["--methods", "rsd", "--modes", "sd"], "a mode is a method too"),
         (["--concurrency", "0"], "not in the range"),
         (["--sweep", "depth=65"], "depth"),
         (["--sweep", "policy=often"], "policy"),
