@@ -34,7 +34,7 @@ from lr_sglang import verifiers
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import RunStatistics
-from lr_sglang.api.runner import keep_what_is_imported
+from lr_sglang.api.runner import PROGRAMS, keep_what_is_imported
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
@@ -42,7 +42,6 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
-from lr_sglang.serve.lookahead import answer_request
 from tests.simulated.words import tokenizer_path
 
 ROOT = Path(__file__).parents[1]
@@ -145,7 +144,8 @@ class InProcess:
         )
         job.on_step = on_step
         asked = [{"role": "user", "content": question}]
-        await run_program(answer_request, asked, job, ahead, backend=self.roles["target"])
+        program = PROGRAMS[MODES[mode].program]
+        await run_program(program, asked, job, backend=self.roles["target"])
         return gaps
 
 

@@ -13,15 +13,16 @@ from sglang.lang.interpreter import ProgramState
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.reading import Reading
-from lr_sglang.frontend.dsl import converse, fork
+from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
 from lr_sglang.programs.reading import prove, read_answer
 from lr_sglang.steps.tree import Node
 
 ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
+STREAMED = 2048  # tokens of one streamed generation: SGLang sends all so far with each event
 
 
 @sgl.function
-async def lookahead(s: ProgramState, messages: list[dict[str, str]], job: AnswerRequest) -> None:
+async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: AnswerRequest) -> None:
     """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` has its steps and
     branches.
     """
@@ -142,5 +143,6 @@ async def write_alone(answer: Answer, tokens: int) -> None:
     root = answer.tree.root
     target = fork(root.state, "target")
     answer.watch(target, root)
-    target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
+    most = min(tokens, answer.tree.room(root), STREAMED if answer.job.on_tokens else tokens)
+    target += answer.gen(root, "target", most)
     await answer.keep_steps()

@@ -21,12 +21,13 @@ from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import STOP_SECONDS, call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.dsl import run_program
+from lr_sglang.frontend.dsl import Conversation, Rendered, run_program
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.results.record import Record
+from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
@@ -192,7 +193,7 @@ class Runner(AbstractContextManager["Runner"]):
 async def answer(
     program: Program | None,
     mode: Mode,
-    asked: Sequence[Mapping[str, str]],
+    asked: Conversation | Rendered | TokenText,
     job: AnswerRequest,
     roles: Mapping[str, RuntimeBackend],
     backend: Callable[[Lookahead, bool], LookaheadBackend],
@@ -200,6 +201,7 @@ async def answer(
     """Answers a conversation by a program, or the mode's own program; ``job.record`` is the trace.
 
     Args:
+        asked: the conversation, or its prompt as each runtime renders it.
         backend: returns a backend by the settings, and whether the mode looks ahead.
 
     Raises:

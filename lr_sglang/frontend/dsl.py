@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import sglang as sgl
@@ -55,15 +55,22 @@ def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
     return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
 
 
-def converse(s: ProgramState, messages: Sequence[Mapping[str, str]]) -> None:
+Rendered = Callable[[RuntimeBackend], TokenText]
+Conversation = Sequence[Mapping[str, str]]
+
+
+def converse(s: ProgramState, messages: Conversation | Rendered) -> None:
     """Adds a conversation and opens the assistant's turn.
 
     Args:
-        messages: each with ``role`` (system, user or assistant) and ``content``.
+        messages: each with ``role`` (system, user or assistant) and ``content``; or the whole
+            prompt, the beginning of the assistant's turn included, as each runtime renders it.
 
     Raises:
         ConfigError: another role.
     """
+    if callable(messages):
+        s.stream_executor.opening, messages = messages, ()
     turns = {"system": sgl.system, "user": sgl.user, "assistant": sgl.assistant}
     for message in messages:
         if message["role"] not in turns:

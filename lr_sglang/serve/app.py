@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from functools import partial
 from mimetypes import guess_type
 from pathlib import Path
@@ -15,11 +14,7 @@ from typing import Annotated, Any
 
 import orjson
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
-from fastapi.security import HTTPBearer
 from prometheus_client import CONTENT_TYPE_LATEST
-from pydantic import BaseModel, GetJsonSchemaHandler
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
@@ -31,19 +26,17 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import AnswerEngine, delivered
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
-from lr_sglang.serve.lookahead import LookaheadAnswer
+from lr_sglang.serve.lookahead import write_answer
 from lr_sglang.serve.middleware import Guard, refuse
 from lr_sglang.serve.monitoring import Metrics
 from lr_sglang.serve.protocol import (
     CHAT,
     COMPLETIONS,
-    ChatRequest,
-    CompletionRequest,
     TargetRoute,
     other_route,
 )
 from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone, with_error
-from lr_sglang.serve.requests import PassedRequest
+from lr_sglang.serve.requests import PassedRequest, Prompt
 from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.serve.target import PassedAnswer, passed_on
 
@@ -116,7 +109,7 @@ def create_app(
         fixed = _fixed(path.read_bytes(), guess_type(path)[0], PAGE_HEADERS)
         name = "/" if path.name == "index.html" else f"/page/{path.name}"
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
-    for kind in (HTTPException, RequestValidationError, Refusal):
+    for kind in (HTTPException, Refusal):
         app.add_exception_handler(kind, _refused)
     if not service.hosts_are_open:
         app.add_middleware(TrustedHostMiddleware, allowed_hosts=[service.host, *OWN_HOSTS])
@@ -132,80 +125,43 @@ def create_app(
     return app
 
 
-class JsonRequest(Request):
-    """A request whose JSON is read by orjson: it refuses NaN, half a surrogate and endless
-    nesting.
+async def read_body(request: Request) -> dict[str, Any]:
+    """The body of a request, which is a JSON object.
+
+    A web page elsewhere may send any other content type without asking (CORS), so none is taken.
     """
-
-    async def json(self) -> Any:
-        return orjson.loads(await self.body())
-
-
-class JsonRoute(APIRoute):
-    """A route that reads its body as ``JsonRequest``."""
-
-    def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-        handle = super().get_route_handler()
-
-        async def handler(request: Request) -> Response:
-            return await handle(JsonRequest(request.scope, request.receive))
-
-        return handler
-
-
-@dataclass(frozen=True)
-class Shape:
-    """Shows a model in the schema of a body that is read as any object: what the model does not
-    take goes to the target.
-    """
-
-    model: type[BaseModel]
-
-    def __get_pydantic_json_schema__(self, _: Any, handler: GetJsonSchemaHandler) -> dict[str, Any]:
-        return handler(self.model.__pydantic_core_schema__)
+    headers = request.headers
+    if headers.get("content-encoding", "identity") != "identity":
+        raise Refusal(415, "The body: send it without Content-Encoding")
+    kind = headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind != "application/json" and not kind.endswith("+json"):
+        raise Refusal(400, "The body: send it with 'Content-Type: application/json'")
+    try:
+        # refuses NaN, half a surrogate and endless nesting
+        body = orjson.loads(await request.body())
+    except ClientDisconnect as error:
+        raise Disconnected from error
+    except ValueError as error:
+        raise Refusal(400, f"The body: {error}") from error
+    if not isinstance(body, dict):
+        raise Refusal(400, "The body: it must be a JSON object")
+    return body
 
 
-Body = dict[str, Any]
-ChatBody = Annotated[Body, Shape(ChatRequest)]
-CompletionBody = Annotated[Body, Shape(CompletionRequest)]
-
-
-ERROR = {
-    "description": "An error in OpenAI's form.",
-    "content": {
-        "application/json": {
-            "schema": {
-                "type": "object",
-                "properties": {
-                    "error": {
-                        "type": "object",
-                        "properties": {
-                            "message": {"type": "string"},
-                            "type": {"type": "string"},
-                            "param": {"type": ["string", "null"]},
-                            "code": {"type": ["string", "null"]},
-                        },
-                    }
-                },
-            }
-        }
-    },
-}
-ERRORS: dict[int | str, dict[str, Any]] = {"4XX": ERROR, "5XX": ERROR}
-KEY = [Depends(HTTPBearer(auto_error=False))]  # for the schema; ``Guard`` looks at the key
+Body = Annotated[dict[str, Any], Depends(read_body)]
 
 
 def _answers(engine: AnswerEngine) -> APIRouter:
     """The routes that generate."""
-    router = APIRouter(route_class=JsonRoute, responses=ERRORS, dependencies=KEY)
+    router = APIRouter()
 
     @router.post(CHAT.path)
-    async def chat(request: Request, body: ChatBody) -> Response:
+    async def chat(request: Request, body: Body) -> Response:
         """Answers a conversation."""
         return await _answer(engine, CHAT, request, body)
 
     @router.post(COMPLETIONS.path)
-    async def completion(request: Request, body: CompletionBody) -> Response:
+    async def completion(request: Request, body: Body) -> Response:
         """Continues a raw prompt."""
         return await _answer(engine, COMPLETIONS, request, body)
 
@@ -226,6 +182,7 @@ async def _answer(
     engine: AnswerEngine, route: TargetRoute, request: Request, body: Body
 ) -> Response:
     """The response of a route that answers."""
+    engine.check()  # before the work of a long prompt, and any request to the target
     asked = await engine.read(route, body)
     about = request.scope["state"]["about"]
     stream = bool(asked.request.stream)
@@ -235,10 +192,11 @@ async def _answer(
         about["why"] = asked.why
         headers = {"X-Lookahead-Mode": asked.mode_name, "X-Lookahead-Why": ", ".join(asked.why)}
     if isinstance(asked, PassedRequest):
-        pieces = passed_on(delivered(engine, [partial(PassedAnswer, asked, about, engine)]))
+        pieces = passed_on(delivered(engine, [PassedAnswer(engine, asked, about).write]))
     else:
-        makers = [partial(LookaheadAnswer, one, engine) for one in asked.each()]
-        reply, items = Reply(asked, engine.service.model, about), delivered(engine, makers)
+        prompt = await asyncio.to_thread(Prompt, asked, engine.service, engine.roles["target"])
+        writers = [partial(write_answer, engine, one, prompt) for one in asked.each()]
+        reply, items = Reply(asked, engine.service.model, about), delivered(engine, writers)
         pieces = reply.events(items) if stream else reply.whole(items)
     if not stream:
         whole = await unless_gone(request.receive, _joined(pieces))
@@ -254,7 +212,7 @@ async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
 
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
-    router = APIRouter(prefix="/v1/models", responses=ERRORS, dependencies=KEY)
+    router = APIRouter(prefix="/v1/models")
     served = {
         "id": service.model,
         "object": "model",
@@ -296,17 +254,14 @@ def _state(engine: AnswerEngine, health: Health, metrics: Metrics) -> APIRouter:
         """Whether the endpoint itself is alive."""
         return {"status": "ok"}
 
-    @router.get(
-        "/ready",
-        responses={503: {"description": "The target is down, or the endpoint is shutting down."}},
-    )
+    @router.get("/ready")
     async def ready() -> Response:
         """Whether requests can be answered, and which runtimes are well."""
         state = "draining" if engine.admission.closed else health.state
         found = {"status": state, "roles": health.report()}
         return JSONResponse(found, 503 if state in ("down", "draining") else 200)
 
-    @router.get("/metrics", responses={**ERRORS, 200: {"content": {"text/plain": {}}}})
+    @router.get("/metrics")
     async def exposed() -> Response:
         """What the endpoint counts, for Prometheus."""
         return Response(metrics.exposed(), media_type=CONTENT_TYPE_LATEST)
@@ -326,17 +281,9 @@ def _fixed(
 
 
 async def _refused(request: Request, error: Exception) -> Response:
-    """The response for a ``Refusal``, for a body that is no JSON object, or for starlette's own
-    error (an unknown route, a wrong method).
+    """The response for a ``Refusal``, or for starlette's own error (an unknown route, a wrong
+    method).
     """
-    if isinstance(error, HTTPException) and isinstance(error.__cause__, ClientDisconnect):
-        raise Disconnected from error
-    if isinstance(error, HTTPException) and isinstance(error.__cause__, Refusal):
-        error = error.__cause__  # raised while FastAPI read the body
-    if isinstance(error, RequestValidationError):
-        found = error.errors()[0]
-        why = found.get("ctx", {}).get("error") or "it must be a JSON object"
-        error = Refusal(400, f"The body: {why} (with 'Content-Type: application/json')")
     if not isinstance(error, HTTPException):
         return refuse(refusal_of(error), request.scope)
     said = {

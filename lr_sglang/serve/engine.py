@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from lr_sglang.algorithm import policy
@@ -32,8 +31,10 @@ from lr_sglang.user_programs.program import Program, ProgramError
 from lr_sglang.verifiers.requests import RequestMaker
 
 END = object()  # after the last piece of an answer that went well
+# Takes the pieces for the client, then ``END`` or a ``Refusal``; any number of them, so that a
+# client that reads slowly, or not at all, holds no place once its answer is made.
 Put = Callable[[Any], None]
-LONGEST_AGAIN = 60
+Writer = Callable[[Put], Awaitable[None]]  # writes one answer, in pieces; cancelling it stops it
 
 
 class Admission(Pool):
@@ -46,29 +47,19 @@ class Admission(Pool):
 
     def __init__(self, places: int, queue: int) -> None:
         super().__init__(places)
-        self._places, self._queue = places, queue
-        self._seconds = 1.0  # of an answer, on average
-        self.closed = False
+        self._queue, self.closed = queue, False
 
     def check(self) -> None:
         """Raises ``Refusal`` if the queue is full, or the endpoint is shutting down."""
         if self.closed:
             raise refusal("shutting_down")
         if not self.free() and self.waiting >= self._queue:
-            # when a client that is refused may find the queue shorter
-            seconds = math.ceil(self._seconds * (1 + self.waiting) / self._places)
-            raise refusal("queue_full", again=min(LONGEST_AGAIN, max(1, seconds)))
+            raise refusal("queue_full")
 
     async def enter(self, request: Request | None = None, order: int = 0) -> None:
         """Waits for a place, which ``leave`` gives back; raises as ``check``."""
         self.check()
         await super().enter(request or Request(), order)
-
-    def leave(self, seconds: float | None = None) -> None:
-        """Frees a place, after ``seconds`` of work."""
-        if seconds is not None:
-            self._seconds += (seconds - self._seconds) / 8
-        super().leave()
 
     def close(self) -> None:
         """Refuses all further requests, and those that wait: they raise ``Cancelled``."""
@@ -85,7 +76,6 @@ class AnswerEngine:
         service: what the operator allows.
 
     Attributes:
-        running: the answers that are being made.
         program: the operator's own, which answers all requests; None for ours.
 
     Raises:
@@ -101,7 +91,7 @@ class AnswerEngine:
     ) -> None:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue)
-        self.running: set[ServedAnswer] = set()
+        self.answers: dict[asyncio.Task[None], Put] = {}
         self.lateness, self._target_name = Lateness(), ""
         self.requests = RequestMaker(roles, service.judge_prompt, policy.RunStatistics())
         if any(MODES[mode].ahead for mode in service.modes):
@@ -109,13 +99,13 @@ class AnswerEngine:
                 self.requests.verifier(name)
         self.program = Program.load(service.program) if service.program else None
         self.backend = backends(self.requests)
-        self.thinking = Thinking(roles, service, self.admission.check)
+        self.thinking = Thinking(roles, service)
         self._set_gauges()
         keep_what_is_imported()
 
     def _set_gauges(self) -> None:
         metrics = self.metrics
-        metrics.running.set_function(lambda: len(self.running))
+        metrics.running.set_function(lambda: self.admission.running)
         metrics.waiting.set_function(lambda: self.admission.waiting)
         metrics.loop_late.set_function(self.lateness.p99)
         if (judge := self.roles.get("judge")) is not None:
@@ -175,14 +165,39 @@ class AnswerEngine:
     def stop(self) -> None:
         """Admits no more requests, and stops the running answers."""
         self.admission.close()
-        for one in list(self.running):
-            one.put(refusal("shutting_down"))
-            one.stop()
+        for task, put in self.answers.items():
+            put(refusal("shutting_down"))
+            task.cancel()
 
     async def ended(self, seconds: float) -> None:
         """Waits up to ``seconds`` for the running answers to end."""
-        if tasks := [one.task for one in self.running]:
-            await asyncio.wait(tasks, timeout=seconds)
+        if self.answers:
+            await asyncio.wait(self.answers, timeout=seconds)
+
+    def check(self) -> None:
+        """Raises ``Refusal`` if no request can be answered now."""
+        if self.health.watches["target"].down:
+            raise refusal("target_down")
+        self.admission.check()
+
+    def begin(self, write: Writer, put: Put) -> asyncio.Task[None]:
+        """Begins an answer in a task of its own, which waits for a place."""
+        task = asyncio.create_task(self._answer(write, put))
+        self.answers[task] = put
+        task.add_done_callback(self.answers.pop)
+        return task
+
+    async def _answer(self, write: Writer, put: Put) -> None:
+        try:
+            await self.admission.enter()
+            try:
+                await write(put)
+            finally:
+                self.admission.leave()
+        except BaseException as error:  # noqa: BLE001 - whatever a program raises ends its own answer
+            put(_refusal(error))
+        else:
+            put(END)
 
     async def target_name(self) -> str:
         """The name under which the target itself serves its model; raises ``LookaheadError`` if it
@@ -197,66 +212,8 @@ class AnswerEngine:
         return self._target_name
 
 
-class ServedAnswer:
-    """The life of one answer, in a task: it is prepared, admitted, written, counted and ended.
-
-    Args:
-        put: takes the pieces for the client, then ``END`` or an error. It takes any number, so that
-            a client that reads slowly, or not at all, holds no place once its answer is made.
-
-    Attributes:
-        began: when it was admitted, in seconds of the monotonic clock; 0 before.
-    """
-
-    def __init__(self, engine: AnswerEngine, put: Put) -> None:
-        self.engine, self.put, self.began = engine, put, 0.0
-        self.task = asyncio.create_task(self._live())
-        self.task.add_done_callback(self._ended)
-
-    def prepare(self) -> None:
-        """Prepares the prompt before admission, in a thread; raises ``Refusal`` if the request
-        cannot be answered.
-        """
-
-    async def write(self) -> None:
-        """Puts pieces until the answer is complete."""
-        raise NotImplementedError
-
-    def count(self) -> None:
-        """Counts an answer that has ended, with an error or without."""
-
-    def stop(self) -> None:
-        """Stops it if it has not ended."""
-        self.task.cancel()
-
-    async def _live(self) -> None:
-        engine = self.engine
-        await asyncio.to_thread(self.prepare)
-        await engine.admission.enter()
-        self.began = time.monotonic()
-        engine.running.add(self)
-        try:
-            await self.write()
-        finally:
-            engine.running.discard(self)
-            engine.admission.leave(time.monotonic() - self.began)
-            self.count()
-
-    def _ended(self, done: asyncio.Task[None]) -> None:
-        error = refusal("shutting_down") if done.cancelled() else done.exception()
-        if error is not None:
-            if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
-                about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
-                log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
-            # they hold a program's frames and states in memory
-            error.__traceback__ = error.__context__ = None
-            if not isinstance(error, Refusal):
-                error.__cause__ = None
-        self.put(END if error is None else error)
-
-
 async def delivered(
-    engine: AnswerEngine, makers: Sequence[Callable[[Put], ServedAnswer]]
+    engine: AnswerEngine, writers: Sequence[Writer]
 ) -> AsyncGenerator[tuple[int, Any], None]:
     """Makes the answers to one request at the same time; yields their pieces as they come, each
     with the index of its answer. An error or ``aclose`` stops all of them on every runtime at once.
@@ -264,34 +221,44 @@ async def delivered(
     Raises:
         Refusal: the request cannot be answered, or not to its end.
     """
-    if engine.health.watches["target"].down:
-        raise refusal("target_down")
-    engine.admission.check()  # before the work of a long prompt
-    asked, seconds, ready = time.monotonic(), engine.service.timeout, asyncio.Queue[Any]()
+    began, seconds, ready = time.monotonic(), engine.service.timeout, asyncio.Queue[Any]()
 
     def puts(index: int) -> Put:
         return lambda piece: ready.put_nowait((index, piece))
 
     late = refusal("timeout", seconds=seconds)
     timer = asyncio.get_running_loop().call_later(seconds, puts(-1), late)
-    answers = [make(puts(index)) for index, make in enumerate(makers)]
-    begun, ended = set[int](), set[int]()
+    tasks = [engine.begin(write, puts(index)) for index, write in enumerate(writers)]
+    begun, going = set[int](), len(tasks)
     try:
-        while len(ended) < len(answers):
+        while going:
             index, piece = await ready.get()
-            if index in ended:
-                continue
-            if isinstance(piece, BaseException):
-                raise piece if isinstance(piece, Refusal) else refusal_of(piece) from piece
+            if isinstance(piece, Refusal):
+                raise piece
             if piece is END:
-                ended.add(index)
-                engine.metrics.seconds.observe(time.monotonic() - asked)
+                going -= 1
+                engine.metrics.seconds.observe(time.monotonic() - began)
                 continue
             if index not in begun and isinstance(piece, Written | bytes):
                 begun.add(index)
-                engine.metrics.first_step.observe(time.monotonic() - asked)
+                engine.metrics.first_step.observe(time.monotonic() - began)
             yield index, piece
     finally:
         timer.cancel()
-        for one in answers:
-            one.stop()
+        for task in tasks:
+            task.cancel()
+
+
+def _refusal(error: BaseException) -> Refusal:
+    """What the client is told of an error. Logs one of ours, of a program's or a verifier's."""
+    if isinstance(error, asyncio.CancelledError):
+        return refusal("shutting_down")
+    if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
+        about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
+        log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
+    found = refusal_of(error)
+    if found is not error:
+        # they hold a program's frames and states in memory
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        found.__cause__ = error
+    return found

@@ -53,6 +53,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "timeout": (504, TIME, "The request took longer than {seconds:g} seconds"),
 }
 AGAIN = {
+    "queue_full": 1,
     "overloaded": 1,
     "shutting_down": 5,
     "target_down": 5,
@@ -67,7 +68,6 @@ class Refusal(LookaheadError):
         kind: OpenAI's ``type``.
         param: the field of the request that is wrong.
         code: for programs to tell errors apart.
-        again: seconds after which it may be tried again.
         field: stands for ``param`` in the log if ``param`` may hold text of the client.
     """
 
@@ -79,11 +79,10 @@ class Refusal(LookaheadError):
         kind: str = INVALID,
         param: str | None = None,
         code: str | None = None,
-        again: int | None = None,
         field: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.kind, self.param, self.code, self.again = status, kind, param, code, again
+        self.status, self.kind, self.param, self.code = status, kind, param, code
         self.field = field or param
 
     @property
@@ -110,7 +109,7 @@ class Refusal(LookaheadError):
         }
 
     def headers(self) -> dict[str, str]:
-        found = {} if self.again is None else {"Retry-After": str(self.again)}
+        found = {"Retry-After": str(AGAIN[self.code])} if self.code in AGAIN else {}
         return found | ({"WWW-Authenticate": "Bearer"} if self.status == 401 else {})
 
 
@@ -118,13 +117,11 @@ def refusal(
     code: str,
     *,
     param: str | None = None,
-    again: int | None = None,
     **words: object,
 ) -> Refusal:
     """The refusal for a code of ``KNOWN``; ``words`` are inserted into its message."""
     status, kind, message = KNOWN[code]
-    again = AGAIN.get(code) if again is None else again
-    return Refusal(status, message.format(**words), kind=kind, param=param, code=code, again=again)
+    return Refusal(status, message.format(**words), kind=kind, param=param, code=code)
 
 
 def refusal_of(error: BaseException) -> Refusal:

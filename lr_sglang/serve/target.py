@@ -15,8 +15,8 @@ import orjson
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import Head
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
-from lr_sglang.serve.engine import AnswerEngine, Put, ServedAnswer
-from lr_sglang.serve.errors import Refusal, refusal_of
+from lr_sglang.serve.engine import AnswerEngine, Put
+from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.requests import PassedRequest
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
@@ -25,27 +25,21 @@ CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
 
 
-class PassedAnswer(ServedAnswer):
+class PassedAnswer:
     """The body of the target's reply, in pieces: events of a stream, or the whole as one.
 
     Args:
         about: what the log says of the request; the tokens are added, where the target counts them.
     """
 
-    def __init__(
-        self,
-        asked: PassedRequest,
-        about: dict[str, Any],
-        engine: AnswerEngine,
-        put: Put,
-    ) -> None:
-        super().__init__(engine, put)
-        self._asked, self._about, self._name = asked, about, ""
+    def __init__(self, engine: AnswerEngine, asked: PassedRequest, about: dict[str, Any]) -> None:
+        self._engine, self._asked, self._about, self._name = engine, asked, about, ""
 
-    async def write(self) -> None:
-        target, request, asked = self.engine.roles["target"], Request(), self._asked
-        self._name = await self.engine.target_name()
-        post, seconds = asked.post(self._name), self.engine.service.timeout
+    async def write(self, put: Put) -> None:
+        """Puts the pieces."""
+        target, request, asked = self._engine.roles["target"], Request(), self._asked
+        self._name = await self._engine.target_name()
+        post, seconds = asked.post(self._name), self._engine.service.timeout
         await target.pool.enter(request)
         try:
             async with aclosing(target.transport.forward(post, request, seconds)) as reply:
@@ -54,7 +48,7 @@ class PassedAnswer(ServedAnswer):
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.request.stream:
                     async for event in _events(reply):
-                        self.put(self._rewritten(event))
+                        put(self._rewritten(event))
                     return
                 whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
             if head.status != 200:
@@ -62,7 +56,7 @@ class PassedAnswer(ServedAnswer):
             if asked.request.stream or streams or (asked.route.reads and not _is_object(whole)):
                 why = f"{post.path} does not answer in the form that it was asked for"
                 raise BadReply(why, role="target")
-            self.put(self._rewritten(whole))
+            put(self._rewritten(whole))
         finally:
             target.pool.leave()
 
@@ -70,7 +64,7 @@ class PassedAnswer(ServedAnswer):
         """A piece of the target's reply with our name of the model, and with the extension where
         the usage is.
         """
-        ours, asked = self.engine.service.model, self._asked
+        ours, asked = self._engine.service.model, self._asked
         if self._name != ours:
             # an adapter may follow
             named = rb'("model": ?)' + re.escape(orjson.dumps(self._name)[:-1]) + b'(?=[":])'
@@ -90,7 +84,7 @@ class PassedAnswer(ServedAnswer):
         written = usage.get("completion_tokens", usage.get("output_tokens"))
         if isinstance(written, int):
             more = max(0, written - self._about.get("tokens", 0))
-            self.engine.metrics.tokens.labels("delivered").inc(more)
+            self._engine.metrics.tokens.labels("delivered").inc(more)
             self._about["tokens"] = written
         read = usage.get("prompt_tokens", usage.get("input_tokens"))
         if isinstance(read, int):
@@ -146,9 +140,7 @@ def _refused(status: int, body: bytes, path: str) -> Refusal:
         kind = RuntimeBusy if status in (429, 503) else RuntimeRefused
         error = kind(f"{path}: {status}", role="target")
         error.status = status
-        found = refusal_of(error)
-        found.__cause__ = error
-        return found
+        raise error
     try:
         said = orjson.loads(body)
     except ValueError:

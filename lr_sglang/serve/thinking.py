@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
@@ -78,17 +78,12 @@ def concluding(conclusion: Conclusion, most: int | None) -> Program:
 class Thinking:
     """Decides which requests are answered by ``think_then_conclude``.
 
-    Args:
-        check: raises where the endpoint admits no request now.
-
     Attributes:
         possible: whether the target thinks, and there is a draft with the same vocabulary.
     """
 
-    def __init__(
-        self, roles: Mapping[str, RuntimeBackend], service: Service, check: Callable[[], None]
-    ) -> None:
-        self._roles, self._check = roles, check
+    def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
+        self._roles = roles
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
         self.possible = same and (service.reasoning == "on" or _thinks(roles["target"].tokenizer))
@@ -101,9 +96,6 @@ class Thinking:
         Args:
             body: the request as its client sent it.
             why: its fields that lookahead reasoning cannot follow.
-
-        Raises:
-            Refusal: no request is admitted now.
         """
         if not self.possible or not set(why) <= FIELDS or request.thinks_not:
             return None
@@ -114,7 +106,6 @@ class Thinking:
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
             return None
         asked = {name: body[name] for name in RENDERED if name in body}
-        self._check()  # before any request to the target
         try:
             found = await self._roles["target"].transport.post("/tokenize", asked)
             ids = tuple(int(one) for one in found["tokens"])

@@ -16,7 +16,7 @@ from typing import Any
 from lr_sglang import plugin_files
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.frontend.dsl import run_program
+from lr_sglang.frontend.dsl import Conversation, Rendered, run_program
 from lr_sglang.frontend.gen_options import UNLIMITED
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction
 from lr_sglang.steps.token_text import TokenText
@@ -114,7 +114,7 @@ SglFunction.bind = _bind
 
 async def perform(
     program: Program,
-    messages: Sequence[Mapping[str, str]] | str,
+    messages: Conversation | Rendered | str,
     job: AnswerRequest,
     backend: LookaheadBackend,
 ) -> None:
@@ -136,7 +136,9 @@ async def perform(
     text: TokenText | None = None
     finish: str | None = None
     more: dict[str, Any] = {"job": run.own} if program.takes_job else {}
-    asked = messages if isinstance(messages, str) else [dict(message) for message in messages]
+    asked = messages
+    if not isinstance(messages, str) and not callable(messages):
+        asked = [dict(message) for message in messages]
     try:
         most = job.limits.max_tokens or UNLIMITED
         drawn = {"max_new_tokens": most, **job.sampling.drawn()}

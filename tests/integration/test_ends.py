@@ -12,7 +12,6 @@ from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import BadReply
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.serve.lookahead import answer_request
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers.exact import Exact
@@ -121,7 +120,7 @@ def test_the_endpoints_plain_mode_ends_there_too(kind):
             "abcdefghijklmnop"[:place] + KINDS[kind],
             AnswerRequest(Lookahead(max_step_tokens=CAP)),
         )
-        answer_request.run(rendered, job, False, backend=runtimes(answer, server))
+        autoregressive.run(rendered, job, backend=runtimes(answer, server))
         same(job.record, answer)
 
 
@@ -206,9 +205,7 @@ def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend = runtimes("abcde" + E, (True, 1))
     backend.ends = frozenset()
     job = AnswerRequest(Lookahead(max_step_tokens=4))
-    answer_request.run(
-        rendered, job, False, backend=backend
-    )  # the end is not at the cap: it is reported
+    autoregressive.run(rendered, job, backend=backend)  # the end is not at the cap: it is reported
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
     assert state["answer"] == "ab" and backend.ends == {END}, (

@@ -4,6 +4,7 @@ what goes wrong.
 
 import asyncio
 import errno
+import gzip
 import io
 import json
 import os
@@ -22,7 +23,7 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.cli import cli, serve
 from lr_sglang.cli.serve import listening
 from lr_sglang.config import Lookahead
-from lr_sglang.serve import health, lookahead, monitoring
+from lr_sglang.serve import health, monitoring
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Keys, Service
@@ -423,45 +424,10 @@ def test_a_program_that_fails_costs_its_own_answer(name):
         assert one.http.get("/ready").status_code == 200
 
 
-def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back(monkeypatch):
-    monkeypatch.setattr(lookahead, "CANCEL_AFTER", 3)
+def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
         is_documented(one.ask(), 504, "timeout")
         within(10, lambda: one.engine.idle)
-
-
-GOES_ON = """
-import asyncio
-from pathlib import Path
-
-import sglang as sgl
-
-from lr_sglang.algorithm.answer import answering
-from lr_sglang.frontend.dsl import converse, sync
-from lr_sglang.programs.lookahead import write_answer
-
-
-@sgl.function
-async def and_more(s, messages, job):
-    converse(s, messages)
-    aside = s.fork(1)[0]
-    async with answering(s, job) as answer:
-        await write_answer(answer)
-    await asyncio.sleep(0.3)
-    aside += sgl.gen("title", max_tokens=8)
-    await sync(aside)
-    Path(__file__).with_suffix(".title").write_text(aside["title"])
-"""
-
-
-def test_a_program_goes_on_after_an_answer_of_its_own(monkeypatch, tmp_path):
-    monkeypatch.setattr(lookahead, "PATIENCE", 0.02)
-    (tmp_path / "mine.py").write_text(GOES_ON)
-    service = SERVICE.replace(program=f"{tmp_path / 'mine.py'}:and_more")
-    with serving(simulated(steps=3, seconds=0.01), service) as one:
-        said = content(list(one.stream()))
-    assert len(said.split(DELIMITER)) == 3
-    assert (tmp_path / "mine.title").read_text(), "it was let go on to its end"
 
 
 def test_a_verifier_that_exits_only_rejects():
@@ -514,6 +480,20 @@ def test_a_form_is_no_json(quick):
     is_documented(
         quick.http.post(CHAT, content=json.dumps(ASK), headers={"content-type": "text/plain"}), 400
     )
+
+
+def test_a_packed_body_is_refused_by_name(quick):
+    packed, headers = gzip.compress(json.dumps(ASK).encode()), {"content-encoding": "gzip"}
+    headers["content-type"] = "application/json"
+    error = is_documented(quick.http.post(CHAT, content=packed, headers=headers), 415)
+    assert "Content-Encoding" in error["message"]
+
+
+@pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/v1/models"])
+def test_head_says_what_get_says_without_the_body(quick, path):
+    head, got = quick.http.head(path), quick.http.get(path)
+    assert head.status_code == got.status_code == 200 and not head.content
+    assert head.headers["content-type"] == got.headers["content-type"]
 
 
 def test_routes_and_methods_that_are_not_there(quick):

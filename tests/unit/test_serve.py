@@ -437,7 +437,7 @@ def test_first_come_first_served_and_the_rest_is_sent_away():
             await admission.enter()
         assert caught.value.status == 429 and int(caught.value.headers()["Retry-After"]) >= 1
         for _ in waiting:
-            admission.leave(2.0)
+            admission.leave()
             await asyncio.sleep(0)
         assert order == ["a", "b"] and admission.running == 1 and not admission.waiting
         admission.leave()
