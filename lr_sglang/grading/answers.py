@@ -6,13 +6,29 @@ from __future__ import annotations
 
 import re
 
-from lr_sglang.tasks.boxed import boxed
+from lr_sglang.tasks.boxed import boxes
 
 OPENS, CLOSES = "<think>", "</think>"
 LOOKED_AT = 200_000  # characters at the end, in which final answers are searched
 _TOKEN = re.compile(r"\\boxed\s+([^\s{}$\\]{1,100})|\\boxed(\d)")
-_MARK = re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE)
-_SAYS = re.compile(r"\banswer\b[*_ ]{0,4}(?:is|:|=)[*_ :]{0,6}([^\n]{1,300})", re.IGNORECASE)
+# Between boxes that are parts of one answer, such as "2, 11 and 13".
+_BETWEEN = re.compile(
+    r"(?:[\s$*~,;&]|\\[()\[\],;:!]|\\q?quad|\\(?:text|mathrm)\s*\{[\s,]*(?:and|or)[\s,]*\}|and\b|or\b){1,40}"
+)
+_JOINS = re.compile("[,;]|and|or")
+_STATED = (  # in the order in which they are believed
+    re.compile(r"<answer>\s*([^<]{1,300})</answer>", re.IGNORECASE),
+    re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE),
+    re.compile(
+        r"(?:\banswer\b|答案)[*_ ]{0,4}(?:is|(?:seems|appears|has) to be|(?:must|should|would) be"
+        r"|:|=|\s[-–—]\s|是|为|：)[*_ :]{0,6}\n{0,2}[*_ ]{0,4}([^\n]{1,300})",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        r"^[#*_ \t]{0,8}(?:final |correct )?answer[*_ ]{0,4}\n{1,2}([^\n]{1,300})",
+        re.IGNORECASE | re.MULTILINE,
+    ),
+)
 _SENTENCE = re.compile(r"\.(?:\s|$)")
 _FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
 
@@ -24,20 +40,54 @@ def after_thinking(text: str) -> str:
 
 
 def final_answer(text: str) -> str | None:
-    r"""The last ``\boxed{...}`` after the thinking; or ``#### ...``, or what "the answer is"; None
-    without any.
+    r"""The last ``\boxed{...}`` after the thinking, or the last ones if commas or "and" join them;
+    or ``#### ...``, or what "the answer is"; None without any.
     """
     part = after_thinking(text)
-    if (found := boxed(part)) is not None:
-        return found
+    if found := _boxed(part):
+        return found[-1][1]
     if tokens := _TOKEN.findall(part):
         return str(tokens[-1][0] or tokens[-1][1]).rstrip(".,;")
     if "\\boxed" in part:  # a box that was cut off
         return None
-    for pattern in (_MARK, _SAYS):
-        if found_all := pattern.findall(part):
-            return _SENTENCE.split(found_all[-1])[0].strip(" *_$") or None
+    for pattern in _STATED:
+        if stated := pattern.findall(part):
+            return _sentence(stated[-1]) or None
     return None
+
+
+def statements(text: str, *patterns: re.Pattern[str]) -> list[str]:
+    """All that is stated as the answer after the thinking, in the order of the text.
+
+    Args:
+        patterns: what states an answer too, in one of its groups.
+    """
+    part = after_thinking(text)
+    found = _boxed(part)
+    for pattern in (*_STATED, *patterns):
+        for match in pattern.finditer(part):
+            said = next(filter(None, match.groups()), "")
+            found.append((match.start(), _sentence(said)))
+    return [said for _, said in sorted(found)]
+
+
+def _sentence(text: str) -> str:
+    """The first sentence, without marks of layout around it."""
+    return _SENTENCE.split(text)[0].strip(" *_$")
+
+
+def _boxed(text: str) -> list[tuple[int, str]]:
+    """Boxes with their places, in the order of the text; those that are joined are one."""
+    groups: list[tuple[int, list[str]]] = []
+    ended = -1
+    for begins, start, end in sorted(boxes(text)):
+        content, between = text[start:end].strip(), text[ended:begins]
+        if groups and _BETWEEN.fullmatch(between) and _JOINS.search(between):
+            groups[-1][1].append(content)
+        else:
+            groups.append((begins, [content]))
+        ended = end + 1
+    return [(begins, ", ".join(dict.fromkeys(contents))) for begins, contents in groups]
 
 
 def code(text: str, wanted: str = "") -> str | None:

@@ -20,26 +20,29 @@ from lr_sglang.tasks.question import Question
 
 _SIGNS = str.maketrans(
     {
-        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-", "－": "-",
+        "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-",
         "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ",
-        "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ", "％": "%", "，": ",",
+        "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ", "…": r"\ldots ", "、": ",",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
         "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
-        "²": "^{2}", "³": "^{3}", "\u00a0": " ", "\u2009": " ", "\u202f": " ",
-        "\u200b": "", "\ufeff": "",
+        "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\ufeff": "",
+        **{chr(wide): chr(wide - 0xFEE0) for wide in range(0xFF01, 0xFF5F)},  # full width
     }
 )  # fmt: skip
+_RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
+_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|large|Large|LARGE|huge|Huge|small|normalsize|bigl?|bigr|Bigl?|Bigr)"
     r"(?![a-zA-Z])\.?"
 )
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~|\\\n")
-_THIN_GROUPS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!|\\!,|~)+(?=\d{3}(?!\d))")
+_THIN_GROUPS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!|\\!,|~)+\s*(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"([-+]?\d{1,3})((?:[, ]\d{3})+)(\.\d+)?")
 _WRAPPED = re.compile(
     r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname\*?)\s*\{([^{}]*)\}"
 )
+_INNER_SPACE = re.compile(r"\s+(?=[}^_])|(?<=\{)\s+")
 _WHOLE_BRACES = re.compile(r"\{([^{}]*)\}")
 _CURRENCY = re.compile(
     r"^([-+]?)\s*(?:\\\$|\$|€|£|¥|\\pounds|\\euro)\s*(?=[\d.])|(?<=\d)\s*(?:€|£|¥|\\\$)$"
@@ -51,20 +54,33 @@ _DEGREE = r"(?:\^\s*(?:\{\s*)?(?:\\circ|\\degree|∘)\s*\}?|\\degree|°)"
 _SCALE = re.compile(_DEGREE + r"\s*([CF])$")
 _DEGREES = re.compile(_DEGREE + r"(?!\s*[CF]$)|(?<=\d)\s*degrees?\b")
 _EMPTY = re.compile(r"\\varnothing|\\\{\s*\\\}")
+# Mathematics that is typed without LaTeX.
+_GREEK = "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|psi|rho|sigma|tau|omega|pi"
+_OPERATORS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln"
+_NAME = re.compile(
+    rf"(?<![A-Za-z\\])(?:({_GREEK})(?![A-Za-z])|({_OPERATORS})(?=\s*[_^(\d\\]|\s+[a-z]\b))"
+)
+_SENTENCE = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]{2,})+")
+_INFINITY = re.compile(r"(?<![A-Za-z\\])(?:oo|inf(?:inity)?)(?![A-Za-z])")
+_POWER = re.compile(r"(?<=[\w)}])\s*\*\*\s*(?=[\w({\\-])")
+_NEGATIVE_POWER = re.compile(r"\^\s*(-\d+)")
+_CALLED = re.compile(r"(?<![A-Za-z\\])\\?(sqrt|cbrt|exp|abs)\s*(?:\(|(?<=sqrt)(\d+))")
+_LATEX = {"sqrt": r"\sqrt{%s}", "cbrt": r"\sqrt[3]{%s}", "exp": "e^{%s}", "abs": "|%s|"}
 _COLON = re.compile(r"\s*(?:\{:\}|\\colon|:)\s*")
 _FRACTION = re.compile(r"([-+]?)\\[dtc]?frac\{(-?\d+)\}\{(-?\d+)\}|([-+]?)\\[dtc]?frac(\d)(\d)")
 
 
 def normal(text: str) -> str:
     """The answer in a form that Math-Verify reads; see the module."""
-    text = text.translate(_SIGNS).strip()
+    text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_LOWERED)}}}", text)
+    text = text.translate(_SIGNS).strip().removesuffix("\\")  # the strip may halve a "\\ "
     text = _THIN_GROUPS.sub("", text)
     text = _LAYOUT.sub("", text)
     for _ in range(3):  # nested ones
         text = _WRAPPED.sub(r" \1 ", text)
     text = _SPACE.sub(" ", text)
     text = text.replace("\\(", "").replace("\\)", "").replace("\\[", "").replace("\\]", "")
-    text = " ".join(text.split())
+    text = _INNER_SPACE.sub("", " ".join(text.split()))
     if text.startswith("$") and text.endswith("$") and len(text) > 1:
         text = text.strip("$").strip()
     text = re.sub(r"(?<!\\)[.,;]$", "", text).strip()
@@ -87,7 +103,34 @@ def normal(text: str) -> str:
         text = rf"{power[1]} \times 10^{{{int(power[2])}}}"
     if mixed := _MIXED.fullmatch(text):
         text = rf"{mixed[1]}({mixed[2]}+\frac{{{mixed[3]}}}{{{mixed[4]}}})"
-    return text
+    return text if _SENTENCE.fullmatch(text) else _typed(text)
+
+
+def _typed(text: str) -> str:
+    """Mathematics that is typed without LaTeX, such as ``2*sqrt(3)*pi``, in LaTeX."""
+    text = _NEGATIVE_POWER.sub(r"^{\1}", _POWER.sub("^", text))
+    text = _INFINITY.sub(r"\\infty ", text)
+    for _ in range(len(_CALLED.findall(text))):
+        if (found := _CALLED.search(text)) is None:
+            break
+        inner, rest = found[2], text[found.end() :]
+        if inner is None:
+            end = _closing(rest)
+            if end is None:
+                break
+            inner, rest = rest[:end], rest[end + 1 :]
+        text = text[: found.start()] + _LATEX[found[1]] % inner + rest
+    return _NAME.sub(lambda found: f"\\{found[0]} ", text).strip()
+
+
+def _closing(text: str) -> int | None:
+    """Where the parenthesis that was opened before ``text`` is closed; None if it is not."""
+    depth = 1
+    for place, sign in enumerate(text):
+        depth += (sign == "(") - (sign == ")")
+        if depth == 0:
+            return place
+    return None
 
 
 def number(text: str) -> Fraction | None:
@@ -179,6 +222,20 @@ def canonical(word: str) -> str | None:
     return UNITS.get(word) or UNITS.get(word.removesuffix("s"))
 
 
+_DOTS = re.compile(r"\\(?:[lc]?dots[cmbio]?)(?![A-Za-z])|\.{3}")
+_OUTER = re.compile(r"\\\{(.*)\\\}|(.*)")
+_LOOSE = re.compile(r"(?<!\w) | (?!\w)")
+# Words that follow an answer and do not change it.
+_REMARK = re.compile(
+    r"(?<=\S)[\s,;]*(?:"
+    r"\sfor (?:all|any|every|each)\b(?!.*[,;].*\bfor\b).*"
+    r"|\s(?:where|because|since|is the (?:final |right |correct )?answer)\b.*"
+    r"|\((?:only|[a-z]{2,}(?: [a-z]{2,})*)\)"
+    r"|[\s,(](?:for )?[a-z](?:, ?[a-z])* ?\\(?:in|geq?) ?"
+    r"(?:[01]|[NZQR]|\\mathbb ?\{?[NZQR]\}?\S*)\)?"
+    r")$"
+)
+
 LONGEST = 3000  # characters of a final answer; a longer one is none
 _SPACED = re.compile(r"\s*,\s+")
 Compare = Callable[[str, str], tuple[bool, str]]  # gold and answer: same or not, and why not
@@ -210,6 +267,8 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
     # A list of numbers of three digits without spaces looks like thousands.
     if ours == theirs or normal(_SPACED.sub(",", answer)) == normal(_SPACED.sub(",", gold)):
         return Grade(True, answer, by="text")
+    if bool(_REMARK.search(ours)) != bool(_REMARK.search(theirs)):
+        ours, theirs = _REMARK.sub("", ours), _REMARK.sub("", theirs)
     decided = _here(ours, theirs)
     if decided is None:
         one, other = quantity(ours), quantity(theirs)
@@ -227,6 +286,10 @@ def _here(ours: str, theirs: str) -> bool | None:
     """Compares answers that need no algebra (whole numbers, words, ratios, times, bases); None for
     all others.
     """
+    if _DOTS.search(ours) or _DOTS.search(theirs):  # Math-Verify leaves them out
+        return _spelled_out(ours) == _spelled_out(theirs)
+    if _LOOSE.sub("", ours) == _LOOSE.sub("", theirs):
+        return True
     one, other = number(ours), number(theirs)
     if one is not None and other is not None:
         if one == other:
@@ -241,3 +304,20 @@ def _here(ours: str, theirs: str) -> bool | None:
         if first is not None and second is not None:
             return first == second
     return None
+
+
+def _spelled_out(text: str) -> list[str]:
+    """The parts of a list; whole numbers that dots leave out are there if their steps are equal."""
+    found = _OUTER.fullmatch(text)
+    assert found is not None
+    parts = ["".join(part.split()) for part in (found[1] or found[2] or "").split(",")]
+    dots = [place for place, part in enumerate(parts) if _DOTS.fullmatch(part)]
+    whole = [int(part) for part in parts if re.fullmatch(r"-?\d{1,9}", part)]
+    if len(dots) == 1 and len(whole) == len(parts) - 1 and 2 <= dots[0] < len(whole):
+        before, after = whole[: dots[0]], whole[dots[0] :]
+        step = before[1] - before[0]
+        if step and 0 <= (after[0] - before[-1]) // step <= LONGEST:
+            return [
+                str(one) for one in (*before, *range(before[-1] + step, after[0], step), *after)
+            ]
+    return [_DOTS.sub(r"\\ldots", part) for part in parts]

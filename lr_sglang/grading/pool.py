@@ -20,9 +20,9 @@ from typing import Any
 from pebble import ProcessExpired, ProcessFuture, ProcessPool
 
 from lr_sglang.errors import SetupError
+from lr_sglang.grading import algebra
 
 SECONDS = 15.0  # for a verdict
-PART_SECONDS = 4  # of parsing one side, or of comparing
 MEMORY = 4 << 30  # bytes of a worker's address space
 ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
@@ -97,24 +97,17 @@ def begin() -> None:
     that, and sets limits.
     """
     logging.disable(logging.CRITICAL)
-    compare("2", "1+1")
+    algebra.compare("2", "1+1")
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
 def compare(gold: str, answer: str) -> tuple[bool, str]:
     """Whether Math-Verify finds them equal, and why not; answers that it cannot parse are not."""
-    from math_verify import parse, verify
-
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))
     try:
-        known = parse(f"${gold}$", parsing_timeout=PART_SECONDS)
-        given = parse(f"${answer}$", parsing_timeout=PART_SECONDS)
-        if not given:
-            return False, "it cannot be read"
-        same = verify(known, given, timeout_seconds=PART_SECONDS, allow_set_relation_comp=True)
-        return bool(same), ""
+        return algebra.compare(gold, answer)
     except Exception as error:  # noqa: BLE001 - it has many of its own, and all mean the same
         return False, f"{type(error).__name__}: {error}"[:200]

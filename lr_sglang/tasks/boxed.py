@@ -22,24 +22,27 @@ _NUMBER = re.compile(r"[+-]?(?:\d+(?:\.\d*)?|\.\d+)(?:/\d+)?")
 def boxed(text: str) -> str | None:
     r"""The content of the last complete ``\boxed{...}``, with balanced braces; None if there is
     none.
+    """
+    found = boxes(text)
+    return text[slice(*max(found, key=lambda box: box[1])[1:])].strip() if found else None
+
+
+def boxes(text: str) -> list[tuple[int, int, int]]:
+    """All complete boxes in the order of their ends: where each begins, and its content's span.
 
     One pass, so that the time is linear even for a text of many unclosed boxes.
     """
-    opened: list[
-        int | None
-    ] = []  # for each open brace, where the content of its box begins, or None
-    last: tuple[int, int] | None = None
+    opened: list[tuple[int, int] | None] = []  # for each open brace its box, or None
+    found = []
     for match in _BRACE.finditer(text):
         token = match[0]
         if token.startswith("\\") and token.endswith("{") and len(token) > 2:
-            opened.append(match.end())
+            opened.append(match.span())
         elif token == "{":
             opened.append(None)
-        elif token == "}" and opened:
-            begins = opened.pop()
-            if begins is not None and (last is None or begins > last[0]):
-                last = begins, match.start()
-    return None if last is None else text[slice(*last)].strip()
+        elif token == "}" and opened and (box := opened.pop()) is not None:
+            found.append((*box, match.start()))
+    return found
 
 
 def same(answer: str, gold: str) -> bool:
