@@ -17,12 +17,13 @@ import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from http.client import HTTPException
-from typing import Literal
+from typing import Any, Literal
 
 import click
 
 from lr_sglang import pocket
 from lr_sglang.cli import options
+from lr_sglang.config import ROLES
 from lr_sglang.results import machine
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.launching import compilers
@@ -276,21 +277,37 @@ def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:
     is_flag=True,
     help="Text for an issue: versions, machine, settings; secrets are taken out.",
 )
-def doctor(json: bool, report: bool) -> None:
+@options.runtimes
+@options.method
+@options.assign()
+def doctor(json: bool, report: bool, **given: Any) -> None:
     """Says what this machine can do, what is missing, and how to get it. Nothing is started or
     changed.
 
+    With --target, --attach or --deployment it examines servers that run already, by few and small
+    requests: what they can do, what is wrong, and which modes pay. Models that a deployment names
+    are started for it, and stopped.
+
     The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU
-    can run here. Otherwise it is 1.
+    can run here; of servers, if lookahead can run on them. Otherwise it is 1.
 
     \b
     Examples:
       lr-sglang doctor
       lr-sglang doctor --json
       lr-sglang doctor --report
+      lr-sglang doctor --target http://localhost:30000 --draft http://localhost:30001 --judge target
+      lr-sglang doctor --attach qwen3-4gpu
     """
     if json and report:
         raise click.UsageError("--json and --report are two forms of the same: give one of them")
+    if any(given[name] for name in ("deployment", "attach", *ROLES)):
+        if report:
+            raise click.UsageError("--report is of this machine: leave the servers out")
+        from lr_sglang.cli import servers
+
+        servers.examined({**given, "json": json})
+        return
 
     found = examine()
     if json:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
@@ -99,6 +99,8 @@ class RuntimeBackend(BaseBackend):
             None until that was tried.
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
+        infos: the ``/server_info`` of its servers.
+        little_reuse: why it may compute a prefix again that it has computed, as its servers say.
         ends: the known ids that end a sequence.
     """
 
@@ -122,6 +124,8 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
+        self.infos: Sequence[Mapping[str, Any]] = ()
+        self.little_reuse = ""
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
         self.reads: bool | None = None

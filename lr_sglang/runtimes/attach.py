@@ -1,13 +1,12 @@
-"""Attaches to runtimes that run already: checks that they answer, finds and checks their tokenizer,
-and asks whether they honour seeds, which their settings do not say for every server.
+"""Attaches to runtimes that run already: checks that they answer, finds and checks their
+tokenizer.
 """
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -17,12 +16,10 @@ from jinja2.exceptions import TemplateError
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
 from lr_sglang.engine import router
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
-from lr_sglang.sglang_api import draws
 
 if TYPE_CHECKING:  # slow imports, which commands need not wait for
     from lr_sglang.engine.tokenizer import Tokenizer
@@ -211,51 +208,6 @@ async def check_template(
         "its server renders conversations by another template than its model's: prompts differ "
         "from its own; start it with --chat-template FILE.jinja, which is followed"
     )
-
-
-TOKENS = 16
-TEMPERATURE = 2.0  # two seeds then hardly ever give the same TOKENS tokens
-TIMEOUT = 60.0  # seconds for a request
-
-
-async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
-    """Why equal seeds do not give equal answers on a server; empty if they do.
-
-    Asks for five short generations at a high temperature: one seed twice, another seed, and the
-    first seed again in two requests, each for half of the tokens.
-
-    Args:
-        prompt: token ids of a text.
-    """
-
-    async def ids(seed: int, before: Sequence[int] = (), tokens: int = TOKENS) -> list[int]:
-        params: dict[str, Any] = {
-            "max_new_tokens": tokens,
-            "temperature": TEMPERATURE,
-            "ignore_eos": True,
-        }
-        payload = {
-            "input_ids": [*prompt, *before],
-            "sampling_params": draws.seeded(params, seed, len(before)),
-        }
-        reply = await transport.generate(payload, Request(), TIMEOUT)
-        return list(reply["output_ids"])[:tokens]
-
-    async def in_pieces(seed: int) -> list[int]:
-        half = await ids(seed, tokens=TOKENS // 2)
-        return half + await ids(seed, half, TOKENS - len(half))
-
-    try:
-        whole, again, other, pieces = await asyncio.gather(ids(1), ids(1), ids(2), in_pieces(1))
-    except (LookaheadError, LookupError, TypeError) as error:
-        return f"the server could not be asked ({error})"
-    if whole != again:
-        return "one seed gives different texts"
-    if whole == other:
-        return "two seeds give the same text"
-    if whole != pieces:
-        return "with one seed, a text in two requests is not the one of a single request"
-    return ""
 
 
 def without_seeds(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:

@@ -13,12 +13,14 @@ from lr_sglang.engine import end_ids
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch
-from lr_sglang.runtimes.attach import TEXT, check_tokens, seed_fault
+from lr_sglang.runtimes.attach import TEXT, check_tokens
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.sglang_api import internal_state
@@ -157,8 +159,23 @@ def _describe(
     backend.template_defaults = defaults if isinstance(defaults, Mapping) else {}
     caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
     backend.prefix_cache = ", ".join(sorted(caches))
+    backend.infos, backend.little_reuse = infos, _little_reuse(backend.transport, infos)
     for info in infos:
         backend.ends |= end_ids.of_server(info)
+
+
+def _little_reuse(transport: Transport, infos: Sequence[Mapping[str, Any]]) -> str:
+    """Why a runtime may compute prefixes again, with what to do; empty if nothing says so."""
+    if any(info.get("disable_radix_cache") for info in infos):
+        return "its prefix cache is off: start it without --disable-radix-cache"
+    if isinstance(transport, RouterClient):
+        return (
+            "its router may spread the branches of an answer: --policy manual keeps them together"
+        )
+    if any(info.get("uses_mamba_radix_cache") for info in infos):
+        return "its model keeps states of some places of a prompt only (a hybrid)"
+    page = max((int(info.get("page_size") or 1) for info in infos), default=1)
+    return f"its cache has pages of {page} tokens: --page-size 1 shares more" if page > 1 else ""
 
 
 def _sum(each: Iterable[int | None]) -> int | None:

@@ -14,14 +14,13 @@ from typing import Any
 
 import orjson
 import sglang as sgl
-from jinja2.exceptions import TemplateError
 
-from lr_sglang.engine.tokenizer import Tokenizer, resolve
+from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, on, sync
 from lr_sglang.frontend.gen_options import UNLIMITED, lookahead
-from lr_sglang.frontend.stream_text import THINK
+from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service
@@ -86,7 +85,7 @@ class Thinking:
         self._roles = roles
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
-        self.possible = same and (service.reasoning == "on" or _thinks(roles["target"].tokenizer))
+        self.possible = same and (service.reasoning == "on" or thinks(roles["target"].tokenizer))
 
     async def conclusion(
         self, request: ChatRequest, body: Mapping[str, Any], why: Sequence[str]
@@ -144,17 +143,6 @@ class Thinking:
             return (str(found["normal_text"]), calls) if calls else (text, [])
         except (LookupError, TypeError) as error:
             raise BadReply("/parse_function_call: no calls in the reply", role="target") from error
-
-
-def _thinks(known: Tokenizer) -> bool:
-    """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names
-    a marker for it.
-    """
-    try:
-        begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
-    except (TemplateError, ValueError, TypeError):  # the template refuses it
-        return False
-    return begun.endswith(THINK) or (THINK in known.template and not begun.endswith(THINK_END))
 
 
 def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:

@@ -17,7 +17,7 @@ from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.costs import Costs, measure
+from lr_sglang.engine.probes import Costs, measure
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.step import Ending, Step

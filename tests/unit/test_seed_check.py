@@ -10,9 +10,10 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session
 from lr_sglang.config import Deployment, Runtime, Sampling
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.probes import seed_fault
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
-from lr_sglang.runtimes.attach import seed_fault, without_seeds
+from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
 from tests.unit.test_router import MODEL, Worker
 from tests.unit.test_router import serving as serving

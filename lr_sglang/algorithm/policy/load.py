@@ -7,7 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from lr_sglang.algorithm.policy.forecast import Runtime, rounded
-from lr_sglang.engine.costs import Costs
+from lr_sglang.engine.probes import Costs
 
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small
 # batches. It has the weight of one measurement DOUBT requests away from the mean; if a slowdown was

@@ -1,0 +1,419 @@
+"""What runtimes that are up can do, in lines: what works, what does not, what to do about it; and
+which modes pay there.
+
+Every finding is one of ``engine.probes``, of the judge's check or of a few short answers.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from lr_sglang import tasks
+from lr_sglang.algorithm import policy
+from lr_sglang.api.configuration import Plan
+from lr_sglang.api.runner import Runner
+from lr_sglang.config import Role
+from lr_sglang.engine import probes
+from lr_sglang.engine.loop import call
+from lr_sglang.engine.probes import Counted
+from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.stream_text import thinks
+from lr_sglang.modes import MODES
+from lr_sglang.results.record import Record
+from lr_sglang.runtimes.attach import TEXT, check_template
+from lr_sglang.steps.step import THINK_END
+from lr_sglang.tasks.question import Work
+from lr_sglang.theory import judged
+from lr_sglang.theory.measured import Answer, measure
+from lr_sglang.verifiers import known_pairs, verifier_registry
+from lr_sglang.verifiers.requests import RequestMaker
+
+Status = Literal["ok", "warning", "fault"]
+BATCHES, READS = (1, 2, 4, 8, 16), (32, 256)
+ROUNDS = 4  # of each, of which the fastest counts
+SHORT = 4  # tokens of a prompt after which tokens are timed
+FREE = 4  # answers at once that should take no more than twice the time of one
+ALONE = "token at 1"
+# The short answers: of so many problems, of so many tokens.
+PROBLEMS, TOKENS, WARM_TOKENS = 5, 64, 8
+REUSED = 0.9  # share of the tokens that could be cached, below which it is said
+GAIN = 1.05  # speed-up below which a mode is not worth its requests
+SLOW_ABORT = 1.0  # seconds
+
+
+@dataclass(frozen=True)
+class Line:
+    """One finding. A ``fault`` keeps lookahead from running, with a ``warning`` it runs slower or
+    otherwise; ``advice`` says what to do.
+
+    Attributes:
+        role: of the runtime; empty for the deployment.
+    """
+
+    role: str
+    name: str
+    status: Status
+    found: str
+    advice: str = ""
+
+    @property
+    def title(self) -> str:
+        """Of what it is."""
+        return f"{self.role} {self.name}".lstrip()
+
+
+def line(role: str, name: str, good: bool, found: str, advice: str = "") -> Line:
+    """``ok`` if it is good, else a warning with advice."""
+    return Line(role, name, "ok", found) if good else Line(role, name, "warning", found, advice)
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What a mode is expected to do.
+
+    Attributes:
+        pace: tokens per second of an answer.
+        speedup: over the target alone, in the short answers.
+        formula: the same by the formulas, from the times and the acceptance of those answers; None
+            where they do not apply.
+        depth: the best one by the formulas; None as ``formula``.
+    """
+
+    mode: str
+    pace: float
+    speedup: float
+    formula: float | None = None
+    depth: int | None = None
+
+
+@dataclass
+class Examination:
+    """All findings.
+
+    Attributes:
+        costs: by role, milliseconds of a token by answers at once and of reading by tokens.
+        tokens: sent and received, in all; ``computed``: those that were in no cache; ``seconds``:
+            that it took.
+    """
+
+    lines: list[Line] = field(default_factory=list)
+    modes: list[Expected] = field(default_factory=list)
+    costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    tokens: int = 0
+    computed: int = 0
+    seconds: float = 0.0
+
+    @property
+    def able(self) -> bool:
+        """Whether lookahead can run."""
+        return all(one.status != "fault" for one in self.lines)
+
+    @property
+    def best(self) -> Expected | None:
+        """The fastest mode."""
+        return max(self.modes, key=lambda one: one.speedup, default=None)
+
+
+def examine(
+    roles: Mapping[str, RuntimeBackend], plan: Plan, tell: Callable[[Line], None] = lambda _: None
+) -> Examination:
+    """Asks the runtimes, in the caller's thread.
+
+    Args:
+        plan: its settings of lookahead are those that are tried.
+        tell: called with each finding.
+    """
+    began, made = time.monotonic(), Examination()
+    counted = [Counted(backend.transport) for backend in roles.values()]
+    for backend, transport in zip(roles.values(), counted, strict=True):
+        backend.transport = transport
+    try:
+        for one in _Examiner(roles, plan, made).lines():
+            made.lines.append(one)
+            tell(one)
+    finally:
+        for backend, transport in zip(roles.values(), counted, strict=True):
+            backend.transport = transport.inner
+    made.tokens = sum(transport.tokens for transport in counted)
+    made.computed = made.tokens - sum(transport.cached for transport in counted)
+    made.seconds = time.monotonic() - began
+    return made
+
+
+class _Examiner:
+    def __init__(self, roles: Mapping[str, RuntimeBackend], plan: Plan, made: Examination) -> None:
+        self.roles, self.plan, self.made = roles, plan, made
+        layer = bool(roles["target"].token_layer)
+        self.plain, self.ahead = (
+            ("sd", "lookahead+sd") if layer else ("autoregressive", "lookahead")
+        )
+        self.look = plan.lookahead(self.ahead)
+        self.judged = verifier_registry.needs_judge(self.look.verifier)
+
+    def lines(self) -> Iterator[Line]:
+        own = [role for role in self.roles if role not in self.plan.deployment.shared]
+        for role in own:
+            try:
+                yield from self._runtime(role)
+            except LookaheadError as error:
+                yield Line(role, "requests", "fault", error.message, error.hint)
+        yield from self._together()
+        if self.made.able:
+            yield from self._costs()
+            yield from self._trial()
+
+    def _runtime(self, role: str) -> Iterator[Line]:
+        """What one runtime says of itself, and what it does."""
+        backend = self.roles[role]
+        transport, prompt = backend.transport, list(backend.tokenizer.encode(TEXT))
+        yield Line(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
+        yield self._room(role)
+        yield _abort(role, call(probes.abort(transport, prompt), backend.loop))
+        if role == "judge":
+            return
+        yield _reuse(backend)
+        fault = backend.seed_fault or ("" if backend.seeded else "its settings ignore them")
+        if backend.seeded and not fault:
+            fault = call(probes.seed_fault(transport, prompt), backend.loop)
+        yield line(
+            role,
+            "seeds",
+            not fault,
+            fault or "honoured",
+            "draft and target share no draws, and lossless is slow; on a GPU start it with "
+            "--enable-deterministic-inference, and with our plugin on a CPU",
+        )
+        weighs, best = call(probes.weighs(transport, prompt), backend.loop)
+        if role == "target":
+            yield line(
+                role,
+                "log-probabilities",
+                weighs and best,
+                "of prompts" if best else "of the tokens only" if weighs else "none of prompts",
+                "verifier likelihood and reading (lossless) need them",
+            )
+        try:
+            differs = call(
+                check_template(transport, backend.tokenizer, role, backend.template_defaults),
+                backend.loop,
+            )
+        except ConfigError as error:
+            differs = f"{error.message}; {error.hint}"
+        yield line(role, "chat template", not differs, "as here", differs)
+        yield Line(role, "thinking", "ok", _thinking(backend))
+
+    def _room(self, role: str) -> Line:
+        backend = self.roles[role]
+        sharing = self.plan.deployment.shared.items()
+        asked: list[Role] = [one for one in self.roles if one == role or (one, role) in sharing]  # type: ignore[misc]
+        wanted = self.plan.branches(asked, [self.ahead])
+        most = policy.limit(backend.max_running_requests, backend.kv_tokens, self.look)
+        found = f"{backend.max_running_requests or 'unknown'} requests at a time, "
+        found += f"{backend.kv_tokens or 'unknown'} tokens in its memory"
+        advice = (
+            f"depth {self.look.depth} can have {wanted} in flight: --max-running-requests "
+            f"{wanted + policy.SPARE} where it is started"
+        )
+        if most is not None and most < 2 and role == "target" and "draft" in self.roles:
+            return Line(role, "room", "fault", found, advice)
+        return line(role, "room", most is None or most >= wanted, found, advice)
+
+    def _together(self) -> Iterator[Line]:
+        """What the roles are to each other."""
+        if "draft" not in self.roles:
+            yield Line("draft", "server", "fault", "none is given", "give --draft MODEL|URL")
+            return
+        target, draft = self.roles["target"], self.roles["draft"]
+        same = target.tokenizer.vocabulary == draft.tokenizer.vocabulary
+        yield line(
+            "",
+            "vocabulary",
+            same,
+            "draft and target have the same" if same else "draft and target have different ones",
+            "steps are encoded again, draws are not shared, and lossless accepts little: take a "
+            "draft of the target's family",
+        )
+        if thinks(target.tokenizer) != thinks(draft.tokenizer):
+            yield Line("", "thinking", "warning", "only one of target and draft thinks", "")
+        if self.judged and "judge" not in self.roles:
+            advice = "give --judge MODEL|URL (--judge target shares the target) or --verifier exact"
+            yield Line("judge", "server", "fault", "none is given", advice)
+        elif "judge" in self.roles and self.made.able:
+            yield from self._judge()
+
+    def _judge(self) -> Iterator[Line]:
+        judge, told = self.roles["judge"], list[str]()
+        judge.checks.warn = told.append
+        maker = RequestMaker(self.roles, self.plan.deployment.judge_prompt)
+        call(maker.check_judge(self.look), judge.loop)
+        if (found := judge.checks.worst()) is None:
+            return
+        trusted = judge.checks.of(self.look.verifier).trusted(self.look.max_false_accepts)
+        said = f"accepts {found.accepted} of {found.asked} pairs of steps that differ"
+        if trusted:
+            yield line("judge", "verdicts", not told, said, "; ".join(told))
+        else:
+            yield Line("judge", "verdicts", "fault", said, "; ".join(told))
+
+    def _costs(self) -> Iterator[Line]:
+        """Times of each runtime alone."""
+        costs = self.made.costs
+        for role, batches, reads in (("target", BATCHES, READS), ("draft", BATCHES[:2], READS[:1])):
+            if role in self.plan.deployment.shared:
+                continue
+            backend = self.roles[role]
+            found = costs[role] = call(_times(backend, batches, reads), backend.loop)
+            alone, some = found[ALONE], found.get(f"token at {FREE}", 0.0)
+            yield line(
+                role,
+                "milliseconds",
+                some <= 2 * alone,
+                ", ".join(f"{name}: {ms:g}" for name, ms in found.items()),
+                "answers at once slow each other down: branches are not free here",
+            )
+        if "draft" in costs and costs["target"][ALONE]:
+            c1 = costs["draft"][ALONE] / costs["target"][ALONE]
+            yield line("", "c1", c1 < 1, f"{c1:.2f}", "the draft is no faster than the target")
+        if self.judged:
+            took = 1000 * min(self._verdict() for _ in range(2))
+            costs["judge"] = {"verdict": round(took, 2)}
+            yield Line("judge", "milliseconds", "ok", f"verdict: {took:.2f}")
+
+    def _verdict(self) -> float:
+        maker = RequestMaker(self.roles, self.plan.deployment.judge_prompt)
+        pair = known_pairs.pairs(maker.judge_prompt)[:1]
+        check = self.roles["judge"].checks.of("")
+        shown = known_pairs.show(maker.verifier(self.look.verifier), self.roles, check, pair)
+        began = time.monotonic()
+        call(shown, self.roles["judge"].loop)
+        return time.monotonic() - began
+
+    def _trial(self) -> Iterator[Line]:
+        """Short answers in each mode, and what follows from them."""
+        modes = [self.plain, self.ahead]
+        if self.roles["target"].tokenizer.vocabulary == self.roles["draft"].tokenizer.vocabulary:
+            modes.append("lossless")
+        problems = tasks.load("pocket")[20::40][:PROBLEMS]
+        limits = self.plan.deployment.limits
+        records = list[Record]()
+        try:
+            for tokens, some in ((WARM_TOKENS, problems[:1]), (TOKENS, problems)):
+                limited = self.plan.with_settings(limits=limits.replace(max_tokens=tokens))
+                # each mode comes first in turn: what it computes is in the caches of the others
+                works = [
+                    Work(problem, 0, modes[(n + turn) % len(modes)])
+                    for turn, problem in enumerate(some)
+                    for n in range(len(modes))
+                ]
+                with Runner(self.roles, limited) as runner, warnings.catch_warnings():
+                    warnings.simplefilter("ignore", RuntimeWarning)
+                    records = list(runner.run(works))
+        except LookaheadError as error:
+            yield Line(error.role or "", "answers", "fault", error.message, error.hint)
+            return
+        failed = [one["error"] for one in records if one["error"]]
+        if failed:
+            one = failed[0]
+            yield Line(one["role"] or "", "answers", "fault", one["message"], one["hint"])
+            return
+        for role in sorted({role for one in records for role in one["failures"]}):
+            yield Line(role, "answers", "warning", "some of its requests failed", "see its log")
+        self.made.modes = _expected(records, modes, self.look.depth)
+        ahead = [one for one in records if one["mode"] == self.ahead]
+        judged_steps = sum(one["judged"] for one in ahead)
+        accepted = sum(one["accepted"] for one in ahead)
+        yield line(
+            "",
+            "acceptance",
+            2 * accepted >= judged_steps,
+            f"{accepted} of {judged_steps} drafted steps of {len(ahead)} short answers",
+            "the draft is too weak for this target, or the judge too strict",
+        )
+
+
+def _server(backend: RuntimeBackend, model: str) -> str:
+    infos = backend.infos
+    about: Mapping[str, Any] = infos[0] if infos else {}
+    known = [
+        f"SGLang {version}" if (version := about.get("version")) else "",
+        str(about.get("device") or ""),
+        f"{len(infos)} workers" if len(infos) > 1 else "",
+        f"context {backend.context}",
+        f"pages of {page}" if (page := about.get("page_size")) else "",
+        f"cache {backend.prefix_cache}" if backend.prefix_cache else "",
+        f"token layer {backend.token_layer or 'none'}",
+        f"reasoning parser {parser}" if (parser := about.get("reasoning_parser")) else "",
+        f"tool parser {backend.tool_call_parser}" if backend.tool_call_parser else "",
+    ]
+    return ", ".join(one for one in (model or str(about.get("model_path", "")), *known) if one)
+
+
+def _reuse(backend: RuntimeBackend) -> Line:
+    share = call(probes.reuse(backend.transport), backend.loop)
+    if share is None:
+        return Line(backend.role, "reuse", "warning", "it does not report cached tokens")
+    found = f"{share:.2f} of the tokens that could be in its cache"
+    return line(backend.role, "reuse", share >= REUSED, found, backend.little_reuse)
+
+
+async def _times(
+    backend: RuntimeBackend, batches: Sequence[int], reads: Sequence[int]
+) -> dict[str, float]:
+    """Milliseconds of a token by answers at once, and of reading so many tokens."""
+    found = {}
+    for n in batches:
+        if backend.room is None or n <= backend.room:
+            prompts = probes.random_prompts(n, tokens=SHORT)
+            found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, ROUNDS)
+    for new in reads:
+        found[f"reading {new}"] = await probes.read_seconds(backend.transport, new)
+    return {name: round(1000 * took, 2) for name, took in found.items()}
+
+
+def _abort(role: str, found: probes.Abort | None) -> Line:
+    if found is None:
+        return Line(role, "abort", "ok", "not seen: an answer was complete before")
+    return line(
+        role,
+        "abort",
+        found.taken and found.seconds < SLOW_ABORT,
+        f"after {1000 * found.seconds:.0f} ms" if found.taken else "not taken",
+        "branches that were refused go on and slow the others down; behind a proxy, let "
+        "/abort_request through",
+    )
+
+
+def _thinking(backend: RuntimeBackend) -> str:
+    known = backend.tokenizer
+    if not thinks(known):
+        return "its template opens none"
+    size = len(known.encode(THINK_END, True))
+    return f"ends with {THINK_END}, {size} token{'s' * (size > 1)}"
+
+
+def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> list[Expected]:
+    def pace(mode: str) -> float:
+        mine = [one for one in records if one["mode"] == mode]
+        used = sum(one["tokens"]["used"] for one in mine)
+        return float(used / sum(one["seconds"] for one in mine))
+
+    alone, made = pace(modes[0]), list[Expected]()
+    for mode in modes:
+        formula = best = None
+        if MODES[mode].ahead and not MODES[mode].lossless:
+            try:
+                found = measure(map(Answer.of, records), mode)
+                case = judged.Case(
+                    found.alpha, found.c1, found.judge, found.slowdown or 1.0, found.steps
+                )
+                formula = case.speedup(found.schedule, found.depth)
+                best = judged.best_depth(case, found.schedule, max(1, depth)).depth
+            except ConfigError:  # a draft that is slower than the target
+                pass
+        made.append(Expected(mode, pace(mode), pace(mode) / alone, formula, best))
+    return made

@@ -1,0 +1,136 @@
+"""``lr-sglang doctor --target URL``: what running servers can do, and which modes pay there."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from lr_sglang.api.configuration import Plan
+from lr_sglang.cli import session as sessions
+from lr_sglang.cli.display import Display, grid
+from lr_sglang.cli.settings import Given, settle
+from lr_sglang.config import ROLES
+from lr_sglang.errors import LookaheadError
+from lr_sglang.runtimes import launched
+
+if TYPE_CHECKING:  # it imports SGLang, which takes seconds
+    from lr_sglang.api.examine import Examination
+
+COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
+
+
+def examined(given: Given) -> None:
+    """Examines the servers that the options name, and prints what was found.
+
+    Raises:
+        Exit: lookahead cannot run there.
+    """
+    display = Display(as_json=given["json"])
+    found = _examine(given, display)
+    command = _command(given, found)
+    if given["json"]:
+        table = {**asdict(found), "ok": found.able, "command": command}
+        click.echo(json.dumps(table, ensure_ascii=False))
+    else:
+        _show(found, command, display)
+    if not found.able:
+        raise click.exceptions.Exit(1)
+
+
+def _examine(given: Given, display: Display) -> Examination:
+    """Examines what answers: a role that does not is a fault, and the others are examined without
+    it.
+    """
+    from lr_sglang.api.examine import Examination, Line, examine
+
+    away = list[Line]()
+    while True:
+        try:
+            plan = settle(given)
+            with display.starting() as progress:
+                logs = launched.state_home() / "logs" / "doctor"
+                needed, timeout = _needed(plan), plan.deployment.launch_timeout
+                with sessions.session(needed, logs, progress, timeout, lean=plan.lean()) as live:
+                    progress.finish()
+                    found = examine(live.roles, plan)
+            break
+        except LookaheadError as error:
+            away.append(Line(error.role or "", "server", "fault", error.message, error.hint))
+            bare = not (given["deployment"] or given["attach"])
+            if not bare or error.role in (None, "target") or not given[error.role]:
+                found = Examination()
+                break
+            given = {**given, error.role: None}
+    missing = {one.role for one in away}
+    found.lines = away + [one for one in found.lines if one.role not in missing]
+    return found
+
+
+def _needed(plan: Plan) -> Any:
+    """The deployment with slots for one answer that looks ahead, as far as it has the roles."""
+    return plan.needed(["lookahead" if "draft" in plan.models else "autoregressive"])
+
+
+def _command(given: Given, found: Examination) -> str:
+    """The command to start with: the fastest mode on these servers; empty if none was measured."""
+    if (best := found.best) is None:
+        return ""
+    names = ("attach", "deployment", *ROLES, "verifier")
+    words = [word for name in names if given.get(name) for word in (f"--{name}", given[name])]
+    words += ["--mode", best.mode]
+    words += ["--depth", str(best.depth)] if best.depth else []
+    return f"lr-sglang run {shlex.join(words)} QUESTION"
+
+
+def _show(found: Examination, command: str, display: Display) -> None:
+    table = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for line in found.lines:
+        text = Text(line.found)
+        if line.advice:
+            text.append(f"\n{line.advice}", style="dim")
+        mark = Text(line.status, style=COLOURS[line.status])
+        table.add_row(mark, line.title, text)
+    display.out.print(table)
+    if found.modes:
+        head = ("mode", "tokens/s", "expected", "by the formulas", "best depth")
+        rows = [
+            [
+                one.mode,
+                f"{one.pace:.1f}",
+                f"{one.speedup:.2f}x",
+                "" if one.formula is None else f"{one.formula:.2f}x",
+                "" if one.depth is None else one.depth,
+            ]
+            for one in found.modes
+        ]
+        display.out.print(Padding(grid(head, rows, left=("mode",)), (1, 0)))
+    for sentence in _verdict(found, command):
+        display.out.print(Text(sentence), soft_wrap=True)
+
+
+def _verdict(found: Examination, command: str) -> Iterator[str]:
+    faults = [f"{one.title} ({one.found})" for one in found.lines if one.status == "fault"]
+    best = found.best
+    if faults:
+        yield f"Lookahead cannot run here: {', '.join(faults)}"
+    elif best is not None and best is not found.modes[0]:
+        yield f"Lookahead can run here; fastest in short answers: {best.mode}, {best.speedup:.2f}x"
+    else:
+        yield "Lookahead can run here, and does not pay for one answer at a time"
+    if command:
+        yield f"start with: {command}"
+    yield (
+        f"{found.tokens} tokens sent and received, {found.computed} of them computed, "
+        f"{found.seconds:.0f} s"
+    )

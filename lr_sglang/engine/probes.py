@@ -1,0 +1,302 @@
+"""What a server can do that runs already, found out by few and small requests to it.
+
+``doctor`` asks everything; runs and the endpoint ask at start what they need: whether seeds are
+honoured, and how much concurrent requests slow each other down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
+from lr_sglang.engine.request import Request
+from lr_sglang.engine.transport import Transport
+from lr_sglang.errors import BadReply, Cancelled, LookaheadError
+from lr_sglang.sglang_api import draws
+
+# Concurrent requests of the second measurement; tokens of a prompt or a prefilled step; two
+# generation lengths, whose difference excludes the prefill. Every time is the minimum of ROUNDS,
+# because other processes can only add to it.
+AT_ONCE, PROMPT, SHORT, LONG, ROUNDS = 8, 16, 2, 10, 2
+ANY_TOKEN = 100.0  # temperature; a token layer guesses no token then, so each takes a forward pass
+TIMEOUT = 60.0  # seconds for a request
+
+SEEDED_TOKENS = 16
+SEEDED_TEMPERATURE = 2.0  # two seeds then hardly ever give the same tokens
+
+GROWTH = (17, 31, 64)  # tokens by which a prompt grows, as a prefix does by steps
+BEGUN_SECONDS = 1.0  # after which an answer that is not streamed is taken to be generated
+ABORTED_TOKENS = 400  # of an answer that is aborted
+KEY = "doctor"  # for a router, as all branches of one answer have the same
+
+
+@dataclass(frozen=True)
+class Costs:
+    """The time that requests take on one runtime, and that they take from concurrent ones.
+
+    Attributes:
+        token: seconds of a forward pass that decodes one token for a single request, without a
+            token layer.
+        slowdown: time per token that each further request adds for the others, as a share of
+            ``token``.
+        reading: seconds per token of a prefill after a cached prefix; all other requests wait
+            meanwhile.
+    """
+
+    token: float
+    slowdown: float
+    reading: float = 0.0
+
+
+def random_prompts(count: int, before: Sequence[int] = (), tokens: int = PROMPT) -> list[list[int]]:
+    """Prompts of random tokens, which all models have, after the same ones."""
+    return [[*before, *random.choices(range(10, 700), k=tokens)] for _ in range(count)]
+
+
+async def seconds(transport: Transport, prompts: Sequence[list[int]], tokens: int) -> float:
+    """Seconds until as many tokens have been generated after each prompt, all at once.
+
+    Raises:
+        LookaheadError: the runtime failed.
+    """
+    now = asyncio.get_running_loop().time
+    sampling = {"max_new_tokens": tokens, "temperature": ANY_TOKEN, "ignore_eos": True}
+    payloads = [{"input_ids": ids, "sampling_params": sampling} for ids in prompts]
+    began = now()
+    await asyncio.gather(*(transport.generate(one, Request(), TIMEOUT) for one in payloads))
+    return now() - began
+
+
+async def token_seconds(
+    transport: Transport, prompts: Sequence[list[int]], rounds: int = ROUNDS
+) -> float:
+    """Seconds of a token of as many answers at once as there are prompts; 0 if more tokens took no
+    more time. Raises as ``seconds``.
+    """
+
+    async def least(tokens: int) -> float:
+        return min([await seconds(transport, prompts, tokens) for _ in range(rounds)])
+
+    await seconds(transport, prompts, 1)  # puts the prompts into the cache
+    return max(0.0, await least(LONG) - await least(SHORT)) / (LONG - SHORT)
+
+
+async def read_seconds(transport: Transport, new: int) -> float:
+    """Seconds of a request that reads ``new`` tokens after a cached prefix, and writes one. Raises
+    as ``seconds``.
+    """
+    (prefix,) = random_prompts(1)
+    await seconds(transport, [prefix], 1)
+    return min([await seconds(transport, random_prompts(1, prefix, new), 1) for _ in range(ROUNDS)])
+
+
+async def measure(transport: Transport, most: int | None = None) -> Costs | None:
+    """Measures by decoding and prefilling random tokens, in about the time of an answer of 100
+    tokens.
+
+    A token layer's drafts of random tokens are rejected, but its passes have as many rows as for
+    text, so the slowdown is the same. Returns None if more tokens took no more time, so that no
+    cost can be computed.
+
+    Args:
+        most: requests that the runtime runs at a time; None if unknown.
+
+    Raises:
+        LookaheadError: the runtime failed.
+    """
+    at_once = min(AT_ONCE, most or AT_ONCE)
+    prefix = random_prompts(1)
+    alone = await token_seconds(transport, prefix)
+    beside = await token_seconds(transport, random_prompts(at_once))
+
+    async def least(new: int) -> float:
+        """Of as many prompts at once with so many new tokens each."""
+        asked = (random_prompts(at_once, prefix[0], new) for _ in range(ROUNDS))
+        return min([await seconds(transport, prompts, 1) for prompts in asked])
+
+    known, read = await least(0), await least(PROMPT)
+    if not alone or not beside:
+        return None
+    # at worst requests are served one after another; prefilling a token takes at most as long as
+    # decoding one
+    slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
+    return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)))
+
+
+async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
+    """Why equal seeds do not give equal answers on a server; empty if they do.
+
+    Asks for five short generations at a high temperature: one seed twice, another seed, and the
+    first seed again in two requests, each for half of the tokens.
+
+    Args:
+        prompt: token ids of a text.
+    """
+
+    async def ids(seed: int, before: Sequence[int] = (), tokens: int = SEEDED_TOKENS) -> list[int]:
+        params: dict[str, Any] = {
+            "max_new_tokens": tokens,
+            "temperature": SEEDED_TEMPERATURE,
+            "ignore_eos": True,
+        }
+        payload = {
+            "input_ids": [*prompt, *before],
+            "sampling_params": draws.seeded(params, seed, len(before)),
+        }
+        reply = await transport.generate(payload, Request(), TIMEOUT)
+        return list(reply["output_ids"])[:tokens]
+
+    async def in_pieces(seed: int) -> list[int]:
+        half = await ids(seed, tokens=SEEDED_TOKENS // 2)
+        return half + await ids(seed, half, SEEDED_TOKENS - len(half))
+
+    try:
+        whole, again, other, pieces = await asyncio.gather(ids(1), ids(1), ids(2), in_pieces(1))
+    except (LookaheadError, LookupError, TypeError) as error:
+        return f"the server could not be asked ({error})"
+    if whole != again:
+        return "one seed gives different texts"
+    if whole == other:
+        return "two seeds give the same text"
+    if whole != pieces:
+        return "with one seed, a text in two requests is not the one of a single request"
+    return ""
+
+
+async def reuse(transport: Transport) -> float | None:
+    """Cached tokens over those that could be shared: of a prompt that grows by steps, of two that
+    grow at once, and of one that goes on from an answer that was aborted. None if the server does
+    not report what it had in its cache.
+
+    Raises:
+        LookaheadError: the runtime failed.
+    """
+    log = RequestLog()
+
+    async def ask(ids: list[int], request: Request | None = None) -> LoggedRequest:
+        request = request or Request(key=KEY)
+        entry = log.add(tuple(ids), time.time())
+        reply = await transport.generate(_greedy(ids, 1), request, TIMEOUT)
+        meta = _meta(reply)
+        entry.ended(tuple(reply["output_ids"]), meta, request.sent, time.time())
+        if meta.get("cached_tokens") is None:
+            raise _Untold
+        return entry
+
+    (prompt,) = random_prompts(1, tokens=2 * PROMPT)
+    try:
+        entries = [await ask(prompt)]
+        for more in GROWTH:
+            (prompt,) = random_prompts(1, prompt, more)
+            entries.append(await ask(prompt))
+        entries += await asyncio.gather(*(ask(one) for one in random_prompts(2, prompt)))
+        (prompt,) = random_prompts(1, prompt)
+        await abort(transport, prompt)
+        log.add(tuple(prompt), time.time()).ended((), {"prompt_tokens": 0}, 0.0, time.time())
+        entries += [await ask(one) for one in random_prompts(1, prompt)]
+    except _Untold:
+        return None
+    return sum(one.cached for one in entries) / sum(map(log.shareable, entries))
+
+
+class _Untold(Exception):
+    """The server does not report cached tokens."""
+
+
+@dataclass(frozen=True)
+class Abort:
+    """How a server took an abort.
+
+    Attributes:
+        seconds: until it ended the request.
+        taken: whether it did so because of the abort; else its connection was closed.
+    """
+
+    seconds: float
+    taken: bool
+
+
+async def abort(transport: Transport, prompt: Sequence[int]) -> Abort | None:
+    """Aborts a request while its answer is generated; None if the answer was complete before.
+
+    Raises:
+        LookaheadError: the runtime failed.
+    """
+    now, request = asyncio.get_running_loop().time, Request(key=KEY)
+    begun = asyncio.Event()
+    request.on_tokens = lambda _: begun.set()
+    payload = {**_greedy(prompt, ABORTED_TOKENS), "stream": True}
+    answer = asyncio.ensure_future(transport.generate(payload, request, TIMEOUT))
+    waiting = asyncio.ensure_future(begun.wait())
+    await asyncio.wait(
+        {answer, waiting}, timeout=BEGUN_SECONDS, return_when=asyncio.FIRST_COMPLETED
+    )
+    waiting.cancel()
+    if answer.done():
+        _meta(await answer)
+        return None
+    began = now()
+    request.cancel()
+    try:
+        ended = _meta(await answer).get("finish_reason") or {}
+    except Cancelled:
+        return Abort(now() - began, taken=False)
+    return Abort(now() - began, taken=ended.get("type") == "abort")
+
+
+async def weighs(transport: Transport, prompt: Sequence[int]) -> tuple[bool, bool]:
+    """Whether a server gives the log-probabilities of a prompt's tokens, and those of the most
+    probable ones at each place.
+
+    Raises:
+        LookaheadError: the runtime failed.
+    """
+    asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
+    reply = await transport.generate({**_greedy(prompt, 0), **asked}, Request(), TIMEOUT)
+    meta = _meta(reply)
+    each, best = (
+        [one for one in meta.get(name) or () if one and one[0] is not None]
+        for name in ("input_token_logprobs", "input_top_logprobs")
+    )
+    return len(each) >= len(prompt) - 1, len(best) >= len(prompt) - 1
+
+
+def _greedy(prompt: Sequence[int], tokens: int) -> dict[str, Any]:
+    params = {"max_new_tokens": tokens, "temperature": 0, "ignore_eos": True}
+    return {"input_ids": list(prompt), "sampling_params": params}
+
+
+def _meta(reply: Mapping[str, Any]) -> Mapping[str, Any]:
+    try:
+        found: Mapping[str, Any] = reply["meta_info"]
+        [*map(int, reply["output_ids"])]
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadReply(f"/generate: a reply without {error}") from error
+    return found
+
+
+class Counted:
+    """A transport that counts the tokens that it sends and gets, and those of them that the runtime
+    had in its cache.
+    """
+
+    def __init__(self, inner: Transport) -> None:
+        self.inner, self.tokens, self.cached = inner, 0, 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    async def generate(
+        self, payload: dict[str, Any], request: Request, timeout: float
+    ) -> dict[str, Any]:
+        """As ``Transport.generate``."""
+        self.tokens += len(payload["input_ids"])
+        reply = await self.inner.generate(payload, request, timeout)
+        self.tokens += len(reply.get("output_ids") or ())
+        self.cached += int((reply.get("meta_info") or {}).get("cached_tokens") or 0)
+        return reply

@@ -1,0 +1,276 @@
+"""What doctor says of runtimes that lack something: each is named by its line, and the verdict is
+right. Over simulated runtimes.
+"""
+
+import json
+import random
+from contextlib import contextmanager
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.api.configuration import Plan
+from lr_sglang.api.examine import examine
+from lr_sglang.cli import cli, session
+from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
+from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.errors import RuntimeDown
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.judge_check import JudgeChecks
+from tests.simulated.model import Model, Writer
+from tests.simulated.simulation import Simulation
+from tests.simulated.transport import SimulatedTransport
+from tests.unit.test_router import Worker
+from tests.unit.test_router import serving as serving
+
+PLAN = Plan(
+    deployment=Deployment(
+        name="up",
+        runtimes={role: Runtime(url="http://up") for role in ROLES},
+        judge_prompt="pocket",
+    ),
+    models={role: role for role in ROLES},
+    modes=("lookahead",),
+)
+
+
+class Server(SimulatedTransport):
+    """A simulated runtime that has a prefix cache, or several, and can lack things.
+
+    Attributes:
+        workers: caches; each request finds what one of them has.
+        cached, scored, aborts: whether it caches prompts, gives log-probabilities, and aborts.
+        sent: tokens of requests and replies.
+    """
+
+    workers, cached, scored, aborts = 1, True, True, True
+
+    def __init__(self, *about):
+        super().__init__(*about)
+        self.seen = [[] for _ in range(8)]
+        self.draw, self.sent = random.Random(1), 0
+
+    async def generate(self, payload, request, timeout):
+        ids = tuple(payload["input_ids"])
+        worker = self.seen[self.draw.randrange(self.workers)]
+        found = max((common_prefix(ids, one) for one in worker), default=0)
+        worker.append(ids)
+        self.sent += len(ids)
+        reply = await super().generate(payload, request, timeout)
+        meta = reply["meta_info"]
+        meta["cached_tokens"] = min(found, len(ids) - 1) if self.cached else 0
+        if not self.scored:
+            meta.pop("input_token_logprobs", None)
+        elif payload.get("top_logprobs_num"):
+            meta["input_top_logprobs"] = [[one] for one in meta["input_token_logprobs"]]
+        self.sent += len(reply["output_ids"])
+        return reply
+
+    def _abort(self, request):
+        if self.aborts:
+            self.abort(request.rid)
+        else:  # what the client does in the end
+            request.close_connection()
+
+
+class Accepting(Writer):
+    """Writes for a judge that accepts everything."""
+
+    def judge(self, prompt):
+        return "aligned"
+
+
+def runtimes(writer=Writer, slots=None, without=(), **lacking):
+    """Backends of simulated servers; ``lacking`` are attributes of the target's server."""
+    simulation = Simulation(
+        Model(alpha=(0.9,), steps=12, tokens=12), step_seconds=0.006, judge_seconds=0.002, c1=0.3
+    )
+    made, roles = writer(simulation.model), {}
+    for role in ROLES:
+        if role in without:
+            continue
+        transport = Server(role, simulation, made)
+        for name, value in lacking.items() if role == "target" else ():
+            setattr(transport, name, value)
+        roles[role] = backend = RuntimeBackend(
+            role,
+            transport,
+            made.words.tokenizer,
+            seeded=True,
+            token_layer="",
+            max_running_requests=slots if role == "target" else None,
+        )
+        backend.roles, backend.checks, backend.reads = roles, JudgeChecks(), False
+    return roles
+
+
+# Whose status depends on how busy the machine is.
+TIMED = ("milliseconds", "c1", "acceptance")
+
+
+def not_well(found):
+    """The titles of all lines that are not ok."""
+    return [one.title for one in found.lines if one.status != "ok" and one.name not in TIMED]
+
+
+def of(found, title):
+    (line,) = [one for one in found.lines if one.title == title]
+    return line
+
+
+def test_runtimes_that_lack_nothing():
+    roles, told = runtimes(), []
+    transports = {role: backend.transport for role, backend in roles.items()}
+    found = examine(roles, PLAN, told.append)
+    assert not not_well(found) and told == found.lines and found.able
+    assert [one.mode for one in found.modes] == ["autoregressive", "lookahead", "lossless"]
+    assert found.modes[0].speedup == 1 and found.modes[1].formula > 0
+    costs = found.costs
+    assert list(costs["target"]) == [
+        *(f"token at {n}" for n in (1, 2, 4, 8, 16)),
+        *("reading 32", "reading 256"),
+    ]
+    assert costs["judge"]["verdict"] >= 2
+    assert found.tokens == sum(one.sent for one in transports.values())
+    assert 0 < found.computed < found.tokens / 2
+    assert all(roles[role].transport is one for role, one in transports.items())
+    assert not any(one.running for one in transports.values())
+
+
+@pytest.mark.parametrize(
+    ("lacking", "title", "says"),
+    [
+        ({"cached": False}, "target reuse", "0.00 of the tokens"),
+        ({"workers": 4}, "target reuse", "of the tokens"),
+        ({"scored": False}, "target log-probabilities", "none"),
+        ({"aborts": False}, "target abort", "not taken"),
+        ({"slots": 3}, "target room", "3 requests at a time"),
+    ],
+)
+def test_what_is_slower_is_a_warning(lacking, title, says):
+    found = examine(runtimes(**lacking), PLAN)
+    line = of(found, title)
+    assert line.status == "warning" and says in line.found
+    assert not_well(found) == [title]
+    assert found.able and found.modes
+
+
+def test_why_little_is_reused_is_what_the_servers_say():
+    roles = runtimes(cached=False)
+    roles["target"].little_reuse = "its prefix cache is off"
+    assert of(examine(roles, PLAN), "target reuse").advice == "its prefix cache is off"
+
+
+def test_seeds_that_are_ignored():
+    roles = runtimes()
+    answer = roles["draft"].transport.answer
+
+    async def without_seed(payload, *more, **named):
+        sampling = payload["sampling_params"]
+        if "sampling_seed" in sampling:
+            sampling = {**sampling, "sampling_seed": random.getrandbits(30)}
+        payload = {**payload, "sampling_params": sampling}
+        return await answer(payload, *more, **named)
+
+    roles["draft"].transport.answer = without_seed
+    line = of(examine(roles, PLAN), "draft seeds")
+    assert line.status == "warning" and "different texts" in line.found
+
+
+def test_a_draft_with_another_vocabulary():
+    roles = runtimes()
+    other = type("Other", (), {"vocabulary": "other"})
+    known = roles["draft"].tokenizer
+    roles["draft"].tokenizer = type(
+        "Other", (), {"__getattr__": lambda self, name: getattr(known, name), "vocabulary": other}
+    )()
+    found = examine(roles, PLAN)
+    assert of(found, "vocabulary").status == "warning" and found.able
+    assert [one.mode for one in found.modes] == ["autoregressive", "lookahead"]
+
+
+@pytest.mark.parametrize(
+    ("lacking", "title", "says"),
+    [
+        ({"slots": 1}, "target room", "1 requests at a time"),
+        ({"writer": Accepting}, "judge verdicts", "accepts 20 of 20 pairs"),
+        ({"without": ("draft",)}, "draft server", "none is given"),
+        ({"without": ("judge",)}, "judge server", "none is given"),
+    ],
+)
+def test_what_keeps_lookahead_from_running_is_a_fault(lacking, title, says):
+    found = examine(runtimes(**lacking), PLAN)
+    line = of(found, title)
+    assert line.status == "fault" and says in line.found and line.advice
+    assert not found.able and not found.modes
+
+
+def test_a_judge_that_is_not_asked_is_not_needed():
+    exact = PLAN.with_settings(lookahead=Lookahead(verifier="exact"))
+    for lacking in ({"without": ("judge",)}, {"writer": Accepting}):
+        assert examine(runtimes(**lacking), exact).able
+
+
+def test_a_runtime_that_fails_is_a_fault():
+    roles = runtimes()
+
+    async def gone(*_):
+        raise RuntimeDown("it is gone", role="draft", hint="start it")
+
+    roles["draft"].transport.generate = gone
+    found = examine(roles, PLAN)
+    line = of(found, "draft requests")
+    assert line.status == "fault" and (line.found, line.advice) == ("it is gone", "start it")
+    assert not found.able
+
+
+# -- the command
+
+
+@pytest.fixture
+def doctor(monkeypatch):
+    """Calls ``doctor`` over simulated runtimes, those that ``lacking`` describes."""
+
+    def call(*arguments, **lacking):
+        @contextmanager
+        def opened(wanted, *_, **__):
+            without = [role for role in ROLES if not wanted.runtime(role)]
+            yield session.Session(runtimes(without=without, **lacking))
+
+        monkeypatch.setattr(session, "session", opened)
+        return CliRunner().invoke(cli, ["doctor", *arguments])
+
+    return call
+
+
+def test_the_table_the_modes_and_the_command_to_start_with(doctor):
+    result = doctor("--deployment", "pocket", "--depth", "3")
+    assert result.exit_code == 0, result.output
+    said = " ".join(result.stdout.split())
+    assert "ok target reuse 1.00 of the tokens" in said and "ok vocabulary" in said
+    assert "mode tokens/s expected by the formulas best depth" in said
+    assert "Lookahead can run here" in said
+    assert "start with: lr-sglang run --deployment pocket --mode " in said
+
+
+def test_as_json_and_its_status(doctor):
+    result = doctor("--deployment", "pocket", "--json", slots=1)
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1 and found["ok"] is False and not found["modes"]
+    (fault,) = [one for one in found["lines"] if one["status"] == "fault"]
+    assert (fault["role"], fault["name"]) == ("target", "room")
+    assert (
+        "Lookahead cannot run here: target room" in doctor("--deployment", "pocket", slots=1).stdout
+    )
+
+
+def test_a_role_that_does_not_answer_is_a_fault_and_the_others_are_examined(doctor, serving):
+    target, nobody = serving(Worker()).url, "http://127.0.0.1:9"
+    result = doctor("--target", target, "--draft", nobody, "--judge", "target", "--json")
+    found = json.loads(result.stdout)
+    assert result.exit_code == 1
+    faults = {one["role"]: one["found"] for one in found["lines"] if one["status"] == "fault"}
+    assert faults.keys() == {"draft"} and nobody in faults["draft"]
+    assert any(one["role"] == "target" and one["name"] == "reuse" for one in found["lines"])
+    result = doctor("--target", nobody)
+    assert result.exit_code == 1 and f"target server ({nobody}" in " ".join(result.stdout.split())
