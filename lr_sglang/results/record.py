@@ -20,6 +20,7 @@ from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.results import accounting
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
+from lr_sglang.theory import replay
 from lr_sglang.theory.measured import Answer
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
@@ -187,10 +188,11 @@ class Row(Brief):
             most one token.
         verdicts: summed seconds and number of verdicts that asked a verifier.
         parts: seconds of its critical path by part.
+        headroom: seconds that it would have taken under other conditions (``theory.replay``).
         timed: whether it has branches.
     """
 
-    __slots__ = ("decisions", "drafted", "late", "parts", "timed", "verdicts")
+    __slots__ = ("decisions", "drafted", "headroom", "late", "parts", "timed", "verdicts")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
@@ -212,3 +214,4 @@ class Row(Brief):
         self.decisions += made.get("answered", {}).get("select", 0)
         self.timed = bool(record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}
+        self.headroom = replay.headroom(record)

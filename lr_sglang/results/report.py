@@ -64,6 +64,8 @@ class Measures:
         decisions: requests, for each step, that decide about steps.
         alpha: pooled over all judged steps.
         judge_seconds: time of a verdict, without those that asked no verifier.
+        headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
+            the time of their replay over the measured one.
     """
 
     group: Group
@@ -88,6 +90,7 @@ class Measures:
     judge_seconds: Estimate | None
     wasted: float | None
     time: dict[str, Any]
+    headroom: dict[str, float]
     expected: Expected | None
 
     def to_dict(self) -> dict[str, Any]:
@@ -138,6 +141,7 @@ def measure(collection: Collection, group: Group) -> Measures:
         judge_seconds=_per(ended, lambda r: r.verdicts),
         wasted=sum(r["tokens"]["wasted"] for r in group.rows) / generated if generated else None,
         time=_time(ended),
+        headroom=_headroom(ended),
         expected=expected(collection, group),
     )
 
@@ -247,6 +251,20 @@ def _time(rows: Sequence[Row]) -> dict[str, Any]:
         "share": explained / wall if wall else None,
         "timed": any(row.timed for row in rows),
     }
+
+
+def _headroom(rows: Sequence[Row]) -> dict[str, float]:
+    """Gains over the answers as they were; empty if none can be replayed."""
+    found = [row for row in rows if row.headroom]
+    sums = {
+        name: sum(row.headroom[name] for row in found)
+        for name in (found[0].headroom if found else ())
+    }
+    if not sums:
+        return {}
+    was = sums.pop("as it was")
+    gains = {name: was / seconds for name, seconds in sums.items()}
+    return {"replayed": was / sum(row["seconds"] for row in found)} | gains
 
 
 NONE = "-"
@@ -366,6 +384,7 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             of=lambda m: m.alpha is not None,
         ),
         _time_table(measures),
+        _headroom_table(measures),
     )
     return (table for table in tables if table is not None)
 
@@ -412,6 +431,19 @@ def _time_table(measures: list[Measures]) -> Table | None:
         "where a runtime does not report them"
     )
     return _rows(measures, "Where the time went", columns, note, of=lambda m: m in shown)
+
+
+def _headroom_table(measures: list[Measures]) -> Table | None:
+    shown = [m for m in measures if m.headroom]
+    columns: dict[str, Cell] = {}
+    for name in shown[0].headroom if shown else ():
+        unit = "" if name == "replayed" else "x"
+        columns[name] = lambda m, name=name, unit=unit: plain(m.headroom[name], 2, unit=unit)  # type: ignore[misc]
+    note = (
+        "how many times as fast the answers would have been, by a replay of their steps; replayed: "
+        "its time of the answers as they were, over the measured one"
+    )
+    return _rows(measures, "Headroom", columns, note, of=lambda m: m in shown)
 
 
 SCHEMA = 1

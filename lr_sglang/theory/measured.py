@@ -69,7 +69,7 @@ class Answer:
         Raises:
             KeyError, TypeError: it lacks a field.
         """
-        target, draft = ([*_finished(record, role)] for role in ("target", "draft"))
+        target, draft = ([*finished(record, role)] for role in ("target", "draft"))
         look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
         said = [
             verdict["seconds"]
@@ -201,7 +201,7 @@ def _seconds(branch: Mapping[str, Any]) -> float:
     return float(branch["ended"] - branch["started"])
 
 
-def _finished(record: Mapping[str, Any], role: str) -> Iterator[dict[str, Any]]:
+def finished(record: Mapping[str, Any], role: str) -> Iterator[dict[str, Any]]:
     """The branches of a role with one of the outcomes in ``_FINISHED``, and without an error."""
     for branch in record["branches"]:
         whole = branch["ended"] is not None and not branch["error"]
