@@ -23,6 +23,28 @@ from lr_sglang.theory.judged import Case, Choice, best_depth
 from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure
 
 SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
+LAYERED = ("target", "draft")  # roles with a token layer
+
+
+class LayerSpeed(click.ParamType):
+    """A speed-up for target and draft, or of each: ``target=4.3,draft=2`` (1 where not given)."""
+
+    name = "layer-speed"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, float]:
+        if isinstance(value, dict):
+            return value
+        parts = dict(part.rpartition("=")[::2] for part in str(value).split(","))
+        if "" in parts:
+            parts = dict.fromkeys(LAYERED, parts[""]) if len(parts) == 1 else parts
+        if wrong := parts.keys() - LAYERED:
+            self.fail(f"{min(wrong) or value!r}: give NUMBER, or target=NUMBER,draft=NUMBER")
+        speed = click.FloatRange(1, 100)
+        return dict.fromkeys(LAYERED, 1.0) | {
+            role: speed(number, param, ctx) for role, number in parts.items()
+        }
 
 
 @click.command()
@@ -43,9 +65,10 @@ SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
 )
 @click.option(
     "--layer-speed",
-    type=click.FloatRange(1, 100),
-    default=1.0,
-    help="Speed-up that the token layer gives target and draft.",
+    type=LayerSpeed(),
+    metavar="NUMBER",
+    default="1",
+    help="Speed-up that the token layer gives target and draft; of each: target=4.3,draft=2.",
 )
 @click.option("--depth", type=click.IntRange(1, 64), default=16, help="Deepest to look at.")
 @options.as_json
@@ -58,7 +81,7 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
     \b
     Examples:
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05
-      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05 --layer-speed 1.5
+      lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05 --layer-speed target=4.3,draft=2
       lr-sglang plan --records runs/demo_20261121_214821
     """
     if records is None and given["mode"]:
@@ -107,8 +130,10 @@ def _case(given: dict[str, Any], measured: Measured | None) -> Case:
     known |= {n: given[n] for n in ("alpha", "c1", "judge") if given[n] is not None}
     if missing := [f"--{name}" for name in ("alpha", "c1") if known[name] is None]:
         raise click.UsageError(f"give {' and '.join(missing)}, or --records of a run to measure")
-    # The token layer does not speed up the judge, whose verdict then takes more of a step.
-    known["judge"] *= given["layer_speed"]
+    # Beside a faster target step a verdict, and a draft whose layer is slower, take more of it.
+    faster = given["layer_speed"]
+    known["judge"] *= faster["target"]
+    known["c1"] *= faster["target"] / faster["draft"]
     return Case(**known)
 
 
@@ -120,6 +145,7 @@ def _forecast(case: Case, given: dict[str, Any], measured: Measured | None) -> d
     # the tree of several versions may be refused at a greater depth than the run had
     deepest = min(given["depth"], measured.depth) if measured and width > 1 else given["depth"]
     best = {s: best_depth(case, s, deepest) for s in SCHEDULES}
+    layered = max(given["layer_speed"].values()) > 1
     return {
         "case": case,
         "layer_speed": given["layer_speed"],
@@ -137,7 +163,7 @@ def _forecast(case: Case, given: dict[str, Any], measured: Measured | None) -> d
         "useful": judged.deepest_useful(case.c1, case.judge),
         "best": best,
         "expected_of_the_run": measured and case.speedup(measured.schedule, measured.depth),
-        "run": _arguments(_fastest(best), width, layered=given["layer_speed"] > 1),
+        "run": _arguments(_fastest(best), width, layered=layered),
     }
 
 
@@ -183,7 +209,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
         of = f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth})"
         yield f"{of}: {said}; {found['expected_of_the_run']:.2f}x expected"
     yield Text(f"\nplan: lr-sglang run {found['run']}", style="bold green")
-    speed, layer = _fastest(best).speedup, found["layer_speed"]
+    speed, layer = _fastest(best).speedup, found["layer_speed"]["target"]
     over = f" over the token layer alone, {speed * layer:.2f}x over plain decoding"
     yield f"{speed:.2f}x" + (over if layer > 1 else "")
 

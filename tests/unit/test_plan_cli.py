@@ -210,6 +210,16 @@ def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow(call, found):
 
 
 @pytest.mark.parametrize(
+    ("speeds", "c1", "ceiling"),
+    [("1", 0.1, 2.31), ("target=4.3", 0.43, 1.56), ("target=4.3,draft=2", 0.215, 1.98)],
+)
+def test_a_layer_on_the_target_alone_takes_from_lookahead(found, speeds, c1, ceiling):
+    said = found("--alpha", 0.63, "--c1", 0.1, "--layer-speed", speeds)
+    assert said["case"]["c1"] == pytest.approx(c1)
+    assert said["rows"][-1]["speedup"]["async"] == pytest.approx(ceiling, abs=0.005)
+
+
+@pytest.mark.parametrize(
     ("arguments", "plan"),
     [
         (("--alpha", 0.1, "--c1", 0.9, "--judge", 1), "--mode autoregressive"),
@@ -236,6 +246,8 @@ def test_the_plan_is_a_command(found, arguments, plan):
         ((*PAPER, "--judge", "soon"), "--judge"),
         ((*PAPER, "--judge", "-1"), "--judge"),
         ((*PAPER, "--layer-speed", 0.5), "--layer-speed"),
+        ((*PAPER, "--layer-speed", "judge=2"), "target=NUMBER,draft=NUMBER"),
+        ((*PAPER, "--layer-speed", "2,draft=2"), "target=NUMBER,draft=NUMBER"),
         ((*PAPER, "--depth", 65), "--depth"),
         ((*PAPER, "--mode", "lossless"), "--records"),
     ],
