@@ -31,8 +31,3 @@ def cancels(s, messages):
 @sgl.function
 async def waits(s, messages):
     await asyncio.Event().wait()
-
-
-class Exits:
-    def verify(self, inquiry):
-        sys.exit(3)

@@ -2,9 +2,7 @@
 runtimes.
 """
 
-import gc
 import random
-import weakref
 
 import pytest
 
@@ -175,16 +173,3 @@ def test_what_a_verifier_accepted_without_the_judge_counts_once_it_asks_the_judg
         and len(warned) == 1
         and "verifier own accepted 20 of 20" in warned[0]
     )
-
-
-def test_the_settings_of_answers_that_learn_together_are_not_kept():
-    """A client of the endpoint may ask with any number of them."""
-    roles, _ = deployment(Simulation(Model()))
-    maker, kept = RequestMaker(roles, "paper", RunStatistics()), []
-    for gate in (0.1, 0.2):
-        look = Lookahead(gate=gate)
-        maker.make(MODES["lookahead"], look, Sampling(), Limits())
-        kept.append(weakref.ref(look))
-    del look
-    gc.collect()
-    assert [one() for one in kept] == [None, None]

@@ -7,7 +7,6 @@ import errno
 import gzip
 import io
 import json
-import os
 import socket
 import threading
 import time
@@ -23,13 +22,14 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.cli import cli, serve
 from lr_sglang.cli.serve import listening
 from lr_sglang.config import Lookahead
-from lr_sglang.serve import health, monitoring
+from lr_sglang.serve import monitoring
 from lr_sglang.serve.app import create_app
 from lr_sglang.serve.server import EndpointServer
 from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.sglang_api.draws import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
+from tests.compared import summed
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.faults import Fault
 from tests.simulated.model import Model
@@ -37,7 +37,6 @@ from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 SERVICE = Service(
     modes=("lookahead", "autoregressive", "lossless"),
     verifiers=("judge", "exact"),
@@ -81,6 +80,21 @@ class Endpoint:
                     data = line.removeprefix("data: ")
                     assert data != line
                     yield "[DONE]" if data == "[DONE]" else json.loads(data)
+
+    def answer(self, stream, **more):
+        """The last answer to a request, sent whole or put together from its stream: its choice, the
+        usage, and what is said of it.
+        """
+        if stream:
+            options = {"stream_options": {"include_usage": True}}
+            *chunks, done = self.stream(**more, **options)
+            assert done == "[DONE]"
+            choice = summed(chunks)["choices"][more.get("n", 1) - 1]
+        else:
+            chunks = [self.ask(**more).json()]
+            choice = chunks[0]["choices"][-1]
+            choice |= choice.pop("message")
+        return choice, chunks[-1]["usage"], chunks[-1]["lookahead"]
 
     def running(self):
         return sum(watch.running() for watch in self.health.watches.values())
@@ -184,19 +198,6 @@ def test_a_stream_says_the_same_a_step_at_a_time(quick):
     assert meanings(content(events)) == meanings(whole)
 
 
-def test_an_answer_that_has_begun_is_continued(quick):
-    lossless = {"lookahead": {"mode": "lossless"}}
-    whole = quick.ask(**lossless).json()["choices"][0]["message"]["content"]
-    for cut in (whole.index(DELIMITER) + 2, whole.index(DELIMITER, 60) + 2, 0):
-        begun = [*ASK["messages"], {"role": "assistant", "content": whole[:cut]}]
-        answer = quick.ask(messages=begun, continue_final_message=True, **lossless).json()
-        assert whole[:cut] + answer["choices"][0]["message"]["content"] == whole
-        assert answer["lookahead"]["mode"] == "lossless"
-    assert quick.ask(continue_final_message=True).status_code == 200, (
-        "it says nothing of a question"
-    )
-
-
 def test_several_answers_share_their_prompt(quick):
     one, two = quick.ask().json(), quick.ask(n=3).json()
     assert [choice["index"] for choice in two["choices"]] == [0, 1, 2]
@@ -262,15 +263,6 @@ def test_several_answers_come_in_one_stream(quick):
     ]
 
 
-def test_all_of_several_answers_end_when_their_client_hangs_up():
-    with serving(slow(400), SERVICE.replace(concurrency=2)) as one:  # of 40 s
-        events = one.stream(n=2)
-        for _ in range(3):
-            next(events)
-        events.close()
-        within(15, lambda: one.running() == 0 and one.engine.idle)
-
-
 def test_a_completion_goes_on_with_a_raw_prompt(quick):
     ask = {"model": "lookahead", "prompt": "Once upon a time", "seed": 3, "max_tokens": 1000}
     answer = quick.http.post(COMPLETIONS, json=ask).json()
@@ -293,26 +285,11 @@ def test_an_answer_is_cut_before_a_stop_string(quick, stream, where):
     whole = quick.ask(**ask).json()["choices"][0]["message"]["content"]
     words = whole.replace(DELIMITER, " \n\n ").split(" ")
     at = words.index("\n\n", 60) if where == "over two steps" else 65
-    stop = (
-        " ".join(words[at - 1 : at + 2]).replace(" \n\n ", DELIMITER)
-        if where != "nowhere"
-        else "no such words"
-    )
-    if stream:
-        events = list(
-            quick.stream(**ask, stop=["never", stop], stream_options={"include_usage": True})
-        )
-        said, usage, why = (
-            content(events),
-            events[-2]["usage"],
-            events[-3]["choices"][0]["finish_reason"],
-        )
-    else:
-        answer = quick.ask(**ask, stop=["never", stop]).json()
-        said, usage = answer["choices"][0]["message"]["content"], answer["usage"]
-        why = answer["choices"][0]["finish_reason"]
+    stop = " ".join(words[at - 1 : at + 2]).replace(" \n\n ", DELIMITER)
+    stop = "no such words" if where == "nowhere" else stop
+    choice, usage, _ = quick.answer(stream, **ask, stop=["never", stop])
     expected = whole.partition(stop)[0]
-    assert said == expected and why == "stop"
+    assert choice["content"] == expected and choice["finish_reason"] == "stop"
     written = expected if where == "nowhere" else expected + stop
     words_said = len(quick.roles["target"].tokenizer.encode(written)) + (
         where == "nowhere"
@@ -355,28 +332,6 @@ def scripted(steps, seconds=0.0, **more):
     return deployment(target=writers[0], draft=writers[1], judge=judge).roles
 
 
-@pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_is_told_apart(stream):
-    with serving(scripted(THINKING)) as one:
-        if stream:
-            deltas = [e["choices"][0]["delta"] for e in one.stream() if e != "[DONE]"]
-            said = {
-                key: "".join(d.get(key) or "" for d in deltas)
-                for key in ("reasoning_content", "content")
-            }
-        else:
-            answer = one.ask().json()
-            said = answer["choices"][0]["message"]
-            whole = DELIMITER.join(THINKING)
-            counts = answer["usage"]
-            assert counts["completion_tokens"] == len(whole) + 1
-            assert counts["completion_tokens_details"]["reasoning_tokens"] == whole.index(
-                "The answer"
-            )
-    assert said["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
-    assert said["content"] == "The answer:\n\n5"
-
-
 def test_reasoning_is_left_alone_where_the_operator_says_so():
     with serving(scripted(THINKING), SERVICE.replace(reasoning="off")) as one:
         assert one.ask().json()["choices"][0]["message"]["content"] == DELIMITER.join(THINKING)
@@ -388,10 +343,10 @@ def test_reasoning_is_left_alone_where_the_operator_says_so():
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_trace_tells_every_event(quick, stream):
     if stream:
-        events = list(quick.stream(lookahead={"trace": True}))
-        assert events[-1] == "[DONE]" and events[-2]["usage"]["completion_tokens"] == 192
-        assert all(e["choices"] == [] for e in events[:-1] if "event" in e.get("lookahead", ()))
-        trace = [e["lookahead"]["event"] for e in events[:-1] if "event" in e.get("lookahead", ())]
+        *events, _ = quick.stream(lookahead={"trace": True})
+        told = [event for event in events if "event" in event.get("lookahead", ())]
+        assert all(event["choices"] == [] for event in told)
+        trace = [event["lookahead"]["event"] for event in told]
         said = content(events)
     else:
         answer = quick.ask(lookahead={"trace": True}).json()
@@ -401,14 +356,6 @@ def test_a_trace_tells_every_event(quick, stream):
     assert kinds["drafted"] and kinds["written"] and kinds["verified"]
     kept = [e["text"] for e in trace if e["kind"] in ("accepted", "corrected", "bonus")]
     assert "".join(kept) == said
-
-
-def test_what_is_allowed_can_be_read(quick):
-    (model,) = quick.http.get("/v1/models").json()["data"]
-    assert model["id"] == "lookahead" and model["lookahead"]["modes"] == list(SERVICE.modes)
-    assert quick.http.get("/v1/models/lookahead").json()["lookahead"]["max_depth"] == 4
-    refusal = quick.ask(lookahead={"depth": 5})
-    assert refusal.status_code == 400 and "at most 4" in refusal.json()["error"]["message"]
 
 
 # -- what is the operator's own
@@ -428,13 +375,6 @@ def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
         is_documented(one.ask(), 504, "timeout")
         within(10, lambda: one.engine.idle)
-
-
-def test_a_verifier_that_exits_only_rejects():
-    look = SERVICE.lookahead.replace(verifier=f"{OWN}:Exits")
-    with serving(simulated(), SERVICE.replace(lookahead=look, verifiers=(look.verifier,))) as one:
-        answer = one.ask().json()
-        assert answer["choices"][0]["finish_reason"] == "stop", answer
 
 
 # -- what is refused
@@ -506,17 +446,6 @@ def test_routes_and_methods_that_are_not_there(quick):
     is_documented(quick.http.get("/v1/models/org/other"), 404, "model_not_found")
 
 
-@pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_and_forgotten(quick, chunked):
-    body = json.dumps({**ASK, "messages": [{"role": "user", "content": "a" * 2**21}]}).encode()
-    pieces = (body[at : at + 2**16] for at in range(0, len(body), 2**16))
-    response = quick.http.post(
-        CHAT, content=pieces if chunked else body, headers={"content-type": "application/json"}
-    )
-    assert is_documented(response, 413, "request_too_large")
-    assert quick.http.get("/health").status_code == 200
-
-
 @pytest.mark.parametrize("head", ["content-length: {}", "transfer-encoding: chunked"])
 def test_who_sends_too_much_and_then_reads_is_told_so(quick, head):
     """Also on a connection that the endpoint closes: one with unread data would be reset."""
@@ -535,24 +464,16 @@ def test_who_sends_too_much_and_then_reads_is_told_so(quick, head):
 
 
 def test_a_prompt_that_is_too_long_is_refused():
+    def asked(length):
+        return {"messages": [{"role": "user", "content": "a" * length}]}
+
     limits = SERVICE.limits.replace(max_tokens=None, max_total_tokens=41)
     with serving(scripted(["one"]), SERVICE.replace(limits=limits)) as one:
-        is_documented(
-            one.ask(messages=[{"role": "user", "content": "a" * 100}]),
-            400,
-            "context_length_exceeded",
-        )
-        is_documented(
-            one.http.post(COMPLETIONS, json={"model": "lookahead", "prompt": "a" * 41}),
-            400,
-            "context_length_exceeded",
-        )
-        is_documented(
-            one.ask(messages=[{"role": "user", "content": "a" * 10**6}]),
-            400,
-            "context_length_exceeded",
-        )
-        assert one.ask(messages=[{"role": "user", "content": "a" * 20}]).status_code == 200
+        too_long = "context_length_exceeded"
+        is_documented(one.ask(**asked(100)), 400, too_long)
+        is_documented(one.ask(**asked(10**6)), 400, too_long)
+        is_documented(one.ask(COMPLETIONS, prompt="a" * 41), 400, too_long)
+        assert one.ask(**asked(20)).status_code == 200
 
 
 def test_a_key_is_needed_where_there_are_keys():
@@ -680,18 +601,6 @@ def test_constraints_on_tokens_are_those_of_the_whole_answer(mode, counts):
     assert any(payload["input_ids"][prompt:] for payload in seen) or mode == "autoregressive"
 
 
-def test_the_usage_so_far_is_that_of_the_text_so_far(quick):
-    options = {"continuous_usage_stats": True}
-    events = [e for e in quick.stream(stream_options=options, seed=3) if e != "[DONE]"]
-    said = [e for e in events if e["choices"][0]["delta"].get("content")]
-    counts = [event["usage"]["completion_tokens"] for event in said]
-    assert counts == sorted(set(counts)) and len(counts) > 1
-    whole = quick.ask(seed=3).json()["usage"]
-    assert counts[-1] <= whole["completion_tokens"]
-    assert {event["usage"]["prompt_tokens"] for event in said} == {whole["prompt_tokens"]}
-    assert not any("usage" in event for event in events if event not in said)
-
-
 @pytest.mark.parametrize("field", [{"logprobs": True}, {"n": 99}, {"presence_penalty": 1}])
 def test_who_names_a_mode_with_lookahead_is_told_what_it_cannot_follow(quick, field):
     reply = quick.ask(**field, lookahead={"mode": "lookahead"})
@@ -704,15 +613,12 @@ def test_who_names_a_mode_with_lookahead_is_told_what_it_cannot_follow(quick, fi
 # -- many at once
 
 
-def slow(steps=40, seconds=0.1):
-    return simulated(steps, seconds)
-
-
-@pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_hangs_up_makes_room_at_once(stream):
-    with serving(slow(400), SERVICE.replace(concurrency=1)) as one:  # of 40 s
+@pytest.mark.parametrize(("stream", "answers"), [(True, 1), (True, 2), (False, 1)])
+def test_a_client_that_hangs_up_makes_room_at_once(stream, answers):
+    simulation = simulated(400, 0.1)  # answers of 40 s
+    with serving(simulation, SERVICE.replace(concurrency=answers)) as one:
         if stream:
-            events = one.stream()
+            events = one.stream(n=answers)
             for _ in range(3):
                 next(events)
             events.close()
@@ -753,7 +659,7 @@ def test_a_client_that_reads_nothing_holds_no_place():
 
 
 def test_who_hangs_up_in_the_queue_is_forgotten():
-    with serving(slow(), SERVICE.replace(concurrency=1)) as one:
+    with serving(simulated(40, 0.1), SERVICE.replace(concurrency=1)) as one:
         events = one.stream()
         next(events)
         with pytest.raises(httpx.ReadTimeout):
@@ -764,7 +670,7 @@ def test_who_hangs_up_in_the_queue_is_forgotten():
 
 
 def test_an_answer_that_takes_too_long_is_ended():
-    with serving(slow(), SERVICE.replace(timeout=0.5)) as one:
+    with serving(simulated(40, 0.1), SERVICE.replace(timeout=0.5)) as one:
         is_documented(one.ask(n=2), 504, "timeout")
         within(10, lambda: one.running() == 0 and one.engine.idle)
         *_, error, done = one.stream()
@@ -772,48 +678,6 @@ def test_an_answer_that_takes_too_long_is_ended():
 
 
 # -- runtimes that go down
-
-
-FAULTS = [
-    (role, kind) for role in ("draft", "judge") for kind in ("fail", "garbage", "hang", "die")
-]
-FEW = [("draft", "hang"), ("draft", "garbage"), ("judge", "die"), ("judge", "fail")]
-
-
-@pytest.fixture
-def often(monkeypatch):
-    """Runtimes are looked at more often, and verifiers ask again sooner."""
-    monkeypatch.setattr(health, "POLL_SECONDS", 0.2)
-    monkeypatch.setattr(asking, "LONGEST_REST", 2.0)
-
-
-@pytest.mark.usefixtures("often")
-@pytest.mark.parametrize(("role", "kind"), FAULTS if full else FEW)
-def test_without_draft_or_judge_answers_go_on_and_it_comes_back(role, kind):
-    with serving(
-        simulated(steps=30 if kind == "hang" else 10, seconds=0.06), SERVICE.replace(stall=0.3)
-    ) as one:
-        faults = one.roles[role].transport.faults
-        whole = meanings(content(list(one.stream())))
-        events = one.stream()
-        said = [next(events) for _ in range(3)]
-        faults.order(Fault(kind))
-        said += events
-        assert meanings(content(said)) == whole, "nothing is lost, and nothing is said twice"
-        for _ in range(2):
-            answer = one.ask().json()
-            assert meanings(answer["choices"][0]["message"]["content"]) == whole
-            assert answer["lookahead"]["degraded"] or (role, kind) == ("draft", "hang")
-        if kind == "die":
-            within(10, lambda: one.http.get("/ready").json()["status"] == "degraded")
-        metrics = one.http.get("/metrics").text
-        assert (
-            "lr_sglang_degraded_requests_total" in metrics
-            and f'lr_sglang_runtime_up{{role="{role}"}}' in metrics
-        )
-        faults.clear()
-        within(20, lambda: one.http.get("/ready").json()["status"] == "ready")
-        within(20, lambda: not one.ask().json()["lookahead"]["degraded"])
 
 
 def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(monkeypatch):
@@ -913,13 +777,12 @@ def test_options_that_cannot_be(tmp_path):
     assert "without a key" in fails("--host", "0.0.0.0")
     assert "serve.max_depth 2 is less" in fails("--depth", "4", "-o", "serve.max_depth=2")
     assert "cannot be read" in fails("--api-keys-file", str(tmp_path / "none"))
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        assert "cannot listen" in fails("--port", str(taken.getsockname()[1]))
-    with listening("127.0.0.1", 0) as bound:  # by one that is still starting its runtimes
-        assert "cannot listen" in fails("--port", str(bound.getsockname()[1]))
-    assert "cannot listen" in fails("--host", "0..0.0", "-o", "serve.allow_no_key=true")
+    with socket.create_server(("127.0.0.1", 0)) as taken, listening("127.0.0.1", 0) as bound:
+        for sock in (taken, bound):  # the latter by an endpoint that is still starting its runtimes
+            assert "cannot listen" in fails("--port", str(sock.getsockname()[1]))
     for host in ("0..0.0", "192.0.2.1"):  # the latter is no machine's
-        assert "Hint: give another --host" in fails("--host", host, "-o", "serve.allow_no_key=true")
+        said = fails("--host", host, "-o", "serve.allow_no_key=true")
+        assert "cannot listen" in said and "Hint: give another --host" in said
 
 
 def test_each_step_goes_out_at_once():

@@ -2,7 +2,6 @@
 ``</think>`` by it alone.
 """
 
-import asyncio
 import json
 from functools import cache
 
@@ -192,25 +191,11 @@ def test_the_conclusion_draws_on_from_the_end_of_the_thinking(thinker, mode):
 @pytest.mark.parametrize("answers", [1, 2])
 def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, answers):
     one = thinker(service=ON)
-    if stream:
-        events = [e for e in one.stream(tools=[TOOL], n=answers) if e != "[DONE]" and e["choices"]]
-        assert {e["choices"][0]["finish_reason"] for e in events} == {None, "tool_calls"}
-        own = [e["choices"][0]["delta"] for e in events if e["choices"][0]["index"] == answers - 1]
-        said = {
-            key: "".join(delta.get(key) or "" for delta in own)
-            for key in ("reasoning_content", "content")
-        }
-        (calls,) = (delta["tool_calls"] for delta in own if "tool_calls" in delta)
-        assert [call.pop("index") for call in calls] == [0]
-    else:
-        choice = one.ask(tools=[TOOL], n=answers).json()["choices"][-1]
-        assert choice["finish_reason"] == "tool_calls"
-        said, calls = choice["message"], choice["message"]["tool_calls"]
-    assert (
-        said["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
-        and said["content"] == "Let me see."
-    )
-    (call,) = calls
+    choice, *_ = one.answer(stream, tools=[TOOL], n=answers)
+    assert choice["finish_reason"] == "tool_calls" and choice["content"] == "Let me see."
+    assert choice["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
+    (call,) = choice["tool_calls"]
+    assert not stream or call["index"] == 0
     assert call["id"].startswith("call_") and call["type"] == "function"
     assert call["function"]["name"] == "add" and json.loads(call["function"]["arguments"]) == {
         "a": 2
@@ -319,19 +304,6 @@ def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
     assert events[-2]["error"]["code"] == "target_failed" and events[-1] == "[DONE]"
 
 
-def test_where_the_queue_is_full_the_target_is_asked_for_nothing(thinker):
-    one = thinker(service=ON.replace(concurrency=1, queue=0))
-    assert one.ask(tools=[TOOL]).status_code == 200
-    one.target.asked.clear()
-    admission, loop = one.engine.admission, one.roles["target"].loop
-    asyncio.run_coroutine_threadsafe(admission.enter(), loop).result()
-    is_documented(one.ask(tools=[TOOL]), 429, "queue_full")
-    assert not one.target.asked
-    loop.call_soon_threadsafe(admission.leave)
-    within(10, lambda: one.ask(tools=[TOOL]).status_code == 200)
-    assert one.target.asked
-
-
 def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
     one = thinker(opened="<think>\n")
     target = one.roles["target"]
@@ -351,19 +323,11 @@ def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
 def test_reasoning_stays_in_the_content_or_comes_whole_where_that_is_asked_for(thinker, stream):
     one = thinker(opened="<think>\n")
     thought, rest = "Well, 2 + 3.\n\nIt is 5.\n", "Nobody asked for this."
-
-    def said(**wish):
-        if not stream:
-            return one.ask(**wish).json()["choices"][0]["message"], []
-        events = [e for e in one.stream(**wish) if e != "[DONE]" and e["choices"]]
-        deltas = [event["choices"][0]["delta"] for event in events]
-        names = ("content", "reasoning_content")
-        told = {name: "".join(delta.get(name) or "" for delta in deltas) for name in names}
-        return told, [d["reasoning_content"] for d in deltas if "reasoning_content" in d]
-
-    message, _ = said(separate_reasoning=False)
-    assert message["content"] == f"{thought}</think>\n\n{rest}"
-    assert not message["reasoning_content"]
-    message, pieces = said(stream_reasoning=False)
-    assert message["reasoning_content"] == thought and message["content"] == rest
-    assert pieces == [thought] * stream
+    choice, *_ = one.answer(stream, separate_reasoning=False)
+    assert choice["content"] == f"{thought}</think>\n\n{rest}"
+    assert not choice.get("reasoning_content")
+    choice, *_ = one.answer(stream, stream_reasoning=False)
+    assert choice["reasoning_content"] == thought and choice["content"] == rest
+    if stream:
+        chunks = [e for e in one.stream(stream_reasoning=False) if e != "[DONE]"]
+        assert sum("reasoning_content" in e["choices"][0]["delta"] for e in chunks) == 1

@@ -13,7 +13,14 @@ from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.config import Lookahead
-from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown, RuntimeTimeout, SetupError
+from lr_sglang.errors import (
+    Cancelled,
+    ConfigError,
+    PromptTooLong,
+    RuntimeDown,
+    RuntimeTimeout,
+    SetupError,
+)
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
@@ -22,7 +29,6 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding, load
-from lr_sglang.verifiers.score import Score
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import FULL
 from tests.integration import test_semantics as semantics
@@ -144,14 +150,6 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
         len(record.of("judge")) == record.failures["judge"] == 2
     )  # both before the failure was known
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
-
-
-def test_an_answer_that_a_verifier_chokes_on_rejects(monkeypatch):
-    monkeypatch.setattr(Score, "_read", lambda self, generation: 1 / 0)
-    record, _ = solve(named("score"))
-    assert record.text == OURS[:-1]
-    verdicts = [v for s in record.steps for v in s.verdicts if v.by == "score"]
-    assert verdicts and all(v.failed and "ZeroDivisionError" in v.reason for v in verdicts)
 
 
 # -- embedding
@@ -448,6 +446,25 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
     assert job.record.text == OURS[:-1] and job.record.failures["judge"]
     assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
     assert job.record.seconds < len(waited) * waited[0] + 1 < backend.timeout
+
+
+@pytest.mark.parametrize(
+    ("error", "asked"),
+    [
+        (RuntimeDown("it died", role="judge"), 1),  # not asked at every step
+        (PromptTooLong("too long", role="judge"), 6),  # asked about the next pair
+    ],
+)
+def test_a_judge_that_fails_is_left_alone_or_asked_about_the_next_pair(error, asked):
+    mine, yours = ("\n\n".join(f"{who} {n}." for n in range(6)) for who in ("mine", "your"))
+    judge = ScriptedTransport(lambda text, sampling: "a", fail=lambda text: error)
+    target = fixed(mine + E, seconds=slow(0.05))
+    record, _ = solve(
+        named("judge"), theirs=yours + E, target=target, depth=1, schedule="async", judge=judge
+    )
+    assert record.text == mine
+    assert len(judge.requests) == record.failures["judge"] == asked
+    assert record.alpha is None, "nothing was judged"
 
 
 class AsksTheTarget:

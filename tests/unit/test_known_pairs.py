@@ -18,13 +18,12 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
-from lr_sglang.verifiers import judge, known_pairs
+from lr_sglang.verifiers import judge
 from lr_sglang.verifiers.known_pairs import ALIKE, alike, pairs
 from lr_sglang.verifiers.requests import RequestMaker
-from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.scripted import END, ScriptedTransport, chapters, deployment
 from tests.scripted_cli import Servers
 
 pytestmark = pytest.mark.filterwarnings(
@@ -55,31 +54,6 @@ def maker_of(roles, prompt="paper"):
 def check(roles, verifier="judge", prompt="paper"):
     call(maker_of(roles, prompt).check_judge(Lookahead(verifier=verifier)), roles["judge"].loop)
     return roles["judge"].checks.worst()
-
-
-def test_the_steps_that_are_shown_begin_no_prompt():
-    """Some tokenizers put a token before one."""
-
-    class Begins(CharTokenizer):
-        def encode(self, text, answer=False):
-            return super().encode(text) if answer else (1, *super().encode(text))
-
-    class Sees:
-        name = "sees"
-
-        def verify(self, inquiry):
-            seen.append(inquiry.pair)
-            return Verdict(False, self.name)
-
-    roles, seen = judged(lambda text: True), []
-    for backend in roles.values():
-        backend.tokenizer = Begins()
-    call(
-        known_pairs.show(Sees(), roles, roles["judge"].checks.of("sees"), [("One.", "Two.")]),
-        roles["judge"].loop,
-    )
-    (pair,) = seen
-    assert [bytes(step.ids) for step in (pair.target, pair.draft)] == [b"One.\n\n", b"Two.\n\n"]
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)

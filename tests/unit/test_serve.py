@@ -446,26 +446,6 @@ def test_first_come_first_served_and_the_rest_is_sent_away():
     run(scene())
 
 
-@pytest.mark.parametrize("turn", [False, True], ids=["waiting", "its turn just came"])
-def test_who_gives_up_takes_nobodys_place(turn):
-    async def scene():
-        admission = Admission(1, 5)
-        await admission.enter()
-        gives_up, stays = (asyncio.create_task(admission.enter()) for _ in range(2))
-        await asyncio.sleep(0)
-        if turn:
-            admission.leave()
-        gives_up.cancel()
-        await asyncio.sleep(0)
-        if not turn:
-            assert not stays.done()
-            admission.leave()
-        await stays
-        assert admission.running == 1 and not admission.waiting
-
-    run(scene())
-
-
 # -- modes
 
 
