@@ -2,11 +2,13 @@
 case of a grid.
 """
 
+import asyncio
 import functools
 import itertools
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -45,6 +47,18 @@ def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Except
     thread = threading.Thread(target=go)
     thread.start()
     return thread, raised
+
+
+@contextmanager
+def looping() -> Iterator[asyncio.AbstractEventLoop]:
+    """An event loop that runs in a thread of its own."""
+    loop = asyncio.new_event_loop()
+    thread = threading.Thread(target=loop.run_forever, daemon=True)
+    thread.start()
+    yield loop
+    loop.call_soon_threadsafe(loop.stop)
+    thread.join()
+    loop.close()
 
 
 Test = Callable[..., Coroutine[Any, Any, None]]

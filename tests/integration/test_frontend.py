@@ -10,7 +10,6 @@ from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
-from tests.scripted import END, ScriptedTransport, deployment
 from tests.simulated.model import Model
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
@@ -39,18 +38,6 @@ def two_ways(s, question):
     s += "\n\n"
     s += lookahead("rest", max_tokens=2000, depth=2, verifier="exact", **GREEDY)
     s += sgl.assistant_end()
-
-
-@sgl.function
-def several(s, question):
-    s += sgl.user(question)
-    s += sgl.assistant_begin()
-    forks = s.fork(3)
-    for fork in forks:
-        fork += sgl.gen("answer", max_tokens=2000, temperature=0.8)
-    s += forks[0]["answer"]
-    s += sgl.assistant_end()
-    s["all"] = [fork["answer"] for fork in forks]
 
 
 def reference(question: str, **options) -> str:
@@ -236,17 +223,3 @@ def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     assert d.loop is background()
     state = asyncio.run(run_program(plain, "Why?", backend=d))
     assert state["answer"]
-
-
-def test_forks_of_one_prompt_draw_with_seeds_of_their_own():
-    whole = "First this.\n\nDone: 42."
-    target, draft = (
-        ScriptedTransport(lambda text, _: (whole + chr(END))[len(text) :])
-        for _ in ("target", "draft")
-    )
-    roles = deployment(target=target, draft=draft).roles
-    used = LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
-    state = several.run("How?", backend=used)
-    assert state["all"] == [whole] * 3
-    first = [one["sampling_params"]["sampling_seed"] for one in target.requests if not one["text"]]
-    assert len(first) == len(set(first)) == 3

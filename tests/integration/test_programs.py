@@ -3,18 +3,14 @@ words matter.
 """
 
 import asyncio
-import gc
 import itertools
 import json
-import threading
 import time
-from types import SimpleNamespace
 
 import pytest
 import sglang as sgl
 
 import lr_sglang as lr
-from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
@@ -25,7 +21,7 @@ from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
-from lr_sglang.user_programs import program_registry, program_run
+from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from tests import in_thread
@@ -111,50 +107,6 @@ def test_without_lookahead_the_same_program_is_the_targets_alone(program):
     assert set(ahead["program"]["answered"]) == {"lookahead"}
     assert set(alone["program"]["answered"]) == {"autoregressive"}
     assert alone["accepted"] == 0 and {branch["role"] for branch in alone["branches"]} == {"target"}
-
-
-@sgl.function
-def forks_in_a_circle(s, messages):
-    lr.converse(s, messages)
-    forks = list(s.fork(3))
-
-    def write(number):
-        if number < len(forks):
-            forks[number] += (
-                sgl.gen("said", max_tokens=40) if number else lr.lookahead("said", max_tokens=100)
-            )
-            write(number + 1)
-
-    write(0)
-    s["answer"] = forks[1]["said"]
-
-
-def threads():
-    """Those that a process would wait for at its end."""
-    return {thread for thread in threading.enumerate() if not thread.daemon}
-
-
-@pytest.mark.parametrize("program", [*program_registry.NAMES, forks_in_a_circle])
-def test_a_program_leaves_no_thread_behind(program):
-    """However long the garbage waits to be collected."""
-    roles, before = simulated(), threads()
-    job = AnswerRequest(verifier=verifiers.make("judge", verifiers.Setup(roles, "paper")))
-    gc.disable()
-    try:  # in this very thread: states that are made in a daemon are daemons
-        call(
-            perform(
-                Program.load(program),
-                ASKED,
-                job,
-                LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
-            )
-        )
-        deadline = time.monotonic() + 5
-        while (left := threads() - before) and time.monotonic() < deadline:
-            time.sleep(0.01)
-    finally:
-        gc.enable()
-    assert not left
 
 
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
@@ -787,12 +739,3 @@ def test_a_stop_string_of_the_client_ends_what_is_shown():
 
 def test_an_endpoint_with_a_program_takes_no_raw_prompt():
     assert served("self_consistency", "Simulated question 1?").status_code == 400
-
-
-def test_a_prompt_that_is_asked_again_and_again_is_not_forgotten(monkeypatch):
-    """Else its later requests would draw as its first ones."""
-    monkeypatch.setattr(program_run, "MAX_ASKED", 2)
-    samples = program_run.Samples()
-    asked = ["hot", "a", "hot", "b", "hot", "c", "hot"]
-    found = [samples.next(SimpleNamespace(text_=text, messages_=[]))[1] for text in asked]
-    assert found == [0, 0, 1, 0, 2, 0, 3]

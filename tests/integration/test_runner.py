@@ -158,36 +158,6 @@ def finish(folder, limit=40, *more):
     return [json.loads(line)["question_id"] for line in lines(folder)[:-1]]
 
 
-WAITING = """
-from pathlib import Path
-import time
-from lr_sglang.tasks import Question, Task
-
-def waiting(text, question):
-    while question.id != "a" and not Path(__file__).with_name("go").exists():
-        time.sleep(0.01)
-    return True
-
-TASK = Task("waiting", load=lambda: [Question(q, "?", "17") for q in "abc"], suffix="", grader=waiting)
-"""
-
-
-def test_kill_9_while_answers_are_graded_loses_only_those(tmp_path):
-    """Going on makes and grades them again, and leaves one line of each."""
-    (tmp_path / "waiting.py").write_text(WAITING)
-    options = ("--task", f"{tmp_path}/waiting.py:TASK", "--concurrency", "2")
-    process = start(tmp_path / "out", *options, limit=3)
-    wait_for(tmp_path / "out", 1, process)
-    process.kill()
-    process.communicate()
-    (kept,) = map(json.loads, lines(tmp_path / "out")[:-1])
-    assert kept["question_id"] == "a" and kept["correct"] is True
-    (tmp_path / "go").touch()
-    assert sorted(finish(tmp_path / "out", 3, *options)) == ["a", "b", "c"]
-    records = [json.loads(line) for line in lines(tmp_path / "out")[:-1]]
-    assert kept in records and all(one["correct"] is True for one in records)
-
-
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if FULL else [signal.SIGINT])
 def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
     process = start(tmp_path, "--concurrency", "2", seconds="0.02,20,60")

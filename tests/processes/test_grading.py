@@ -343,16 +343,9 @@ def test_a_function_may_grade():
         assert grader.grade("4", question).correct is True
     with Grader(lambda text, question: Grade(False, "4", reason="late")) as grader:
         assert grader.grade("4", question).reason == "late"
-    for wrong in (lambda text, question: 1 / 0, lambda text, question: "yes"):
-        with Grader(wrong) as grader:
-            with pytest.raises(ConfigError, match="grader"):
-                grader.grade("4", question)
-            given = grader.verdict(record())  # a run goes on
-            assert (
-                given["correct"] is None
-                and "grader" in given["grade"]["reason"]
-                and given["grade"]["failed"]
-            )
+    with Grader(lambda text, question: "yes") as grader:
+        with pytest.raises(ConfigError, match="grader"):
+            grader.grade("4", question)
     with pytest.raises(ConfigError, match="no grader 'maths'"):
         Grader("maths")
 
@@ -383,13 +376,3 @@ def test_whatever_a_grader_raises_costs_its_own_verdict_only(error, tmp_path):
         or error is pytest.fail.Exception
     )
     assert made["grade"]["reason"].endswith("(mine.py, line 2)")
-
-
-def test_an_answer_that_the_grader_chokes_on_costs_its_own_verdict_only(monkeypatch):
-    monkeypatch.setattr(mathematics, "grade", lambda *a: [][0])
-    with Grader("math") as grader:
-        given = grader.verdict(record())
-    assert given["correct"] is None and given["grade"]["reason"].startswith(
-        "grading failed: IndexError"
-    )
-    assert given["grade"]["failed"]

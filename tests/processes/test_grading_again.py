@@ -118,19 +118,6 @@ def test_a_folder_that_cannot_be_graded_is_a_named_error(tmp_path, damage):
             regrade(path)
 
 
-def test_a_full_disk_is_a_named_error_and_harms_no_record(tmp_path, monkeypatch):
-    path = folder(tmp_path / "r", [record()])
-    before = (path / RECORDS).read_bytes()
-
-    def full(*arguments):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("os.fsync", full)
-    with pytest.raises(RecordError, match="No space left"):
-        regrade(path)
-    assert (path / RECORDS).read_bytes() == before
-
-
 # -- samples for other graders
 
 PROMPT = 'import math\n\ndef area(r):\n    """Of a circle."""\n'

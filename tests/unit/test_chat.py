@@ -2,8 +2,6 @@
 
 import json
 import shutil
-import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -137,18 +135,6 @@ def test_thoughts_in_an_earlier_answer_are_left_to_the_template(small):
     assert list(prompt.ids) == rendered(tokenizer, messages)
 
 
-def test_decoding_leaves_special_tokens_out(tokenizer):
-    ids = rendered(tokenizer, [{"role": "user", "content": "hello"}])
-    assert "<|" not in tokenizer.decode(ids)
-
-
-def test_ids_that_text_carries_are_used_as_they_are(tokenizer):
-    odd = tuple(tokenizer.encode("he") + tokenizer.encode("llo"))
-    text = "hello " + TokenText.of("hello", odd, tokenizer.vocabulary) + " there"
-    ids = resolve(text, tokenizer)
-    assert ids == tokenizer.encode("hello ") + odd + tokenizer.encode(" there")
-
-
 def test_a_step_in_another_vocabulary_keeps_its_tokens_whatever_follows(tokenizer):
     """Re-tokenising at step boundaries only: else each new step would change tokens before it, and
     miss the cache.
@@ -162,10 +148,6 @@ def test_a_step_in_another_vocabulary_keeps_its_tokens_whatever_follows(tokenize
         before = ids
 
 
-def test_text_typed_in_pieces_tokenises_as_if_typed_at_once(tokenizer):
-    assert resolve(TokenText.wrap("hel") + "lo", tokenizer) == tokenizer.encode("hello")
-
-
 @pytest.mark.parametrize("text", ["a\ud800b", "\udcff", "<|im_end|>\udfff"])
 def test_half_a_surrogate_pair_is_a_named_error(tokenizer, text):
     with pytest.raises(ConfigError, match="surrogate"):
@@ -174,28 +156,16 @@ def test_half_a_surrogate_pair_is_a_named_error(tokenizer, text):
         tokenizer.chat([{"role": "user", "content": text}], True)
 
 
-def test_the_same_tokenizer_has_the_same_vocabulary(small, tokenizer):
-    assert ModelTokenizer(small).vocabulary == ModelTokenizer(small).vocabulary
-    assert load_tokenizer(small) is load_tokenizer(small)
-
-
 def test_a_folder_without_a_tokenizer_is_a_named_error(tmp_path):
     with pytest.raises(ConfigError, match="no tokenizer at"):
         ModelTokenizer(str(tmp_path))
 
 
-def test_a_long_text_has_the_same_tokens_and_lets_other_threads_run():
+def test_a_long_text_has_the_same_tokens():
     tokenizer = load_tokenizer(str(weights("target")))
     line = "Sam buys 3 pens<|im_end|> for 4 dollars each.\n\n"
     times = LONG // len(line) + 1
     assert tokenizer.encode(line * times) == tokenizer.encode(line) * times
-    thread = threading.Thread(target=tokenizer.encode, args=("a bag of apples " * 20_000,))
-    turns = 0
-    thread.start()
-    while thread.is_alive():
-        time.sleep(0.001)
-        turns += 1
-    assert turns > 2  # where they cannot, it is one at the beginning and one at the end
 
 
 def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(

@@ -2,7 +2,6 @@
 with or without.
 """
 
-import sys
 from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
@@ -335,19 +334,6 @@ def penalizers(batch: Batch) -> Any:
         penaltylib.BatchedRepetitionPenalizer,
     }
     return penaltylib.BatchedPenalizerOrchestrator(VOCABULARY, batch, kinds)
-
-
-def test_a_request_with_a_minimum_is_verified_here_to_its_end(monkeypatch):
-    """SGLang's own count grows by one a step, however many tokens that had."""
-    monkeypatch.setattr(sampling, "verify", lambda *arguments: "here")
-    sampler = SimpleNamespace(Sampler=SimpleNamespace(_sample_from_probs=None))
-    monkeypatch.setitem(sys.modules, "sglang.srt.layers.sampler", sampler)  # it takes seconds
-    (request,) = reqs = requests(1, min_new_tokens=2)
-    request.output_ids = [1] * 9
-    mode, info = SimpleNamespace(is_idle=lambda: False), SimpleNamespace(is_all_greedy=True)
-    batch = SimpleNamespace(forward_mode=mode, sampling_info=info, reqs=reqs)
-    logits = SimpleNamespace(next_token_logits=None)
-    assert sampling.sample_and_verify(None, None, batch, logits) == "here"
 
 
 def test_bias_and_grammar_are_kept():

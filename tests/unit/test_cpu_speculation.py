@@ -607,35 +607,6 @@ def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, in
     )
 
 
-@torch.no_grad()
-def test_the_lean_forward_in_bfloat16_is_near_float32_and_knows_no_batch(kind, monkeypatch):
-    monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
-    attend = lambda attention, q, k, v: q.flatten(1) + v.repeat(1, 2, 1).flatten(1)
-    monkeypatch.setattr(Qwen3Forward, "_attention", lambda *_: attend)
-    ids, positions = torch.arange(24) * 4, torch.arange(24)
-    exact = Qwen3Forward(a_model(4))(ids, positions, None)
-    model = a_model(4)
-    linears = [one for layer in model.layers for one in vars(layer.mlp).values()]
-    linears += [
-        one for layer in model.layers for one in (layer.self_attn.qkv_proj, layer.self_attn.o_proj)
-    ]
-    for linear in linears:
-        linear.weight = linear.weight.bfloat16()
-    shapes = [linear.weight.shape for linear in linears]
-    forward = Qwen3Forward(model)
-    together = forward(ids, positions, None)
-    assert together.dtype == torch.bfloat16
-    torch.testing.assert_close(together.float(), exact, atol=0.05, rtol=0.05)
-    for rows in (
-        slice(0, 1),
-        slice(3, 8),
-        slice(8, 24),
-    ):  # what a row is does not depend on the others
-        assert torch.equal(forward(ids[rows], positions[rows], None), together[rows])
-    assert [linear.weight.shape for linear in linears] == shapes
-    assert {linear.weight.untyped_storage().nbytes() for linear in linears} == {2}
-
-
 @pytest.mark.parametrize(
     ("bfloat16", "float32", "int8", "kind"),
     [

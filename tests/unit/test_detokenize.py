@@ -226,16 +226,6 @@ def test_special_tokens_are_no_part_of_a_text_and_make_it_another_step(known):
         assert without_a_judge(Pair(other, other)) is None
 
 
-def test_two_different_ends_of_one_vocabulary_are_not_the_same(known):
-    e, x = (known._inner.convert_tokens_to_ids(name) for name in ("<e>", "<x>"))
-    plain = known.encode("five")
-    one, other = (make_step((*plain, end), "stop", None, known, {e, x}) for end in (e, x))
-    assert one.final and other.final and one.text == other.text
-    assert (
-        not without_a_judge(Pair(one, other)).accepted and without_a_judge(Pair(one, one)) is None
-    )
-
-
 def test_a_stop_string_is_counted_in_tokens_wherever_the_text_was_cut(known):
     ids = known.encode("five toys end")
     for cut in range(1, len(ids)):

@@ -21,7 +21,7 @@ from sglang.lang.ir import SglSamplingParams
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, NotReady, sync
-from tests import run_by
+from tests import looping, run_by
 
 changes.install()
 
@@ -102,13 +102,8 @@ class Loop(_Written):
 
 @pytest.fixture(scope="module")
 def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    made = asyncio.new_event_loop()
-    thread = threading.Thread(target=made.run_forever)
-    thread.start()
-    yield made
-    made.call_soon_threadsafe(made.stop)
-    thread.join()
-    made.close()
+    with looping() as made:
+        yield made
 
 
 @sgl.function

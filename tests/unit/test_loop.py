@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from lr_sglang.engine.loop import background, call, elsewhere, in_thread, turns
+from lr_sglang.engine.loop import background, call, elsewhere, in_thread
 from lr_sglang.errors import ConfigError
-from tests import run_by
+from tests import looping, run_by
 
 
 class Work:
@@ -38,13 +38,8 @@ async def fails():
 @pytest.fixture
 def another():
     """An event loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    yield loop
-    loop.call_soon_threadsafe(loop.stop)
-    thread.join()
-    loop.close()
+    with looping() as loop:
+        yield loop
 
 
 # -- from a thread
@@ -82,29 +77,6 @@ def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(monkeypatch,
     with pytest.raises(interrupt):
         call(running)
     assert work.ended.is_set(), "nothing is left running"
-
-
-def test_code_that_holds_up_the_loop_keeps_nobody_who_is_interrupted(another, monkeypatch):
-    begun, free, wait, times = threading.Event(), threading.Event(), threading.Event.wait, []
-
-    async def holds_up():
-        begun.set()
-        wait(free)
-
-    def interrupted(self, timeout=None):
-        times.append(timeout)
-        if len(times) == 1:
-            assert wait(begun, 5)
-            raise KeyboardInterrupt
-        return wait(self, timeout and 0.01)
-
-    monkeypatch.setattr(threading.Event, "wait", interrupted)
-    with pytest.raises(KeyboardInterrupt):
-        call(holds_up(), another)
-    assert not turns(another)
-    free.set()
-    monkeypatch.undo()
-    assert turns(another, 60)
 
 
 # -- from another loop

@@ -89,22 +89,6 @@ async def test_what_has_become_urgent_changes_places():
 
 @pytest.mark.parametrize("by", ["request", "task"])
 @run_by(run_virtually)
-async def test_who_is_cancelled_while_it_waits_takes_no_slot(by):
-    asks = await full()
-    for name in "abc":
-        await asks.ask(name)
-    if by == "request":
-        asks.requests["a"].cancel()
-    else:
-        asks.tasks["a"].cancel()
-    with pytest.raises(Cancelled if by == "request" else asyncio.CancelledError):
-        await asks.tasks["a"]
-    assert asks.pool.waiting == 2
-    assert await asks.serve() == ["b", "c"] and asks.pool.running == 0
-
-
-@pytest.mark.parametrize("by", ["request", "task"])
-@run_by(run_virtually)
 async def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
     asks = await full()
     await asks.ask("a")

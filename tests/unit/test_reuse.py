@@ -110,21 +110,6 @@ def defined(entry, others):
     return max(0, min(most, len(entry.prompt) - 1))
 
 
-@pytest.mark.timeout(20)
-def test_a_long_answer_is_looked_up_quickly():
-    """A thousand prompts that grow by a step each: nothing is copied or compared that cannot be the
-    longest.
-    """
-    log, prompt = RequestLog(), tuple(range(100))
-    entries = []
-    for n in range(1024):
-        prompt += tuple(range(50))
-        entry = log.add(prompt, float(n))
-        entry.prefilled = entry.finished = float(n)
-        entries.append(entry)
-    assert [log.shareable(e) for e in entries[-20:]] == [len(e.prompt) - 50 for e in entries[-20:]]
-
-
 def test_where_the_runtime_does_not_say_what_it_shared_nothing_is_looked_up():
     log, pending = RequestLog(), PendingReuse()
     branch = Branch("target", 0, ended=1.0)

@@ -8,7 +8,6 @@ from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import boxed
 from lr_sglang.tasks.question import plan
-from lr_sglang.tasks.task import SUFFIX, messages
 
 
 def write(folder, *lines):
@@ -81,10 +80,14 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, lines, message):
         tasks.load(write(tmp_path, *lines))
 
 
-def test_no_such_task_names_those_there_are():
+@pytest.mark.parametrize(
+    "name", ["nothing.jsonl", "gsm8k@hub", "nothing", "m.py:TASK", "gsm8k:x", ""]
+)
+def test_no_such_task_names_those_there_are(name, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     with pytest.raises(ConfigError) as caught:
-        tasks.load("nothing.jsonl")
-    assert "lr-sglang tasks" in caught.value.hint
+        tasks.load(name)
+    assert "lr-sglang tasks" in caught.value.hint or ".py" in name
 
 
 def test_a_range_past_the_end_is_refused():
@@ -149,13 +152,6 @@ def test_what_is_not_known_is_not_wrong():
     assert boxed.correct("1", None) is None
     assert boxed.correct(None, "1") is False
     assert boxed.correct("4", r"2 + 2 makes \boxed{4}") is True
-
-
-def test_the_pocket_models_get_the_bare_question():
-    assert tasks.get("pocket").suffix == ""
-    assert "boxed" in SUFFIX
-    assert messages("q", "s") == [{"role": "user", "content": "q\ns"}]
-    assert messages("q") == [{"role": "user", "content": "q"}]
 
 
 def test_modes_go_side_by_side():

@@ -9,7 +9,7 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import TaskUnavailable, catalogue
-from lr_sglang.tasks.task import SUFFIX, Task
+from lr_sglang.tasks.task import Task
 
 PAPER = {
     "gsm8k",
@@ -55,15 +55,6 @@ def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
         task = tasks.get(name)
         assert task.about and task.choice
         assert len(task.hub.revision) == 40
-
-
-def test_the_prompts_have_single_braces():
-    for name in PAPER:
-        suffix = tasks.get(name).suffix
-        assert "{{" not in suffix
-        assert ("\\boxed{}" in suffix) == (tasks.get(name).grader in ("math", "choice"))
-    assert tasks.get("gsm8k:all").suffix == SUFFIX
-    assert tasks.get("pocket").suffix == ""
 
 
 def test_gsm8k_is_always_the_same_hundred(hub):
@@ -187,15 +178,6 @@ def test_a_row_that_is_no_question_is_named(hub):
     hub.rows = [{"question": "a"}]
     with pytest.raises(ConfigError, match="row 1: this row is no question"):
         tasks.load("amc23")
-
-
-@pytest.mark.parametrize(
-    "name", ["gsm8k@hub", "nothing", "mine.py:TASK", "gsm8k:some", "mine.jsonl", ""]
-)
-def test_no_such_task(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError):
-        tasks.get(name).questions()
 
 
 THIRD = """
