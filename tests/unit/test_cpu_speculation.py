@@ -578,22 +578,18 @@ def test_a_norm_knows_no_batch(hidden):
     )
 
 
-@pytest.fixture(
-    params=[products.BFloat16, products.Widened, products.Int8], ids=lambda kind: kind.__name__
-)
-def kind(request):
-    """How weights in bfloat16 are kept."""
-    if request.param is products.BFloat16 and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+@pytest.fixture(params=[True, False], ids=["bfloat16", "float32"])
+def kept(request, monkeypatch):
+    """As what the weights in bfloat16 are kept."""
+    if request.param and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
         pytest.skip("this processor has no bfloat16")
-    return request.param
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: request.param)
 
 
+@pytest.mark.usefixtures("kept")
 @pytest.mark.parametrize(("rows", "inputs"), [(48, 64), (40, 24)])
-def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, inputs, monkeypatch):
-    """Also of half a tensor, as the MLP has it, and where PyTorch's 8-bit product would end the
-    process.
-    """
-    monkeypatch.setattr(products, "for_bfloat16", lambda: kind)
+def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(rows, inputs):
+    """Also of half a tensor, as the MLP has it."""
     layer = SimpleNamespace(weight=torch.randn(rows, inputs).bfloat16())
     x, residual = torch.randn(24, 2 * inputs).bfloat16().chunk(2, -1)[0], torch.randn(24, rows)
     exact = x.float() @ layer.weight.float().t()
@@ -607,38 +603,16 @@ def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(kind, rows, in
     )
 
 
-@pytest.mark.parametrize(
-    ("bfloat16", "float32", "int8", "kind"),
-    [
-        (6.2, 18.5, 12.4, products.BFloat16),
-        (
-            6.2,
-            18.5,
-            5.0,
-            products.BFloat16,
-        ),  # what is asked for, where it is no slower than float32
-        (48.6, 18.5, 12.4, products.Int8),
-        (48.6, 18.5, 17.0, products.Widened),  # not clearly faster, and coarser
-        (None, 18.5, 12.4, products.Int8),
-        (None, 18.5, 40.0, products.Widened),
-    ],
-)
-def test_weights_are_kept_as_the_measured_times_say(bfloat16, float32, int8, kind, monkeypatch):
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_processor_without_bfloat16_keeps_float32_and_says_so(fast, monkeypatch):
     records = []
     monkeypatch.setattr(logging.getLogger(products.__name__), "handle", records.append)
-    times = {products.BFloat16: bfloat16, products.Widened: float32, products.Int8: int8}
-    monkeypatch.setattr(
-        products, "measured", lambda: {one: time for one, time in times.items() if time}
-    )
+    monkeypatch.setattr(torch.cpu, "_is_avx512_bf16_supported", lambda: fast)
+    monkeypatch.setattr(torch.cpu, "_is_amx_tile_supported", lambda: False)
     # oneDNN refuses bfloat16 on a processor without AVX-512, where it is never chosen
     monkeypatch.setattr(products.BFloat16, "__init__", lambda self, linear: None)
-    products.for_bfloat16.cache_clear()
+    products.multiplies_bfloat16.cache_clear()
     layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
-    assert type(products.of(layer)) is kind
-    said = (
-        "lr-sglang: this processor is slow in bfloat16; the layers' weights are kept as "
-        f"{products.NAMES[kind]}"
-    )
-    found = [one.getMessage().startswith(said) for one in records]
-    assert found == ([] if kind is products.BFloat16 else [True]), "what was not asked for is said"
-    products.for_bfloat16.cache_clear()
+    assert type(products.of(layer)) is (products.BFloat16 if fast else products.Widened)
+    assert ["kept as float32" in one.getMessage() for one in records] == [True] * (not fast)
+    products.multiplies_bfloat16.cache_clear()
