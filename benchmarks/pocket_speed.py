@@ -37,8 +37,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.steps.speculation import Speculation
-from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.trace import Trace, acceptance
 
 MODES = ("autoregressive", "async", "sync", "sd", "async+sd")
 Roles = dict[str, RuntimeBackend]
@@ -153,7 +152,7 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
             role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")
         },
         "sd": {
-            role: sum((t.speculation(role) for t in traces), Speculation()).to_dict()
+            role: acceptance(b.sd for t in traces for b in t.of(role))
             for role in ("target", "draft")
         },
         "drain_seconds": max(t.drained - t.seconds for t in traces),

@@ -7,7 +7,7 @@ from collections import deque
 from typing import Any
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Branch, PendingReuse
+from lr_sglang.engine.branch import Branch, settle_reuse
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled
 from lr_sglang.sglang_api.interpreter import ProgramState
@@ -68,7 +68,7 @@ class Branches:
         self._arrived: deque[Branch | Inquiry | None] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Branch | Inquiry] = set()
-        self._pending_reuse = PendingReuse()
+        self._unsettled: deque[Branch] = deque()
 
     def now(self) -> float:
         """Seconds since the answer began."""
@@ -81,7 +81,7 @@ class Branches:
         """Records the beginning of a branch."""
         branch.started = self.now()
         self._trace.branches.append(branch)
-        self._pending_reuse.add(branch)
+        self._unsettled.append(branch)
         if (
             self._draining
         ):  # of a verifier whose request was cancelled, and which asks for something else
@@ -136,7 +136,7 @@ class Branches:
     async def _first(self) -> Branch | Inquiry | None:
         while True:
             if not self._arrived:
-                self._pending_reuse.settle()
+                settle_reuse(self._unsettled)
             while not self._arrived:
                 self._wake = self._loop.create_future()
                 try:
@@ -188,7 +188,7 @@ class Branches:
         except TimeoutError:
             pass  # a runtime hangs; repeated aborts close the connections of its requests
         finally:
-            self._pending_reuse.settle(include_unfinished=True)
+            settle_reuse(self._unsettled, include_unfinished=True)
             for branch in self._trace.branches:
                 branch.release()
             self._trace.drained = self.now()

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.engine.generation import Generation, waits
-from lr_sglang.engine.prefix_reuse import LoggedRequest
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.steps.speculation import NO_SPECULATION, Speculation
 from lr_sglang.steps.tree import Node, Outcome
+
+# SGLang's counts of its speculative decoding: verifications, drafted and accepted tokens.
+SD = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
 
 
 @dataclass(eq=False)
@@ -26,6 +28,8 @@ class Branch(Request):
         state: the program's state that generates.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
+        sd: counts of its token layer, as of ``trace.acceptance``.
+        shareable: gives ``shared_tokens``, once all earlier branches have ended.
         queued, prefill: seconds in the runtime's queue and in its prefill; None if it does not
             report them.
     """
@@ -43,12 +47,12 @@ class Branch(Request):
     cached_tokens: int | None = None
     shared_tokens: int | None = None
     generated_tokens: int = 0
-    speculation: Speculation = NO_SPECULATION
+    sd: tuple[int, ...] = (0, 0, 0)
     queued: float | None = None
     prefill: float | None = None
     outcome: Outcome | None = None
     error: str = ""
-    entry: LoggedRequest | None = field(default=None, repr=False)
+    shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)
     state: Any = field(default=None, repr=False)
@@ -69,9 +73,9 @@ class Branch(Request):
             made = getattr(made, "generation", None)
         if isinstance(made, Generation):
             self.prompt_tokens, self.cached_tokens = made.prompt_tokens, made.cached_tokens
-            self.generated_tokens, self.entry = len(made.ids) + made.dropped, made.entry
+            self.generated_tokens, self.shareable = len(made.ids) + made.dropped, made.shareable
             if "spec_verify_ct" in made.meta:
-                self.speculation = made.speculation
+                self.sd = tuple(int(made.meta.get(name) or 0) for name in SD)
             if "queue_time" in made.meta or "forward_entry_time" in made.meta:
                 self.queued, self.prefill = waits(made.meta)
 
@@ -88,26 +92,12 @@ class Branch(Request):
         self.so_far = ()
 
 
-class PendingReuse:
-    """Branches of an answer whose ``shared_tokens`` are not known yet, because an earlier branch is
-    unfinished.
+def settle_reuse(waiting: deque[Branch], include_unfinished: bool = False) -> None:
+    """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all, and takes them
+    out of ``waiting``: which tokens a branch could share is known when all before it have ended.
     """
-
-    def __init__(self) -> None:
-        self._waiting: deque[Branch] = deque()
-
-    def add(self, branch: Branch) -> None:
-        """Adds a branch; call it in the order in which branches begin."""
-        self._waiting.append(branch)
-
-    def settle(self, include_unfinished: bool = False) -> None:
-        """Sets ``shared_tokens`` of branches up to the first unfinished one, or of all; frees their
-        tokens.
-        """
-        while self._waiting and (include_unfinished or self._waiting[0].ended is not None):
-            branch = self._waiting.popleft()
-            entry, branch.entry = branch.entry, None
-            if (
-                entry is not None and branch.cached_tokens is not None
-            ):  # otherwise it is not reported
-                branch.shared_tokens = entry.log.shareable(entry)
+    while waiting and (include_unfinished or waiting[0].ended is not None):
+        branch = waiting.popleft()
+        shareable, branch.shareable = branch.shareable, None
+        if shareable is not None and branch.cached_tokens is not None:  # else it is not reported
+            branch.shared_tokens = shareable()

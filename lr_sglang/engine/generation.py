@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.engine.prefix_reuse import LoggedRequest
-from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import first_of, first_stop
 
 
@@ -56,6 +54,8 @@ class Generation:
         cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not
             report it.
         meta: the runtime's own meta_info.
+        shareable: gives the tokens of the prompt that could have been in the cache: see
+            ``RequestLog``.
         logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked
             for.
         dropped: tokens that the runtime generated after ``ids``.
@@ -67,14 +67,9 @@ class Generation:
     prompt_tokens: int
     cached_tokens: int | None
     meta: dict[str, Any] = field(repr=False)
-    entry: LoggedRequest | None = field(default=None, repr=False)
+    shareable: Callable[[], int] | None = field(default=None, repr=False)
     logprobs: tuple[float, ...] = field(default=(), repr=False)
     dropped: int = 0
-
-    @property
-    def speculation(self) -> Speculation:
-        """The counts of the runtime's token layer."""
-        return Speculation.read(self.meta)
 
     @property
     def ends(self) -> frozenset[int]:

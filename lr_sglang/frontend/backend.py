@@ -16,7 +16,7 @@ from lr_sglang.config import Limits
 from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
-from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
+from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
 from lr_sglang.engine.transport import Transport
@@ -273,14 +273,18 @@ class RuntimeBackend(BaseBackend):
             self.bind(asyncio.get_running_loop())
         await self.pool.enter(request, request.order)
         try:
-            entry = self.request_log.add(ids, time.time(), most)
             reply = await self.transport.generate(payload, request, patience)
         finally:
             self.pool.leave()
-        return self._read(reply, params, request, entry)
+        return self._read(reply, params, request, ids, most)
 
     def _read(
-        self, reply: dict[str, Any], params: SamplingParams, request: Request, entry: LoggedRequest
+        self,
+        reply: dict[str, Any],
+        params: SamplingParams,
+        request: Request,
+        prompt: tuple[int, ...],
+        most: int | None,
     ) -> Generation:
         try:
             meta = dict(reply["meta_info"])
@@ -295,7 +299,7 @@ class RuntimeBackend(BaseBackend):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
-        entry.ended(ids, meta, request.sent, time.time())
+        shareable = self.request_log.add(prompt, ids, meta, request.sent, time.time(), most)
         kept, eos = ids, None
         if kind != "abort":
             ends = self._ends(params, matched)
@@ -310,9 +314,9 @@ class RuntimeBackend(BaseBackend):
             )
             kind, eos = finish["type"], kept[-1] if kept and kept[-1] in ends else None
             meta |= {"finish_reason": finish, "text": text, "completion_tokens": len(kept)}
-        prompt, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
+        read, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
         dropped = len(ids) - len(kept)
-        generation = Generation(kept, kind, eos, prompt, cached, meta, entry, logprobs, dropped)
+        generation = Generation(kept, kind, eos, read, cached, meta, shareable, logprobs, dropped)
         if kind == "abort":
             if request.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)

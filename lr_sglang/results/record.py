@@ -91,7 +91,7 @@ def make(
 
 def of_branch(branch: Branch) -> Record:
     """A branch, as the record has it."""
-    sd, ended, outcome = branch.speculation, branch.ended, branch.outcome
+    ended, outcome = branch.ended, branch.outcome
     return {
         **{name: getattr(branch, name) for name in ("role", "position", "alternative", "seed")},
         **{
@@ -105,7 +105,7 @@ def of_branch(branch: Branch) -> Record:
         },
         **{
             "generated": branch.generated_tokens,
-            "sd": [sd.verified, sd.drafted, sd.accepted] if sd else None,
+            "sd": list(branch.sd) if branch.sd[0] else None,
         },
         **{"outcome": None if outcome is None else str(outcome), "error": branch.error},
         **{name: round(known, 6) for name in WAITS if (known := getattr(branch, name)) is not None},

@@ -8,7 +8,7 @@ from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.results.record import Brief
-from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.trace import acceptance
 
 
 def summarise(records: Iterable[Brief]) -> dict[str, dict[str, Any]]:
@@ -92,14 +92,12 @@ def _interval(graded: list[Brief]) -> tuple[float, float] | None:
 def _role(tokens: list[dict[str, Any]]) -> dict[str, Any]:
     names = ("calls", "generated", "prompt", "cached", "shareable")
     sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
-    counts = (
-        sum(one["sd"][name] for one in tokens) for name in ("verified", "drafted", "accepted")
-    )
+    counts = [[one["sd"][name] for name in ("verified", "drafted", "accepted")] for one in tokens]
     more = {
         "reuse": _over(sums["cached"], sums["shareable"]),
         "hit_rate": _over(sums["cached"], sums["prompt"]),
     }
-    return sums | more | {"sd": Speculation(*counts).to_dict()}
+    return sums | more | {"sd": acceptance(counts)}
 
 
 def speed_up(records: Iterable[Brief], mode: str) -> float | None:

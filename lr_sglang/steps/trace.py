@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from lr_sglang.steps.speculation import Speculation
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.tree import Verdict
 
@@ -118,7 +117,7 @@ class Trace:
     def tokens(self) -> dict[str, Any]:
         """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft
         (generated = used + wasted); for each role prompt, cached and shareable tokens, ``reuse``,
-        cached / prompt (``hit_rate``), and the counts of its token layer (``Speculation``)."""
+        cached / prompt (``hit_rate``), and the counts of its token layer (``acceptance``)."""
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)
@@ -140,12 +139,8 @@ class Trace:
             "shareable": shared,
             "reuse": cached / shared if shared else None,
             "hit_rate": cached / prompt if prompt else None,
-            "sd": self.speculation(role).to_dict(),
+            "sd": acceptance(b.sd for b in self.of(role)),
         }
-
-    def speculation(self, role: str) -> Speculation:
-        """The counts of the token layer of a role's runtime for this answer."""
-        return sum((b.speculation for b in self.of(role)), Speculation())
 
     def outcomes(self) -> dict[str, Counter[str]]:
         """The number of branches by role and outcome."""
@@ -153,3 +148,24 @@ class Trace:
             role: Counter(str(b.outcome) for b in self.of(role) if b.outcome is not None)
             for role in ("target", "draft", "judge")
         }
+
+
+def acceptance(counts: Iterable[Sequence[int]]) -> dict[str, Any]:
+    """The figures of SGLang's speculative decoding, for JSON.
+
+    Args:
+        counts: of each generation, the forward passes of the large model that checked drafted
+            tokens, the tokens that were drafted for these passes, and those that were accepted.
+
+    Returns:
+        The sums, the acceptance length (tokens per verification, including the one that the large
+        model adds) and the acceptance rate (the share of the drafted tokens).
+    """
+    verified, drafted, accepted = map(sum, zip((0, 0, 0), *counts, strict=True))
+    return {
+        "verified": verified,
+        "drafted": drafted,
+        "accepted": accepted,
+        "length": 1 + accepted / verified if verified else None,
+        "rate": accepted / drafted if drafted else None,
+    }

@@ -8,14 +8,14 @@ import asyncio
 import dataclasses
 import hashlib
 import weakref
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.algorithm.branches import DRAIN_SECONDS
-from lr_sglang.engine.branch import Branch, PendingReuse
+from lr_sglang.engine.branch import Branch, settle_reuse
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
@@ -78,11 +78,9 @@ class ProgramRun:
             {role: RecordingBackend(backend, self) for role, backend in roles.items()}
         )
         self._loop = roles["target"].loop
-        self._began, self._parts, self._pending_reuse = (
-            self._loop.time(),
-            list[GenerationTrace](),
-            PendingReuse(),
-        )
+        self._began = self._loop.time()
+        self._parts: list[GenerationTrace] = []
+        self._unsettled: deque[Branch] = deque()
         self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
         self.states = weakref.WeakSet[Executor]()
         self._changed, self._stopped = asyncio.Event(), False
@@ -213,7 +211,7 @@ class ProgramRun:
         )
         s.request = branch
         self._enter(branch)
-        self._pending_reuse.add(branch)
+        self._unsettled.append(branch)
         try:
             yield part
         finally:
@@ -249,7 +247,7 @@ class ProgramRun:
             )
             seconds = record.seconds if text in (None, own) else seconds
             text = own if text is None else text
-        self._pending_reuse.settle(include_unfinished=True)
+        settle_reuse(self._unsettled, include_unfinished=True)
         made, answer = (
             sorted(self._parts, key=lambda part: part.began),
             self.shown if text is None else text,

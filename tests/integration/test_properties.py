@@ -225,7 +225,7 @@ def check(
     for branch in record.branches:
         assert branch.outcome is not None
         assert branch.ended is not None and branch.ended >= branch.started
-        assert branch.result is None and branch.entry is None
+        assert branch.result is None and branch.shareable is None
         alone = (
             branch.role == "target" and job.lookahead.policy == "adaptive"
         )  # steps in one generation

@@ -10,10 +10,12 @@ from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
+from lr_sglang.engine.branch import Branch
+from lr_sglang.engine.generation import Generation
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
-from lr_sglang.steps.speculation import Speculation
+from lr_sglang.steps.trace import acceptance
 from lr_sglang.steps.tree import Node, StepTree
 
 CPU, GPU = Platform("cpu", {"enable-mixed-chunk": True}), Platform("cuda")
@@ -246,14 +248,13 @@ def test_servers_get_the_slots_that_their_roles_and_answers_need():
 
 
 def test_acceptance_is_counted_from_the_runtimes_own_numbers():
-    one = Speculation.read(
-        {"spec_verify_ct": 4, "spec_num_proposed_drafts": 32, "spec_num_correct_drafts": 6}
-    )
-    both = one + Speculation(4, 32, 10)
-    assert (both.length, both.rate) == (3.0, 0.25)
-    nothing = Speculation.read({})
-    assert not nothing and nothing.length is None and nothing.rate is None
-    assert both.to_dict() == {
+    meta = {"spec_verify_ct": 4, "spec_num_proposed_drafts": 32, "spec_num_correct_drafts": 6}
+    branch = Branch("target", 0)
+    branch.result = Generation((1,), "length", None, 1, 0, meta)
+    branch.record(1.0)
+    assert acceptance([]) == acceptance([(0, 0, 0)])
+    assert acceptance([]) | {"length": None, "rate": None} == acceptance([])
+    assert acceptance([branch.sd, (4, 32, 10)]) == {
         "verified": 8,
         "drafted": 64,
         "accepted": 16,
