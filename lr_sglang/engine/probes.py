@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from lr_sglang.engine.prefix_reuse import LoggedRequest, RequestLog
+from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
@@ -178,15 +178,14 @@ async def reuse(transport: Transport) -> float | None:
     """
     log = RequestLog()
 
-    async def ask(ids: list[int], request: Request | None = None) -> LoggedRequest:
-        request = request or Request(key=KEY)
-        entry = log.add(tuple(ids), time.time())
+    async def ask(ids: list[int]) -> tuple[int, Callable[[], int]]:
+        request = Request(key=KEY)
         reply = await transport.generate(_greedy(ids, 1), request, TIMEOUT)
-        meta = _meta(reply)
-        entry.ended(tuple(reply["output_ids"]), meta, request.sent, time.time())
+        meta, output = _meta(reply), tuple(reply["output_ids"])
+        shareable = log.add(tuple(ids), output, meta, request.sent, time.time())
         if meta.get("cached_tokens") is None:
             raise _Untold
-        return entry
+        return int(meta["cached_tokens"]), shareable
 
     (prompt,) = random_prompts(1, tokens=2 * PROMPT)
     try:
@@ -197,11 +196,11 @@ async def reuse(transport: Transport) -> float | None:
         entries += await asyncio.gather(*(ask(one) for one in random_prompts(2, prompt)))
         (prompt,) = random_prompts(1, prompt)
         await abort(transport, prompt)
-        log.add(tuple(prompt), time.time()).ended((), {"prompt_tokens": 0}, 0.0, time.time())
+        log.add(tuple(prompt), (), {"prompt_tokens": 0}, 0.0, time.time())
         entries += [await ask(one) for one in random_prompts(1, prompt)]
     except _Untold:
         return None
-    return sum(one.cached for one in entries) / sum(map(log.shareable, entries))
+    return sum(cached for cached, _ in entries) / sum(shareable() for _, shareable in entries)
 
 
 class _Untold(Exception):
