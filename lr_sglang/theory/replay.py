@@ -53,7 +53,7 @@ def headroom(record: Mapping[str, Any]) -> dict[str, float]:
     steps = record["steps"]
     if not look or "program" in record or record["error"] or not steps:
         return {}
-    if look["width"] > 1 or look["policy"] != "fixed" or record.get("read_tokens"):
+    if look["width"] > 1 or look.get("policy", "fixed") != "fixed" or record.get("read_tokens"):
         return {}
     found = timed(record)
     if len(found) != len(steps):
