@@ -142,11 +142,11 @@ def measure(simulation: Simulation, look: Lookahead, asked: Sequence[Question]) 
         loop = background(selectors.SelectSelector())
         roles = simulated_roles(simulation, writer)
         loop.call_soon_threadsafe(late.start)
-        with Runner(roles, plan_of_all, len(asked)) as runner:
-            runner.prepare([MODE])
-            with usage:
-                for record in runner.run(plan(asked, [MODE]), usage.look):
-                    records[record["question_id"]] = record
+        runner = Runner(roles, plan_of_all, len(asked))
+        runner.prepare([MODE])
+        with usage:
+            for record in runner.run(plan(asked, [MODE]), usage.look):
+                records[record["question_id"]] = record
         loop.call_soon_threadsafe(late.stop)
     for record in records.values():
         if error := record["error"]:

@@ -5,13 +5,12 @@ called.
 from __future__ import annotations
 
 import asyncio
-import queue
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, wait
-from contextlib import AbstractContextManager, suppress
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
+from queue import Empty, SimpleQueue
 from typing import Any
 
 from lr_sglang.algorithm import policy
@@ -39,9 +38,8 @@ PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lo
 
 
 @dataclass(eq=False)
-class Runner(AbstractContextManager["Runner"]):
-    """Makes samples on the runtimes' event loop. As a context manager it cancels running samples at
-    its end.
+class Runner:
+    """Makes samples on the runtimes' event loop.
 
     Args:
         roles: backends of started runtimes.
@@ -70,9 +68,6 @@ class Runner(AbstractContextManager["Runner"]):
         program, prompt = self.plan.program, self.plan.deployment.judge_prompt
         self._running: set[AnswerRequest] = set()
         self._loop = self.roles["target"].loop
-        self._tasks: list[Future[None]] = []
-        self._ended: queue.SimpleQueue[Record | BaseException] = queue.SimpleQueue()
-        self._stopping = False
         self._config = cache(partial(self.plan.configured, **self.asked))
         self._program = Program.load(program) if program else None
         self._requests = RequestMaker(self.roles, prompt, policy.RunStatistics())
@@ -80,89 +75,68 @@ class Runner(AbstractContextManager["Runner"]):
 
     def run(
         self, work: Sequence[Work], idle: Callable[[], None] = lambda: None
-    ) -> Iterator[Record]:
+    ) -> Generator[Record, None, None]:
         """Makes the samples; yields their records as they end, in the caller's thread.
 
-        A sample that fails gives a record with its error, and the others continue.
+        A sample that fails gives a record with its error, and the others continue. Closing the
+        generator stops the samples in progress, on the runtimes too.
 
         Args:
             idle: called about every second while the caller waits.
 
         Raises:
             RuntimeDown: the target is down; samples in progress get no record.
-            Cancelled: ``stop`` was called from another thread.
             ConfigError: the deployment lacks what the mode needs.
         """
         self.prepare(item.mode for item in work)
-        todo = deque(work)
-        self._ended = queue.SimpleQueue()
-
-        async def serve() -> None:
-            try:
-                while todo and not self._stopping:
-                    item = todo.popleft()
-                    made = await self._make(item)
-                    self._ended.put(await asyncio.to_thread(self.keep, made) if self.keep else made)
-            except BaseException as error:  # noqa: BLE001 - raised in the caller's thread
-                self._ended.put(
-                    Cancelled("stopped") if isinstance(error, asyncio.CancelledError) else error
-                )
-                return
-            if self._stopping:
-                self._ended.put(
-                    Cancelled("stopped")
-                )  # ends a caller's wait for samples that are not made
-
-        self._tasks = [
-            asyncio.run_coroutine_threadsafe(serve(), self._loop) for _ in work[: self.concurrency]
-        ]
-        for _ in work:
-            result = self._wait(idle)
-            if isinstance(result, BaseException):
-                self.stop()
-                raise result
-            yield result
+        ended = SimpleQueue[Record | None]()
+        made = asyncio.run_coroutine_threadsafe(self._all(deque(work), ended), self._loop)
+        try:
+            while (record := _next(ended, idle)) is not None:
+                yield record
+            made.result()
+        finally:
+            if not made.done() and made.cancel():
+                with suppress(Empty):
+                    while ended.get(timeout=2 * STOP_SECONDS) is not None:
+                        pass
 
     def prepare(self, modes: Iterable[str]) -> None:
-        """Checks that the runtimes meet the needs of these modes, and prepares the first answer.
+        """Checks that the runtimes meet the needs of these modes (a token layer or none, a draft,
+        the verifier's runtime), and prepares the first answer.
 
         Raises:
             ConfigError: they do not.
         """
-        for name in dict.fromkeys(modes):
-            self._check(MODES[name])
+        for mode in dict.fromkeys(MODES[name] for name in modes):
+            if mode.ahead:
+                look = self.plan.lookahead(mode.name)
+                self._requests.verifier(look.verifier)
+                call(self._requests.prepare(look), self._loop)
+            self._requests.check_layer(mode)
         keep_what_is_imported()
 
-    def stop(self) -> None:
-        """Cancels the running samples, on the runtimes too, and waits up to STOP_SECONDS for them.
-        Idempotent.
-        """
-        self._stopping = True
-        self._loop.call_soon_threadsafe(self._stop_all)
-        if wait(self._tasks, STOP_SECONDS).not_done:
-            for task in self._tasks:
+    async def _all(self, todo: deque[Work], ended: SimpleQueue[Record | None]) -> None:
+        """Makes the samples, ``concurrency`` at a time, and puts their records; None at the end."""
+
+        async def make() -> None:
+            while todo:
+                made = await self._make(todo.popleft())
+                ended.put(await asyncio.to_thread(self.keep, made) if self.keep else made)
+
+        tasks = [asyncio.create_task(make()) for _ in range(self.concurrency)]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_EXCEPTION)
+            for task in done:
+                task.result()
+        finally:
+            todo.clear()
+            for job in self._running:
+                job.stop()
+            await asyncio.wait(tasks, timeout=STOP_SECONDS)  # grading goes on to its end
+            for task in tasks:
                 task.cancel()
-
-    def _stop_all(self) -> None:
-        for job in self._running:
-            job.stop()
-
-    def __exit__(self, *_: object) -> None:
-        self.stop()
-
-    def _check(self, mode: Mode) -> None:
-        """Checks the needs of a mode: a token layer or none, a draft, the verifier's runtime."""
-        if mode.ahead:
-            look = self.plan.lookahead(mode.name)
-            self._requests.verifier(look.verifier)
-            call(self._requests.prepare(look), self._loop)
-        self._requests.check_layer(mode)
-
-    def _wait(self, idle: Callable[[], None]) -> Any:
-        while True:
-            with suppress(queue.Empty):
-                return self._ended.get(timeout=1.0)
-            idle()
+            ended.put(None)
 
     async def _make(self, item: Work) -> Record:
         deployment, tell = self.plan.deployment, self.on_step
@@ -188,6 +162,13 @@ class Runner(AbstractContextManager["Runner"]):
         finally:
             self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)
+
+
+def _next(ended: SimpleQueue[Record | None], idle: Callable[[], None]) -> Record | None:
+    while True:
+        with suppress(Empty):
+            return ended.get(timeout=1.0)
+        idle()
 
 
 async def answer(

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -275,7 +275,7 @@ class Execution:
                     runners = {}
                     for variant in variants:
                         live = watches[variant.key].live
-                        runner = Runner(
+                        runners[variant.key] = Runner(
                             live.roles,
                             variant.plan,
                             variant.concurrency,
@@ -284,7 +284,6 @@ class Execution:
                             on_step=display.on_step,
                             keep=partial(self._keep, variant),
                         )
-                        runners[variant.key] = up.enter_context(runner)
                     if self.warm_up:
                         self._warm_up(variants, watches)
                     done, caches = self.done(), Caches(self._spoiled)
@@ -296,12 +295,12 @@ class Execution:
                         watch = watches[variant.key]
                         if self.order.about:
                             caches.empty(watch.live.roles)
-                        runner = runners[variant.key]
-                        for record in runner.run(works, watch.servers):
-                            watch.record(record)
-                            done += self.stores[variant.folder].done(key(record))
-                            shown = {**record, "mode": variant.name}
-                            display.sample(shown, done, self.total)
+                        with closing(runners[variant.key].run(works, watch.servers)) as made:
+                            for record in made:
+                                watch.record(record)
+                                done += self.stores[variant.folder].done(key(record))
+                                shown = {**record, "mode": variant.name}
+                                display.sample(shown, done, self.total)
             if self.warnings and self.command:
                 self._write_command()
             return self.records()
@@ -395,9 +394,8 @@ class Execution:
             watch = watches[variant.key]
             if (variant.mode, id(watch)) not in warmed:
                 warmed.add((variant.mode, id(watch)))
-                with Runner(watch.live.roles, variant.plan) as runner:
-                    work = [Work(Question("warm-up", self.warm_up), 0, variant.mode)]
-                    list(runner.run(work, watch.servers))
+                work = [Work(Question("warm-up", self.warm_up), 0, variant.mode)]
+                list(Runner(watch.live.roles, variant.plan).run(work, watch.servers))
 
 
 def need_an_answer(records: Sequence[Brief]) -> None:

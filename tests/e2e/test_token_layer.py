@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -80,8 +80,8 @@ class Layered:
     ) -> dict[str, Record]:
         """A record for every problem."""
         settings = Plan().with_settings(lookahead=look, sampling=sampling, limits=LIMITS)
-        with Runner(self.roles, settings, concurrency) as runner:
-            return {r["question_id"]: r for r in runner.run(plan(PROBLEMS, [mode]))}
+        runner = Runner(self.roles, settings, concurrency)
+        return {r["question_id"]: r for r in runner.run(plan(PROBLEMS, [mode]))}
 
     @property
     def plain_mode(self) -> str:
@@ -226,14 +226,12 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
         [Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1)
     )
 
-    def run(work: list[Work], after: float | None) -> list[Record]:
-        with Runner(layered.roles, settings, concurrency=4) as runner:
-            if after is None:
-                return list(runner.run(work))
-            return _until(lambda: list(runner.run(work)), runner.stop, after)
+    def run(work: list[Work], whole: bool) -> list[Record]:
+        with closing(Runner(layered.roles, settings, concurrency=4).run(work)) as made:
+            return list(made) if whole else [next(made)]
 
     with ThreadPoolExecutor(2) as pool:
-        kept, _ = pool.submit(run, go_on, None), pool.submit(run, stopped, 0.15)
+        kept, _ = pool.submit(run, go_on, True), pool.submit(run, stopped, False)
         records = kept.result()
     for record in records:
         known = without["sampled"]
@@ -243,19 +241,6 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
     while any(load(layered).values()):  # type: ignore[arg-type]
         assert time.monotonic() < deadline
         time.sleep(0.05)
-
-
-def _until(
-    work: Callable[[], list[Record]], stop: Callable[[], None], after: float
-) -> list[Record]:
-    timer = threading.Timer(after, stop)
-    timer.start()
-    try:
-        return work()
-    except Exception:  # noqa: BLE001 - stopped: what it says does not matter here
-        return []
-    finally:
-        timer.join()
 
 
 def test_the_log_names_no_missing_operator(

@@ -42,8 +42,8 @@ def simulated(**options):
 
 def records(program, modes=("lookahead",), roles=None, **settings):
     given = Plan(program=program).with_settings(lookahead=Lookahead(depth=3), **settings)
-    with Runner(roles or simulated(), given) as runner:
-        return list(runner.run(plan([QUESTION], modes)))
+    runner = Runner(roles or simulated(), given)
+    return list(runner.run(plan([QUESTION], modes)))
 
 
 def scripted(target, draft=None, seconds=0.0):
