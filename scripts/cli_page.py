@@ -97,7 +97,6 @@ SETTINGS = """## Settings
 Settings that have no option of their own are given by `-o NAME=VALUE`, as often as needed; so can those that have one. Those
 of a deployment are also the keys of its file, and, without what stands before the last dot, the keywords in Python.
 `ROLE` is `target`, `draft` or `judge`. A value is read as TOML, else as text; several GPUs may be given as `0,1`.
-`-o help` prints this list.
 
 The command line has precedence over variables, these over the deployment's file, this over what the makers of the model's family
 advise (`sampling`), and this over the defaults. *Request*: whether a request to the endpoint may set it, and within which bound.

@@ -262,12 +262,6 @@ class Execution:
                 with ExitStack() as up:
                     variants = list({variant.key: variant for variant, _ in todo}.values())
                     watches = self._servers(stretch.servers, up)
-                    found = (
-                        (v.plan, [v.mode], watches[v.key].live, v.concurrency) for v in variants
-                    )
-                    sessions.tell_shortages(
-                        (one for about in found for one in sessions.shortages(*about)), display
-                    )
                     from lr_sglang.api.runner import (
                         Runner,
                     )  # SGLang was imported while servers started
@@ -347,6 +341,7 @@ class Execution:
                     lean=lean,
                 )
                 live = up.enter_context(opened)
+            sessions.tell_faults(live.roles, variants[0].plan, self.display)
             known |= {
                 alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }

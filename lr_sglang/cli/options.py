@@ -22,7 +22,6 @@ from lr_sglang.modes import MODES
 Table = dict[str, Any]
 LAYER = "token_layer"
 ALGORITHM = "algorithm"
-HELP = "help"  # asks for the list of settings
 
 
 class Assignment(click.ParamType):
@@ -35,8 +34,6 @@ class Assignment(click.ParamType):
     ) -> tuple[str, Any]:
         if isinstance(value, tuple):
             return value
-        if value == HELP:
-            return HELP, None
         name, equals, text = str(value).partition("=")
         if not equals or not name.strip():
             self.fail(f"{value!r} is no NAME=VALUE, such as lookahead.width=2", param, ctx)
@@ -57,20 +54,6 @@ def known(own: Mapping[str, type[ConfigModel]]) -> list[Described]:
     """All settings: of a deployment, and of the command itself."""
     mine = [one for root, model in own.items() for one in described(model, f"{root}.")]
     return [*described(Deployment), *mine]
-
-
-def listed(own: Mapping[str, type[ConfigModel]]) -> str:
-    """The list of settings: name, help and default, those of a runtime once."""
-    rows = []
-    for one in known(own):
-        first, _, rest = one.name.partition(".")
-        role = rest.partition(".")[0]
-        if first == "runtimes" and role != ROLES[0]:
-            continue
-        name = one.name.replace(f"runtimes.{ROLES[0]}.", "runtimes.ROLE.")
-        default = "" if one.default in (None, "", (), {}) else f"  [default: {one.default}]"
-        rows.append(f"{name:44} {one.help}{default}")
-    return "\n".join(rows)
 
 
 def gathered(
@@ -180,9 +163,6 @@ def assign(**own: type[ConfigModel]) -> Decorator:
     """
 
     def gather(ctx: click.Context, param: click.Parameter, value: Any) -> Table:
-        if any(name == HELP for name, _ in value or ()):
-            click.echo(listed(own))
-            ctx.exit()
         table = gathered(value or (), own)
         for root, model in own.items():
             ctx.params.update(dict(model.from_dict(table.pop(root, {}), root)))
@@ -195,7 +175,7 @@ def assign(**own: type[ConfigModel]) -> Decorator:
         multiple=True,
         callback=gather,
         help="Any other setting, again for more: lookahead.width=2, sampling.top_k=20, "
-        "runtimes.target.gpus=0,1.  -o help and docs/cli.md list all of them.",
+        "runtimes.target.gpus=0,1.  docs/cli.md lists all of them.",
     )
 
 

@@ -123,8 +123,7 @@ def run(given: Given, display: Display) -> None:
 
             def ready() -> None:
                 progress.finish()
-                shortages = session.shortages(plan, service.modes, live, service.concurrency)
-                session.tell_shortages(shortages, display)
+                session.tell_faults(live.roles, plan, display)
                 _tell(sock, service, display)
 
             set_up_log(given["log_level"])

@@ -7,18 +7,16 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
-from lr_sglang.config import Deployment, Role, Runtime
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import RuntimeDown
-from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, ProgressEvent, launch
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.light_import import leave_torch_out
@@ -137,50 +135,8 @@ def _import(lean: bool) -> None:
             importlib.import_module(name)
 
 
-def tell_shortages(shortages: Iterable[tuple[bool, str]], display: Display) -> None:
-    """Prints each once: as a warning if one answer's branches do not fit, as a note if those of all
-    answers do not.
-    """
-    for text, urgent in {text: urgent for urgent, text in shortages}.items():
-        (display.warn if urgent else display.note)(text)
-
-
-def shortages(
-    plan: Plan, modes: Collection[str], live: Session, answers: int
-) -> Iterator[tuple[bool, str]]:
-    """What each runtime lacks, each with True if that concerns every answer: memory, slots, or
-    seeds that have an effect.
-
-    Args:
-        answers: number of concurrent answers.
-    """
-    look, limits = plan.deployment.lookahead, plan.deployment.limits
-    held = live.roles["target"].kv_tokens
-    wanted = max(limits.max_tokens or 0, limits.max_total_tokens or 0)
-    if held is not None and held < wanted:
-        yield (
-            True,
-            f"target: its memory holds {held} tokens, so that an answer ends there and not at "
-            f"{wanted} (extra.max-total-tokens of its runtime, where there is room for more)",
-        )
+def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
+    """Warns of runtimes where seeds have no effect, if answers are drawn."""
     if plan.deployment.sampling.temperature > 0:
-        yield from ((True, text) for text in without_seeds(live.roles))
-    ahead = [mode for mode in modes if MODES[mode].ahead]
-    asked: dict[Any, list[Role]] = {}  # roles of one server share its slots
-    for role in dict.fromkeys(role for mode in ahead for role in plan.roles(mode)):
-        if role in live.roles:
-            asked.setdefault(live.roles[role].pool, []).append(role)
-    for roles in asked.values():
-        backend, one = live.roles[roles[0]], plan.branches(roles, ahead)
-        most = policy.limit(backend.max_running_requests, backend.kv_tokens, look)
-        if most is None or most >= answers * one:
-            continue
-        number, urgent = (1, True) if most < one else (answers, False)
-        yield (
-            urgent,
-            f"{' and '.join(roles)}: {most} requests at a time, and {number} "
-            f"answer{'s' * (number > 1)} at --depth {look.depth} can have {number * one} "
-            "in flight: then less is looked ahead (lr-sglang launch --concurrency "
-            f"{answers} --verifier {look.verifier}, or --max-running-requests "
-            f"{answers * one + policy.SPARE} where the server is started)",
-        )
+        for text in without_seeds(roles):
+            display.warn(text)

@@ -17,9 +17,8 @@ WIDTH = 14
 
 @click.command()
 @click.argument("name", required=False)
-@click.option("--check", is_flag=True, help="Load the questions, from the network if need be.")
 @options.as_json
-def tasks(name: str | None, check: bool, json: bool) -> None:
+def tasks(name: str | None, json: bool) -> None:
     """Lists the tasks, or shows one: its prompt, its data set, and which of its questions are
     taken.
 
@@ -27,12 +26,11 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
     Examples:
       lr-sglang tasks
       lr-sglang tasks gsm8k
-      lr-sglang tasks aime25 --check
       lr-sglang tasks mine.py:TASK
     """
     from lr_sglang import tasks as known
 
-    shown = [about(known.get(one), check) for one in ([name] if name else known.names())]
+    shown = [about(known.get(one)) for one in ([name] if name else known.names())]
     if json:
         table = shown[0] if name else shown
         click.echo(json_format.dumps(table, indent=1, ensure_ascii=False))
@@ -40,19 +38,15 @@ def tasks(name: str | None, check: bool, json: bool) -> None:
         click.echo(_one(shown[0]) if name else _list(shown))
 
 
-def about(task: Task, check: bool = False) -> dict[str, Any]:
-    """The description of a task.
-
-    Args:
-        check: whether its questions are loaded even if that needs the network.
-    """
+def about(task: Task) -> dict[str, Any]:
+    """The description of a task."""
     from lr_sglang.errors import LookaheadError
 
     offline = task.hub is None
     questions = example = None
     problem = task.hub.missing() if task.hub else ""
     hint = ""
-    if check or offline:
+    if offline:
         try:
             read = task.questions()
             questions, example = len(read), read[0].question

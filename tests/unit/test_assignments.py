@@ -3,7 +3,6 @@
 from functools import reduce
 
 import pytest
-from click.testing import CliRunner
 from pydantic import ValidationError
 
 from lr_sglang.cli import cli, options, settings
@@ -117,13 +116,6 @@ def test_the_settings_of_a_command_become_its_parameters():
     command = cli.get_command(None, "run")
     given = command.make_context("run", ["-o", "run.range=0:5", "q"]).params
     assert (given["range"], given["prompt_suffix"], given["option"]) == ("0:5", None, {})
-
-
-def test_the_list_of_settings_is_printed():
-    said = CliRunner().invoke(cli, ["serve", "-o", "help"]).output
-    for name in ("lookahead.width", "runtimes.ROLE.token_layer.tokens", "serve.max_depth"):
-        assert said.count(f"\n{name} ") == 1
-    assert "bench.shapes" not in said and "runtimes.draft." not in said
 
 
 def test_a_role_that_shares_a_runtime_has_no_settings_of_its_own():

@@ -8,7 +8,6 @@ import json
 import os
 import re
 from operator import attrgetter
-from types import SimpleNamespace
 from typing import get_args
 
 import pytest
@@ -658,13 +657,3 @@ def test_colour_is_for_terminals(call, monkeypatch):
 def test_there_is_a_prompt_for_each_name_in_the_settings():
     names = get_args(Deployment.model_fields["judge_prompt"].annotation)
     assert names == ("", *PROMPTS)
-
-
-def test_what_the_memory_of_the_target_does_not_hold_is_said():
-    target = SimpleNamespace(kv_tokens=20000, seed_fault="", pool=None)
-    live = session.Session({"target": target})
-    plan = settings.settle({"max_tokens": 32768})
-    ((urgent, text),) = session.shortages(plan, (), live, 1)
-    assert urgent and "holds 20000 tokens, so that an answer ends there and not at 32768" in text
-    fits = settings.settle({"max_tokens": 20000})
-    assert not list(session.shortages(fits, (), live, 1))

@@ -2,6 +2,7 @@
 
 import random
 from contextlib import nullcontext
+from types import SimpleNamespace
 
 import pytest
 
@@ -144,14 +145,16 @@ def test_a_server_that_ignores_seeds_is_sent_none_and_it_is_said_once(attached):
         assert "share no draws" in said and "lossless" in said
 
 
-def test_it_is_said_once_to_a_command_and_to_python(attached, monkeypatch):
+def test_it_is_said_to_a_command_and_once_to_python(attached, monkeypatch):
     with attached(target=Drawing(ignores), draft=Drawing(ignores)) as roles:
         plan = Plan(deployment=load_deployment(), modes=("lossless",))
-        told = [text for _, text in session.shortages(plan, (), session.Session(roles), 1)]
-        (text,) = [one for one in told if "seeds" in one]
+        told = []
+        shown = SimpleNamespace(warn=told.append)
+        session.tell_faults(roles, plan, shown)
+        (text,) = told
         assert text.startswith("target and draft: seeds have no effect")
-        greedy = plan.with_settings(sampling=Sampling(temperature=0.0))
-        assert not list(session.shortages(greedy, (), session.Session(roles), 1))
+        session.tell_faults(roles, plan.with_settings(sampling=Sampling(temperature=0.0)), shown)
+        assert told == [text]
 
         monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))
         monkeypatch.setattr(api, "model_of", lambda *_: MODEL)
