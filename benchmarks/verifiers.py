@@ -147,10 +147,10 @@ def main(
                     schedule=schedule, verifier=verifier, depth=depth
                 )
                 settings = settled.with_settings(lookahead=look, limits=Limits(max_tokens=400))
-                with Runner(roles, settings, concurrency) as runner:
-                    list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
-                    caches.empty(roles)  # the verifier before has had the same questions
-                    records = list(runner.run(plan(chosen[1:], ["lookahead"])))
+                runner = Runner(roles, settings, concurrency)
+                list(runner.run(plan(chosen[:1], ["lookahead"])))  # for warm-up
+                caches.empty(roles)  # the verifier before has had the same questions
+                records = list(runner.run(plan(chosen[1:], ["lookahead"])))
                 rows.append(
                     row(f"{verifier} ({schedule})" if len(schedules) > 1 else verifier, records)
                 )

@@ -310,9 +310,9 @@ class _Examiner:
                     for turn, problem in enumerate(some)
                     for n in range(len(modes))
                 ]
-                with Runner(self.roles, limited) as runner, warnings.catch_warnings():
+                with warnings.catch_warnings():
                     warnings.simplefilter("ignore", RuntimeWarning)
-                    records = list(runner.run(works))
+                    records = list(Runner(self.roles, limited).run(works))
         except LookaheadError as error:
             yield Line(error.role or "", "answers", "fault", error.message, error.hint)
             return
