@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import codecs
 import hashlib
 import importlib.util
 import os
@@ -51,6 +52,18 @@ def expanded(path: str | Path) -> Path:
     (``Path.expanduser`` raises a RuntimeError for an unknown user.)
     """
     return Path(os.path.expanduser(path))
+
+
+def text_of(path: Path) -> str:
+    """A user's file: UTF-8, or UTF-16 with a byte order mark, as Windows writes it.
+
+    Raises:
+        OSError: it cannot be read.
+        UnicodeDecodeError: it is neither.
+    """
+    raw = path.read_bytes()
+    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+    return raw.decode("utf-16" if wide else "utf-8-sig").replace("\r\n", "\n")
 
 
 def check(file: str | Path) -> None:

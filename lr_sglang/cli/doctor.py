@@ -12,15 +12,13 @@ import platform
 import re
 import shutil
 import sys
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from http.client import HTTPException
 from typing import Any, Literal
 
 import click
 
+from lr_sglang import hub as model_hub
 from lr_sglang import pocket
 from lr_sglang.cli import options
 from lr_sglang.config import ROLES
@@ -32,7 +30,6 @@ from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.runtimes.placement.memory import fits
 from lr_sglang.sglang_api import release
 
-HUB_SECONDS = 3.0
 PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
 INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
 # GiB: the servers of the pocket models take 3.5 (measured, with `launch`).
@@ -189,21 +186,15 @@ def sglang() -> Check:
 
 def hub() -> Check:
     """Whether models can be downloaded; models at paths and the pocket models need no hub."""
-    if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
+    if model_hub.is_off():
         return Check(
             "model hub",
             "note",
             "offline mode (HF_HUB_OFFLINE)",
             "models by their path, or from the cache",
         )
-    address = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
-    try:  # by the environment's proxy, if any, as for downloads of models
-        urllib.request.urlopen(
-            urllib.request.Request(address, method="HEAD"), timeout=HUB_SECONDS
-        ).close()
-    except urllib.error.HTTPError:
-        pass  # it answers
-    except (OSError, ValueError, HTTPException):
+    address = model_hub.address()
+    if not model_hub.answers():
         get = "give models by their path, or set HF_ENDPOINT"
         return Check("model hub", "note", f"{address} does not answer", get)
     return Check("model hub", "ok", address)

@@ -33,7 +33,7 @@ def path_of(name_or_path: str | Path) -> Path:
 
 def summary(name_or_path: str | Path) -> str:
     """A deployment's purpose: the first comment line of its file."""
-    text = path_of(name_or_path).read_text(encoding="utf-8")
+    text = plugin_files.text_of(path_of(name_or_path))
     return text.split("\n", 1)[0].removeprefix("#").strip() if text.startswith("#") else ""
 
 
@@ -53,7 +53,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
     """
     path = path_of(name_or_path)
     try:
-        table = tomllib.loads(path.read_text(encoding="utf-8"))
+        table = tomllib.loads(plugin_files.text_of(path))
     except OSError as error:
         near = (
             f"built-in deployments: {', '.join(built_in())}; anything else is the path of a "

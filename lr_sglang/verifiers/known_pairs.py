@@ -20,6 +20,7 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.frontend.executor import Executor
+from lr_sglang.plugin_files import text_of
 from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import DELIMITER, Ending, Step
@@ -43,7 +44,7 @@ def pairs(of: str) -> list[tuple[str, str]]:
     own = Path(__file__).parent / "pairs" / f"{of}.jsonl"
     path = own if own.is_file() else Path(of)
     try:
-        lines = path.read_text(encoding="utf-8").splitlines()
+        lines = text_of(path).split("\n")
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(
             f"cannot read {path}: {getattr(error, 'strerror', None) or error}"

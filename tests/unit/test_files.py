@@ -1,5 +1,6 @@
 """Files of the user's, by path and name."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,8 +8,10 @@ import pytest
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.results import collection
+from lr_sglang.runtimes import deployments
+from lr_sglang.serve.settings import load_keys
 from lr_sglang.user_programs import program_registry
-from lr_sglang.verifiers import verifier_registry
+from lr_sglang.verifiers import known_pairs, verifier_registry
 
 NOBODYS = "~nobody-of-this-name/a"
 
@@ -37,6 +40,35 @@ def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
     (tmp_path / "file.py").write_text("mine = 1")
     plugin_files.check("~/file.py")
     assert plugin_files.find("~/file.py", "mine") == 1
+
+
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "utf-16"])
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_text_files_may_have_a_byte_order_mark(encoding, line_end, tmp_path):
+    """As editors and shells of Windows write them."""
+
+    def written(name, *lines):
+        path = tmp_path / name
+        path.write_bytes("".join(f"{line}{line_end}" for line in lines).encode(encoding))
+        return path
+
+    deployment = written("d.toml", "# for π", "[runtimes.target]", 'model = "a/b"')
+    assert deployments.load_deployment(deployment).runtimes["target"].model == "a/b"
+    assert deployments.summary(deployment) == "for π"
+    questions = written("q.jsonl", '{"question": "π?"}', '{"question": "b\u2028?"}')
+    assert [one.question for one in tasks.load(questions)] == ["π?", "b\u2028?"]
+    keys = load_keys(written("keys", "secret", "other"), {})
+    assert keys.open_to("Bearer secret") and not keys.open_to("Bearer else")
+    pairs = [
+        json.dumps({"target": f"π\u2028{n}", "draft": "b"}, ensure_ascii=False) for n in range(20)
+    ]
+    assert known_pairs.pairs(str(written("p.jsonl", *pairs)))[1] == ("π\u20281", "b")
+
+
+def test_a_file_in_another_encoding_is_named(tmp_path):
+    (tmp_path / "d.toml").write_bytes("# für\n".encode("latin-1"))
+    with pytest.raises(ConfigError, match=r"d\.toml: this is not TOML"):
+        deployments.load_deployment(tmp_path / "d.toml")
 
 
 # -- FILE.py:NAME[:ARGUMENT]

@@ -45,6 +45,44 @@ def test_a_file_may_leave_out_answer_and_id(tmp_path):
     assert (third.id, third.extra) == ("3", {"n": 5})
 
 
+@pytest.mark.parametrize(
+    ("line", "gold"),
+    [
+        ('{"question": "a", "answer": NaN}', None),
+        ('{"question": "a", "answer": null}', None),
+        ('{"question": "a", "answer": ""}', None),
+        ('{"question": "a", "answer": "  "}', None),
+        ('{"question": "a", "gold": NaN, "answer": "8"}', "8"),
+        ('{"problem": "a", "expected_answer": "8"}', "8"),
+        ('{"question": "a", "answer": "8", "id": null}', "8"),
+        ('{"question": "a", "answer": "8", "id": NaN}', "8"),
+        ('{"question": "a", "answer": "nan"}', "nan"),
+        ('{"question": "a", "answer": 0}', "0"),
+        ('{"question": null, "problem": "a", "answer": 1.5}', "1.5"),
+    ],
+)
+def test_a_missing_answer_is_not_known_and_a_missing_id_is_ours(tmp_path, line, gold):
+    """Tables write what is missing as null, NaN or nothing."""
+    (question,) = tasks.load(write(tmp_path, line))
+    assert (question.id, question.question, question.answer) == ("mine-0001", "a", gold)
+
+
+def test_a_number_as_id_is_whole(tmp_path):
+    """A column of numbers with missing ones is a column of floats."""
+    found = tasks.load(
+        write(tmp_path, '{"question": "a", "id": 7.0}', '{"question": "a", "id": 8}')
+    )
+    assert [question.id for question in found] == ["7", "8"]
+
+
+@pytest.mark.parametrize("task", ["math500", "aime24", "aime25", "aime26", "amc23"])
+@pytest.mark.parametrize("answer", ["null", "NaN", '""'])
+def test_a_row_of_a_data_set_without_an_answer_has_none(tmp_path, task, answer):
+    row = f'{{"id": 1, "problem": "a", "question": "a", "answer": {answer}}}'
+    (question,) = tasks.load(task, file=write(tmp_path, row))
+    assert question.answer is None
+
+
 def test_a_record_may_be_asked_again(tmp_path):
     """It has the right answer as ``gold``, and what was answered as ``answer``."""
     (question,) = tasks.load(write(tmp_path, {"question": "b", "answer": 8, "gold": 7}))
@@ -67,7 +105,11 @@ def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
         (['{"question": "  "}'], "line 1: there is no 'question' text"),
         ([r'{"question": "a \ud83d"}'], "line 1: the question has half a surrogate pair"),
         (['{"question": "a", "answer": [1]}'], "line 1: the answer must be text or a number"),
+        (['{"question": "a", "answer": Infinity}'], "line 1: this is not JSON: Infinity"),
+        (['{"question": "a", "answer": 1e999}'], "line 1: the answer must be a finite number"),
+        (['{"question": NaN}'], "line 1: there is no 'question' text"),
         (['{"question": "a", "id": true}'], "line 1: the id must be"),
+        (['{"question": "a", "id": 1.5}'], "line 1: the id must be"),
         (
             ['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'],
             "line 2: id '1' comes twice",

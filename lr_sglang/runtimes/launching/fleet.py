@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from lr_sglang import hub
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import Cancelled, ConfigError, LaunchError
@@ -114,6 +115,7 @@ def launch(
 
     Raises:
         ConfigError: an invalid model, flag, GPU or tokenizer.
+        SetupError: a model has to be downloaded, and the hub does not answer.
         LaunchError: a port is in use; a server died while starting (``detail``: the tail of its
             log) or is late.
         RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused,
@@ -124,6 +126,10 @@ def launch(
     atexit.register(fleet.stop)
     with ExitStack() as ports:
         try:
+            for role, runtime in deployment.runtimes.items():
+                for model in (runtime.model, runtime.tokenizer, runtime.token_layer.draft_model):
+                    if model and models.is_on_hub(model):
+                        hub.check(model, role)
             for role, runtime in deployment.runtimes.items():
                 if not runtime.url:
                     _prepare(fleet, role, runtime, logs, ports)

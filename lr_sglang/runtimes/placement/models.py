@@ -270,6 +270,12 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
     return str(path.resolve()) if path.is_dir() else model
 
 
+def is_on_hub(model: str) -> bool:
+    """True for a name of the hub, under which there is nothing here."""
+    ours = model.startswith(SHAPE) or is_pocket(model) or is_path(model)
+    return not ours and not plugin_files.expanded(model).exists()
+
+
 def said(model: str, file: str, *keys: str) -> Any:
     """A value of a JSON file in a model's directory; None where it cannot be read
     without the hub.

@@ -1,0 +1,110 @@
+"""Whether a model is on the hub is asked before servers start."""
+
+import json
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from lr_sglang import hub
+from lr_sglang.config import Deployment, Runtime
+from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.runtimes import launch
+from lr_sglang.runtimes.placement import models
+
+REPLIES = {
+    "/api/models/owner/there": (200, {}, {"id": "owner/there"}),
+    "/api/models/owner/gated": (403, {"X-Error-Code": "GatedRepo"}, {}),
+    "/api/models/owner/nothing": (404, {"X-Error-Code": "RepoNotFound"}, {}),
+    "/api/models/owner/hidden": (401, {"X-Error-Code": "RepoNotFound"}, {}),
+    "/api/models/owner/trouble": (503, {}, {}),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """A hub that knows the models of REPLIES."""
+
+    def do_GET(self):
+        status, headers, body = REPLIES.get(self.path, (404, {}, {}))
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(json.dumps(body).encode())
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def there(monkeypatch, tmp_path):
+    """The address of a hub, with an empty cache."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+        monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("model", "kind", "said"),
+    [
+        ("owner/nothing", ConfigError, "has no model 'owner/nothing'"),
+        ("owner/hidden", ConfigError, "has no model"),
+        ("owner/gated", SetupError, "refuses 'owner/gated'"),
+        ("owner/na me", ConfigError, "is no name of a model"),
+        ("a/b/c", ConfigError, "is no name of a model"),
+    ],
+)
+def test_a_model_that_is_not_there_is_named_before_servers_start(
+    model, kind, said, there, tmp_path
+):
+    runtimes = {"target": Runtime(model="pocket:target"), "draft": Runtime(model=model)}
+    with pytest.raises(kind, match=said) as caught:
+        launch(Deployment(name="d", runtimes=runtimes), tmp_path / "logs")
+    assert caught.value.role == "draft" and caught.value.hint
+    assert not (tmp_path / "logs").exists()
+
+
+@pytest.mark.parametrize("model", ["owner/there", "owner/trouble", "s3://bucket/model"])
+def test_what_the_hub_has_or_may_have_is_left_to_sglang(model, there):
+    hub.check(model, "target")
+
+
+def test_a_cached_model_needs_no_hub(monkeypatch, tmp_path):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    kept = tmp_path / "models--owner--kept"
+    (kept / "refs").mkdir(parents=True)
+    (kept / "refs/main").write_text("a" * 40)
+    (kept / "snapshots" / ("a" * 40)).mkdir(parents=True)
+    (kept / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    hub.check("owner/kept", "target")
+    with pytest.raises(SetupError, match="HF_HUB_OFFLINE is set"):
+        hub.check("owner/other", "target")
+
+
+def test_a_silent_hub_is_named(there, monkeypatch):
+    monkeypatch.setattr(hub, "answers", lambda: False)
+    with pytest.raises(SetupError, match=r"127\.0\.0\.1:[0-9]+ does not answer") as caught:
+        hub.check("owner/there", "target")
+    assert "HF_ENDPOINT" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "expected"),
+    [("owner/name", True), ("gpt2", True), ("pocket:target", False), ("dummy:qwen3-32b", False),
+     ("./here", False), ("/there", False), ("~/there", False), ("owner", False)],
+)  # fmt: skip
+def test_what_is_a_name_of_the_hub(model, expected, tmp_path, monkeypatch):
+    (tmp_path / "owner").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert models.is_on_hub(model) is expected
