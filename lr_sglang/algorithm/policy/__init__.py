@@ -13,7 +13,7 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.room import SPARE, in_flight, running_requests
+from lr_sglang.algorithm.policy.room import SPARE, in_flight, limit, running_requests
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import StepTree
 
@@ -25,6 +25,7 @@ __all__ = [
     "RunStatistics",
     "confidence",
     "in_flight",
+    "limit",
     "make",
     "running_requests",
 ]

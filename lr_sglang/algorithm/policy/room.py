@@ -46,3 +46,18 @@ def deepest(depth: int, width: int) -> int:
 def running_requests(look: Lookahead, role: Role, answers: int) -> int:
     """Requests that a role's runtime should run at a time for ``answers`` concurrent answers."""
     return answers * in_flight(look, role) + SPARE
+
+
+def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahead) -> int | None:
+    """Requests that a runtime can have in flight without a queue; None if there is no known limit.
+
+    Args:
+        max_running_requests: requests that the runtime runs at a time; None if unknown.
+        kv_tokens: tokens that its KV cache holds; None if unknown. Besides the prefix that it
+            shares, a branch occupies at most its own step and the drafted step before it.
+    """
+    limits = [
+        max_running_requests,
+        None if kv_tokens is None else kv_tokens // (2 * look.max_step_tokens),
+    ]
+    return min((known for known in limits if known is not None), default=None)
