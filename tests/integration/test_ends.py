@@ -158,6 +158,16 @@ def test_a_program_that_ignores_the_end_gets_what_comes_after_it(server):
 
 
 @pytest.mark.parametrize("server", SERVERS)
+def test_a_program_is_told_of_an_end_at_its_cap(server):
+    """SGLang 0.5.16 says ``length``."""
+    roles = runtimes("abc" + E, server).roles
+    for most, finish in ((3, "length"), (4, "stop"), (5, "stop")):
+        state = told.run(most, backend=LookaheadBackend(roles, judge_prompt="paper", ahead=False))
+        assert state["answer"] == "abc"
+        assert state.get_meta_info("answer")["finish_reason"]["type"] == finish
+
+
+@pytest.mark.parametrize("server", SERVERS)
 @pytest.mark.parametrize("place", PLACES)
 def test_a_stop_string_around_the_cap_is_never_shown(place, server):
     """In a ``gen`` of the target alone, which is cut by the server, and in one by lookahead, which

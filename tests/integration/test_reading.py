@@ -284,5 +284,8 @@ def test_what_is_drawn_from_the_likeliest_is_the_draw_or_nothing():
         (own,) = drawn([row], sampling, number, 4)
         asked += 1
         decided += own is not None
+        for known in (2, 4, 8, 16):  # fewer of them decide less, and never otherwise
+            (less,) = drawn([row[:known]], sampling, number, 4)
+            assert less in (None, int(server))
         assert own in (None, int(server))
     assert decided > asked / 3
