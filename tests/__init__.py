@@ -4,11 +4,15 @@ case of a grid.
 
 import asyncio
 import functools
+import importlib.util
 import itertools
+import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
@@ -32,6 +36,22 @@ def grid(*axes: Iterable[Any]) -> list[tuple[Any, ...]]:
     return [
         tuple(axis[number] for axis, number in zip(values, place, strict=True)) for place in chosen
     ]
+
+
+def loaded(file: Path) -> ModuleType:
+    """The module in a file that is in no package."""
+    spec = importlib.util.spec_from_file_location(file.stem, file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """The records of a run, or of all runs in a folder; a last line without its end is left out."""
+    files = sorted(folder.rglob("records.jsonl"))
+    lines = [line for file in files for line in file.read_bytes().split(b"\n")[:-1]]
+    return [json.loads(line) for line in lines]
 
 
 def in_thread(work: Callable[[], object]) -> tuple[threading.Thread, list[Exception]]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import importlib.util
 import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from tests import loaded
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "operations"
@@ -48,15 +48,7 @@ class Service:
         )
 
 
-def _script() -> Any:
-    spec = importlib.util.spec_from_file_location("units", FOLDER / "units.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-unit = _script().unit
+unit = loaded(FOLDER / "units.py").unit
 
 
 def units(deployment: Path, folder: Path, *options: str) -> dict[str, Service]:

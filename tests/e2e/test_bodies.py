@@ -4,7 +4,6 @@ loading.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from benchmarks.lossless import Comparison, variant
 from lr_sglang import tasks
 from lr_sglang.runtimes import load_deployment
+from tests import records
 from tests.e2e.conftest import full
 
 pytestmark = [
@@ -57,10 +57,7 @@ def answers(
     )
     assert done.returncode == 0, done.stderr
     found: dict[str, list[str]] = {}
-    records = [
-        json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()
-    ]
-    for record in sorted(records, key=lambda record: str(record["question_id"])):
+    for record in sorted(records(folder), key=lambda record: str(record["question_id"])):
         found.setdefault(record["mode"], []).append(record["text"])
     return found
 

@@ -4,22 +4,21 @@ import SGLang again.
 
 from __future__ import annotations
 
-import importlib.util
-import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from lr_sglang.config import ROLES
-from tests.e2e.conftest import Pocket
+from tests import loaded, records
+from tests.commands import ROOT, Command, commands
+from tests.e2e.conftest import Pocket, full
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 QUESTION = (
     "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
 )
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 
 
 @pytest.fixture
@@ -32,14 +31,6 @@ def running(pocket: Pocket, tmp_path: Path) -> Path:
     how = '[lookahead]\nschedule = "sync"\n[sampling]\ntemperature = 0.0\n'
     path.write_text(f'name = "running"\njudge_prompt = "pocket"\n{runtimes}{how}')
     return path
-
-
-def module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(f"example_{name}", EXAMPLES / f"{name}.py")
-    assert spec is not None and spec.loader is not None
-    made = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(made)
-    return made
 
 
 @pytest.mark.parametrize(
@@ -64,7 +55,9 @@ def test_an_example(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    done = CliRunner().invoke(module(name).main, [*arguments, "--deployment", str(running)])
+    done = CliRunner().invoke(
+        loaded(EXAMPLES / f"{name}.py").main, [*arguments, "--deployment", str(running)]
+    )
     assert done.exit_code == 0, done.output
     assert said in done.output
     assert "\\boxed{" in done.output or name == "batch"
@@ -73,3 +66,52 @@ def test_an_example(
 def test_every_example_is_run() -> None:
     source = Path(__file__).read_text("utf-8")
     assert not [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in source]
+
+
+# -- commands of the pages
+
+
+PAGE = "docs/getting-started.md"
+RECORDS = ("run", "report")
+FEW = 1  # question, in place of the ten that the page asks for
+
+
+def runnable(one: Command) -> bool:
+    """With records or a question, and on the pocket deployment (--attach needs one that is
+    launched).
+    """
+    return (
+        one.page == PAGE
+        and not one.title
+        and one.arguments[0] in RECORDS
+        and "--attach" not in one.arguments
+    )
+
+
+def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Getting started, from top to bottom in one folder. Variables say where the servers are.
+
+    All is as on the page but the number of questions, unless in the full run. The commands run in
+    this process, which need not import everything again (test_run_cli.py has some in processes of
+    their own).
+    """
+    shown = [one for one in commands() if one.words[0] == "lr-sglang" and runnable(one)]
+    assert [one.arguments[0] for one in shown] == ["run", "run", "report", "report", "run"]
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    monkeypatch.chdir(tmp_path)
+    for role in ROLES:
+        monkeypatch.setenv(f"LR_SGLANG_RUN_{role}".upper(), pocket.fleet.urls[role])
+    for one in shown:
+        arguments = (
+            one.arguments
+            if full
+            else [str(FEW) if word == "10" else word for word in one.arguments]
+        )
+        done = CliRunner().invoke(cli, arguments)
+        assert done.exit_code == 0, f"{one}\n{done.output}"
+        assert done.stdout.strip(), f"{one} says nothing"
+    first = records(tmp_path / "runs/first")
+    assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}
+    assert all(record["error"] is None for record in first)
+    assert len(first) == 2 * (10 if full else FEW)
+    assert (tmp_path / "runs/first/page.html").is_file()

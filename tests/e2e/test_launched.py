@@ -5,8 +5,8 @@ are the session's.
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -20,9 +20,12 @@ import pytest
 import urllib3
 from click.testing import CliRunner
 
+from lr_sglang import pocket
 from lr_sglang.cli import cli
-from lr_sglang.config import ROLES
-from tests import overlap
+from lr_sglang.config import ROLES, Deployment, Runtime
+from lr_sglang.errors import LaunchError
+from lr_sglang.runtimes import launch
+from tests import overlap, records
 from tests.e2e.conftest import Pocket, full
 from tests.serving import until
 
@@ -79,8 +82,7 @@ class Home:
         return done.stdout
 
     def records(self, folder: str) -> list[dict[str, Any]]:
-        files = (self.path / folder).rglob("records.jsonl")
-        return [json.loads(line) for file in files for line in file.read_text("utf-8").splitlines()]
+        return records(self.path / folder)
 
 
 @pytest.fixture(scope="module")
@@ -181,3 +183,41 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
         with pytest.raises(urllib3.exceptions.HTTPError):
             urllib3.request("GET", f"{url}/health", retries=False, timeout=5)
     assert "up: pocket" not in home.call("launch", "--list")
+
+
+# -- servers that cannot start
+
+
+ALONE = pytest.mark.skipif(not full, reason="each imports all of SGLang: only in test-full")
+
+
+@pytest.fixture
+def nothing_left():
+    before = psutil.Process().children(recursive=True)
+    yield
+    assert set(psutil.Process().children(recursive=True)) <= set(before)
+
+
+def alone(**settings: object) -> Deployment:
+    return Deployment("alone", {"target": Runtime(device="cpu", **settings)})
+
+
+@ALONE
+def test_an_unknown_flag_is_refused_by_sglang_and_named(tmp_path, nothing_left):
+    wrong = alone(model="pocket:target", extra={"schedule-polcy": "lpm"})
+    with pytest.raises(LaunchError) as caught:
+        launch(wrong, tmp_path / "logs", timeout=200)
+    error = caught.value
+    assert error.role == "target" and "--schedule-polcy" in error.message
+    assert "'extra'" in error.hint
+
+
+@ALONE
+def test_a_model_without_weights_ends_while_loading(tmp_path, nothing_left):
+    """It dies in the second process, the scheduler, while the first waits for it."""
+    model = tmp_path / "model"
+    shutil.copytree(pocket.weights("draft"), model, ignore=shutil.ignore_patterns("*.safetensors"))
+    with pytest.raises(LaunchError) as caught:
+        launch(alone(model=str(model)), tmp_path / "logs", timeout=200)
+    assert caught.value.role == "target" and "weights" in caught.value.message
+    assert "whole model" in caught.value.hint

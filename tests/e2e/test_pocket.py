@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -9,9 +10,12 @@ from typing import Any
 
 import pytest
 
+import lr_sglang as lr
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy
+from lr_sglang.api.configuration import Plan
+from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, LookaheadError
@@ -19,7 +23,11 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.tasks.question import plan
+from lr_sglang.user_programs import program_registry
 from tests.e2e.conftest import Pocket, full
+from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
 SCHEDULES = ("async", "sync")
@@ -229,3 +237,122 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket)
     assert all(b.outcome is not None for b in job.record.branches)
+
+
+# -- verifiers that ask the target
+
+
+FEW = tasks.load("pocket", limit=20 if full else 3)
+
+
+def verified(
+    pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6
+) -> Trace:
+    job = AnswerRequest(
+        look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id
+    )
+    job.verifier = verifiers.make(look.verifier, verifiers.Setup(pocket.roles, "pocket"))
+    lookahead.run(
+        [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
+    )
+    assert_complete(job.record)
+    assert not job.record.failures
+    return job.record
+
+
+def verdicts(trace: Trace, by: str) -> list[Verdict]:
+    return [v for step in trace.steps for v in step.verdicts if v is not None and v.by == by]
+
+
+@pytest.mark.parametrize("how", ["mean", "min"] if full else ["mean"])
+def test_the_likelihood_of_a_step_costs_its_prefill_and_generates_nothing(
+    pocket: Pocket, how: str
+) -> None:
+    traces = [
+        verified(pocket, q, Lookahead("sync", depth=3, verifier=f"likelihood:{how}")) for q in FEW
+    ]
+    given = [v for trace in traces for v in verdicts(trace, "likelihood")]
+    assert any(v.accepted for v in given)
+    assert all(v.score is not None and v.score <= 0 for v in given)
+    for trace in traces:
+        asked = trace.of("judge")
+        assert sum(b.generated_tokens for b in asked) == 0
+        for branch in asked:
+            if branch.cached_tokens is not None and branch.ended is not None:
+                # all but the step itself (and the token before it) is in the cache
+                assert branch.prompt_tokens - branch.cached_tokens <= 101, branch
+        assert (trace.tokens()["judge"]["reuse"] or 1.0) >= 0.98
+    assert_idle(pocket)
+
+
+def test_what_the_target_writes_greedily_is_likelier_than_another_result(pocket: Pocket) -> None:
+    """The least likely token tells a wrong figure from another wording."""
+    found = []
+    for question in FEW:
+        look = Lookahead("sync", depth=2, verifier="cascade:likelihood:min,judge")
+        for step in verified(pocket, question, look).steps:
+            for text, verdict in zip(step.draft_texts, step.verdicts, strict=True):
+                if verdict is not None and verdict.earlier and text and step.target_text:
+                    found.append(
+                        (verdict.earlier[0].score, meaning(text) == meaning(step.target_text))
+                    )
+    likely = [same for score, same in found if score is not None and score >= -3]
+    assert len(likely) >= 3
+    assert sum(likely) / len(likely) >= 0.9
+
+
+def test_a_rating_is_asked_for_and_read(pocket: Pocket) -> None:
+    trace = verified(pocket, FEW[0], Lookahead("sync", depth=2, verifier="score:0"))
+    asked = trace.of("judge")
+    assert asked
+    assert {b.generated_tokens for b in asked} == {1}
+    for verdict in verdicts(trace, "score"):
+        assert verdict.accepted == (verdict.score is not None)
+    assert_idle(pocket)
+
+
+# -- the gallery
+
+
+full = os.environ.get("LR_SGLANG_FULL") == "1"
+# Smaller than their defaults: real models on a CPU.
+OPTIONS = {
+    "self_consistency": ":samples=3",
+    "best_of_n": ":samples=2",
+    "tree_search": ":beam=1,width=2,most=12",
+    "plan_then_solve": ":plan_tokens=100",
+    "budget_forcing": ":most=300",
+    "early_exit": ":every=16,agree=2",
+}
+# Of those the pocket models know the prompt; they were never taught to plan or to wait.
+KNOWN = (
+    "lookahead",
+    "autoregressive",
+    "self_consistency",
+    "best_of_n",
+    "conf_spec",
+    "early_exit",
+    "glimp_router",
+    "rsd",
+    "spec_cot",
+    "specreason",
+    "tree_search",
+)
+
+
+@pytest.mark.parametrize("name", program_registry.NAMES)
+def test_the_gallery(pocket: Pocket, name: str) -> None:
+    questions = tasks.load("pocket", 10 if full else 1)
+    given = Plan(program=name + OPTIONS.get(name, "")).with_settings(
+        lookahead=lr.Lookahead(depth=4), limits=lr.Limits(max_tokens=300), judge_prompt="pocket"
+    )
+    runner = Runner(pocket.roles, given, 2)
+    records = list(runner.run(plan(questions, ("lookahead",))))
+    for record in records:
+        assert record["error"] is None and record["text"].strip() and record["steps"]
+        assert (
+            record["tokens"]["used"] + record["tokens"]["wasted"] == record["tokens"]["generated"]
+        )
+        assert record["program"]["generations"] or name in ("lookahead", "autoregressive")
+    if name in KNOWN:
+        assert sum(record["answer"] is not None for record in records) > len(records) / 2

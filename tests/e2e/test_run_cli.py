@@ -1,16 +1,22 @@
 """``lr-sglang run`` as its users call it, attached to real SGLang servers."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 
+import psutil
 import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
 from lr_sglang.sglang_api import release
+from tests import records
 from tests.e2e.conftest import full
+from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
 QUESTION = (
@@ -31,10 +37,6 @@ def invoke(pocket, tmp_path, monkeypatch):
         return done
 
     return run
-
-
-def records(folder):
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()]
 
 
 def test_one_question_shows_its_steps(invoke, tmp_path):
@@ -127,3 +129,142 @@ def test_a_server_that_is_not_there_is_a_named_error(invoke, tmp_path):
     assert done.exit_code == 1
     assert "Error: target: " in done.stderr
     assert not (tmp_path / "runs").exists()
+
+
+# -- lr-sglang bench
+
+
+QUESTIONS = 10 if full else 2
+MODES = ("autoregressive", "lookahead", "lossless")
+
+
+def test_modes_side_by_side(pocket, tmp_path):
+    samples = 2 if full else 1
+    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", str(samples))
+    command = ["bench", *pocket.attach, *options, "--output", str(tmp_path / "out")]
+    done = CliRunner().invoke(cli, command)
+    assert done.exit_code == 0, done.output
+    made = records(tmp_path / "out")
+    counts = Counter((r["question_id"], r["sample"], r["mode"]) for r in made)
+    assert set(counts.values()) == {1} and len(counts) == QUESTIONS * samples * len(MODES)
+    assert not any(r["error"] or r["failures"] for r in made)
+    texts = {(r["question_id"], r["sample"], r["mode"]): r["text"] for r in made}
+    for question, sample, mode in texts:  # at temperature 0.6
+        if mode == "lossless":
+            assert texts[question, sample, mode] == texts[question, sample, "autoregressive"]
+    assert "Where the time went" in done.stdout and "lossless" in done.stdout
+    # Caches are emptied between modes: of a new question at most the head, which all have, is
+    # there.
+    for record in (one for one in made if one["sample"] == 0):
+        first = min(
+            (b for b in record["branches"] if b["role"] == "target"), key=lambda b: b["started"]
+        )
+        assert first["cached"] < first["prompt"] / 2, record["mode"]
+
+
+@pytest.mark.skipif(not full, reason="minutes: only in test-full")
+@pytest.mark.timeout(960)
+def test_random_weights_by_the_script(tmp_path):
+    """scripts/gpu_campaign.sh on small shapes and no GPU."""
+    small = {"ALPHA": "0.1,0.9", "DEPTHS": "1,3", "LIMIT": "1", "TOKENS": "128", "FLAGS": ""}
+    small |= {
+        "CONCURRENCY": "1,4",
+        "SD_TOKENS": "2",
+        "BODIES": "pocket-body",
+        "WEAK": "pocket:draft-60",
+    }
+    small |= {"BATCHES": "1,4", "PREFIXES": "512", "MINUTES": "15"}
+    programs = {"LR_SGLANG": "lr-sglang", "PYTHON": sys.executable}
+    environ = {
+        **os.environ,
+        **small,
+        **programs,
+        "SHAPES": "pocket-target,pocket-draft,pocket-judge",
+    }
+    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
+    command = ["bash", ROOT / "scripts" / "gpu_campaign.sh", tmp_path / "gpu"]
+    done = subprocess.run(
+        command, env=environ, capture_output=True, text=True, timeout=920, check=False
+    )
+    said = (tmp_path / "gpu" / "depth.txt").read_text("utf-8")
+    assert done.returncode == 0 and "ended with status" not in done.stdout, done.stdout + said
+    assert "weights are random" in said and "Does looking ahead pay" in said
+    told = json.loads((tmp_path / "gpu" / "depth.json").read_text("utf-8"))
+    assert "random weights" in told["warning"]
+    ahead = {
+        (g["settings"]["lookahead.verifier"], g["settings"]["lookahead.depth"]): g
+        for g in told["groups"][1:]
+    }
+    assert set(ahead) == {(f"oracle:{a}", d) for a in ("0.1", "0.9") for d in (1, 3)}
+    assert ahead["oracle:0.9", 3]["alpha"]["value"] > ahead["oracle:0.1", 3]["alpha"]["value"]
+    assert all(
+        g["judge_seconds"]["value"] > 0 for g in ahead.values()
+    )  # the judge was really asked
+    assert {path.name for path in (tmp_path / "gpu" / "plots-depth").glob("*.png")} >= {
+        "by_acceptance.png",
+        "by_depth.png",
+    }
+    made = records(tmp_path / "gpu" / "depth")
+    lengths = Counter(
+        step["tokens"]
+        for record in made
+        for step in record["steps"]
+        if record["mode"] == "lookahead"
+    )
+    assert lengths.most_common(1)[0][0] == 32
+
+
+def interrupt(process):
+    """Sends Ctrl-C; all that the command started must be gone at its end."""
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert len(family) >= 3  # the guardian, the server and its scheduler at least
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130, err
+    assert "Traceback" not in err
+    assert "--resume --output" in err
+    assert not [one for one in family if one.is_running()]
+
+
+@pytest.mark.skipif(not full, reason="a server of its own: only in test-full")
+def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path):
+    layer = (
+        "--token-layer",
+        "standalone",
+        "-o",
+        "runtimes.target.token_layer.draft_model=dummy:pocket-draft",
+        "-o",
+        "runtimes.target.token_layer.tokens=4",
+    )
+    command = [
+        sys.executable,
+        ROOT / "cli.py",
+        "bench",
+        "-o",
+        "bench.dummy_weights=true",
+        "--modes",
+        "sd",
+        *layer,
+    ]
+    command += [
+        "-o",
+        "runtimes.target.token_layer.accept_length=3",
+        "--max-tokens",
+        "61",
+        "--output",
+        tmp_path / "out",
+    ]
+    command += ["--limit", "200"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: process.poll() is not None or len(records(tmp_path / "out")) >= 2, 280)
+    interrupt(process)
+    said = CliRunner().invoke(cli, ["report", str(tmp_path / "out")]).output
+    assert "was asked for, not measured" in " ".join(said.split())
+    made = records(tmp_path / "out")
+    assert 2 <= len(made) < 200
+    # The first token is that of the prompt's own pass, and each verification gives three: two are
+    # drafted.
+    for record in made:
+        assert record["error"] is None and record["config"]["sampling"]["temperature"] > 0
+        sd = record["tokens"]["target"]["sd"]
+        assert (sd["verified"], sd["accepted"]) == (20, 40)

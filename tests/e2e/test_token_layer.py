@@ -7,7 +7,6 @@ the session shares.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import time
@@ -41,6 +40,7 @@ from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work, plan
+from tests import records
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import load
 
@@ -272,10 +272,7 @@ def test_the_four_modes_side_by_side_on_the_embedded_default(tmp_path: Path) -> 
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    made = [
-        json.loads(line)
-        for line in (tmp_path / "out" / "records.jsonl").read_text("utf-8").splitlines()
-    ]
+    made = records(tmp_path / "out")
     assert len(made) == 32
     assert all(r["error"] is None and r["finish"] == "stop" for r in made)
     plain, sd = (

@@ -5,7 +5,6 @@ by commands that allow 8 answers.
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,11 +19,10 @@ import lr_sglang as lr
 from lr_sglang.cli import cli, session
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
-from tests import FULL, overlap
+from tests import FULL, overlap, records
 from tests.processes.mortal import mortals
 from tests.serving import HTTP, serving
-from tests.unit.test_client import served
-from tests.unit.test_router import Router
+from tests.unit.test_client import Router, served
 
 QUESTION = "Simulated question 1?"
 SLOTS, STEP = 7, 0.1
@@ -81,9 +79,7 @@ def called(command: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
     folder = Path(f"out-{time.monotonic_ns()}")
     done = CliRunner().invoke(cli, [command, *arguments, "--output", str(folder)])
     assert done.exit_code == 0, done.output
-    files = [file.read_text("utf-8").splitlines() for file in folder.rglob("records.jsonl")]
-    records = [json.loads(line) for lines in files for line in lines]
-    return [record for record in records if record["mode"] == "lookahead"], done.stderr
+    return [record for record in records(folder) if record["mode"] == "lookahead"], done.stderr
 
 
 @pytest.mark.parametrize("way", ["servers", "url", "attach", "program", "router"])

@@ -27,6 +27,7 @@ from lr_sglang.results import charts, collection, report
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import Hub
+from tests import records
 from tests.scripted_cli import Servers, transports
 
 ALL = tuple(MODES)
@@ -289,24 +290,15 @@ def call(tmp_path, monkeypatch):
     return invoke
 
 
-def made(folder):
-    lines = [
-        line
-        for path in folder.glob("*/records.jsonl")
-        for line in path.read_text("utf-8").splitlines()
-    ]
-    return [json.loads(line) for line in lines]
-
-
 def test_all_modes_on_the_same_questions(call, tmp_path):
     result = call(
         "--limit", 2, "--samples", 2, "--output", tmp_path / "out", "-o", "bench.servers=blocks"
     )
     assert result.exit_code == 0, result.output
-    records = made(tmp_path / "out")
-    samples = {(r["question_id"], r["sample"], r["mode"]) for r in records}
-    assert len(records) == len(samples) == 2 * 2 * len(ALL)
-    assert {r["question_id"] for r in records} == {"pocket-0001", "pocket-0002"}
+    made = records(tmp_path / "out")
+    samples = {(r["question_id"], r["sample"], r["mode"]) for r in made}
+    assert len(made) == len(samples) == 2 * 2 * len(ALL)
+    assert {r["question_id"] for r in made} == {"pocket-0001", "pocket-0002"}
     assert "Where the time went" in result.output and "lookahead+sd" in result.output
     about = json.loads((tmp_path / "out" / "run.json").read_text())
     assert about["order"]["servers"] == "blocks"
@@ -334,9 +326,7 @@ def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
 
 def kept_in_order(folder):
     """Question and mode of each record of a benchmark with one folder, as they were written."""
-    (path,) = folder.glob("*/records.jsonl")
-    records = map(json.loads, path.read_text("utf-8").splitlines())
-    return [(one["question_id"], one["mode"]) for one in records]
+    return [(one["question_id"], one["mode"]) for one in records(folder)]
 
 
 def test_every_turn_begins_with_empty_caches(call, tmp_path, monkeypatch):
@@ -389,8 +379,8 @@ def test_methods_share_the_servers_and_stand_in_one_table(call, tmp_path):
     done = call("--limit", 2, *asked, "--output", tmp_path / "out")
     assert done.exit_code == 0, done.output
     assert len(call.servers.started) == 1
-    records = made(tmp_path / "out")
-    programs = Counter(record["config"].get("program", record["mode"]) for record in records)
+    made = records(tmp_path / "out")
+    programs = Counter(one["config"].get("program", one["mode"]) for one in made)
     names = ["rsd:threshold=0,most=50", "conf_spec:sure=0", "lookahead", "autoregressive"]
     assert programs == dict.fromkeys(names, 2 * 2 * 2)
     found = report.make(collection.read([tmp_path / "out"]))

@@ -20,6 +20,7 @@ from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.judge_check import JudgeCheck
+from tests import records
 from tests.scripted import ScriptedTransport
 from tests.scripted_cli import Servers, transports
 
@@ -45,15 +46,6 @@ def call(tmp_path, servers, monkeypatch):
         return CliRunner().invoke(cli, [str(a) for a in arguments], **more)
 
     return invoke
-
-
-def records(folder):
-    return [json.loads(line) for line in (folder / "records.jsonl").read_text("utf-8").splitlines()]
-
-
-def the_records(tmp_path):
-    (file,) = tmp_path.glob("runs/*/records.jsonl")
-    return records(file.parent)
 
 
 # -- help
@@ -82,7 +74,7 @@ def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
     assert marks == ["+", "~", "+", "+"]
     assert "answer: 17" in result.stderr
     assert "1 of" not in result.stdout
-    (record,) = the_records(tmp_path)
+    (record,) = records(tmp_path / "runs")
     assert record["text"].startswith("First this.\n\nThen that.")
     assert (record["answer"], record["correct"], record["mode"]) == ("17", None, "lookahead")
     assert record["config"]["lookahead"]["verifier"] == "exact"
@@ -99,13 +91,13 @@ def test_quiet_prints_the_answer_alone(call):
 
 def test_json_prints_the_record_alone(call, tmp_path):
     result = call(*FAST, "--json")
-    assert json.loads(result.stdout) == the_records(tmp_path)[0]
+    assert json.loads(result.stdout) == records(tmp_path / "runs")[0]
     assert result.stderr == ""
 
 
 def test_a_question_from_standard_input(call, tmp_path):
     assert call("run", "-", "--quiet", input="what?\n").exit_code == 0
-    assert the_records(tmp_path)[0]["question"] == "what?"
+    assert records(tmp_path / "runs")[0]["question"] == "what?"
 
 
 def test_a_models_text_does_not_command_the_terminal(call, servers):
@@ -132,7 +124,7 @@ def test_many_questions_end_in_a_table(call, tmp_path):
     ):
         assert name in result.stdout
     assert max(map(len, result.stdout.splitlines())) <= 80
-    made = the_records(tmp_path)
+    made = records(tmp_path / "runs")
     assert sorted((r["question_id"], r["sample"]) for r in made) == [
         (f"pocket-000{n}", s) for n in (1, 2, 3) for s in (0, 1)
     ]
@@ -198,13 +190,13 @@ def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers)
     assert answered[:8] == [
         [f"pocket-000{n}", mode] for two in (modes[:2], modes[2:]) for n in (1, 2) for mode in two
     ]
-    assert [r["mode"] for r in the_records(tmp_path)] == [*modes[:2] * 2, *modes[2:] * 2]
+    assert [r["mode"] for r in records(tmp_path / "runs")] == [*modes[:2] * 2, *modes[2:] * 2]
     assert len(servers.started) == 2
 
 
 def test_the_small_demo_compares_two_modes(call, tmp_path):
     assert call("demo", "--small", "--questions", 1).exit_code == 0
-    assert [r["mode"] for r in the_records(tmp_path)] == ["autoregressive", "lookahead"]
+    assert [r["mode"] for r in records(tmp_path / "runs")] == ["autoregressive", "lookahead"]
 
 
 def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers):
@@ -234,7 +226,7 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
         "draft" in servers.started[0].runtimes
         and servers.started[0].runtimes["target"].max_running_requests == 3 * 5 + 2
     )
-    made = the_records(tmp_path)
+    made = records(tmp_path / "runs")
     assert sorted((r["question_id"], r["mode"]) for r in made) == sorted(
         (f"pocket-000{n}", mode) for n in (1, 2) for mode in modes[1::2]
     )
@@ -595,7 +587,7 @@ def test_one_sample_that_fails_does_not_end_the_run(call, servers, tmp_path):
     servers.transports["target"].fail = lambda text: long if len(requests) == 1 else None
     result = call("run", "--task", "pocket", "--limit", 3, "--mode", "autoregressive")
     assert result.exit_code == 0
-    assert [bool(r["error"]) for r in the_records(tmp_path)] == [True, False, False]
+    assert [bool(r["error"]) for r in records(tmp_path / "runs")] == [True, False, False]
     assert "failed" in result.stdout
 
 

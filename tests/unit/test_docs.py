@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import cli, session
 from lr_sglang.serve.monitoring import Metrics
+from tests import loaded
 from tests.commands import Block, Command, blocks, commands, pages
 from tests.scripted_cli import Servers
 
@@ -204,3 +205,34 @@ def test_every_metric_is_on_its_page():
         name = collector._name + ("_total" if collector._type == "counter" else "")
         real.add((name, collector._type, tuple(collector._labelnames)))
     assert said == real
+
+
+# -- the page of commands
+
+
+cli_page = loaded(ROOT / "scripts/cli_page.py")
+BY_PATH = {path: command for path, command, _ in cli_page.walk(cli)}
+OPTIONS = [
+    (path, option) for path, command in BY_PATH.items() for option in cli_page.options(command)
+]
+IDS = [f"{' '.join(path)} {cli_page.long_name(option)}" for path, option in OPTIONS]
+
+
+@pytest.mark.parametrize(("path", "option"), OPTIONS, ids=IDS)
+def test_every_option_has_help(path, option):
+    assert option.help, "say what it does, or what its default is"
+
+
+def test_several_values_of_a_variable_have_spaces_between_them(monkeypatch):
+    run = BY_PATH[("run",)]
+    monkeypatch.setenv("LR_SGLANG_RUN_MODE", "autoregressive lookahead")
+    monkeypatch.setenv("LR_SGLANG_RUN_DEPTH", "3")
+    monkeypatch.setenv("LR_SGLANG_RUN_OPTION", "lookahead.width=2 sampling.top_k=20")
+    with click.Context(cli, info_name="lr-sglang", auto_envvar_prefix=cli_page.PREFIX) as parent:
+        context = run.make_context("run", ["how many?"], parent=parent)
+        assert context.params["mode"] == ("autoregressive", "lookahead")
+        assert context.params["depth"] == 3
+        assert context.params["option"] == {"lookahead": {"width": 2}, "sampling": {"top_k": 20}}
+        # The command line goes before it.
+        context = run.make_context("run", ["how many?", "--mode", "sd"], parent=parent)
+        assert context.params["mode"] == ("sd",)

@@ -16,8 +16,8 @@ from lr_sglang.errors import RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
-from tests.unit.test_router import MODEL, Worker
-from tests.unit.test_router import serving as serving
+from tests.unit.test_client import MODEL, Worker
+from tests.unit.test_client import serving as serving
 
 PROMPT = (11, 12, 13)
 
