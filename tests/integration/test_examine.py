@@ -20,8 +20,8 @@ from lr_sglang.steps.judge_check import JudgeChecks
 from tests.simulated.model import Model, Writer
 from tests.simulated.simulation import Simulation
 from tests.simulated.transport import SimulatedTransport
-from tests.unit.test_router import Worker
-from tests.unit.test_router import serving as serving
+from tests.unit.test_client import Worker
+from tests.unit.test_client import serving as serving
 
 PLAN = Plan(
     deployment=Deployment(
