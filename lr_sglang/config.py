@@ -320,9 +320,6 @@ class Deployment(ConfigModel):
         "", "of the judge; by default what suits its model"
     )
     launch_timeout: float = setting(600.0, "seconds in which all servers have to be up", ge=1)
-    judge_pairs: str = setting(
-        "", "file of pairs of steps that differ, for checking the judge (docs/verifiers.md)"
-    )
 
     @model_validator(mode="before")
     @classmethod

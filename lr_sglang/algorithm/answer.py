@@ -326,8 +326,6 @@ class Answer:
         return node if needed else None
 
     def _enter_verdict(self, inquiry: Inquiry) -> None:
-        if inquiry.aside:
-            return
         if not isinstance(inquiry.result, Verdict):
             raise inquiry.result
         if inquiry.result.failed:

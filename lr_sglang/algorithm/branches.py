@@ -75,7 +75,7 @@ class Branches:
         return self._loop.time() - self._began
 
     def __bool__(self) -> bool:
-        return any(isinstance(one, Branch) or not one.aside for one in self._open)
+        return bool(self._open)
 
     def begin(self, branch: Branch) -> None:
         """Records the beginning of a branch."""

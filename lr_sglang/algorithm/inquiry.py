@@ -24,7 +24,6 @@ class Inquiry:
         track: records a request to a runtime in the answer, which cancels it when the verdict is no
             longer needed.
         branches: the requests so far, in order.
-        aside: True for a check of the judge: no answer waits for the verdict or depends on it.
         node, child: the prefix, and the drafted node that is judged.
         result: the verdict of a verifier that was waited for, or the error that it raised.
     """
@@ -33,7 +32,6 @@ class Inquiry:
     state: ProgramState
     track: Callable[[Inquiry, ProgramState], Request]
     branches: list[Branch] = field(default_factory=list)
-    aside: bool = False
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False, repr=False)

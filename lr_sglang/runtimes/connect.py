@@ -77,7 +77,6 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
             call(transport.check_model())
     for backend in roles.values():
         backend.roles = roles
-        backend.checks.pairs = fleet.deployment.judge_pairs
     call(_check_seeds(roles, fleet))
 
 

@@ -145,8 +145,6 @@ def _deployment(table: dict[str, Any], folder: Path) -> Deployment:
     made = Deployment.from_dict({"runtimes": {}, **table})
     runtimes = {role: _rooted(runtime, folder) for role, runtime in made.runtimes.items()}
     made = made.replace(runtimes=runtimes)
-    if made.judge_pairs:
-        made = made.replace(judge_pairs=str(folder / made.judge_pairs))
     judge = made.runtime("judge")
     if made.judge_prompt or (judge and judge.url):  # that is asked for its model later
         return made

@@ -1,5 +1,5 @@
-"""Tests a judge: its verifier is asked about pairs of steps that differ, built-in ones or a
-deployment's own, and pairs that say the same.
+"""Tests a judge: its verifier is asked about pairs of steps that differ, and pairs that say the
+same.
 
 A small general model may accept nearly all steps, so that a weak draft's errors get into answers. A
 judge with a prompt that it was not trained for may accept none.
@@ -16,47 +16,28 @@ from lr_sglang.algorithm.guarded import ask
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer
-from lr_sglang.errors import ConfigError, LookaheadError
+from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.frontend.executor import Executor
-from lr_sglang.plugin_files import text_of
 from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import DELIMITER, Ending, Step
 from lr_sglang.steps.tree import Pair, Verdict
-from lr_sglang.theory.shares import LEAST
 
+PAIRS = Path(__file__).parent / "pairs"
 ALIKE = 6  # number of pairs that say the same
 PROBLEM = "Solve the problem step by step."  # the prefix, for verifiers that read it
 
 
-def pairs(of: str) -> list[tuple[str, str]]:
-    """The target's and the draft's version of each pair.
+def pairs(prompt: str) -> list[tuple[str, str]]:
+    """The target's and the draft's version of each pair that differs.
 
     Args:
-        of: the name of a judge's prompt, or the path of a JSONL file with ``target`` and ``draft``
-            in every line.
-
-    Raises:
-        ConfigError: the file cannot be read, a line is no such pair, or there are too few.
+        prompt: the name of a judge's prompt.
     """
-    own = Path(__file__).parent / "pairs" / f"{of}.jsonl"
-    path = own if own.is_file() else Path(of)
-    try:
-        lines = text_of(path).split("\n")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"cannot read {path}: {getattr(error, 'strerror', None) or error}"
-        ) from error
-    found = [
-        _pair(line, f"{path.name}, line {n}") for n, line in enumerate(lines, 1) if line.strip()
-    ]
-    if len(found) < LEAST:
-        raise ConfigError(
-            f"{path.name}: {len(found)} pairs say nothing: at least {LEAST}", hint="20 are better"
-        )
-    return found
+    lines = (PAIRS / f"{prompt}.jsonl").read_text(encoding="utf-8").splitlines()
+    return [(row["target"], row["draft"]) for row in map(json.loads, lines)]
 
 
 def alike(of: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
@@ -67,18 +48,6 @@ def alike(of: Sequence[tuple[str, str]]) -> list[tuple[str, str]]:
         (text, text.removesuffix(".") if text.endswith(".") else f"{text}.")
         for text, _ in of[:ALIKE]
     ]
-
-
-def _pair(line: str, where: str) -> tuple[str, str]:
-    try:
-        row = json.loads(line)
-        one, other = row["target"].strip(), row["draft"].strip()
-    except (ValueError, KeyError, TypeError, AttributeError):
-        one = other = ""
-    if not one or not other or one == other:
-        hint = '{"target": "3 + 4 = 7 apples.", "draft": "Tom had 5 pears."}'
-        raise ConfigError(f"{where}: no pair of two different texts", hint=hint)
-    return one, other
 
 
 async def show(

@@ -116,7 +116,7 @@ class RequestMaker:
         Warns if it accepts too many pairs that differ, or none of those that say the same.
 
         Raises:
-            ConfigError: as ``make``, or the deployment's file of pairs cannot be read.
+            ConfigError: as ``make``.
         """
         check = self._check(look)
         if check is not None and not check.begun:
@@ -124,7 +124,7 @@ class RequestMaker:
             # a separate verifier: after failures here, the answers' verifier must still ask the
             # judge, and report them
             apart = self._new_verifier(look.verifier)
-            differ = pairs(self.roles["judge"].checks.pairs or self.judge_prompt)
+            differ = pairs(self.judge_prompt)
             shown = (
                 known_pairs.show(apart, self.roles, check, each) for each in (differ, alike(differ))
             )

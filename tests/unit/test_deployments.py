@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from lr_sglang.config import ROLES, Deployment
+from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment, override_all
 from lr_sglang.runtimes.placement import models
-from lr_sglang.verifiers.known_pairs import pairs
 
 EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
 
@@ -38,40 +37,6 @@ def test_the_default_launches_the_three_pocket_models():
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
 def test_every_example_can_be_read(path):
     assert "target" in load_deployment(path).runtimes
-
-
-PAIR = '{"target": "It is 3 + 4 = 7.", "draft": "Tom had 5 pears."}\n'
-
-
-def test_a_deployment_brings_pairs_of_its_own_for_its_judge(written, tmp_path):
-    (tmp_path / "pairs.jsonl").write_text(PAIR * 5 + "\n")
-    deployment = load_deployment(written(f'judge_pairs = "pairs.jsonl"\n{TARGET}'))
-    assert pairs(deployment.judge_pairs) == [("It is 3 + 4 = 7.", "Tom had 5 pears.")] * 5
-    assert Deployment.from_dict(deployment.to_dict(), "again") == deployment
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (None, "cannot read .*pairs.jsonl: No such file"),
-        (PAIR * 4, "pairs.jsonl: 4 pairs say nothing: at least 5"),
-        (PAIR + "{", "pairs.jsonl, line 2: no pair of two different texts"),
-        (PAIR + "[1]", "pairs.jsonl, line 2: no pair of two different texts"),
-        (
-            PAIR + '{"target": "a", "draft": 1}',
-            "pairs.jsonl, line 2: no pair of two different texts",
-        ),
-        (
-            PAIR + '{"target": "a ", "draft": "a"}',
-            "pairs.jsonl, line 2: no pair of two different texts",
-        ),
-    ],
-)
-def test_wrong_pairs_are_named(tmp_path, text, message):
-    if text is not None:
-        (tmp_path / "pairs.jsonl").write_text(text)
-    with pytest.raises(ConfigError, match=f"^{message}"):
-        pairs(str(tmp_path / "pairs.jsonl"))
 
 
 def test_a_deployment_is_named_after_its_file(written):

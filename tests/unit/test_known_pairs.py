@@ -77,19 +77,6 @@ def test_each_pair_is_asked_once_by_the_judges_prompt():
     }
 
 
-def test_a_deployments_own_pairs_are_asked_in_place_of_the_built_in_ones(tmp_path):
-    roles, own = judged(lambda text: False), tmp_path / "own.jsonl"
-    own.write_text(
-        "".join(f'{{"target": "It is {n}.", "draft": "Tom had {n} pears."}}\n' for n in range(7))
-    )
-    roles["judge"].checks.pairs = str(own)
-    assert check(roles).asked == 7 == len(roles["judge"].transport.requests) - ALIKE
-    asked = [
-        "".join(map(chr, request["input_ids"])) for request in roles["judge"].transport.requests
-    ]
-    assert all(f"Tom had {n} pears." in text for n, text in enumerate(asked[:7]))
-
-
 def test_pairs_that_say_the_same_are_made_of_the_others():
     assert alike([("So it is 4.", "No."), ("Half", "All.")]) == [
         ("So it is 4.", "So it is 4"),
