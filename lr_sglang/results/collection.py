@@ -38,6 +38,7 @@ class Group:
     Attributes:
         rows: what a report needs of each record.
         settings: the configuration, flat, without the settings that may differ within a group.
+        program: its program, where several are compared in a mode with lookahead; else empty.
         label: the settings that distinguish it from other groups of its task and mode; empty if
             there is none.
         marks: warnings about all its figures: ``dummy weights``, ``simulated acceptance``.
@@ -49,16 +50,17 @@ class Group:
     settings: dict[str, Any]
     rows: list[Row] = field(repr=False)
     label: str = ""
-
-    @property
-    def method(self) -> str:
-        """The program that makes the answers instead of the mode's own, else the mode."""
-        return program(self) or self.mode
+    program: str = ""
 
     @property
     def name(self) -> str:
-        """Mode and label."""
-        return f"{self.mode} ({self.label})" if self.label else self.mode
+        """Method and label."""
+        return f"{self.method} ({self.label})" if self.label else self.method
+
+    @property
+    def method(self) -> str:
+        """The mode; where programs are compared in a mode with lookahead, the program."""
+        return self.program or self.mode
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -127,13 +129,15 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
-            words += (
-                [f"program {program(group)}"] if programs and program(group) else []
-            )  # others have none
+            mine = program(group).rpartition("/")[2] if programs else ""  # others have none
+            layer = group.mode.removeprefix("lookahead")
+            named = f"{mine}{layer}" if mine and layer in ("", "+sd") else ""
+            words += [f"program {mine}"] if mine and not named else []
             words += (
                 [group.settings["fair"]] if group.settings.get("fair") else []
             )  # even if it is the same for all
-            made.append(replace(group, label=", ".join(dict.fromkeys(words))))
+            label = ", ".join(dict.fromkeys(words))
+            made.append(replace(group, label=label, program=named))
     tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
 
     def place(group: Group) -> tuple[Any, ...]:

@@ -388,8 +388,8 @@ def test_methods_share_the_servers_and_stand_in_one_table(call, tmp_path):
     assert [row[1] for row in table.rows if "1 at once" in row[1]] == [
         "autoregressive (1 at once)",
         "lookahead (1 at once)",
-        "lookahead (1 at once, program conf_spec:sure=0)",
-        "lookahead (1 at once, program rsd:threshold=0,most=50)",
+        "conf_spec:sure=0 (1 at once)",
+        "rsd:threshold=0,most=50 (1 at once)",
     ]
     by_name = {m.group.method: m for m in found.measures}
     assert by_name["rsd:threshold=0,most=50"].drafted == 1

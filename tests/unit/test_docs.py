@@ -86,8 +86,10 @@ def test_a_command_runs_as_written_up_to_the_start_of_servers(one, tmp_path, mon
     monkeypatch.setattr(session, "session", reached)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "keys.txt").write_text("a-key-of-sixteen-or-more\n", "utf-8")
-    mine = next(b.body for b in blocks() if "def twice(" in b.body)
-    (tmp_path / "mine.py").write_text(mine.partition("\nwith lr.deployment")[0], "utf-8")
+    for name, function in (("mine", "def twice("), ("thinking", "def thinking(")):
+        code = next(b.body for b in blocks() if function in b.body)
+        code = code.partition("\nwith lr.deployment")[0]
+        (tmp_path / f"{name}.py").write_text(code, "utf-8")
     arguments = list(one.arguments)
     if arguments[0] == "serve":
         arguments += ["--port", "0"]
@@ -122,7 +124,7 @@ def test_python_compiles(block: Block):
 EXAMPLES = {
     re.search(r'title="(.*)"', b.info)[1]: b.body
     for b in blocks()
-    if b.page == "CONTRIBUTING.md" and "title=" in b.info
+    if b.page in ("CONTRIBUTING.md", "docs/programs.md") and "title=" in b.info
 }
 
 
@@ -131,10 +133,11 @@ EXAMPLES = {
     [
         ("verifier", "rule.py", ["how many?", "--verifier", "rule.py:Length:5"]),
         ("program", "brief.py", ["how many?", "--program", "brief.py:brief:tokens=50"]),
+        ("method", "thinking.py", ["how many?", "--program", "thinking.py:thinking"]),
         ("task", "capitals.py", ["--task", "capitals.py:TASK", "--verifier", "exact"]),
     ],
 )
-def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkeypatch):
+def test_an_example_runs(what, file, arguments, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(session, "session", Servers())
     Path(file).write_text(EXAMPLES[what], "utf-8")
@@ -146,6 +149,7 @@ def test_an_example_of_contributing_runs(what, file, arguments, tmp_path, monkey
         "verifier": {v["by"] for step in record["steps"] for v in step["verdicts"] or () if v}
         & {"length"},
         "program": record.get("program", {}).get("generations"),
+        "method": {step["source"] for step in record["steps"]} & {"draft"},
         "task": record["correct"] is False,
     }
     assert seen[what], record
