@@ -243,7 +243,6 @@ class ScriptedTransport:
         meta: dict[str, Any] = {
             "finish_reason": finish,
             "prompt_tokens": len(payload["input_ids"]),
-            "cached_tokens": 0,
             "completion_tokens": len(text),
         }
         if payload.get("return_logprob"):  # the same text, the same confidence

@@ -69,7 +69,7 @@ class Played:
                 else text
             )
         request.end()
-        meta = {"finish_reason": finish, "prompt_tokens": len(prompt), "cached_tokens": 0}
+        meta = {"finish_reason": finish, "prompt_tokens": len(prompt)}
         return {"text": text, "output_ids": list(ids), "meta_info": meta}
 
     def _write(self, prompt, sampling, most):

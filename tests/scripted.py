@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from lr_sglang import testing
+from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -51,6 +52,7 @@ class ScriptedTransport(testing.ScriptedTransport):
         self.running: set[Request] = set()
         self.writing: set[Request] = set()  # those that are not only weighed
         self.aborted = 0
+        self.cached: list[tuple[int, ...]] = []  # prompts with what was written after them
 
     def _takes(self, prompt: testing.Prompt) -> float:
         return self.seconds(prompt.answer)
@@ -83,6 +85,10 @@ class ScriptedTransport(testing.ScriptedTransport):
         self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool
     ) -> dict[str, Any]:
         reply = super()._reply(payload, text, sampling, aborted)
+        ids = tuple(payload["input_ids"])
+        found = max((common_prefix(ids, one) for one in self.cached), default=0)
+        self.cached.append((*ids, *reply["output_ids"]))
+        reply["meta_info"]["cached_tokens"] = min(found, len(ids) - 1)
         written = len(reply["output_ids"])
         if self.token_layer and written > 1:
             passes = written // 2

@@ -70,6 +70,7 @@ async def answering(s: ProgramState, job: AnswerRequest) -> AsyncIterator[Answer
                 yield answer
             finally:
                 await answer.branches.drain()
+                answer.note_doubts()
     finally:
         job.listen(None)
 
@@ -107,6 +108,14 @@ class Answer:
         self._verification = Verification(job, self.branches, self.emitter, self.begin)
         self.trace.prompt_tokens = prompt_tokens
         self._note_draws()
+
+    def note_doubts(self) -> None:
+        """Records what the answer's branches show of the runtimes."""
+        for branch in self.trace.branches:
+            self.roles[branch.role].doubts.add(branch)
+        for role, backend in self.roles.items():
+            if backend.doubts.found:
+                self.trace.doubts[role] = dict(backend.doubts.found)
 
     def _note_draws(self) -> None:
         """Records whether the same seed gives the same answer, and what draft and target share."""

@@ -18,6 +18,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Role
 from lr_sglang.engine import probes
+from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.probes import Counted
 from lr_sglang.errors import ConfigError, LookaheadError
@@ -41,7 +42,6 @@ FREE = 4  # answers at once that should take no more than twice the time of one
 ALONE = "token at 1"
 # The short answers: of so many problems, of so many tokens.
 PROBLEMS, TOKENS, WARM_TOKENS = 5, 64, 8
-REUSED = 0.9  # share of the tokens that could be cached, below which it is said
 GAIN = 1.05  # speed-up below which a mode is not worth its requests
 SLOW_ABORT = 1.0  # seconds
 
@@ -358,7 +358,7 @@ def _reuse(backend: RuntimeBackend) -> Line:
     if share is None:
         return Line(backend.role, "reuse", "warning", "it does not report cached tokens")
     found = f"{share:.2f} of the tokens that could be in its cache"
-    return line(backend.role, "reuse", share >= REUSED, found, backend.little_reuse)
+    return line(backend.role, "reuse", share >= REUSED, found, backend.doubts.little_reuse)
 
 
 async def _times(

@@ -29,7 +29,7 @@ from rich.table import Table
 from rich.text import Text
 
 from lr_sglang.config import ROLES
-from lr_sglang.results.record import Brief, Record
+from lr_sglang.results.record import Brief, Record, doubts_of
 from lr_sglang.results.store import RECORDS
 from lr_sglang.results.summary import speed_up, summarise
 from lr_sglang.steps.trace import StepRecord
@@ -140,6 +140,7 @@ def of_sample(record: Record) -> list[str]:
             f"{count(tokens['judge']['calls'], 'judge call')}, "
             f"prefix reuse: {reuse}"
         )
+    lines += doubts_of([record])
     names = {"judge": "verifier"}
     lines += [
         f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong"
@@ -387,6 +388,8 @@ class Display:
             self.out.file.write(json.dumps(table, ensure_ascii=False) + "\n")
             return
         self.out.print(comparison(records))
+        for doubt in doubts_of(records):
+            self.out.print(Text(doubt))
         self.note(f"records: {folder / RECORDS}")
 
 

@@ -345,6 +345,8 @@ class Execution:
             known |= {
                 alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }
+            for backend in live.roles.values():
+                backend.doubts.warn = self._spoiled
             watches |= dict.fromkeys(
                 (variant.key for variant in variants), Watch(live, self.display)
             )

@@ -226,6 +226,7 @@ class Client:
                 return
             await self.post_abort(request.rid)
             if number >= last or (self.abort_failed and self._alone()):
+                request.unheard = True
                 request.close_connection()
             number += 1
 

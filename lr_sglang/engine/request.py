@@ -34,6 +34,7 @@ class Request:
             the runtime generates; None asks for the whole reply only.
         sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
+        unheard: whether the server took no abort of it, so that its connection was closed.
         done: whether it was answered or has failed; False again after it is sent to another
             worker.
         result: the ``Generation``, or the ``LookaheadError`` that was raised.
@@ -46,7 +47,7 @@ class Request:
         self.patience = 1.0
         self.on_tokens: Callable[[list[int]], None] | None = None
         self.sent, self.rid = 0.0, ""
-        self.cancelled = self.done = self.connection_closed = False
+        self.cancelled = self.done = self.connection_closed = self.unheard = False
         self.result: Any = None
         self._abort: Callable[[Request], None] | None = None
         self._task: asyncio.Task[Any] | None = None

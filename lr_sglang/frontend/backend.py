@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
+from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
@@ -100,7 +101,7 @@ class RuntimeBackend(BaseBackend):
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         infos: the ``/server_info`` of its servers.
-        little_reuse: why it may compute a prefix again that it has computed, as its servers say.
+        doubts: what its requests show of it: little reuse, aborts that it does not take.
         ends: the known ids that end a sequence.
     """
 
@@ -125,7 +126,7 @@ class RuntimeBackend(BaseBackend):
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
         self.infos: Sequence[Mapping[str, Any]] = ()
-        self.little_reuse = ""
+        self.doubts = Doubts(role)
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
         self.reads: bool | None = None

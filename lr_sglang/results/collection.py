@@ -16,7 +16,7 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
-from lr_sglang.results.record import Record, Row
+from lr_sglang.results.record import Record, Row, doubts_of
 from lr_sglang.results.store import RECORDS, RUN, flat, lines, sample_of
 from lr_sglang.results.summary import grading_failed
 
@@ -256,6 +256,8 @@ def read(arguments: Sequence[str | Path]) -> Collection:
             raise RecordError(f"{argument}: a record lacks {error}") from error
     if not groups:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
+    said = doubts_of(row for group in groups.values() for row in group.rows)
+    notes += [doubt for doubt in said if not any(doubt in note for note in notes)]
     return Collection(labelled(list(groups.values())), notes, folders)
 
 

@@ -11,7 +11,7 @@ import dataclasses
 import hashlib
 import json
 import sys
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -84,6 +84,7 @@ def make(
             {**dataclasses.asdict(step), "seconds": round(step.seconds, 6)} for step in trace.steps
         ],
         "branches": [of_branch(branch) for branch in trace.branches],
+        **({"doubts": trace.doubts} if trace.doubts else {}),
         **({"program": trace.program} if trace.program else {}),
         **{"config": config, "versions": versions},
     }
@@ -115,6 +116,13 @@ def of_branch(branch: Branch) -> Record:
 _LONG = ("extra", "text", "steps", "branches", "outcomes", "program", "config", "versions")
 # ``Verdict.by`` of steps that no verifier was asked about.
 _UNASKED = ("late", "draft", "guard", "ending", "special")
+
+
+def doubts_of(records: Iterable[Record | Brief]) -> list[str]:
+    """What the records say of runtimes that reuse little, take no aborts or ignore seeds."""
+    each = (one.get("doubts", {}).items() for one in records)
+    said = (f"{role}: {text}" for found in each for role, of in found for text in of.values())
+    return list(dict.fromkeys(said))
 
 
 class Brief:

@@ -96,6 +96,7 @@ async def _check_seeds(roles: Mapping[str, RuntimeBackend], fleet: Fleet) -> Non
         for role in roles if fault else ():
             if fleet.urls[role] == url:
                 roles[role].seed_fault, roles[role].seeded = fault, False
+                roles[role].doubts.found["seeds"] = f"it ignores seeds: {fault}"
 
 
 async def _reach(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
@@ -158,7 +159,8 @@ def _describe(
     backend.template_defaults = defaults if isinstance(defaults, Mapping) else {}
     caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
     backend.prefix_cache = ", ".join(sorted(caches))
-    backend.infos, backend.little_reuse = infos, _little_reuse(backend.transport, infos)
+    backend.infos = infos
+    backend.doubts.little_reuse = _little_reuse(backend.transport, infos)
     for info in infos:
         backend.ends |= end_ids.of_server(info)
 

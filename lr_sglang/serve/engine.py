@@ -8,9 +8,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from typing import Any
+from functools import partial
+from typing import Any, get_args
 
 from lr_sglang.algorithm import policy
+from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import keep_what_is_imported
 from lr_sglang.engine.pool import Pool
@@ -68,6 +70,10 @@ class Admission(Pool):
             request.cancel()
 
 
+def _log_doubt(role: str, reason: str) -> None:
+    log("runtime doubted", logging.WARNING, role=role, reason=reason)
+
+
 class AnswerEngine:
     """What answers share, and who makes them.
 
@@ -115,6 +121,11 @@ class AnswerEngine:
             metrics.false_accepts.set_function(
                 lambda: found.surely if (found := judge.checks.worst()) else 0.0
             )
+        for role, backend in self.roles.items():
+            doubts = backend.doubts
+            doubts.warn = partial(_log_doubt, role)
+            for name in get_args(Name):
+                metrics.doubts.labels(role, name).set_function(partial(doubts.has, name))
         for role, one in self.health.watches.items():
             metrics.up.labels(role).set_function(one.up)
             metrics.branches.labels(role).set_function(one.running)

@@ -116,6 +116,12 @@ class Metrics:
             "Delay of the event loop's timers, 99th percentile",
         )
         self.up = gauge("runtime_up", "Whether a role's runtime is well", "role")
+        self.doubts = gauge(
+            "runtime_doubts",
+            "1 where a runtime reuses little, takes no aborts or ignores seeds",
+            "role",
+            "kind",
+        )
         self.branches = gauge("branches_running", "Requests in flight at a role's runtime", "role")
         self.first_step = Histogram(
             "lr_sglang_time_to_first_step_seconds",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -64,6 +64,8 @@ class Trace:
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
             them, and those of them that it would have written.
         failures: number of failures by role, of draft and judge; the answer went on without them.
+        doubts: of runtimes, by role and name: little reuse, aborts that are not taken, seeds that
+            are ignored (docs/metrics.md).
         program: with ``--program``: the program's name and the figures of its generations
             (docs/programs.md).
     """
@@ -84,6 +86,7 @@ class Trace:
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    doubts: dict[str, Mapping[Any, str]] = field(default_factory=dict)
     program: dict[str, Any] = field(default_factory=dict)
 
     def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:

@@ -57,6 +57,7 @@ class Server(SimulatedTransport):
         worker.append(ids)
         self.sent += len(ids)
         reply = await super().generate(payload, request, timeout)
+        worker.append((*ids, *reply["output_ids"]))
         meta = reply["meta_info"]
         meta["cached_tokens"] = min(found, len(ids) - 1) if self.cached else 0
         if not self.scored:
@@ -70,6 +71,7 @@ class Server(SimulatedTransport):
         if self.aborts:
             self.abort(request.rid)
         else:  # what the client does in the end
+            request.unheard = True
             request.close_connection()
 
 
@@ -80,10 +82,10 @@ class Accepting(Writer):
         return "aligned"
 
 
-def runtimes(writer=Writer, slots=None, without=(), **lacking):
+def runtimes(writer=Writer, slots=None, without=(), alpha=0.9, **lacking):
     """Backends of simulated servers; ``lacking`` are attributes of the target's server."""
     simulation = Simulation(
-        Model(alpha=(0.9,), steps=12, tokens=12), step_seconds=0.006, judge_seconds=0.002, c1=0.3
+        Model(alpha=(alpha,), steps=12, tokens=12), step_seconds=0.006, judge_seconds=0.002, c1=0.3
     )
     made, roles = writer(simulation.model), {}
     for role in ROLES:
@@ -157,7 +159,7 @@ def test_what_is_slower_is_a_warning(lacking, title, says):
 
 def test_why_little_is_reused_is_what_the_servers_say():
     roles = runtimes(cached=False)
-    roles["target"].little_reuse = "its prefix cache is off"
+    roles["target"].doubts.little_reuse = "its prefix cache is off"
     assert of(examine(roles, PLAN), "target reuse").advice == "its prefix cache is off"
 
 

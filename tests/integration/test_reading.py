@@ -90,7 +90,7 @@ class Dice(ScriptedTransport):
         said = [one for one in stops if one in "".join(map(chr, ids))]
         matched = said[0] if said else END
         finish = {"type": "stop", "matched": matched} if said or END in ids else {"type": "length"}
-        meta = {"finish_reason": finish, "prompt_tokens": len(prompt), "cached_tokens": 0}
+        meta = {"finish_reason": finish, "prompt_tokens": len(prompt)}
         if payload.get("return_logprob") and self.tells:
             first = payload["logprob_start_len"]
             rows = [

@@ -30,6 +30,7 @@ from lr_sglang.sglang_api.draws import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests.compared import summed
+from tests.integration.test_examine import runtimes
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.faults import Fault
 from tests.simulated.model import Model
@@ -726,6 +727,25 @@ def test_metrics_count_what_was_done():
         lines = {f"lr_sglang_{name} {float(count)}" for name, count in expected.items()}
         # a request is counted when its last byte has been sent
         within(10, lambda: lines <= set(one.http.get("/metrics").text.splitlines()))
+
+
+def test_a_runtime_that_computes_its_prefixes_again_is_told_of_once():
+    stream = io.StringIO()
+    monitoring.set_up_log("info", stream)
+    with serving(runtimes(cached=False)) as one:
+        for _ in range(3):
+            one.ask()
+        metrics = one.http.get("/metrics").text.splitlines()
+    doubts = {
+        (role, kind): f'lr_sglang_runtime_doubts{{kind="{kind}",role="{role}"}} '
+        for role in ("target", "draft")
+        for kind in ("reuse", "aborts", "seeds")
+    }
+    for doubt, name in doubts.items():
+        assert f"{name}{float(doubt == ('target', 'reuse'))}" in metrics
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (told,) = [line for line in lines if line["event"] == "runtime doubted"]
+    assert told["role"] == "target" and told["reason"].startswith("target: 0.00 of the tokens")
 
 
 def test_the_log_has_the_ids_and_nothing_that_a_user_wrote():

@@ -1,0 +1,76 @@
+"""What the requests of answers show of a runtime: that it computes prefixes again which it has
+computed, that it takes no aborts, that it ignores seeds. Answers are right all the same, and slower
+or other ones.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Literal
+
+from lr_sglang.engine.branch import Branch
+
+REUSED = 0.9  # cached tokens over those that could be, below which it is said
+BRANCHES = 20  # over which reuse is looked at
+UNHEARD = 3  # aborts in a row that were not taken
+
+Name = Literal["reuse", "aborts", "seeds"]
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
+
+
+@dataclass(eq=False)
+class Doubts:
+    """The doubts about one runtime, shared by all answers.
+
+    Attributes:
+        warn: called once for each doubt, on the event loop.
+        little_reuse: why prefixes may be computed again, as its servers' settings say.
+        found: the doubts so far, by name.
+    """
+
+    role: str
+    warn: Callable[[str], None] = _warn
+    little_reuse: str = ""
+    found: dict[Name, str] = field(default_factory=dict)
+    _branches: int = 0
+    _cached: int = 0
+    _shared: int = 0
+    _unheard: int = 0
+
+    def add(self, branch: Branch) -> None:
+        """Looks at a branch that has ended."""
+        if branch.cancelled:
+            self._unheard = self._unheard + 1 if branch.unheard else 0
+        if self._unheard >= UNHEARD:
+            self._doubt(
+                "aborts",
+                f"it takes no aborts ({UNHEARD} in a row), so that refused branches go on and slow "
+                "the others down",
+            )
+        if not branch.shared_tokens:
+            return
+        self._branches += 1
+        self._cached += branch.cached_tokens or 0
+        self._shared += branch.shared_tokens
+        if self._branches < BRANCHES:
+            return
+        if (share := self._cached / self._shared) < REUSED:
+            why = self.little_reuse or "its memory may be short, or others may use it"
+            self._doubt(
+                "reuse", f"{share:.2f} of the tokens that it could have reused were reused: {why}"
+            )
+        self._branches = self._cached = self._shared = 0
+
+    def has(self, name: Name) -> float:
+        """1.0 if there is this doubt, else 0.0."""
+        return float(name in self.found)
+
+    def _doubt(self, name: Name, text: str) -> None:
+        if name not in self.found:
+            self.found[name] = text
+            self.warn(f"{self.role}: {text} (lr-sglang doctor examines it)")
