@@ -34,10 +34,10 @@ from typing import Any
 import click
 
 from lr_sglang.results import machine
-from lr_sglang.results.record import Brief, Record
+from lr_sglang.results.record import Record
 from lr_sglang.results.store import RECORDS, each_record
-from lr_sglang.results.summary import of_mode
 from lr_sglang.runtimes.launching import server
+from lr_sglang.steps.trace import acceptance
 
 GIB = 1 << 30
 PLAIN = (
@@ -165,17 +165,16 @@ class Bench:
             row.cause = ", ".join(f"{role}: {n} requests failed" for role, n in failed.items())
         row.answers = sum(r["error"] is None for r in records)
         if row.answers:
-            figures = of_mode([Brief(one) for one in records])
-            sd = figures["roles"]["target"]["sd"]
-            row.alpha, row.sd_length, row.sd_verified = (
-                figures["alpha"],
-                sd["length"],
-                sd["verified"],
-            )
+            judged = sum(r["judged"] for r in records)
+            row.alpha = sum(r["accepted"] for r in records) / judged if judged else None
+            layers = [r["tokens"]["target"]["sd"] for r in records]
+            sd = acceptance([[sd[n] for n in ("verified", "drafted", "accepted")] for sd in layers])
+            row.sd_length, row.sd_verified = sd["length"], sd["verified"]
             # the first question compiles kernels
-            row.tokens_per_s = of_mode([Brief(one) for one in records[1:] or records])[
-                "tokens_per_s"
-            ]
+            ended = [r for r in records[1:] or records if r["error"] is None]
+            seconds = sum(r["seconds"] for r in ended)
+            used = sum(r["tokens"]["used"] for r in ended)
+            row.tokens_per_s = used / seconds if seconds else None
         base = [
             r
             for r in self.rows

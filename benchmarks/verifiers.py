@@ -33,8 +33,8 @@ from lr_sglang.bench.servers import Caches
 from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
-from lr_sglang.results.record import Brief, Record
-from lr_sglang.results.summary import of_mode
+from lr_sglang.results.record import Record
+from lr_sglang.results.statistics import share
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks.question import plan
 from tools.pocket.meaning import meaning
@@ -65,24 +65,25 @@ def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
 
 def row(name: str, records: list[Record]) -> dict[str, Any]:
     """One line of the table."""
-    figures, seen = of_mode([Brief(one) for one in records]), list(pairs(records))
+    seen, ended = list(pairs(records)), [r for r in records if r["error"] is None]
+    right = share({r["question_id"]: (bool(r["correct"]), 1) for r in records})
+    judged = sum(r["judged"] for r in records)
     both = sum(accepted and same for accepted, same, *_ in seen)
     asked = [seconds for *_, seconds, by in seen if by != "identical"]
-    low, high = figures["interval"]
     return {
         "verifier": name,
-        "alpha": figures["alpha"],
+        "alpha": sum(r["accepted"] for r in records) / judged if judged else None,
         "pairs": len(seen),
         "same": sum(same for _, same, *_ in seen),
         "precision": both / max(1, sum(accepted for accepted, *_ in seen)),
         "recall": both / max(1, sum(same for _, same, *_ in seen)),
-        "accuracy": figures["accuracy"],
-        "interval": [low, high],
+        "accuracy": right.value if right else None,
+        "interval": [right.low, right.high] if right else None,
         "verdict_ms": 1000 * statistics.median(asked) if asked else 0.0,
         "certain": sum(
             v["by"] == "certain" for r in records for s in r["steps"] for v in s["verdicts"] if v
         ),
-        "seconds": figures["seconds_mean"],
+        "seconds": statistics.mean(r["seconds"] for r in ended) if ended else None,
         "target_tokens": _generated(records, "target"),
         "draft_tokens": _generated(records, "draft"),
     }

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 TOKENS_A_STEP = 20
 ROLES = ("target", "draft", "judge")
 NONE = {
+    "sd": {"verified": 0, "drafted": 0, "accepted": 0},
     "calls": 0,
     "generated": 0,
     "prompt": 0,

@@ -19,6 +19,7 @@ from lr_sglang.bench.variants import Method, Variant
 from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
+from lr_sglang.cli.report import tell
 from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES
@@ -245,7 +246,7 @@ def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, 
             if lacking := execute.lacks(one):
                 display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
-    _show_result(execution)
+    tell(execution.folder, display)
     if random:
         return
     for folder, store in execution.stores.items():
@@ -318,20 +319,3 @@ def _layers(config: dict[str, Any]) -> str:
         if layer.get("algorithm", "none") != "none":
             found.append(f"{role} {layer['algorithm']} {layer['tokens'] or ''}".rstrip())
     return ", ".join(found)
-
-
-def _show_result(execution: Execution) -> None:
-    """Prints the tables of the report, the verdict, warnings, and how to get plots and a page."""
-    from lr_sglang.cli.report import show
-    from lr_sglang.results import collection
-    from lr_sglang.results import report as reports
-
-    display, folder = execution.display, execution.folder
-    made = reports.make(collection.read([folder]))
-    if display.as_json:
-        display.out.file.write(reports.as_json(made))
-        return
-    show(made, display.out)
-    display.note(f"records: {folder}")
-    display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
-    display.note(f"a page: lr-sglang report {folder} --html {folder / 'page.html'}")

@@ -11,6 +11,7 @@ from lr_sglang.bench import order
 from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.execute import Execution, need_an_answer
+from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import settle
 from lr_sglang.modes import MODES
 
@@ -60,6 +61,6 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     )
     folder = execute.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
-    display.many(records, folder)
+    tell(folder, display)
     need_an_answer(records)
     display.note(CLOSING)

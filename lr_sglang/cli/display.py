@@ -8,13 +8,10 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import reduce
-from operator import getitem
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -29,9 +26,8 @@ from rich.table import Table
 from rich.text import Text
 
 from lr_sglang.config import ROLES
-from lr_sglang.results.record import Brief, Record, doubts_of
+from lr_sglang.results.record import Record, doubts_of
 from lr_sglang.results.store import RECORDS
-from lr_sglang.results.summary import speed_up, summarise
 from lr_sglang.steps.trace import StepRecord
 
 if TYPE_CHECKING:  # a slow import, which plan need not wait for
@@ -158,65 +154,6 @@ def _token_layer(tokens: dict[str, Any]) -> list[str]:
         for role in ROLES
         if (sd := tokens[role]["sd"])["verified"]
     ]
-
-
-def table(records: list[Brief]) -> tuple[list[str], list[tuple[str, list[str]]]]:
-    """Modes, and rows of a name and a cell for each mode; a row is left out if no mode has
-    anything to show.
-
-    ``SD length`` is the acceptance length of a role's token layer, in tokens.
-    """
-    summary = summarise(records)
-    ratios = [None if mode == "autoregressive" else speed_up(records, mode) for mode in summary]
-
-    def each(*path: str) -> list[Any]:
-        return [reduce(getitem, path, figures) for figures in summary.values()]
-
-    rows: list[tuple[str, list[Any]]] = [
-        ("samples", each("samples")),
-        ("failed", each("errors")),
-        ("grading failed", each("grading_failed")),
-        ("accuracy", each("accuracy")),
-        ("  95 % interval", each("interval")),
-        ("seconds per answer", each("seconds_mean")),
-        ("tokens/s", [rate and f"{rate:.1f}" for rate in each("tokens_per_s")]),
-        ("speed-up (total seconds)", [ratio and f"{ratio:.2f}x" for ratio in ratios]),
-        ("steps accepted (alpha)", each("alpha")),
-        ("wasted tokens", each("wasted")),
-        *(
-            row
-            for role in ROLES
-            for row in (
-                (f"SD length, {role}", each("roles", role, "sd", "length")),
-                ("  rate", each("roles", role, "sd", "rate")),
-                ("  verifications", each("roles", role, "sd", "verified")),
-            )
-        ),
-        *(
-            row
-            for role in ROLES
-            for row in (
-                (f"prefix reuse, {role}", each("roles", role, "reuse")),
-                ("  cached / prompt", each("roles", role, "hit_rate")),
-            )
-        ),
-        ("false accepts of judge", [one and one["interval"] for one in each("false_accepts")]),
-        ("judge calls", each("judge_calls")),
-        ("cut by the token limit", each("cut_off")),
-        *(
-            (f"{role} failures survived", [one.get(role, 0) for one in each("failures")])
-            for role in ("draft", "judge")
-        ),
-    ]
-    said = [(name, [_said(value) for value in values]) for name, values in rows]
-    return list(summary), [(name, cells) for name, cells in said if set(cells) - {NONE, "0"}]
-
-
-def _said(value: Any) -> str:
-    """A figure: a share, a count, an interval, or a text."""
-    if isinstance(value, list | tuple):
-        return "{:.2f} to {:.2f}".format(*value)
-    return str(value) if isinstance(value, int | str) else share(value)
 
 
 # Mark and colour of a step, by its outcome.
@@ -380,26 +317,6 @@ class Display:
         if self._bar is not None:
             self._bar.stop()
             self._bar = None
-
-    def many(self, records: list[Brief], folder: Path) -> None:
-        """The figures of all samples."""
-        if self.as_json:
-            table = {"output": str(folder), "samples": len(records), "summary": summarise(records)}
-            self.out.file.write(json.dumps(table, ensure_ascii=False) + "\n")
-            return
-        self.out.print(comparison(records))
-        for doubt in doubts_of(records):
-            self.out.print(Text(doubt))
-        self.note(f"records: {folder / RECORDS}")
-
-
-def comparison(records: list[Brief]) -> RenderableType:
-    """A table of the figures, a column a mode."""
-    modes, rows = table(records)
-    apart = 3 if len(modes) <= 3 else 1
-    return Padding(
-        grid(("", *modes), ((name, *cells) for name, cells in rows), ("",), apart), (1, 0)
-    )
 
 
 def clean(text: str) -> str:

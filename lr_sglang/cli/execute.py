@@ -28,9 +28,8 @@ from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError, GradingError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
-from lr_sglang.results.record import Brief, Record, key
+from lr_sglang.results.record import Brief, Record, grading_failed, key
 from lr_sglang.results.store import RUN, Store, new_folder, newest_folder, write_whole, writing
-from lr_sglang.results.summary import grading_failed
 from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import SUFFIX

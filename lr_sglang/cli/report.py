@@ -14,6 +14,7 @@ from lr_sglang.tasks.task import EXPORTS
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from lr_sglang.cli.display import Display
     from lr_sglang.results.report import Report
 
 
@@ -89,6 +90,21 @@ def _runs(folders: Sequence[str]) -> list[Path]:
 
     found = [run for one in folders for run in collection.folders_in(plugin_files.expanded(one))]
     return [run.parent if run.is_file() else run for run in found]
+
+
+def tell(folder: Path, display: Display) -> None:
+    """Prints the report of the run in a folder, and how to get plots and a page."""
+    from lr_sglang.results import collection
+    from lr_sglang.results import report as reports
+
+    made = reports.make(collection.read([folder]))
+    if display.as_json:
+        display.out.file.write(reports.as_json(made))
+        return
+    show(made, display.out)
+    display.note(f"records: {folder}")
+    display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
+    display.note(f"a page: lr-sglang report {folder} --html {folder / 'page.html'}")
 
 
 def show(made: Report, console: Console) -> None:

@@ -50,6 +50,7 @@ def run(question: str | None, **given: Any) -> None:
     from lr_sglang.cli import execute
     from lr_sglang.cli.display import Display
     from lr_sglang.cli.execute import Execution, need_an_answer
+    from lr_sglang.cli.report import tell
     from lr_sglang.cli.settings import settle
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
@@ -71,6 +72,6 @@ def run(question: str | None, **given: Any) -> None:
     if len(records) == 1:
         display.single(records[0].whole(), folder)
     else:
-        display.many(records, folder)
+        tell(folder, display)
     need_an_answer(records)
     execute.tell_failures(records, display, folder)

@@ -16,9 +16,8 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
-from lr_sglang.results.record import Record, Row, doubts_of
+from lr_sglang.results.record import Record, Row, doubts_of, grading_failed
 from lr_sglang.results.store import RECORDS, RUN, flat, lines, sample_of
-from lr_sglang.results.summary import grading_failed
 
 Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
 

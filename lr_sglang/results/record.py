@@ -186,6 +186,11 @@ def _shared(fields: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def grading_failed(records: Iterable[Brief]) -> list[Brief]:
+    """Records without a verdict because grading itself failed."""
+    return [r for r in records if (r.get("grade") or {}).get("failed")]
+
+
 class Row(Brief):
     """What a report needs of a record.
 

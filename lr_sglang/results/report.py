@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
+from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.results import accounting
@@ -20,6 +21,7 @@ from lr_sglang.results import statistics as st
 from lr_sglang.results.collection import Collection, Group, program
 from lr_sglang.results.record import Row
 from lr_sglang.results.statistics import MARGIN, Difference, Estimate
+from lr_sglang.steps.trace import acceptance
 from lr_sglang.theory import measured as theory
 from lr_sglang.theory.judged import MAX_STEPS, Case
 
@@ -66,6 +68,8 @@ class Measures:
         judge_seconds: time of a verdict, without those that asked no verifier.
         headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
             the time of their replay over the measured one.
+        roles: by role: calls, tokens, ``reuse`` (cached tokens over those that an earlier request
+            shares), ``hit_rate`` (over all prompt tokens), ``sd`` (the token layer's).
     """
 
     group: Group
@@ -92,6 +96,7 @@ class Measures:
     time: dict[str, Any]
     headroom: dict[str, float]
     expected: Expected | None
+    roles: dict[str, dict[str, Any]]
 
     def to_dict(self) -> dict[str, Any]:
         """The figures, for JSON, where an estimate becomes a table of its fields."""
@@ -143,6 +148,7 @@ def measure(collection: Collection, group: Group) -> Measures:
         time=_time(ended),
         headroom=_headroom(ended),
         expected=expected(collection, group),
+        roles={role: _role([r["tokens"][role] for r in group.rows]) for role in ROLES},
     )
 
 
@@ -253,6 +259,17 @@ def _time(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
+def _role(tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    names = ("calls", "generated", "prompt", "cached", "shareable")
+    sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
+    counts = [[one["sd"][name] for name in ("verified", "drafted", "accepted")] for one in tokens]
+    return sums | {
+        "reuse": sums["cached"] / sums["shareable"] if sums["shareable"] else None,
+        "hit_rate": sums["cached"] / sums["prompt"] if sums["prompt"] else None,
+        "sd": acceptance(counts),
+    }
+
+
 def _headroom(rows: Sequence[Row]) -> dict[str, float]:
     """Gains over the answers as they were; empty if none can be replayed."""
     found = [row for row in rows if row.headroom]
@@ -345,6 +362,16 @@ ACCEPTANCE: dict[str, Cell] = {
 }
 
 
+def _of_role(role: str) -> dict[str, Cell]:
+    return {
+        f"{role} reuse": lambda m: plain(m.roles[role]["reuse"], 2),
+        f"{role} cached / prompt": lambda m: plain(m.roles[role]["hit_rate"], 2),
+        f"{role} SD length": lambda m: plain(
+            m.roles[role]["sd"]["length"] if m.roles[role]["sd"]["verified"] else None, 2
+        ),
+    }
+
+
 def all_of(measures: list[Measures]) -> Iterator[Table]:
     """All tables for which the runs have figures."""
     programs = any(program(m.group) for m in measures)
@@ -382,6 +409,13 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             "alpha: accepted of the judged steps; c1: time of a draft step over a target step; "
             "late: refused because the draft came too late; wasted: of the tokens generated",
             of=lambda m: m.alpha is not None,
+        ),
+        _rows(
+            measures,
+            "Runtimes",
+            {name: say for role in ROLES for name, say in _of_role(role).items()},
+            "reuse: cached tokens over those that an earlier request shares; SD length: tokens of "
+            "a verification of the token layer",
         ),
         _time_table(measures),
         _headroom_table(measures),

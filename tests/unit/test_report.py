@@ -154,6 +154,16 @@ def test_runs_of_random_weights_are_marked_everywhere(tmp_path, whole):
     assert said.count("(random weights: times are real") == len(found.tables) + len(found.verdicts)
 
 
+def test_a_role_shows_how_much_of_its_prompts_was_cached(tmp_path):
+    records = synthetic.run(Truth(), 3, 1, modes=("lookahead",))
+    (found,) = made(write(tmp_path / "a", records)).measures
+    for role in ("target", "draft", "judge"):
+        counts = [record["tokens"][role] for record in records]
+        prompt, cached = (sum(one[name] for one in counts) for name in ("prompt", "cached"))
+        assert found.roles[role]["calls"] == sum(one["calls"] for one in counts)
+        assert found.roles[role]["hit_rate"] == (cached / prompt if prompt else None)
+
+
 def test_failed_answers_count_as_wrong_and_not_in_speed(tmp_path):
     records = synthetic.run(Truth(accuracy=1.0), 10, 1)
     for record in records:

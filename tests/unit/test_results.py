@@ -13,7 +13,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import waits
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
-from lr_sglang.results import accounting, collection, machine, report, store, summary
+from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st
 from lr_sglang.results.record import Brief, Row, make, of_branch
 from lr_sglang.steps.trace import StepRecord
@@ -303,77 +303,6 @@ def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch, step, fails, s
         assert ("b", 0, "lookahead") not in first.records
         first.append(record("c"))  # there is room again
     assert [json.loads(line)["question_id"] for line in first.path.open()] == ["a", "c"]
-
-
-# -- the figures
-
-
-def test_figures_pool_what_they_sum():
-    figures = summary.summarise(
-        [brief("a"), brief("b", seconds=6.0, gold="3"), brief("c", gold=None)]
-    )["lookahead"]
-    assert (figures["samples"], figures["graded"], figures["correct"], figures["accuracy"]) == (
-        3,
-        2,
-        1,
-        0.5,
-    )
-    assert (figures["alpha"], figures["judged"]) == (0.5, 6)
-    assert figures["tokens_per_s"] == 12 / 10
-    assert figures["wasted"] == 18 / 30
-    assert figures["judge_calls"] == 3
-    assert [figures["roles"][role]["reuse"] for role in ("target", "draft", "judge")] == [
-        17 / 20,
-        1.0,
-        0.5,
-    ]
-
-
-def test_an_interval_is_over_questions():
-    """Samples of one question are much alike: eight of each of eight questions are not 64
-    answers.
-    """
-    alike = [
-        brief(name, n, gold=gold)
-        for name, gold in zip("abcdefgh", ["17"] * 6 + ["3"] * 2, strict=True)
-        for n in range(8)
-    ]
-    low, high = summary.of_mode(alike)["interval"]
-    one, other = wilson(48, 64)
-    assert low < one - 0.1 and high > other and summary.of_mode(alike[:8])["interval"] is None
-    assert summary.of_mode(alike[::8])["interval"] == wilson(6, 8)
-
-
-def test_a_failed_sample_counts_as_wrong_and_not_as_fast():
-    failed = make(
-        Question("b", "?", "1"), "lookahead", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
-    )
-    figures = summary.of_mode([brief("a"), Brief(failed)])
-    assert (figures["accuracy"], figures["errors"], figures["seconds_mean"]) == (0.5, 1, 2.0)
-
-
-def test_nothing_measured_is_nothing_and_no_error():
-    failed = make(
-        Question("b", "?"), "autoregressive", AnswerRequest(), CONFIG, {}, PromptTooLong("no")
-    )
-    figures = summary.of_mode([Brief(failed)])
-    assert (
-        figures["accuracy"]
-        is figures["alpha"]
-        is figures["tokens_per_s"]
-        is figures["interval"]
-        is None
-    )
-
-
-def test_speed_up_compares_the_same_samples():
-    records = [
-        brief("a", mode="autoregressive", seconds=4.0),
-        brief("a", mode="lookahead", seconds=2.0),
-        brief("b", mode="autoregressive", seconds=100.0),
-    ]
-    assert summary.speed_up(records, "lookahead") == 2.0
-    assert summary.speed_up(records[:1], "lookahead") is None
 
 
 def test_wilson_agrees_with_the_book():
