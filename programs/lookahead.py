@@ -65,12 +65,9 @@ async def synchronous(answer: Answer) -> None:
     for _ in range(answer.tree.depth):
         propose(answer)
         await answer.all_done()  # the drafts
-    read(answer)
-    for node in await answer.all_done():  # drafted steps that the target would have written
-        verify(answer, node)
-    expand(answer, answer.tree.depth)
-    for node in await answer.all_done():  # the target's steps, and verdicts
-        verify(answer, node)
+    while read(answer) + expand(answer, answer.tree.depth):
+        for node in await answer.all_done():  # the target's steps, and verdicts
+            verify(answer, node)
     await answer.all_done()  # the verdicts
     accept(answer)
 
@@ -84,34 +81,37 @@ def propose(answer: Answer) -> None:
         if width and answer.can_ask("draft"):
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
-                answer.watch(draft, node, child)
+                answer.watch("draft", draft, node, child)
                 draft += answer.gen_step(node, "draft")
 
 
-def read(answer: Answer) -> None:
-    """The target reads each drafted step, if it is to be read before it is written: where it would
-    have written just that, there is nothing to write.
+def read(answer: Answer) -> int:
+    """The target reads each drafted step that is to be read before it is written: where it would
+    have written just that, there is nothing to write. Returns how many are read.
     """
-    for node in answer.tree.to_read() if answer.reads_steps() else ():
-        drafted = node.children[0]
+    nodes = answer.tree.to_read()
+    for node in nodes:
         target = fork(node.state, "target")
-        target += answer.drafted(drafted)
-        answer.watch_read(target, node, drafted)
-        target += answer.gen_read(drafted)
+        target += answer.begun(node)
+        answer.watch("target", target, node)
+        target += answer.gen_read(node)
+    return len(nodes)
 
 
-def expand(answer: Answer, furthest: int) -> None:
+def expand(answer: Answer, furthest: int) -> int:
     """The target writes its own next step, or the rest of it, after each prefix with at most
-    ``furthest`` undecided steps.
+    ``furthest`` undecided steps; or the draft does, for the target to read. Returns how many.
 
     Its forks run in parallel and share their prefix in the radix cache.
     """
-    for node in answer.tree.to_expand(furthest, answer.reads_steps()):
-        if answer.policy.should_expand(node) and answer.can_ask("target"):
-            target = fork(node.state, "target")
-            target += answer.begun(node)
-            answer.watch(target, node)
-            target += answer.gen_step(node, "target")
+    nodes = [n for n in answer.tree.to_expand(furthest) if answer.policy.should_expand(n)]
+    for node in nodes:
+        role = answer.guesser(node)
+        state = fork(node.state, role)
+        state += answer.begun(node)
+        answer.watch(role, state, node)
+        state += answer.gen_rest(node, role)
+    return len(nodes)
 
 
 def verify(answer: Answer, node: Node) -> None:
@@ -142,7 +142,7 @@ async def write_alone(answer: Answer, tokens: int) -> None:
     """The target writes several steps in one generation, while looking ahead does not pay."""
     root = answer.tree.root
     target = fork(root.state, "target")
-    answer.watch(target, root)
+    answer.watch("target", target, root)
     most = min(tokens, answer.tree.room(root), STREAMED if answer.job.on_tokens else tokens)
     target += answer.gen(root, "target", most)
     await answer.keep_steps()

@@ -7,8 +7,8 @@ and the target's token there. The draft goes on while the target reads.
 
 from __future__ import annotations
 
-from lr_sglang.algorithm.answer import Answer
-from lr_sglang.algorithm.reading import PIECE, PROOF, TOP, Ids, Reading
+from lr_sglang.algorithm.answer import PIECE, Answer
+from lr_sglang.algorithm.reading import PROOF, TOP, Ids, Reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork

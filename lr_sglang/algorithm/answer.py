@@ -44,6 +44,7 @@ OTHER_PLACES = (
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
 MOST_READ = 48
+PIECE = 12  # tokens that are proposed and read at a time, where it is no whole step
 # Seconds that a draft may take where the target waits for it: one that hangs costs no more.
 DRAFT_SECONDS = 2.0
 BACKOFF_SECONDS = (
@@ -189,17 +190,24 @@ class Answer:
             and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
         )
 
-    def reads_steps(self) -> bool:
-        """Whether drafted steps are read before they are written: as the settings say, once the
-        target's reading is proven.
+    def reads_step(self) -> bool:
+        """Whether the next drafted step is read before it is written: as the settings say, or where
+        that was faster so far.
         """
-        asked = self.job.lookahead.reading == "first" and not self.job.exact
-        return asked and self.roles["target"].reads is True and self.can_read()
+        if self.roles["target"].reads is not True or not self.can_read():
+            return False
+        return self.job.lookahead.reading == "first" or self.job.experience.reads_next()
 
     def is_to_prove(self) -> bool:
-        """Whether drafted steps will be read, once the target's reading is proven."""
-        asked = self.job.lookahead.reading == "first" and not self.job.exact
-        return asked and self.roles["target"].reads is None and self.can_read()
+        """Whether drafted steps may be read, once the target's reading is proven."""
+        return self.roles["target"].reads is None and not self.job.exact and self.can_read()
+
+    def guesser(self, node: Node) -> str:
+        """The role that writes the rest of the target's step after ``node``: the draft where the
+        target reads it again and that pays, else the target.
+        """
+        guesses = node.reads and self.job.experience.guesses_pay() and self.can_ask("draft")
+        return "draft" if guesses else "target"
 
     def gen_step(self, node: Node, role: str) -> SglGen:
         """``dsl.step`` for the step after ``node``: its token limit, the sampling,
@@ -207,8 +215,7 @@ class Answer:
         """
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         gated = role == "draft" and self.job.lookahead.gate > 0
-        if role == "target":
-            tokens -= len(node.begun or ())
+        tokens -= len(node.begun or ())
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
@@ -217,21 +224,29 @@ class Answer:
                 self._steps[tokens, gated] = made
         return made
 
-    def gen_read(self, drafted: Node) -> SglGen:
-        """The ``sgl.gen`` by which the target reads the step that leads to a drafted node."""
-        assert drafted.step is not None
-        size = len(drafted.step.ids)
-        asked: dict[str, Any] = {"logprob_start_len": -size, "top_logprobs_num": MOST_READ}
-        return self.gen(drafted, "target", 1, return_logprob=True, **asked)
+    def gen_rest(self, node: Node, role: str) -> SglGen:
+        """``gen_step`` for the rest of the target's step after ``node``; of the draft, so many of
+        its tokens as are read at a time.
+        """
+        if role == "target":
+            return self.gen_step(node, role)
+        room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        tokens = min(PIECE, room - len(node.begun or ()))
+        return self.gen(node, role, tokens, stop=StepStop(DELIMITER))
 
-    def drafted(self, node: Node) -> TokenText:
-        """The drafted step that leads to ``node``, with its end of sequence."""
-        assert node.step is not None
-        return node.step.tokens()
+    def gen_read(self, node: Node) -> SglGen:
+        """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes
+        one more.
+        """
+        size = len(node.guess or ())
+        asked: dict[str, Any] = {"logprob_start_len": -size, "top_logprobs_num": MOST_READ}
+        return self.gen(node, "target", 1, return_logprob=True, **asked)
 
     def begun(self, node: Node) -> TokenText:
-        """What is known of the target's version of the step after ``node``, from reading."""
-        known, ids = self.roles["target"].tokenizer, node.begun or ()
+        """What is known of the target's version of the step after ``node`` from reading, and the
+        drafted tokens after it that it is to read.
+        """
+        known, ids = self.roles["target"].tokenizer, (*(node.begun or ()), *(node.guess or ()))
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
     def gen(self, node: Node, role: str, tokens: int, name: str = "step", **more: Any) -> SglGen:
@@ -257,24 +272,29 @@ class Answer:
         made.sampling_params.more = beyond
         return made
 
-    def watch(self, state: ProgramState, node: Node, child: Node | None = None) -> Branch:
-        """Makes the branch of the next ``gen`` of ``state``, which writes the step after ``node``,
-        and waits for it.
+    def watch(
+        self, role: str, state: ProgramState, node: Node, child: Node | None = None
+    ) -> Branch:
+        """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after
+        ``node``, and waits for it.
 
         Args:
-            child: the drafted node that the step will lead to; None when the target writes.
+            child: the drafted node that the step will lead to; None for the target's version.
+            role: that generates.
         """
-        role = "target" if child is None else "draft"
         branch = self.begin(role, state, node, child)
         if child is None:
             node.expanding = branch
         else:
             child.drafting = branch
-            if self.reads_steps():
-                self.hurry(branch)
+            if child.alternative == 0:
+                node.reads, node.since = self.reads_step(), self._loop.time()
+        if role == "draft" and node.reads:
+            self.hurry(branch)
         self.branches.expect(branch)
         self.policy.begun(branch)
-        self.emitter.begun(role, node, child)
+        if child is not None or (not node.begun and not node.guess):
+            self.emitter.begun(role, node, child)
         return branch
 
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
@@ -282,8 +302,8 @@ class Answer:
         alternative = child.alternative if child else 0
         seed, place = self.job.draws(role, node, alternative)
         ahead = self.tree.ahead(node)
-        if role == "target" and child is None:
-            place += len(node.begun or ())
+        if child is None:
+            place += len(node.begun or ()) + len(node.guess or ())
         branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
         branch.state, branch.node, branch.child = state, node, child
         state.stream_executor.request = branch
@@ -325,12 +345,14 @@ class Answer:
         if needed and isinstance(arrived, Inquiry):
             self._enter_verdict(arrived)
         elif needed and isinstance(arrived, Branch):
-            if child is None:
-                self._enter_target(node, arrived)
-            elif arrived.role == "target":
-                self._enter_read(node, child, arrived)
-            else:
+            if child is not None:
                 self._enter_draft(node, child, arrived)
+            elif arrived.role == "draft":
+                self._enter_guess(node, arrived)
+            elif node.guess is not None:
+                self._enter_read(node, arrived)
+            else:
+                self._enter_target(node, arrived)
         arrived.release()
         return node if needed else None
 
@@ -363,6 +385,8 @@ class Answer:
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
+        if node.reads and child.alternative == 0 and node.expanding is None:
+            node.guess = drafted.ids
 
     def hurry(self, branch: Branch) -> None:
         """Limits the time of a draft for which the target waits."""
@@ -377,52 +401,68 @@ class Answer:
         if isinstance(branch.result, LookaheadError):
             self._refuse_unreadable(node, branch.result)
             return
-        node.target, node.target_state = written(branch, self.roles["target"].tokenizer)
-        self.emitter.written(node)
+        made, state = written(branch, self.roles["target"].tokenizer)
+        self._enter_version(node, made, state)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
 
-    def watch_read(self, state: ProgramState, node: Node, child: Node) -> None:
-        """Makes the branch of the next ``gen`` of ``state``, by which the target reads the drafted
-        step that leads to ``child``, and waits for it.
-        """
-        node.expanding = branch = self.begin("target", state, node, child)
-        self.branches.expect(branch)
-        self.policy.begun(branch)
+    def _enter_version(self, node: Node, step: Step, state: ProgramState) -> None:
+        """Enters the target's version of the step after ``node``."""
+        node.target, node.target_state = step, state
+        self.emitter.written(node)
+        if node.since:
+            seconds = (self._loop.time() - node.since) / len(step.ids or "?")
+            self.job.experience.versioned(node.begun is not None, seconds)
 
-    def _enter_read(self, node: Node, child: Node, branch: Branch) -> None:
-        """Enters what the target says of a drafted step: it is the target's own version, or the
-        version is known up to the token that differs.
+    def _enter_guess(self, node: Node, branch: Branch) -> None:
+        """Enters what the draft has written after what is known of the target's version."""
+        node.expanding, begun, result = None, node.begun or (), branch.result
+        if isinstance(result, LookaheadError):
+            self.draft_failed(result)
+            return
+        known = self.roles["draft"].tokenizer
+        made = make_step((*begun, *result.ids), result.finish, node.step, known, result.ends)
+        node.guess, node.guessing = made.ids[len(begun) :], branch
+
+    def _enter_read(self, node: Node, branch: Branch) -> None:
+        """Enters what the target says of the drafted tokens after ``node``: they are its own, or
+        its version is known up to the token that differs.
         """
-        step, known = child.step, self.roles["target"].tokenizer
-        assert step is not None
-        same, own = len(step.ids), None
+        known, ends = self.roles["target"].tokenizer, self.roles["target"].ends
+        begun, guess, own = node.begun or (), node.guess or (), list[int]()
+        same, whole = 0, False
         if isinstance(branch.result, LookaheadError):
             self.roles["target"].reads = None  # it is proven again by the next answer
-            same = 0
+            node.reads = False
         else:
             seed, place = self.job.draws("target", node)
             rows = [row for row in branch.result.meta.get("input_top_logprobs") or () if row]
-            said = drawn(rows[-len(step.ids) :], self.job.sampling, seed, place)
-            said += [None] * (len(step.ids) - len(said))
-            same = common_prefix(step.ids, tuple(said))
-            own = said[same] if same < len(step.ids) else None
-            self.trace.read_tokens += min(same + 1, len(step.ids))
+            said = drawn(rows[-len(guess) :], self.job.sampling, seed, place + len(begun))
+            same = common_prefix(guess, tuple(said))
+            whole = same == len(guess)
+            own = [*branch.result.ids] if whole else [one for one in said[same:][:1] if one]
+            self.trace.read_tokens += len(guess) if whole else same + 1
             self.trace.agreed_tokens += same
-        if same == len(step.ids):
-            node.target, node.target_state = step, child.state
-            self.emitter.written(node)
+        drafted = node.children[0] if node.children else None
+        node.guess, node.begun = None, (*begun, *guess[:same], *own)
+        if node.guessing is not None:
+            self.job.experience.guessed(same + len(own))
+            outcome = Outcome.ACCEPTED if whole else Outcome.REJECTED
+            self.branches.give_up(node.guessing, outcome)
+            node.guessing = None
+        elif whole and drafted is not None and drafted.step is not None:
+            self._enter_version(node, drafted.step, drafted.state)
+            return
+        most = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        made = make_step(node.begun[:most], "length", node.step, known, ends)
+        if made.complete or len(made.ids) >= most:
+            state = node.state.fork(1)[0]
+            state += made.tokens()
+            self._enter_version(node, made, state)
             return
         self.branches.give_up(branch, Outcome.CANCELLED)
         node.expanding = None
-        node.begun = (*step.ids[:same], *(() if own is None else (own,)))
-        most = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        made = make_step(node.begun, "length", node.step, known, self.roles["target"].ends)
-        if made.ids and (made.complete or len(made.ids) >= most):
-            node.target, node.target_state = made, node.state.fork(1)[0]
-            node.target_state += made.tokens()
-            self.emitter.written(node)
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
         """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises
@@ -460,7 +500,8 @@ class Answer:
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _branches_of(below):
                 self.branches.give_up(branch, own)
-            self.branches.give_up(below.expanding, Outcome.CANCELLED)
+            for unread in (below.expanding, below.guessing):
+                self.branches.give_up(unread, Outcome.CANCELLED)
             self.emitter.dropped(below.source, below.parent, below, own)
             below.release()
 

@@ -21,7 +21,6 @@ from lr_sglang.steps.tree import Node, Outcome
 
 Ids = tuple[int, ...]
 
-PIECE = 12  # tokens that are proposed and read at a time
 TOP = MOST_READ  # most probable tokens of each place that the target is asked for
 PROOF = 8  # tokens of the target's own that it reads first, so that its reading is checked
 # Reading pays while a cycle gives so many tokens in the mean, over at least so many cycles: a read

@@ -72,8 +72,12 @@ class Node:
         confidence: the draft's mean log-probability of the step; None if it was not requested.
         correction: the node after this one whose step is the target's version; None until it is
             needed.
-        begun: the first tokens of the target's version, known from reading a drafted one that
-            differs after them; None if none was read.
+        reads: whether the drafted step after it is read by the target before it is written.
+        begun: the first tokens of the target's version of that step, known from reading; None if
+            nothing was read.
+        guess: drafted tokens after those, which the target has not read yet; None if there are
+            none. ``guessing`` is the branch that wrote them, unless they are the drafted step.
+        since: when its next step could begin, in seconds of the policy's clock.
         number: the node's number in events (see ``events``).
     """
 
@@ -97,7 +101,11 @@ class Node:
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
+    reads: bool = False
     begun: tuple[int, ...] | None = None
+    guess: tuple[int, ...] | None = None
+    guessing: Branch | None = None
+    since: float = 0.0
     number: int | None = None
 
     @property

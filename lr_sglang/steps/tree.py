@@ -77,23 +77,19 @@ class StepTree:
         return self._live
 
     def to_read(self) -> list[Node]:
-        """Nodes whose next step is drafted, and of which the target has neither read nor written a
-        version, nearest first.
+        """Nodes after which the draft has written tokens that the target has not read,
+        nearest first.
         """
-        found = [n for n in self.live() if n.expanding is None and n.chosen is None]
-        return sorted((n for n in found if self._unread(n) and n.children[0].step), key=self.ahead)
+        found = [n for n in self.live() if n.guess is not None and n.expanding is None]
+        return sorted((n for n in found if n.chosen is None), key=self.ahead)
 
-    def _unread(self, node: Node) -> bool:
-        """Whether a version of the next step is drafted, or will be, that can be read first."""
-        undecided = bool(node.children) and node.children[0].verdict is None
-        return undecided and node.begun is None and node.target is None
+    def _waits(self, node: Node) -> bool:
+        """Whether a version of the next step is being drafted that is to be read first."""
+        return node.reads and node.begun is None and node.children[0].verdict is None
 
-    def to_expand(self, depth: int, reads: bool = False) -> list[Node]:
-        """Nodes at most ``depth`` ahead for which the target has not begun the next step, nearest
-        first.
-
-        Args:
-            reads: leaves out those whose drafted step is to be read before.
+    def to_expand(self, depth: int) -> list[Node]:
+        """Nodes at most ``depth`` ahead after which the target's next step is to be written, or the
+        rest of it, nearest first.
         """
         found = [
             n
@@ -102,7 +98,9 @@ class StepTree:
             and self.ahead(n) <= depth
             and not self.ends(n)
             and n.chosen is None
-            and not (reads and self._unread(n))
+            and n.target is None
+            and n.guess is None
+            and not self._waits(n)
         ]
         return sorted(found, key=self.ahead)
 

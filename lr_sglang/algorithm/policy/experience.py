@@ -27,6 +27,11 @@ SECOND = 16.0
 # The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
 # verdicts.
 COMMON = 16.0
+# At the start of a run one step in TRY_FIRST is written before the drafted one is read, until there
+# are TRIES of both; then one in TRY_AGAIN goes the way that was slower.
+TRIES, TRY_FIRST, TRY_AGAIN = 2, 6, 32
+# Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
+LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
 
 
@@ -74,6 +79,10 @@ class RunStatistics:
             drafts the first ones.
         since: steps since the last of them, when an answer last ended.
         measured: whether the costs of requests were measured at start, or are being measured.
+        read, wrote: mean seconds per token from where a step could begin until the target's version
+            was there, if a drafted one was read first, and if not.
+        guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
+        steps: number of drafted steps that could be read.
     """
 
     answers: int = 0
@@ -86,6 +95,10 @@ class RunStatistics:
     explorer: object = None
     since: int = 0
     measured: bool = False
+    read: Mean = field(default_factory=Mean)
+    wrote: Mean = field(default_factory=Mean)
+    guesses: Mean = field(default_factory=Mean)
+    steps: int = 0
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
@@ -139,6 +152,27 @@ class RunStatistics:
             if not compared[0].accepted:
                 for verdict in compared[1:]:
                     self.others.add(verdict.accepted)
+
+    def reads_next(self) -> bool:
+        """Whether the target should read the next drafted step before it writes: the way that was
+        faster so far, and now and then the other.
+        """
+        self.steps += 1
+        known = min(self.read.weight, self.wrote.weight) >= TRIES
+        faster = not known or self.read.value < self.wrote.value
+        return faster == (self.steps % (TRY_AGAIN if known else TRY_FIRST) > 0)
+
+    def versioned(self, read: bool, seconds: float) -> None:
+        """Learns how many seconds a token of a target's version took, read or written."""
+        (self.read if read else self.wrote).add(seconds)
+
+    def guessed(self, tokens: int) -> None:
+        """Learns how many tokens were kept by reading a drafted rest of a step."""
+        self.guesses.add(tokens)
+
+    def guesses_pay(self) -> bool:
+        """Whether the rest of a step is drafted and read, rather than written by the target."""
+        return self.guesses.weight < GUESSES or self.guesses.value >= LEAST
 
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))
