@@ -8,7 +8,7 @@ and the target's token there. The draft goes on while the target reads.
 from __future__ import annotations
 
 from lr_sglang.algorithm.answer import PIECE, Answer
-from lr_sglang.algorithm.reading import PROOF, TOP, Ids, Reading
+from lr_sglang.algorithm.reading import PROOF, Ids, Reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork
@@ -42,7 +42,7 @@ def propose(reading: Reading, after: Ids = ()) -> Branch | None:
         return None
     draft = fork(reading.state(after), "draft")
     branch = reading.watch("draft", draft, after)
-    draft += reading.gen(min(PIECE, reading.room(after)))
+    draft += reading.gen(min(PIECE, reading.room(after)), role="draft")
     return branch
 
 
@@ -61,8 +61,7 @@ def read(reading: Reading, piece: Ids) -> Branch:
     """The target reads a piece, and writes the token after it."""
     target = fork(reading.state(piece), "target")
     branch = reading.watch("target", target, piece)
-    asked = {"logprob_start_len": -len(piece), "top_logprobs_num": TOP} if piece else {}
-    target += reading.gen(1, return_logprob=bool(piece), **asked)
+    target += reading.gen(1, **reading.answer.asks_reading(len(piece)))
     return branch
 
 
@@ -70,10 +69,10 @@ async def prove(reading: Reading) -> Ids:
     """The target writes some tokens and reads them: what it reads must be what it wrote."""
     target = fork(reading.state(), "target")
     written = reading.watch("target", target)
-    target += reading.gen(min(PROOF, reading.room()))
-    ids = (await reading.result(written)).ids
-    again = read(reading, ids)
-    reading.prove(ids, await reading.drawn(again, ids))
+    target += reading.gen(min(PROOF, reading.room()), return_logprob=True, top_logprobs_num=1)
+    result = await reading.result(written)
+    again = read(reading, result.ids)
+    await reading.prove(result, again)
     reading.close(again, Outcome.CANCELLED)
     reading.close(written, Outcome.BONUS)
-    return ids
+    return result.ids

@@ -15,6 +15,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, tokens_of, written
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
+from lr_sglang.config import Sampling
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -124,7 +125,8 @@ class Answer:
         greedy = job.sampling.temperature == 0
         trace.seeded = greedy or all(backend.seeded for backend in self.roles.values())
         if job.exact:
-            trace.lossless = "text" if greedy or target.seeded else "distribution"
+            same = greedy or (target.seeded and not (self.own_numbers and self.can_read()))
+            trace.lossless = "text" if same else "distribution"
         draft = self.roles.get("draft")
         if job.verifier is not None and draft is not None:
             trace.own_draws = self._why_own_draws(draft, target)
@@ -172,23 +174,33 @@ class Answer:
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
     def can_read(self) -> bool:
-        """Whether the target can read drafted tokens before it writes: its draws can be made again
+        """Whether the target can read drafted tokens before it writes: its draws can be made here,
         from log-probabilities.
         """
         job, target, sampling = self.job, self.roles["target"], self.job.sampling
-        numbers = target.places == "answer" and self.trace.shared_draws
+        if self.own_numbers and target.seeded and job.lookahead.reading != "first":
+            return False  # the text is to be the one that this seed gives
         filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
         filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
         return (
             job.lookahead.reading != "never"
             and job.verifier is not None
-            and (sampling.temperature == 0 or (numbers and filtered))
+            and (sampling.temperature == 0 or filtered)
             and target.reads is not False
             and target.token_layer == ""
             and not job.constraints.names()
             and self.can_ask("draft")
             and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
         )
+
+    @property
+    def own_numbers(self) -> bool:
+        """Whether the target's draws that are made here are not those that its server would have
+        made: then the answer is another one of the same distribution.
+        """
+        target = self.roles["target"]
+        known = target.seeded and target.places == "answer"
+        return self.job.sampling.temperature > 0 and not known
 
     def reads_step(self) -> bool:
         """Whether the next drafted step is read before it is written: as the settings say, or where
@@ -232,15 +244,41 @@ class Answer:
             return self.gen_step(node, role)
         room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         tokens = min(PIECE, room - len(node.begun or ()))
-        return self.gen(node, role, tokens, stop=StepStop(DELIMITER))
+        return self.gen(node, role, tokens, self.guess_sampling(), stop=StepStop(DELIMITER))
+
+    def guess_sampling(self) -> Sampling:
+        """How the draft samples what the target only reads: greedily where it shares no draws, so
+        that it writes what the target is most likely to draw.
+        """
+        sampling = self.job.sampling
+        return sampling if self.trace.shared_draws else sampling.replace(temperature=0)
+
+    def drawn(self, result: Generation, drafted: int, node: Node, place: int) -> list[int | None]:
+        """The target's draws at the places of the drafted tokens at the end of a prompt that it has
+        read; None where they are not known.
+
+        Args:
+            drafted: how many.
+            node: after which they come; place: how many tokens after it.
+        """
+        rows = [row for row in result.meta.get("input_top_logprobs") or () if row]
+        seed, first = self.job.draws("target", node)
+        return drawn(rows[-drafted:], self.job.sampling, seed, first + place)
 
     def gen_read(self, node: Node) -> SglGen:
         """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes
         one more.
         """
-        size = len(node.guess or ())
-        asked: dict[str, Any] = {"logprob_start_len": -size, "top_logprobs_num": MOST_READ}
-        return self.gen(node, "target", 1, return_logprob=True, **asked)
+        return self.gen(node, "target", 1, **self.asks_reading(len(node.guess or ())))
+
+    def asks_reading(self, drafted: int) -> dict[str, Any]:
+        """The options of ``sgl.gen`` that ask for the target's log-probabilities at the last
+        ``drafted`` places of the prompt.
+        """
+        if not drafted:
+            return {}
+        top = {"logprob_start_len": -drafted, "top_logprobs_num": MOST_READ}
+        return {"return_logprob": True, **top}
 
     def begun(self, node: Node) -> TokenText:
         """What is known of the target's version of the step after ``node`` from reading, and the
@@ -249,9 +287,16 @@ class Answer:
         known, ids = self.roles["target"].tokenizer, (*(node.begun or ()), *(node.guess or ()))
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
-    def gen(self, node: Node, role: str, tokens: int, name: str = "step", **more: Any) -> SglGen:
-        """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request says,
-        within its constraints; ``more`` are options of ``sgl.gen``.
+    def gen(
+        self,
+        node: Node,
+        role: str,
+        tokens: int,
+        sampling: Sampling | None = None,
+        **more: Any,
+    ) -> SglGen:
+        """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request or
+        ``sampling`` says, within its constraints; ``more`` are options of ``sgl.gen``.
         """
         beyond: dict[str, Any] = {}
         if self.job.constraints.names():
@@ -267,7 +312,8 @@ class Answer:
                 one.counts_written,
             )
             more |= options
-        made = sgl.gen(name, max_tokens=tokens, **self.job.sampling.drawn(), **more)
+        drawn_as = (sampling or self.job.sampling).drawn()
+        made = sgl.gen("step", max_tokens=tokens, **drawn_as, **more)
         made.sampling_params = self.s.stream_executor.resolve(made.sampling_params)
         made.sampling_params.more = beyond
         return made
@@ -436,9 +482,7 @@ class Answer:
             self.roles["target"].reads = None  # it is proven again by the next answer
             node.reads = False
         else:
-            seed, place = self.job.draws("target", node)
-            rows = [row for row in branch.result.meta.get("input_top_logprobs") or () if row]
-            said = drawn(rows[-len(guess) :], self.job.sampling, seed, place + len(begun))
+            said = self.drawn(branch.result, len(guess), node, len(begun))
             same = common_prefix(guess, tuple(said))
             whole = same == len(guess)
             own = [*branch.result.ids] if whole else [one for one in said[same:][:1] if one]

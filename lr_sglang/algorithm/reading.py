@@ -8,8 +8,7 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from lr_sglang.algorithm.answer import MOST_READ, Answer
-from lr_sglang.engine import reading
+from lr_sglang.algorithm.answer import Answer
 from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.generation import Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -21,7 +20,6 @@ from lr_sglang.steps.tree import Node, Outcome
 
 Ids = tuple[int, ...]
 
-TOP = MOST_READ  # most probable tokens of each place that the target is asked for
 PROOF = 8  # tokens of the target's own that it reads first, so that its reading is checked
 # Reading pays while a cycle gives so many tokens in the mean, over at least so many cycles: a read
 # of a piece takes longer than a token of plain decoding.
@@ -72,9 +70,11 @@ class Reading:
             made += TokenText.of(self._known.decode(ids), ids, self._known.vocabulary)
         return made
 
-    def gen(self, tokens: int, **more: Any) -> SglGen:
+    def gen(self, tokens: int, *, role: str = "target", **more: Any) -> SglGen:
         """A ``sgl.gen`` of up to so many tokens; ``more`` are options of ``sgl.gen``."""
-        return self.answer.gen(self.answer.tree.root, "target", max(1, tokens), **more)
+        sampling = self.answer.guess_sampling() if role == "draft" else None
+        root = self.answer.tree.root
+        return self.answer.gen(root, "target", max(1, tokens), sampling, **more)
 
     def watch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
@@ -120,21 +120,33 @@ class Reading:
                 self._reads(False)
                 return []
             raise
-        rows = [row for row in result.meta.get("input_top_logprobs") or () if row]
-        if piece and len(rows) < len(piece):
+        own = self.answer.drawn(result, len(piece), self._place(), 0) if piece else []
+        if len(own) < len(piece):
             self._reads(False)
             return []
-        job = self.answer.job
-        seed, place = job.draws("target", self._place())
-        own = reading.drawn(rows[-len(piece) :], job.sampling, seed, place) if piece else []
         return [*own, *result.ids[:1]]
 
-    def prove(self, ids: Ids, own: Sequence[int | None]) -> None:
-        """Notes whether the target reads what it has written as its own."""
-        known = [(token, said) for token, said in zip(ids, own, strict=False) if said is not None]
-        same = sum(token == said for token, said in known)
-        if known:
-            self._reads(same >= 3 * len(known) / 4)
+    async def prove(self, written: Generation, again: Branch) -> None:
+        """Notes whether the target reads what it has written as its own: draws the same tokens, or,
+        where draws are made with other numbers here, finds the same ones most probable.
+
+        Args:
+            again: the branch by which it reads them.
+        """
+        wrote: Sequence[int | None] = written.ids
+        read: Sequence[int | None] = await self.drawn(again, written.ids)
+        if read and self.answer.own_numbers:
+            wrote, read = (
+                [int(row[0][1]) for row in one.meta.get(key) or () if row][-len(wrote) :]
+                for one, key in (
+                    (written, "output_top_logprobs"),
+                    (again.result, "input_top_logprobs"),
+                )
+            )
+        known = [(a, b) for a, b in zip(wrote, read, strict=False) if b is not None]
+        same = sum(a == b for a, b in known)
+        if known or not wrote:
+            self._reads(bool(known) and same >= 3 * len(known) / 4)
 
     def _reads(self, it_does: bool) -> None:
         target = self.answer.roles["target"]

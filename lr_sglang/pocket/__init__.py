@@ -9,7 +9,9 @@ ROLES = ("target", "draft", "judge")
 WEAK_DRAFTS = ("draft-60", "draft-40")
 # Models that think before they answer, and call a tool.
 THINKING = ("target-thinks", "draft-thinks")
-MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING)
+# A draft that says the same as the target in other words: few of its tokens are the target's.
+OTHER_WORDS = "draft-words"
+MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS)
 WEIGHTS = Path(__file__).parent / "weights"
 
 

@@ -1,16 +1,17 @@
 """Exact answers by reading, over runtimes with probabilities: the text is plain decoding's."""
 
 import asyncio
+import collections
 import math
 import random
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from lr_sglang.algorithm import answer as algorithm_answer
-from lr_sglang.algorithm import reading
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
@@ -92,6 +93,10 @@ class Dice(ScriptedTransport):
         finish = {"type": "stop", "matched": matched} if said or END in ids else {"type": "length"}
         meta = {"finish_reason": finish, "prompt_tokens": len(prompt)}
         if payload.get("return_logprob") and self.tells:
+            meta["output_top_logprobs"] = [
+                self._row(prompt + ids[:at], payload["top_logprobs_num"]) for at in range(len(ids))
+            ]
+        if payload.get("return_logprob") and self.tells and payload["logprob_start_len"] >= 0:
             first = payload["logprob_start_len"]
             rows = [
                 self._row(prompt[:at], payload["top_logprobs_num"])
@@ -116,11 +121,14 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     look = Lookahead(
         schedule=more.pop("schedule", "async"),
         reading=more.pop("reading", "auto"),
+        shared_draws=more.pop("shared_draws", True),
         max_step_tokens=20,
     )
     tokens = Limits(max_tokens=more.pop("max_tokens", 120))
     backend = deployment(target=target, **({"draft": draft} if draft else {}))
-    backend.reads = None
+    backend.reads, seeded = more.pop("reads", None), more.pop("seeded", True)
+    for one in backend.roles.values():
+        one.seeded = seeded
     more.setdefault("verifier", Exact() if draft else None)
     job = AnswerRequest(look, sampling, tokens, **more)
     s = program.run(QUESTION, job, backend=backend)
@@ -142,7 +150,7 @@ SAMPLINGS = [
 def test_the_text_is_the_one_of_plain_decoding(sampling, schedule, monkeypatch):
     rng = random.Random(repr((sampling, schedule)))
     for number in range(examples(6)):
-        monkeypatch.setattr(reading, "TOP", rng.choice([4, 12, 48]))
+        monkeypatch.setattr(algorithm_answer, "MOST_READ", rng.choice([4, 12, 48]))
         given = sampling.replace(seed=number)
         most = rng.choice([1, 2, 7, 8, 9, 13, 30, 120])
         noise = rng.choice([0.0, 0.3, 2.0])
@@ -167,6 +175,37 @@ class Lenient:
     def verify(self, inquiry):
         target, draft = inquiry.pair.target, inquiry.pair.draft
         return Verdict(target.text[:2] == draft.text[:2], self.name)
+
+
+@pytest.mark.parametrize("verifier", [Exact, Lenient])
+def test_without_seeds_the_distribution_is_the_targets(verifier):
+    """Where the target's server honours no seeds, its draws are made with the answer's own numbers:
+    each text of two tokens comes as often as its probability says.
+    """
+    target, draft, found = Dice(5), Dice(5, 0.3), collections.Counter[Any]()
+    answers = examples(300)
+    for seed in range(answers):
+        sampling = Sampling(temperature=1.0, top_k=3, top_p=1.0, seed=seed)
+        more = {"reads": True, "reading": "first", "verifier": verifier()}
+        one = write(lookahead, target, draft, sampling, max_tokens=2, seeded=False, **more)
+        assert one.lossless == ("distribution" if verifier is Exact else "")
+        assert one.read_tokens > 0 and one.own_draws
+        found[one.steps[0].target_text] += 1
+    prompt = target.requests[0]["input_ids"][: one.prompt_tokens]
+    expected = {
+        chr(first) + chr(second): share * after
+        for first, share in three(target, prompt)
+        for second, after in three(target, [*prompt, first])
+    }
+    assert len(expected) == 9 and set(found) <= set(expected)
+    seen, wanted = zip(*((found[text], answers * p) for text, p in expected.items()), strict=True)
+    assert scipy.stats.chisquare(seen, wanted).pvalue > 0.001
+
+
+def three(model: Dice, ids: Any) -> list[tuple[int, float]]:
+    """The three most probable next tokens, with their share of the probability."""
+    share, at = model.probabilities(ids, 1.0)[0].double().topk(3)
+    return [(int(n), float(one)) for n, one in zip(at, share / share.sum(), strict=True)]
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS[:4], ids=str)

@@ -76,6 +76,32 @@ def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> li
     ]
 
 
+def other_words(tokenizer: PreTrainedTokenizerFast, rng: Random) -> list[Document]:
+    """Problems with a solution in other wordings. A third of the steps are in the usual ones, with
+    no loss on them: the model learns to go on after the target's steps, and not to write them.
+    """
+    documents: list[Document] = []
+    while len(documents) < POOL:
+        problem = make_problem(rng)
+        if problem.held_out:
+            continue
+        usual, other = problem.solution(rng), problem.other_solution(rng)
+        learned = [rng.random() < 2 / 3 for _ in usual]
+        texts = [
+            (o if own else u) + (END if last else DELIMITER)
+            for u, o, own, last in zip(
+                usual, other, learned, [*[False] * (len(usual) - 1), True], strict=True
+            )
+        ]
+        prompt, *steps = encode(tokenizer, [chat(problem.question), *texts])
+        made = Document(prompt, [0.0] * len(prompt))
+        for ids, own in zip(steps, learned, strict=True):
+            made.ids += ids
+            made.weights += [float(own)] * len(ids)
+        documents.append(made)
+    return documents
+
+
 def judgements(tokenizer: PreTrainedTokenizerFast, rng: Random, real: list[Pair]) -> list[Document]:
     """Pairs of steps with a verdict. Two in five are real ones, where there are any.
 

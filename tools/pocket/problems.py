@@ -15,7 +15,16 @@ from random import Random
 
 from tools.pocket.families import FAMILIES
 from tools.pocket.meaning import BOXED
-from tools.pocket.wordings import ANSWERS, FIRST_LEADS, LEADS, NAMES, OPERATORS, STEPS
+from tools.pocket.wordings import (
+    ANSWERS,
+    FIRST_LEADS,
+    LEADS,
+    NAMES,
+    OPERATORS,
+    OTHER_ANSWERS,
+    OTHER_STEPS,
+    STEPS,
+)
 
 DELIMITER = "\n\n"
 MIN_OPERATIONS, MAX_OPERATIONS = 2, 6
@@ -43,11 +52,19 @@ class Operation:
     def operator(self) -> str:
         return OPERATORS[self.kind]
 
+    @property
+    def equation(self) -> str:
+        return f"{self.a} {self.operator} {self.b} = {self.result}"
+
+    def render_other(self, rng: Random) -> str:
+        """The step's text in a random one of the other wordings."""
+        wording = rng.choice(OTHER_STEPS[self.operator])
+        return wording.format(e=self.equation, a=self.a, b=self.b, c=self.result)
+
     def render(self, rng: Random, first: bool = False) -> str:
         """The step's text in a random wording, with no delimiter."""
-        equation = f"{self.a} {self.operator} {self.b} = {self.result}"
         text = rng.choice(STEPS[self.kind]).format(
-            e=equation, a=self.a, b=self.b, c=self.result, **self.words
+            e=self.equation, a=self.a, b=self.b, c=self.result, **self.words
         )
         lead = rng.choice(FIRST_LEADS if first else LEADS)
         if lead and text.split()[0] not in NAMES:
@@ -88,6 +105,11 @@ class Problem:
         """The steps of one solution, in random wordings, the boxed answer last."""
         steps = [o.render(rng, first=i == 0) for i, o in enumerate(self.operations)]
         return [*steps, render_answer(self.answer, rng)]
+
+    def other_solution(self, rng: Random) -> list[str]:
+        """The steps of one solution in other wordings, the boxed answer last."""
+        steps = [o.render_other(rng) for o in self.operations]
+        return [*steps, rng.choice(OTHER_ANSWERS).format(c=self.answer)]
 
 
 def render_answer(answer: int, rng: Random) -> str:

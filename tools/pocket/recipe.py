@@ -21,8 +21,8 @@ class Recipe:
     """Stages in order; learning rates fall linearly over the last ``decay`` of all tokens.
 
     Attributes:
-        base: the shipped model whose weights training begins with; set for models that learn to
-            think.
+        base: the shipped model whose weights training begins with; set for models that
+            learn something else besides.
         highest: the largest factor on the learning rates.
     """
 
@@ -72,5 +72,8 @@ RECIPES = {
     ),
     "draft-thinks": Recipe(
         (Stage(2, 400_000),), row=320, rows=6, decay=0.7, base="draft", highest=0.3
+    ),
+    "draft-words": Recipe(
+        (Stage(2, 1_000_000),), row=256, rows=16, decay=0.7, base="draft", highest=0.6
     ),
 }

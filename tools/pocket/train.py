@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket import MODELS, weights
-from tools.pocket.data import Batch, Document, Pair, batches, judgements, solutions
+from lr_sglang.pocket import MODELS, THINKING, weights
+from tools.pocket.data import Batch, Document, Pair, batches, judgements, other_words, solutions
 from tools.pocket.export import export
 from tools.pocket.model import PocketModel, Shape
 from tools.pocket.optimizer import Optimizer
@@ -53,8 +53,9 @@ class Trainer:
         self.seconds, self.curve = 0.0, list[dict[str, float]]()
         self.real: list[Pair] = []
         torch.manual_seed(seed * 1000 + MODELS.index(role))
-        if self.recipe.base:
+        if role in THINKING:
             self.tokenizer.chat_template = THINKING_TEMPLATE
+        if base:
             self.model = PocketModel.of_hf(weights(self.recipe.base))
         else:
             self.model = PocketModel(
@@ -103,7 +104,9 @@ class Trainer:
         rng = Random(f"{self.seed} {self.role} {self.pool}")
         if self.role == "judge":
             return judgements(self.tokenizer, rng, self.real)
-        if self.recipe.base:
+        if self.role == "draft-words":
+            return other_words(self.tokenizer, rng)
+        if self.role in THINKING:
             return thoughts(self.tokenizer, rng)
         return solutions(self.tokenizer, rng, easy=self.tokens < self.recipe.easy_tokens)
 

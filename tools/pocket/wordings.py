@@ -212,3 +212,32 @@ ANSWERS: Final = (
     "This gives \\boxed{{{c}}}.",
     "Hence we get \\boxed{{{c}}} as the answer.",
 )
+
+#: operator -> other wordings of a step, which only ``draft-words`` writes: the same meaning, hardly
+#: a token in common
+OTHER_STEPS: Final[dict[str, tuple[str, ...]]] = {
+    "+": (
+        "Now {a} and {b} make {e} all in all.",
+        "Putting {b} with {a} we come to {e}.",
+        "The new total comes to {e} by now.",
+    ),
+    "-": (
+        "From {a} we take {b}: {e} are left over.",
+        "Taking off {b} we come to {e} left.",
+    ),
+    "*": (
+        "{a} groups of {b} come to {e} altogether.",
+        "So it grows to {e}, all counted.",
+        "{b} for every one of {a}: {e} in all.",
+    ),
+    "/": (
+        "So everyone gets {e} of them.",
+        "In {b} equal parts, each is {e}.",
+    ),
+}
+
+OTHER_ANSWERS: Final = (
+    "That is what was asked: \\boxed{{{c}}}.",
+    "All in all we end with \\boxed{{{c}}} here.",
+    "Done, and it is \\boxed{{{c}}}.",
+)
