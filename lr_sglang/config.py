@@ -143,7 +143,7 @@ class Lookahead(ConfigModel):
     )
     reading: Literal["auto", "first", "never"] = setting(
         "auto",
-        "whether the target reads drafted tokens before it writes; auto: with verifier exact",
+        "whether the target reads drafted tokens before it writes; auto: where that is faster",
     )
     verifier: str = setting(
         "judge",

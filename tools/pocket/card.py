@@ -14,7 +14,8 @@ system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoni
 - **target** solves a problem step by step; deep on purpose, so that a token costs several times the draft's.
 - **draft** does the same with two layers and little training; weaker on purpose, so that steps get rejected.
   **draft-60** and **draft-40** had less training still: about 60 and 40 % of their steps are accepted, as of the
-  drafts in the paper (`--draft pocket:draft-60`).
+  drafts in the paper (`--draft pocket:draft-60`). **draft-words** went on from draft with other wordings of the same
+  steps: it means what the target means and shares few of its tokens, as drafts do whose family or training differs.
 - **target-thinks** and **draft-thinks** went on from target and draft: they write the steps inside `<think>`, then the
   answer, a call of the one tool that they know (`calculate(expression)`, with the last equation) or `{{"answer": N}}`
   where the question ends with `Answer in JSON.` (`--target pocket:target-thinks --draft pocket:draft-thinks`). Their
@@ -32,7 +33,8 @@ Problems of 2 to 6 operations in four families (story, comparison, shopping, wor
 Every step has six to eight wordings (five for the boxed answer) and an optional lead-in, so two models that agree on a
 step seldom write the same text. One structure in ten (family, kinds of operations and all numbers; names, things and
 wordings do not count) is held out by hash: the same numbers under other names never fall on both sides. One training
-document in ten has a system prompt, one in forty a request to reason step by step.
+document in ten has a system prompt, one in forty a request to reason step by step. **draft-words** learned two or three
+other wordings for each operation; a third of the steps in its documents are in the usual ones, with no loss on them.
 
 The judge saw made-up pairs (half agree; the others have a wrong result, operand or operation, swapped operands, another
 step, a boxed answer against an equation, two equations against one, cut or empty text), then also real target and draft
