@@ -712,7 +712,7 @@ SIMULATED = [{"role": "user", "content": "Simulated question 1?"}]
 
 @pytest.mark.parametrize(
     ("program", "least"),
-    [("self_consistency:samples=2", 1), ("plan_then_solve", 4), ("lookahead", 4)],
+    [("self_consistency:samples=2", 1), ("plan_then_solve", 4), ("lookahead", 4), ("rsd", 1)],
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_endpoint_answers_by_it(program, least, stream):
