@@ -44,10 +44,9 @@ from lr_sglang.results.record import Record
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
 from lr_sglang.theory.judged import speedup
-from tests.simulated.model import Writer
+from tests.simulated.model import Simulation, Writer
 from tests.simulated.options import simulation as simulation_of
 from tests.simulated.options import simulation_options
-from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles, wake_exactly
 from tests.simulated.virtual import alone, answer_all, numbers, questions
 

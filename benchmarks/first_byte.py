@@ -32,11 +32,10 @@ from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
 
 from benchmarks.endpoint import cpu_of, started
-from tests.simulated.model import Model, Writer
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime
 from tests.simulated.server import SimulatedServer
 from tests.simulated.serving import listen
-from tests.simulated.simulation import Simulation
 
 PATH = "/v1/chat/completions"
 TOOL = {

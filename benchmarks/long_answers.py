@@ -56,8 +56,11 @@ from lr_sglang.steps.token_text import TokenText  # noqa: E402
 from lr_sglang.tasks import Question  # noqa: E402
 from lr_sglang.tasks.task import messages  # noqa: E402
 from tests.simulated.clock import run_virtually  # noqa: E402
-from tests.simulated.model import Model, Writer  # noqa: E402
-from tests.simulated.simulation import Simulation  # noqa: E402
+from tests.simulated.model import (  # noqa: E402
+    Model,
+    Simulation,
+    Writer,
+)
 from tests.simulated.transport import simulated_roles  # noqa: E402
 from tests.simulated.words import pocket_words, tokenizer_path  # noqa: E402
 

@@ -43,9 +43,8 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model, Writer
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime
-from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import alone, numbers, questions
 

@@ -19,8 +19,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.verifiers import Setup, make
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
 ASK = [{"role": "user", "content": "How many?"}]

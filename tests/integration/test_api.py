@@ -21,8 +21,7 @@ from lr_sglang.config import Deployment, Runtime
 from tests import in_thread
 from tests.scripted import END, ScriptedTransport, deployment
 from tests.serving import until
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -173,7 +172,7 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 leave_torch_out()
 import lr_sglang as lr
 from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Simulation
 from tests.simulated.transport import simulated_roles
 
 with lr.deployment(simulated_roles(Simulation(Model(alpha=(0.7,), steps=50), 0.005, 0.2, 0.001))) as d:

@@ -10,8 +10,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.errors import Cancelled
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.events import Event
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
 ASKED = [{"role": "user", "content": "Simulated question 1?"}]

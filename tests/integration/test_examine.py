@@ -17,8 +17,7 @@ from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks
-from tests.simulated.model import Model, Writer
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import SimulatedTransport
 from tests.unit.test_client import Worker
 from tests.unit.test_client import serving as serving

@@ -10,8 +10,7 @@ from lr_sglang.engine.loop import background
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
 GREEDY = {"temperature": 0.0}

@@ -11,8 +11,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.requests import RequestMaker
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model, Writer
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
 
 

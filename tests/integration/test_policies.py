@@ -26,8 +26,7 @@ from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import questions
 

@@ -26,8 +26,7 @@ from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from tests import in_thread
 from tests.scripted import END, ScriptedTransport, chapters, deployment
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
 QUESTION = Question("q", "Simulated question 1?")

@@ -28,7 +28,7 @@ from tests import examples
 from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
 from tests.simulated.clock import run_virtually
-from tests.simulated.faults import Fault, Faults
+from tests.simulated.runtime import Fault, Faults
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
 answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(

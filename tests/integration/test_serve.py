@@ -32,9 +32,8 @@ from lr_sglang.verifiers import asking, judge
 from tests.compared import summed
 from tests.integration.test_examine import runtimes
 from tests.scripted import ScriptedTransport, chapters, deployment
-from tests.simulated.faults import Fault
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
+from tests.simulated.runtime import Fault
 from tests.simulated.transport import simulated_roles
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"

@@ -197,39 +197,10 @@ def test_what_a_program_generates_goes_on_from_the_very_tokens(tokenizers, which
         assert target.prompts[1] == (*prompt, *model.whole(prompt, most))
 
 
-class Fixed(Model):
-    """Writes these tokens, wherever a prompt of this length ends."""
-
-    def __init__(self, known, ids, prompt):
-        super().__init__(known, [], 0)
-        self.ids, self.prompt = (*ids, self.end), prompt
-
-    def next(self, ids):
-        return self.ids[min(len(ids) - self.prompt, len(self.ids) - 1)]
-
-
 @sgl.function
 def ahead_once(s, messages, most, stop):
     lr.converse(s, messages)
     s += lookahead_gen("answer", most, stop=stop, temperature=0.0)
-
-
-@pytest.mark.parametrize("stop", [(), ("> ", "dx")])
-def test_a_character_that_a_cap_splits_is_once_in_a_programs_answer(tokenizers, stop):
-    """Also where text that may begin a stop string is held back when the next step completes it."""
-    known = tokenizers[0]
-    ids = known.encode("five 🎉d 中> 🎉🎉")
-    model = Fixed(known, ids, len(known.chat(QUESTION, True).ids))
-    for most, cap in itertools.product(range(1, len(ids) + 1), (1, 2, 3)):
-        text, backend = known.decode(ids[:most]), played(target=Played(model), draft=Played(model))
-        job = AnswerRequest(Lookahead(verifier="exact", max_step_tokens=cap))
-        ahead = LookaheadBackend(backend.roles, job.lookahead, judge_prompt="paper")
-        run_virtually(
-            perform(Program.load(ahead_once.bind(most=most, stop=stop)), QUESTION, job, ahead)
-        )
-        assert job.record.text == (text.partition("> ")[0] if stop else text)
-        assert known.decode(job.record.ids) == job.record.text
-        assert job.record.ids == ids[:most] or (stop and "> " in text)
 
 
 @settings(deadline=None, max_examples=examples(25))

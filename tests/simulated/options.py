@@ -7,8 +7,7 @@ from typing import Any
 
 import click
 
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 
 _OPTIONS = (
     click.option("--alpha", default="0.63", help="Drafted steps that agree, by position: A[,A]."),

@@ -17,8 +17,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response
 from starlette.routing import Route
 
 from lr_sglang.errors import LookaheadError
-from tests.simulated.faults import Fault
-from tests.simulated.runtime import NEVER, SimulatedRuntime
+from tests.simulated.runtime import NEVER, Fault, SimulatedRuntime
 from tests.simulated.words import tokenizer_path
 
 Handler = Callable[[Request], Awaitable[Response]]

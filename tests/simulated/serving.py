@@ -9,10 +9,9 @@ from typing import Any
 
 import uvicorn
 
-from tests.simulated.model import Writer
+from tests.simulated.model import Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime
 from tests.simulated.server import SimulatedServer
-from tests.simulated.simulation import Simulation
 
 HOST = "127.0.0.1"
 

@@ -16,9 +16,8 @@ from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks
-from tests.simulated.model import Writer
+from tests.simulated.model import Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime
-from tests.simulated.simulation import Simulation
 
 CONTEXT = 2**30  # tokens; so large that no answer reaches it
 _PR_SET_TIMERSLACK = 29

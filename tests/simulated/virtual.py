@@ -18,9 +18,8 @@ from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import TARGET, Writer
+from tests.simulated.model import TARGET, Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime
-from tests.simulated.simulation import Simulation
 from tests.simulated.transport import simulated_roles
 
 

@@ -4,7 +4,6 @@ import asyncio
 import json
 import socket
 import threading
-import time
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -371,42 +370,12 @@ def test_a_server_whose_aborts_stop_nothing_gets_its_connection_closed(server, h
     assert isinstance(running.end(), Cancelled)
 
 
-def test_many_calls_to_a_server_that_has_hung_are_cancelled_together(server, http, monkeypatch):
-    """Not one after another, each after a timeout of its own."""
-    gate = threading.Event()
-    server.generate = server.abort = lambda handler, body: gate.wait(60)
-    running = [Running(http, 60.0) for _ in range(40)]
-    while len(server.requests) < 40:
-        assert not any(one.task.done() for one in running)
-        time.sleep(0.01)
-    monkeypatch.setattr(module, "CONNECT_SECONDS", 1.0)  # which limits an abort, too
-    began = time.monotonic()
-    for one in running:
-        one.cancel()
-    assert all(isinstance(one.end(30.0), Cancelled) for one in running)
-    gate.set()
-    assert time.monotonic() - began < 20.0  # 40 one after another
-
-
 def test_a_request_cancelled_before_it_is_sent_is_not_sent(server, http):
     request = Request()
     request.cancel()
     with pytest.raises(Cancelled):
         http.generate({}, request, 5)
     assert server.requests == server.aborts == []
-
-
-def test_a_request_cancelled_between_two_tries_is_not_sent_again(server, http):
-    request = Request()
-
-    def broken(handler, body):
-        on_loop(request.cancel)
-        hung_up(handler, body)
-
-    server.generate = broken
-    with pytest.raises(Cancelled):
-        http.generate({}, request, 5)
-    assert len(server.requests) == 1
 
 
 def test_cancelling_or_hanging_up_late_does_not_break_the_connections_next_request(server, http):
@@ -466,19 +435,6 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     assert server.arrived.wait(5)
     another.cancel()
     assert another.end() == REPLY and not http.client.abort_failed
-
-
-def test_cancelling_a_request_of_several_cancels_the_one_that_is_under_way(server, http):
-    server.generate = server.until_aborted
-    whole = Request(seed=3, key="k")
-    part = whole.part()
-    running = Running(http, request=part)
-    assert server.arrived.wait(5)
-    on_loop(whole.cancel)
-    assert running.end() == REPLY and part.cancelled
-    assert (part.seed, part.key) == (3, "k")
-    with pytest.raises(Cancelled):
-        whole.part()
 
 
 def test_an_abort_that_overtakes_its_request_is_repeated(server, http):

@@ -9,8 +9,6 @@ import torch
 
 from lr_sglang.cpu import hooks, products
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.cpu.decode import attend_decode
-from lr_sglang.cpu.draft_pass import plan_drafted
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401
@@ -44,25 +42,6 @@ class Pool:
         ends = self.seq_lens + torch.tensor([self.random.randint(0, 6) for _ in range(self.batch)])
         kind = self.random.choice([torch.int32, torch.int64])
         return self.seq_lens.to(kind), ends.to(kind)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_new_rows_are_entered_and_read_back(seed):
-    pool = Pool(seed)
-    start, end = pool.stretches()
-    total = int((end - start).sum())
-    rows = torch.randint(1000, 9000, (total + 3,))
-    expected, position = pool.table.clone(), 0
-    for request, low, high in zip(pool.ids.tolist(), start.tolist(), end.tolist(), strict=True):
-        for column in range(low, high):
-            expected[request, column] = rows[position]
-            position += 1
-    ops().assign_req_to_token_pool_cpu(pool.ids, pool.table, start, end, rows, pool.length)
-    assert torch.equal(pool.table, expected)
-
-    read = torch.full((total + 5,), -7)
-    ops().assign_extend_cache_locs_cpu(pool.ids, pool.table, start, end, read, pool.length)
-    assert torch.equal(read[:total], rows[:total]) and read[total:].tolist() == [-7] * 5
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -215,24 +194,6 @@ def test_trees_of_drafted_tokens(seed, chain, mode):
     assert bool(out["mask"][start:].all())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_links_from_a_mask(seed):
-    """Of random trees, with some nodes that see nothing but themselves."""
-    chance = random.Random(seed)
-    batch, n = chance.randint(1, 6), chance.randint(1, 12)
-    forest = [
-        [-1, *(chance.choice([-1, *range(node)]) for node in range(1, n))] for _ in range(batch)
-    ]
-    mask = torch.stack([visible(parents) for parents in forest])
-    lens = torch.randint(1, 50, (batch,))
-    positions, links = torch.zeros(batch * n, dtype=torch.int64), torch.full((3, batch, n), 99)
-    ops().reconstruct_indices_from_tree_mask_cpu(mask.view(-1), lens, positions, *links, batch, n)
-    assert torch.equal(positions.view(batch, n), mask.sum(-1) - 1 + lens.view(-1, 1))
-    assert torch.equal(links[0], torch.arange(batch * n).view(batch, n))
-    for i, parents in enumerate(forest):
-        check_links(links[1, i].tolist(), links[2, i].tolist(), parents)
-
-
 @pytest.mark.parametrize("seed", range(60))
 def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
     drafts = Drafts(seed, chain=seed % 3 == 0)
@@ -273,28 +234,6 @@ def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
         for node in way:
             expected[i * n + node] = wanted[i, node]
     assert torch.equal(predicts, expected)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_accepted_rows_and_bonus_tokens(seed):
-    chance = random.Random(seed)
-    batch, n, width = chance.randint(1, 6), chance.randint(2, 9), chance.randint(1, 5)
-    lens = [chance.randint(1, width) for _ in range(batch)]
-    accepted = [
-        [i * n + chance.randrange(n) for _ in range(length)] + [-1] * (width - length)
-        for i, length in enumerate(lens)
-    ]
-    loc, out = torch.randperm(batch * n) + 100, torch.zeros(batch * width, dtype=torch.int64)
-    ops().fill_accept_out_cache_loc_cpu(torch.tensor(accepted, dtype=torch.int32), loc, out)
-    rows = [int(loc[index]) for way in accepted for index in way if index >= 0]
-    assert out.tolist() == rows + [0] * (batch * width - len(rows))
-
-    tokens, bonus = (
-        torch.randint(0, 999, (batch, width), dtype=torch.int32),
-        torch.zeros(batch, dtype=torch.int32),
-    )
-    ops().fill_bonus_tokens_cpu(tokens, torch.tensor(lens, dtype=torch.int32), bonus, width)
-    assert bonus.tolist() == [int(tokens[i, length - 1]) for i, length in enumerate(lens)]
 
 
 # -------------------------------------------------------------- attention
@@ -371,37 +310,6 @@ def test_a_pass_over_drafted_tokens_is_attention(new, with_trees, scattered):
         seen = torch.cat([torch.ones(n, len(rows) - n, dtype=torch.bool), tree], 1)
         expected = reference(query[mine], backend.k[rows], backend.v[rows], seen, 0.3)
         torch.testing.assert_close(got[mine].double(), expected, rtol=1e-5, atol=1e-5)
-
-
-@pytest.mark.parametrize("seed", range(4))
-def test_branches_that_share_a_prefix_read_it_once_whatever_each_has_that_is_new(seed):
-    """A branch that begins joins the pass of those that decode; with one product, none of their
-    rows is copied.
-    """
-    new, shared, chance = [1, 1, 30, 1, 14, 1], 300, random.Random(seed)
-    lens = [shared + chance.randint(0, 20) + n for n in new]
-    table = torch.zeros(len(new), 400, dtype=torch.int32)
-    table[:, :shared] = torch.arange(1, shared + 1)
-    first = shared + 1
-    for i, length in enumerate(lens):
-        table[i, shared:length] = torch.arange(first, first + length - shared)
-        first += length - shared
-    k, v, query = torch.randn(first, 2, 16), torch.randn(first, 2, 16), torch.randn(sum(new), 4, 16)
-    plan = plan_drafted(
-        table, torch.arange(len(new)), torch.tensor(lens), torch.tensor(new), 2, None
-    )
-    assert plan is not None and isinstance(plan.rows, slice) and plan.mask.shape[-1] == first - 1
-    got, begin = attend_decode(plan, query, k, v, 0.3), 0
-    for i, (n, length) in enumerate(zip(new, lens, strict=True)):
-        rows, mine = table[i, :length].long(), slice(begin, begin + n)
-        begin += n
-        seen = torch.arange(length) <= torch.arange(length - n, length).view(-1, 1)
-        torch.testing.assert_close(
-            got[mine].double(),
-            reference(query[mine], k[rows], v[rows], seen, 0.3),
-            rtol=1e-5,
-            atol=1e-5,
-        )
 
 
 @pytest.mark.parametrize("new", [1, 4])

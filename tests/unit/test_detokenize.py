@@ -21,7 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.steps.detokenize import HALF, added, joined
-from lr_sglang.steps.step import DELIMITER, Ending, completed, make_step, split_ids
+from lr_sglang.steps.step import completed, make_step, split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Pair, without_a_judge
 from tests import examples
@@ -187,24 +187,6 @@ def test_bytes_that_are_no_text_lose_none_that_are(run, sizes):
             return bytes(ids).decode("utf-8", "replace")
 
     assert text_in_parts(tuple(run), sizes, Bytes()) == Bytes().decode(run)
-
-
-@pytest.mark.parametrize("size", [1, 7, 8, 9, 70])
-def test_many_tokens_without_a_text_do_not_take_the_space_after_them(known, size):
-    ids, (x,) = known.encode("five toys end"), known._inner.convert_tokens_to_ids(["<x>"])
-    for at in range(1, len(ids)):
-        spaced = (*ids[:at], *[x] * size, *ids[at:])
-        for sizes in ((at + size,), [1] * len(spaced)):
-            assert text_in_parts(spaced, sizes, known) == known.decode(ids)
-
-
-def test_the_delimiter_after_a_character_of_many_tokens_is_found(known):
-    ids = known.encode("🎉\n\n中\n\n")
-    first = make_step(ids, "length", None, known, known.ends)
-    if DELIMITER in known.decode(ids):  # not every tokenizer knows lines
-        assert first.text.endswith("🎉\n\n") and first.ending is Ending.DELIMITER
-        second = make_step(ids[len(first.ids) :], "length", first, known, known.ends)
-        assert first.ids + second.ids == ids
 
 
 def special_cases(known):

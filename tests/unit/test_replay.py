@@ -8,8 +8,7 @@ import pytest
 from lr_sglang.config import Lookahead
 from lr_sglang.results.record import of_branch
 from lr_sglang.theory import replay
-from tests.simulated.model import Model
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation
 from tests.simulated.virtual import answer_all, questions
 
 # Judges from free to slow, windows that the draft fills and that it does not, steps of equal length

@@ -146,16 +146,6 @@ def test_what_is_kept_of_a_record_are_its_short_fields(tmp_path):
     assert kept.whole()["text"] == "? \u2028 the rest" and len(kept.whole()["branches"]) == 5
 
 
-def test_a_record_that_went_from_the_disk_is_named(tmp_path):
-    with opened(tmp_path) as run:
-        run.append(record("a"))
-        run.append(record("a", seconds=3.0))
-    assert run.records["a", 0, "lookahead"].whole()["seconds"] == 3.0
-    run.path.unlink()
-    with pytest.raises(RecordError, match="is not where it was"):
-        run.records["a", 0, "lookahead"].whole()
-
-
 # -- the folder
 
 

@@ -8,8 +8,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.theory.judged import answer_time, speedup
 from lr_sglang.theory.paper import f_async, f_sync, parallel, s1, s2
 from tests.simulated.clock import run_virtually
-from tests.simulated.model import Model, Writer
-from tests.simulated.simulation import Simulation
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import alone, answer_on, numbers, questions
 
