@@ -46,14 +46,6 @@ def within_bounds(read: Callable[[], Any]) -> Any:
     return ended[0]
 
 
-def until(holds: Callable[[], bool]) -> None:
-    """Waits for what another thread is about to do."""
-    deadline = time.monotonic() + BOUND
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
-
-
 def runtime(seconds: float = 0.0):
     """Answers "ok", unless the prompt's text ends in "bad"."""
     transport = ScriptedTransport(
@@ -270,8 +262,9 @@ def test_what_was_aborted_in_the_queue_cannot_be_shared(prefilled, monkeypatch):
 
     monkeypatch.setattr(backend.transport, "generate", generate)
     within_bounds(lambda: broken.run(backend=backend)["good"])
-    after = backend.request_log.add((*ids, 1), time.time())
-    assert backend.request_log.shareable(after) == (len(ids) if prefilled else 0)
+    now, later = time.time(), {"prompt_tokens": len(ids) + 1}
+    shareable = backend.request_log.add((*ids, 1), (), later, now, now)
+    assert shareable() == (len(ids) if prefilled else 0)
 
 
 def test_text_outside_of_roles_is_refused_and_not_lost():

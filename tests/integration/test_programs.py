@@ -5,6 +5,7 @@ words matter.
 import asyncio
 import itertools
 import json
+import math
 import time
 
 import pytest
@@ -16,7 +17,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
-from lr_sglang.errors import Cancelled, ConfigError, PromptTooLong, RuntimeDown
+from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER, THINK_END, split
 from lr_sglang.tasks import Question
@@ -24,8 +25,9 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
+from lr_sglang.verifiers.exact import Exact
 from tests import in_thread
-from tests.scripted import END, ScriptedTransport, chapters, deployment
+from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
@@ -55,20 +57,17 @@ def scripted(target, draft=None, seconds=0.0):
     return deployment(**roles).roles
 
 
-def answered(program, roles, ahead=True, **options):
+def run(program, job, roles, ahead=True, verifier="judge"):
+    """Answers a job by a program."""
+    look = Lookahead(depth=2, verifier=verifier)
+    backend = LookaheadBackend(roles, look, judge_prompt="paper", ahead=ahead)
+    call(perform(Program.load(program), ASKED, job, backend))
+
+
+def answered(program, roles, ahead=True):
     """What a program answers, and its job."""
     job = AnswerRequest(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
-    found = Program.load(program)
-    call(
-        perform(
-            found,
-            ASKED,
-            job,
-            LookaheadBackend(
-                roles, Lookahead(depth=2), judge_prompt="paper", ahead=ahead, **options
-            ),
-        )
-    )
+    run(program, job, roles, ahead)
     return job, job.record.program
 
 
@@ -111,14 +110,7 @@ def test_without_lookahead_the_same_program_is_the_targets_alone(program):
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
         job = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
-        call(
-            perform(
-                Program.load("plan_then_solve"),
-                ASKED,
-                job,
-                LookaheadBackend(simulated(), Lookahead(depth=2), judge_prompt="paper"),
-            )
-        )
+        run("plan_then_solve", job, simulated())
         return {branch.seed for branch in job.record.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
@@ -138,11 +130,8 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
 def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
     program, verifier, ahead, lossless
 ):
-    roles = simulated()
     job = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
-    look = Lookahead(depth=2, verifier=verifier)
-    backend = LookaheadBackend(roles, look, judge_prompt="paper", ahead=ahead)
-    call(perform(Program.load(program), ASKED, job, backend))
+    run(program, job, simulated(), ahead, verifier)
     assert job.record.lossless == lossless
     generations = job.record.program["generations"]
     assert job.record.shared_draws == any(one["lookahead"] for one in generations)
@@ -553,9 +542,8 @@ def chooses_in_a_fork(s, messages):
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job = AnswerRequest(sampling=Sampling(temperature=0.0))
-    backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
-    job.verifier = backend._requests.verifier("exact")
-    thread, raised = in_thread(lambda: call(perform(Program.load(program), ASKED, job, backend)))
+    job.verifier = Exact()
+    thread, raised = in_thread(lambda: run(program, job, roles, verifier="exact"))
     while not roles["target"].transport.running and thread.is_alive():
         time.sleep(0.01)
     began = time.monotonic()
@@ -637,14 +625,7 @@ def heard(program, roles, **options):
     job.on_step = lambda step: told.append(
         (step, job.record.text, len(job.record.ids), job.record.finish)
     )
-    call(
-        perform(
-            Program.load(program),
-            ASKED,
-            job,
-            LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
-        )
-    )
+    run(program, job, roles)
     return told, job
 
 
@@ -667,14 +648,7 @@ def test_what_was_shown_stays_when_the_rest_fails():
     job = AnswerRequest(limits=Limits(max_tokens=2000))
     job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
     with pytest.raises(RuntimeDown):
-        call(
-            perform(
-                Program.load(shows_its_turn),
-                ASKED,
-                job,
-                LookaheadBackend(roles, Lookahead(depth=2), judge_prompt="paper"),
-            )
-        )
+        run(shows_its_turn, job, roles)
     assert (
         job.record.text.startswith("".join(step.text for step in job.record.steps))
         and len(job.record.steps) > 3
@@ -738,3 +712,176 @@ def test_a_stop_string_of_the_client_ends_what_is_shown():
 
 def test_an_endpoint_with_a_program_takes_no_raw_prompt():
     assert served("self_consistency", "Simulated question 1?").status_code == 400
+
+
+# -- step-level methods: whose step is kept, and who was asked
+
+
+STEPS = 4
+
+
+def partly(name):
+    """Writes four steps of its name, or those that it calls ``both``, at even places."""
+
+    def write(text, sampling):
+        at = text.count(DELIMITER)
+        if text.startswith("The digit is"):
+            return "9"
+        return f"{'both' if at % 2 == 0 else name} {at}" + (
+            DELIMITER if at < STEPS - 1 else chr(END)
+        )
+
+    return write
+
+
+class Unsure(ScriptedTransport):
+    """At even places it is sure of what it writes, at odd ones it is not; as a reward model it
+    scores so."""
+
+    def _reply(self, payload, text, sampling, aborted):
+        reply = super()._reply(payload, text, sampling, aborted)
+        if payload.get("return_logprob"):
+            share = 0.99 if self.place(payload["input_ids"]) % 2 == 0 else 0.2
+            row = [math.log(share), 1, None]
+            other = [math.log(0.99 - share + 0.005), 2, None]
+            reply["meta_info"] |= {
+                "output_token_logprobs": [row for _ in text],
+                "output_top_logprobs": [[row, other] for _ in text],
+            }
+        return reply
+
+    async def post(self, path, body, timeout=0.0):
+        assert path == "/classify"
+        step = int("".join(map(chr, body["input_ids"])).rstrip()[-1])
+        return {"embedding": [0.5 if step % 2 else 0.8]}
+
+    @staticmethod
+    def place(ids):
+        return "".join(map(chr, ids)).rpartition("\x01")[2].count(DELIMITER)
+
+
+def unsure_roles(target=None, draft=None):
+    return deployment(
+        target=ScriptedTransport(target or partly("target")),
+        draft=Unsure(draft or partly("draft")),
+        judge=Unsure(lambda text, sampling: "n"),
+    ).roles
+
+
+def sent(runtimes, role, **wanted):
+    """How many requests to a role have these fields."""
+    return sum(
+        all(one.get(name, one["sampling_params"].get(name)) == v for name, v in wanted.items())
+        for one in runtimes[role].transport.requests
+    )
+
+
+DRAFT, TARGET = "draft", "target"
+
+
+@pytest.mark.parametrize(
+    ("program", "sources", "asked"),
+    [
+        ("specreason:first=2", [TARGET, TARGET, DRAFT, DRAFT], (TARGET, {"max_new_tokens": 1}, 2)),
+        ("specreason:threshold=10", [TARGET] * 4, (TARGET, {"max_new_tokens": 1}, 4)),
+        ("glimp_router", [DRAFT, TARGET] * 2, (DRAFT, {"max_new_tokens": 1}, 4)),
+        ("glimp_router", [DRAFT, TARGET] * 2, (DRAFT, {"max_new_tokens": 100}, 2)),
+        ("glimp_router:unsure=0.0", [TARGET] * 4, (DRAFT, {"max_new_tokens": 100}, 0)),
+        ("conf_spec", [DRAFT, TARGET] * 2, (DRAFT, {"return_logprob": True}, 4)),
+        ("conf_spec:sure=1", [TARGET] * 4, (TARGET, {"max_new_tokens": 100}, 4)),
+        ("rsd", [DRAFT, TARGET] * 2, (TARGET, {"max_new_tokens": 0}, 4)),
+        ("rsd:by=judge", [DRAFT, TARGET] * 2, (TARGET, {"max_new_tokens": 0}, 0)),
+        ("rsd:by=judge,threshold=0.9", [TARGET] * 4, (TARGET, {"max_new_tokens": 100}, 4)),
+        ("spec_cot:width=2", [DRAFT, TARGET] * 2, (DRAFT, {"max_new_tokens": 100}, 8)),
+        ("spec_cot:width=2", [DRAFT, TARGET] * 2, (TARGET, {"max_new_tokens": 0}, 8)),
+    ],
+)
+def test_whose_step_is_kept(program, sources, asked):
+    runtimes = unsure_roles()
+    record = answered(program, runtimes)[0].record
+    assert [step.source for step in record.steps] == sources
+    names = ["both" if n % 2 == 0 else source for n, source in enumerate(sources)]
+    assert record.text == DELIMITER.join(f"{name} {n}" for n, name in enumerate(names))
+    role, wanted, number = asked
+    assert sent(runtimes, role, **wanted) == number
+    kept = sum(one["in_answer"] for one in record.program["generations"])
+    assert kept == STEPS and record.finish == "stop"
+
+
+def test_spec_cot_takes_the_version_that_the_target_finds_likeliest():
+    """One of three versions, in any order, is what the target would write itself."""
+    turn = iter("bcabacabc" * 2)
+
+    def draft(text, sampling):
+        at = text.count(DELIMITER)
+        return f"{next(turn)} {at}" + (DELIMITER if at < 2 else chr(END))
+
+    def target(text, sampling):
+        at = text.count(DELIMITER)
+        return f"a {at}" + (DELIMITER if at < 2 else chr(END))
+
+    record = answered("spec_cot:width=3", unsure_roles(target, draft))[0].record
+    assert record.text == "a 0\n\na 1\n\na 2"
+    assert {step.source for step in record.steps} == {"draft"}
+
+
+def agreeing(answers):
+    """Thinks in 13 steps of nine tokens up to the marker; asked early, it gives these answers."""
+    whole = DELIMITER.join(f"think{n:2}" for n in range(13)) + THINK_END + "It is 7." + chr(END)
+
+    def write(text, sampling):
+        if text.endswith("boxed{"):
+            return answers[text.count(DELIMITER) - 1] + "} and so on" + chr(END)
+        return whole[len(text) :]
+
+    return write
+
+
+@pytest.mark.parametrize(
+    ("answers", "template", "steps", "end"),
+    [
+        ("777", "", 3, "\n\nSo the answer is \\boxed{7}."),
+        ("123455566", "", 7, "\n\nSo the answer is \\boxed{5}."),
+        ("777", "<think>", 3, f"\n\n{THINK_END}\n\nSo the answer is \\boxed{{7}}."),
+        ("1212121212121", "", 13, f"{THINK_END}It is 7."),
+        ("             ", "", 13, f"{THINK_END}It is 7."),  # an empty answer is none
+    ],
+)
+@pytest.mark.parametrize("ahead", [True, False])
+def test_thinking_ends_when_the_early_answers_agree(answers, template, steps, end, ahead):
+    runtimes = unsure_roles(agreeing(answers), agreeing(answers))
+    runtimes["target"].tokenizer = CharTokenizer()
+    runtimes["target"].tokenizer.template = template
+    record = answered("early_exit:every=9,agree=3", runtimes, ahead)[0].record
+    thoughts = DELIMITER.join(f"think{n:2}" for n in range(steps))
+    assert record.text == thoughts + end
+    assert record.finish == "stop"
+
+
+@sgl.function
+def looks_without_asking(s, messages):
+    lr.converse(s, messages)
+    s += lr.step("step")
+    s["sure"] = lr.confidence(s, "step")
+
+
+@sgl.function
+def weighs(s, messages):
+    lr.converse(s, messages)
+    asked = [lr.weigh(s, text) for text in ("both 0\n\n", "bath 0\n\n", "")]
+    s["answer"] = " ".join(f"{lr.confidence(one):.3f}" for one in asked)
+
+
+def test_what_a_program_reads_of_log_probabilities():
+    with pytest.raises(BadReply, match="'step' has no log-probabilities") as failed:
+        answered(looks_without_asking, unsure_roles())
+    assert "return_logprob" in failed.value.hint
+    likely, unlikely = math.exp(-0.1), math.exp((7 * -0.1 - 9) / 8)
+    assert answered(weighs, unsure_roles())[0].record.text == f"{likely:.3f} {unlikely:.3f} 0.000"
+
+
+@pytest.mark.parametrize(("program", "judged"), [("rsd", False), ("rsd:by=judge", True)])
+def test_a_program_whose_option_names_the_judge_has_it_with_any_verifier(program, judged):
+    models = dict.fromkeys(("target", "draft", "judge"), "m")
+    made = Plan(program=program, models=models).with_settings(lookahead=Lookahead(verifier="exact"))
+    assert ("judge" in made.roles("lookahead")) == judged

@@ -32,6 +32,7 @@ from lr_sglang.verifiers import asking, judge
 from tests.compared import summed
 from tests.integration.test_examine import runtimes
 from tests.scripted import ScriptedTransport, chapters, deployment
+from tests.serving import until
 from tests.simulated.model import Model, Simulation
 from tests.simulated.runtime import Fault
 from tests.simulated.transport import simulated_roles
@@ -119,13 +120,6 @@ def simulated(steps=8, seconds=0.04, **more):
     return simulated_roles(
         Simulation(Model(steps=steps, **more), step_seconds=seconds, judge_seconds=0.005)
     )
-
-
-def within(seconds, condition):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "it takes too long"
-        time.sleep(0.02)
 
 
 def meanings(text):
@@ -295,7 +289,7 @@ def test_an_answer_is_cut_before_a_stop_string(quick, stream, where):
         where == "nowhere"
     )  # and the end
     assert usage["completion_tokens"] == words_said
-    within(5, lambda: not quick.running())
+    until(lambda: not quick.running(), 5)
 
 
 def test_an_answer_that_is_too_long_ends_with_length(quick):
@@ -309,7 +303,7 @@ def test_an_answer_that_is_too_long_ends_with_length(quick):
 def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
     monkeypatch.setattr(judge, "agrees", lambda label: label == "a")
     with serving(scripted(["One.", "Two."]), SERVICE.replace(check_judge=True)) as one:
-        within(10, lambda: "lr_sglang_false_accepts 0.8" in one.http.get("/metrics").text)
+        until(lambda: "lr_sglang_false_accepts 0.8" in one.http.get("/metrics").text, 10)
         found = one.http.get("/ready").json()["roles"]["judge"]["false_accepts"]
         assert (found["accepted"], found["asked"], found["trusted"]) == (20, 20, False)
         about, lossless = (
@@ -374,7 +368,7 @@ def test_a_program_that_fails_costs_its_own_answer(name):
 def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:waits", timeout=0.3)) as one:
         is_documented(one.ask(), 504, "timeout")
-        within(10, lambda: one.engine.idle)
+        until(lambda: one.engine.idle, 10)
 
 
 # -- what is refused
@@ -524,8 +518,8 @@ def test_pages_of_other_origins_may_ask_where_the_operator_allows_them():
 def test_more_connections_than_the_operator_allows_are_refused():
     with serving(simulated(), SERVICE.replace(max_connections=2)) as one:
         with socket.create_connection(one.sock.getsockname()):
-            within(10, lambda: one.http.get("/health").status_code == 503)
-        within(10, lambda: one.ask().status_code == 200)
+            until(lambda: one.http.get("/health").status_code == 503, 10)
+        until(lambda: one.ask().status_code == 200, 10)
 
 
 def test_the_request_id_goes_through(quick):
@@ -628,8 +622,8 @@ def test_a_client_that_hangs_up_makes_room_at_once(stream, answers):
         began = time.monotonic()
         answer = one.ask(max_tokens=24, lookahead={"mode": "autoregressive"})
         assert answer.status_code == 200 and time.monotonic() - began < 15
-        within(10, lambda: one.running() == 0)
-        within(10, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
+        until(lambda: one.running() == 0, 10)
+        until(lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text, 10)
 
 
 def deaf(one, body):
@@ -651,8 +645,8 @@ def test_a_client_that_reads_nothing_holds_no_place():
     steps = ["word " * 100] * 20
     with serving(scripted(steps), SERVICE.replace(concurrency=1, queue=0)) as one:
         with deaf(one, {**ASK, "stream": True, "lookahead": {"trace": True}}) as client:
-            within(10, lambda: one.roles["target"].transport.inner.requests)
-            within(10, lambda: one.engine.idle)
+            until(lambda: one.roles["target"].transport.inner.requests, 10)
+            until(lambda: one.engine.idle, 10)
             assert one.ask().status_code == 200
             got = b"".join(iter(lambda: client.recv(65536), b""))
     assert len(got) > 2**15 and got.count(b"data: [DONE]\n\n") == 1
@@ -664,15 +658,15 @@ def test_who_hangs_up_in_the_queue_is_forgotten():
         next(events)
         with pytest.raises(httpx.ReadTimeout):
             one.http.post(CHAT, json=ASK, timeout=0.3)
-        within(2, lambda: one.engine.admission.waiting == 0)
+        until(lambda: one.engine.admission.waiting == 0, 2)
         events.close()
-        within(2, lambda: one.engine.admission.running == 0)
+        until(lambda: one.engine.admission.running == 0, 2)
 
 
 def test_an_answer_that_takes_too_long_is_ended():
     with serving(simulated(40, 0.1), SERVICE.replace(timeout=0.5)) as one:
         is_documented(one.ask(n=2), 504, "timeout")
-        within(10, lambda: one.running() == 0 and one.engine.idle)
+        until(lambda: one.running() == 0 and one.engine.idle, 10)
         *_, error, done = one.stream()
         assert error["error"]["code"] == "timeout" and done == "[DONE]"
 
@@ -725,7 +719,7 @@ def test_metrics_count_what_was_done():
         }
         lines = {f"lr_sglang_{name} {float(count)}" for name, count in expected.items()}
         # a request is counted when its last byte has been sent
-        within(10, lambda: lines <= set(one.http.get("/metrics").text.splitlines()))
+        until(lambda: lines <= set(one.http.get("/metrics").text.splitlines()), 10)
 
 
 def test_a_runtime_that_computes_its_prefixes_again_is_told_of_once():

@@ -30,8 +30,8 @@ from tests.integration.test_serve import (
     is_documented,
     scripted,
     serving,
-    within,
 )
+from tests.serving import until
 
 NAME = "org/target"
 TOOL = {
@@ -161,7 +161,7 @@ def upstream():
     one = Upstream()
     one.thread.start()
     try:
-        within(10, lambda: one.server.started)
+        until(lambda: one.server.started, 10)
         yield one
     finally:
         one.server.should_exit = one.server.force_exit = True
@@ -348,11 +348,11 @@ def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
         ):
             for _ in response.iter_bytes():
                 pass
-        within(10, lambda: target.gone == 1 and target.aborted)
+        until(lambda: target.gone == 1 and target.aborted, 10)
         assert target.aborted[0] == target.seen[0][2]["rid"]
-        within(10, lambda: one.engine.idle and not one.engine.answers)
+        until(lambda: one.engine.idle and not one.engine.answers, 10)
         assert one.ask(tools=[TOOL]).status_code == 200, "its place is free"
-        within(10, lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text)
+        until(lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text, 10)
 
 
 def test_who_is_passed_on_waits_as_any_other_and_is_counted():
@@ -366,7 +366,7 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
             is_documented(one.ask(), 429, "queue_full")
             assert "lr_sglang_answers_running 1.0" in one.http.get("/metrics").text
             pieces.close()
-        within(2, lambda: one.engine.idle)
+        until(lambda: one.engine.idle, 2)
         assert one.ask(n=2).status_code == 200
         text = one.http.get("/metrics").text
         assert f'lr_sglang_requests_total{{mode="target",route="{CHAT}",status="200"}} 1.0' in text
@@ -382,7 +382,7 @@ def test_a_target_that_is_down_is_told():
         target.server.should_exit = target.server.force_exit = True
         target.thread.join(10)
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
-        within(5, lambda: one.health.watches["target"].down)
+        until(lambda: one.health.watches["target"].down, 5)
         assert one.http.get("/ready").status_code == 503
         assert one.http.get("/health").status_code == 200, "the endpoint itself is well"
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
@@ -397,7 +397,7 @@ def test_when_the_endpoint_stops_so_does_what_was_passed_on():
         assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == [
             "shutting_down"
         ]
-        within(2, lambda: target.gone == 1)
+        until(lambda: target.gone == 1, 2)
 
 
 def test_an_operator_can_have_them_refused():

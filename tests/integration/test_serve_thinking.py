@@ -13,8 +13,9 @@ from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
-from tests.integration.test_serve import ASK, SERVICE, is_documented, serving, within
+from tests.integration.test_serve import ASK, SERVICE, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
+from tests.serving import until
 
 THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
 TOOL = {
@@ -228,7 +229,7 @@ def test_a_stop_string_ends_either(thinker, stop, thought, said):
     assert choice["finish_reason"] == "stop" and "tool_calls" not in message
     assert message["reasoning_content"] == (thought or "Well, 2 + 3.\n\nIt is 5.\n")
     assert (message["content"] or None) == said
-    within(10, lambda: one.engine.idle)
+    until(lambda: one.engine.idle, 10)
 
 
 PASSED_ON = {

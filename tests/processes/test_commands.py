@@ -1,11 +1,17 @@
 """A command from its start: what it imports, and how soon it answers."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from lr_sglang.api.configuration import Plan
+from lr_sglang.config import Lookahead
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.runtimes.placement.models import locate
 
 ROOT = Path(__file__).parents[2]
 
@@ -71,3 +77,92 @@ def test_a_program_on_a_release_without_what_is_used_gets_that_said():
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("SGLang's frontend language cannot be imported: ")
     assert "pip install 'sglang==0.5.23'" in done.stdout
+
+
+# -- without torch
+
+
+TEXTS = ["Was kostet das? 12 + 7 = 19\n\n", "<think>\nnaïve 😀 — done\n\n", ""]
+MESSAGES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "How many\n\n are 2 and 2?"},
+]
+
+LEAN = """
+import json, sys
+from lr_sglang.sglang_api.light_import import leave_torch_out
+leave_torch_out()
+from lr_sglang.runtimes import connect
+from lr_sglang.api import runner
+from lr_sglang.verifiers import verifier_registry
+from lr_sglang.engine.tokenizer import load_tokenizer
+path, texts, messages = json.load(sys.stdin)
+known = load_tokenizer(path)
+ids = [known.encode(text) for text in texts]
+whole = [known.chat(messages, True).ids, [known.decode(one) for one in ids], known.vocabulary]
+heavy = [name for name in ("torch", "torchvision", "sklearn") if name in sys.modules]
+# who needs this module gets the real one
+print(json.dumps([ids, *whole, heavy, "sglang.srt.utils.hf_transformers_patches" in sys.modules]))
+"""
+
+
+def test_tokenizers_are_the_same_without_torch():
+    path = locate("pocket:target")
+    given = json.dumps([path, TEXTS, MESSAGES])
+    done = subprocess.run(
+        [sys.executable, "-c", LEAN], input=given, capture_output=True, text=True, check=True
+    )
+    ids, prompt, texts, vocabulary, heavy, stood_in = json.loads(done.stdout)
+    known = load_tokenizer(path)
+    assert [tuple(one) for one in ids] == [known.encode(text) for text in TEXTS]
+    assert (
+        texts == [known.decode(one) for one in ids]
+        and tuple(prompt) == known.chat(MESSAGES, True).ids
+    )
+    assert vocabulary == known.vocabulary
+    assert heavy == [] and not stood_in
+    assert done.stderr == ""
+
+
+@pytest.fixture
+def verifier_file(tmp_path):
+    path = tmp_path / "mine.py"
+    path.write_text("class Mine: ...")
+    return f"{path}:Mine"
+
+
+@pytest.mark.parametrize(
+    ("verifier", "others", "program", "lean"),
+    [
+        ("judge", (), "", True),
+        ("exact", ("score", "likelihood"), "best_of_n:n=2", True),
+        ("embedding", (), "", False),
+        ("judge", ("embedding",), "", False),
+        ("cascade:likelihood,judge", (), "", True),
+        ("cascade:embedding,judge", (), "", False),
+        ("FILE", (), "", False),
+        ("judge", (), "FILE", False),
+    ],
+)
+def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
+    verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
+    plan = Plan(program=program).with_settings(lookahead=Lookahead(verifier=verifier))
+    assert plan.lean(*others) is lean
+
+
+def python(code, **variables):
+    env = {
+        key: value for key, value in os.environ.items() if not key.startswith("SGLANG")
+    } | variables
+    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
+
+
+def test_sglang_on_a_cpu_is_inert_without_the_switch():
+    done = python(
+        "import sys; from lr_sglang import cpu; cpu.platform(); cpu.plugin();"
+        "assert not {'torch', 'sglang', 'lr_sglang.cpu.operators'} & set(sys.modules)\n"
+        "try: import common_ops\n"
+        "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
+        "else: raise SystemExit('common_ops loaded')"
+    )
+    assert done.returncode == 0, done.stderr

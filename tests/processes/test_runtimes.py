@@ -45,6 +45,7 @@ from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.launching.server import Reservation
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import release
+from tests.serving import until
 
 GPU, CPU = (
     Platform("cuda"),
@@ -99,6 +100,8 @@ class Handler(BaseHTTPRequestHandler):
 HTTPServer(("127.0.0.1", int(options["--port"])), Handler).serve_forever()
 """
 
+SOON = 8.0  # seconds in which a process does what it is told
+
 
 @pytest.fixture
 def fake(tmp_path: Path) -> Path:
@@ -139,19 +142,11 @@ def start(fake: Path, tmp_path: Path) -> Iterator[object]:
         server.stop()
 
 
-def wait_for(condition, seconds: float = 8.0):
-    limit = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < limit, "it took too long"
-        time.sleep(0.02)
-    return value
-
-
 def pids_in(log: Path) -> list[int]:
-    line = wait_for(
-        lambda: log.exists() and re.search(r"pids (\d+) (\d+) (\d+) TMPDIR", log.read_text())
-    )
-    return [int(pid) for pid in line.groups()]
+    """Those that a fake server has written down, once it has."""
+    until(lambda: log.exists() and "TMPDIR" in log.read_text(), SOON)
+    found = re.search(r"pids (\d+) (\d+) (\d+) TMPDIR", log.read_text())
+    return [int(pid) for pid in found.groups()]
 
 
 def runs(pid: int) -> bool:
@@ -386,8 +381,8 @@ def test_nothing_is_left_when_a_guardian_is_killed(start, which):
     inner = psutil.Process(pids[0]).ppid()
     assert psutil.Process(inner).ppid() == server.pid
     os.kill(server.pid if which == "outer" else inner, signal.SIGKILL)
-    wait_for(lambda: not any(map(runs, (*pids, inner))) and not server.alive())
-    wait_for(lambda: not folder.exists())
+    until(lambda: not any(map(runs, (*pids, inner))) and not server.alive(), SOON)
+    until(lambda: not folder.exists(), SOON)
     assert server.status == (-signal.SIGKILL if which == "outer" else 128 + signal.SIGKILL)
     server.stop()
 
@@ -400,7 +395,7 @@ def test_nothing_is_left_by_a_guardian_that_does_not_end_in_time(start, monkeypa
         os.kill(pid, signal.SIGSTOP)
     monkeypatch.setattr("lr_sglang.runtimes.launching.server.STOP_LIMIT", 0.2)
     server.stop()
-    wait_for(lambda: not any(map(runs, (*pids, *guardians))))
+    until(lambda: not any(map(runs, (*pids, *guardians))), SOON)
 
 
 @pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork"])
@@ -424,12 +419,12 @@ def test_nothing_outlives_us(fake, tmp_path, way):
     process = subprocess.Popen(
         [sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL
     )
-    wait_for((tmp_path / "up").exists, 30)
+    until((tmp_path / "up").exists, 30)
     pids = pids_in(tmp_path / "one.log")
     with contextlib.suppress(AttributeError):
         process.send_signal(getattr(signal, {"fork": "SIGKILL"}.get(way, way)))
     process.wait(10)
-    wait_for(lambda: not any(map(runs, pids)), 5)
+    until(lambda: not any(map(runs, pids)), 5)
 
 
 # --- ports and logs
@@ -462,7 +457,7 @@ def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(fake,
     )
     server.start()
     try:
-        wait_for(lambda: (tmp_path / "log").stat().st_size)
+        until(lambda: (tmp_path / "log").stat().st_size, SOON)
         told = Path(f"/proc/{pids_in(tmp_path / 'log')[0]}/cmdline").read_text().split("\0")
         port = int(told[told.index("--nccl-port") + 1])
         for host in ("127.0.0.1", "0.0.0.0"):
@@ -546,7 +541,7 @@ def test_the_cause_is_the_last_error():
 def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
     server = start(key="secret")
     monkeypatch.setenv("KEY", "secret")
-    wait_for(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0)
+    until(lambda: socket.socket().connect_ex(("127.0.0.1", server.reservation.port)) == 0, SOON)
     monkeypatch.setenv("FROM_A_FILE", "secret\n")
     assert attach("draft", Runtime(url=server.url, api_key_env="FROM_A_FILE")).api_key == "secret"
     monkeypatch.setenv("STRANGE", "sécret")
@@ -574,7 +569,7 @@ def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
 def test_attaching_to_what_will_not_do(start, options, error):
     server = start(**options)
     listens = lambda: not socket.socket().connect_ex(("127.0.0.1", server.reservation.port))
-    wait_for(lambda: listens() if error is not RuntimeDown else not server.alive())
+    until(lambda: listens() if error is not RuntimeDown else not server.alive(), SOON)
     with pytest.raises(error) as caught:
         attach("judge", Runtime(url=server.url), timeout=0.5)
     assert caught.value.role == "judge" and (caught.value.hint or error is not RuntimeDown)
@@ -640,7 +635,7 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
             for pid in pids_in(tmp_path / "logs" / f"{role}.log")
         ]
         os.kill(pids[0], signal.SIGKILL)
-        wait_for(lambda: running.dead() == ["judge", "target"])
+        until(lambda: running.dead() == ["judge", "target"], SOON)
         assert running.server("target").status == 137 and not any(map(runs, pids[:3]))
     assert not any(map(runs, pids))
 
@@ -764,11 +759,11 @@ class Started:
             assert self.process.poll() is None, self.err.read_text()
             return launched.path_of(name).exists() and "http" in self.out.read_text()
 
-        wait_for(there, 20)
+        until(there, 20)
         return launched.find(name)
 
     def says(self, text: str) -> None:
-        wait_for(lambda: text in self.err.read_text(), 15)
+        until(lambda: text in self.err.read_text(), 15)
 
     def end(self, number: int = signal.SIGTERM) -> int:
         self.process.send_signal(number)
@@ -897,7 +892,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     second = call("launch", "mine.toml")
     assert second.exit_code == 2 and "is up already" in second.output and "--name" in second.output
     one.end(signal.SIGKILL)
-    wait_for(lambda: not any(map(runs, pids)))  # the guardians see to it
+    until(lambda: not any(map(runs, pids)), SOON)  # the guardians see to it
     with pytest.raises(ConfigError, match="is not up any more") as caught:
         settings.settle({"attach": "mine"})
     assert "lr-sglang launch FILE --name mine" in caught.value.hint
@@ -905,7 +900,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     assert result.exit_code == 2 and "is not up any more" in result.output
     assert "up:" not in call("launch", "--list").output
     again = launching("mine.toml")
-    wait_for(lambda: "http" in again.out.read_text(), 20)
+    until(lambda: "http" in again.out.read_text(), 20)
     assert launched.find("mine").pid == again.process.pid and again.end() == 0
 
 

@@ -37,12 +37,6 @@ class Pool:
             [self.random.randint(1, self.length - spare) for _ in range(self.batch)]
         )
 
-    def stretches(self) -> tuple[torch.Tensor, torch.Tensor]:
-        """A start and an end for each request of the batch; some have nothing between them."""
-        ends = self.seq_lens + torch.tensor([self.random.randint(0, 6) for _ in range(self.batch)])
-        kind = self.random.choice([torch.int32, torch.int64])
-        return self.seq_lens.to(kind), ends.to(kind)
-
 
 @pytest.mark.parametrize("seed", SEEDS)
 def test_rows_for_drafting_and_the_table_of_branches(seed):
