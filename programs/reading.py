@@ -7,7 +7,7 @@ and the target's token there. The draft goes on while the target reads.
 
 from __future__ import annotations
 
-from lr_sglang.algorithm.answer import PIECE, Answer
+from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.reading import PROOF, Ids, Reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
@@ -42,7 +42,8 @@ def propose(reading: Reading, after: Ids = ()) -> Branch | None:
         return None
     draft = fork(reading.state(after), "draft")
     branch = reading.watch("draft", draft, after)
-    draft += reading.gen(min(PIECE, reading.room(after)), role="draft")
+    tokens = min(reading.answer.job.experience.piece(), reading.room(after))
+    draft += reading.gen(tokens, role="draft")
     return branch
 
 

@@ -45,7 +45,6 @@ OTHER_PLACES = (
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
 MOST_READ = 48
-PIECE = 12  # tokens that are proposed and read at a time, where it is no whole step
 # Seconds that a draft may take where the target waits for it: one that hangs costs no more.
 DRAFT_SECONDS = 2.0
 BACKOFF_SECONDS = (
@@ -243,7 +242,7 @@ class Answer:
         if role == "target":
             return self.gen_step(node, role)
         room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        tokens = min(PIECE, room - len(node.begun or ()))
+        tokens = min(self.job.experience.piece(), room - len(node.begun or ()))
         return self.gen(node, role, tokens, self.guess_sampling(), stop=StepStop(DELIMITER))
 
     def guess_sampling(self) -> Sampling:
@@ -270,6 +269,16 @@ class Answer:
         one more.
         """
         return self.gen(node, "target", 1, **self.asks_reading(len(node.guess or ())))
+
+    def agreed(self, same: int, drafted: int) -> None:
+        """Counts drafted tokens that the target has read, up to the first that differs.
+
+        Args:
+            same: how many of the ``drafted`` tokens are the target's own.
+        """
+        self.trace.read_tokens += min(same + 1, drafted)
+        self.trace.agreed_tokens += same
+        self.job.experience.read_tokens(same, same < drafted)
 
     def asks_reading(self, drafted: int) -> dict[str, Any]:
         """The options of ``sgl.gen`` that ask for the target's log-probabilities at the last
@@ -486,8 +495,7 @@ class Answer:
             same = common_prefix(guess, tuple(said))
             whole = same == len(guess)
             own = [*branch.result.ids] if whole else [one for one in said[same:][:1] if one]
-            self.trace.read_tokens += len(guess) if whole else same + 1
-            self.trace.agreed_tokens += same
+            self.agreed(same, len(guess))
         drafted = node.children[0] if node.children else None
         node.guess, node.begun = None, (*begun, *guess[:same], *own)
         if node.guessing is not None:

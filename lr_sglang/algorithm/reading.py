@@ -171,8 +171,7 @@ class Reading:
         whole = same == len(piece)
         if not whole and not self._other:
             self._other = self._ids + piece
-        self.answer.trace.read_tokens += len(piece) if whole else same + 1
-        self.answer.trace.agreed_tokens += same
+        self.answer.agreed(same, len(piece))
         taken: list[int] = list(piece[:same])
         next_one = None if whole and piece else own[same]
         self.undecided = not whole and next_one is None

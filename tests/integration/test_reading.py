@@ -13,6 +13,7 @@ import torch
 
 from lr_sglang.algorithm import answer as algorithm_answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
 from lr_sglang.engine.reading import drawn, uniform
@@ -265,6 +266,27 @@ def test_a_draft_that_agrees_on_nothing_is_left_alone():
     target = Dice(4)
     record = write(lookahead, target, Dice(11), sampling, max_tokens=100)
     assert record.ids == plain.ids and len(target.requests) < 30
+
+
+@pytest.mark.parametrize(("agreement", "tokens"), [(0.6, 4), (0.8, 8), (0.92, 12), (0.99, 24)])
+def test_pieces_are_as_long_as_the_agreement_pays_for(agreement, tokens):
+    experience, rng = RunStatistics(), random.Random(1)
+    assert experience.piece() == 12
+    for _ in range(300):
+        same = min(20, int(math.log(rng.random(), agreement)))
+        experience.read_tokens(same, same < 20)
+    assert experience.piece() == pytest.approx(tokens, rel=0.34)
+
+
+def test_the_way_that_was_slower_is_tried_again_now_and_then():
+    for seconds in (0.02, 0.05):  # reading is faster, then writing
+        experience = RunStatistics()
+        assert [experience.reads_next() for _ in range(12)].count(False) == 2
+        for _ in range(3):
+            experience.versioned(True, seconds)
+            experience.versioned(False, 0.03)
+        ways = [experience.reads_next() for _ in range(320)]
+        assert ways.count(seconds < 0.03) == 310
 
 
 def test_every_step_has_its_events():

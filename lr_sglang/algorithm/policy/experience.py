@@ -30,6 +30,11 @@ COMMON = 16.0
 # At the start of a run one step in TRY_FIRST is written before the drafted one is read, until there
 # are TRIES of both; then one in TRY_AGAIN goes the way that was slower.
 TRIES, TRY_FIRST, TRY_AGAIN = 2, 6, 32
+# Tokens that may be drafted at a time for the target to read; the agreement that is assumed at
+# first, with the weight of so many tokens; and what reading takes, and a drafted token with its
+# place in the target's pass, in tokens of plain decoding.
+PIECES, AGREEMENT, AGREED = (3, 4, 6, 8, 12, 16, 24), 0.92, 32.0
+READ, DRAFTED = 1.5, 0.13
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
@@ -82,6 +87,7 @@ class RunStatistics:
         read, wrote: mean seconds per token from where a step could begin until the target's version
             was there, if a drafted one was read first, and if not.
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
+        agreement: share of drafted tokens that the target would have written there.
         steps: number of drafted steps that could be read.
     """
 
@@ -98,6 +104,7 @@ class RunStatistics:
     read: Mean = field(default_factory=Mean)
     wrote: Mean = field(default_factory=Mean)
     guesses: Mean = field(default_factory=Mean)
+    agreement: Share = field(default_factory=Share)
     steps: int = 0
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
@@ -165,6 +172,20 @@ class RunStatistics:
     def versioned(self, read: bool, seconds: float) -> None:
         """Learns how many seconds a token of a target's version took, read or written."""
         (self.read if read else self.wrote).add(seconds)
+
+    def read_tokens(self, same: int, differs: bool) -> None:
+        """Learns how many drafted tokens were the target's own, and whether one after them was
+        not.
+        """
+        for agrees in [True] * same + [False] * differs:
+            self.agreement.add(agrees)
+
+    def piece(self) -> int:
+        """How many tokens to draft before the target reads them. Of n, (1 - a^n) / (1 - a) are kept
+        in the mean if each agrees with probability a, and the time grows with n.
+        """
+        a = min(0.999, self.agreement.rate(AGREEMENT, AGREED))
+        return max(PIECES, key=lambda n: (1 - a**n) / (1 - a) / (READ + n * DRAFTED))
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
