@@ -65,6 +65,7 @@ class Measures:
         drafted: share of the steps that the draft has written.
         decisions: requests, for each step, that decide about steps.
         alpha: pooled over all judged steps.
+        agreement: share of the drafted tokens which the target has read that it would have written.
         judge_seconds: time of a verdict, without those that asked no verifier.
         headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
             the time of their replay over the measured one.
@@ -87,6 +88,7 @@ class Measures:
     tokens: float | None
     rate: Estimate | None
     alpha: Estimate | None
+    agreement: Estimate | None
     late: int
     judged: int
     c1: Estimate | None
@@ -137,6 +139,9 @@ def measure(collection: Collection, group: Group) -> Measures:
         tokens=fmean(r["tokens"]["used"] for r in ended) if ended else None,
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
         alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
+        agreement=st.share(
+            _counts(ended, lambda r: (r.get("agreed_tokens", 0), r.get("read_tokens", 0)))
+        ),
         late=sum(r.late for r in ended),
         judged=sum(r["judged"] for r in ended),
         c1=_c1(ended),
@@ -355,6 +360,7 @@ SPEED: dict[str, Cell] = {
 }
 ACCEPTANCE: dict[str, Cell] = {
     "alpha": lambda m: cell(m.alpha, 2),
+    "agreement": lambda m: cell(m.agreement, 2),
     "c1": lambda m: cell(m.c1, 2),
     "verdict, ms": lambda m: cell(m.judge_seconds, 1, 1000),
     "late %": lambda m: plain(m.late / m.judged if m.judged else None, 1, 100),
@@ -406,9 +412,10 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             measures,
             "Acceptance",
             ACCEPTANCE,
-            "alpha: accepted of the judged steps; c1: time of a draft step over a target step; "
+            "alpha: accepted of the judged steps; agreement: of the drafted tokens that the target "
+            "read, those that it would have written; c1: time of a draft step over a target step; "
             "late: refused because the draft came too late; wasted: of the tokens generated",
-            of=lambda m: m.alpha is not None,
+            of=lambda m: m.alpha is not None or m.agreement is not None,
         ),
         _rows(
             measures,

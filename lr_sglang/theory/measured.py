@@ -43,6 +43,8 @@ class Answer:
     Attributes:
         failed: whether it ended with an error.
         target, draft: finished steps; ``generated`` is the number of the target's tokens in them.
+            Without those of a target that read drafted tokens: the formulas have steps that are
+            written.
         verdicts: including those without a request.
         lookahead: None in a mode without.
         layered: whether the target has a token layer.
@@ -70,6 +72,8 @@ class Answer:
             KeyError, TypeError: it lacks a field.
         """
         target, draft = ([*finished(record, role)] for role in ("target", "draft"))
+        if record.get("read_tokens"):
+            target = []
         look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
         said = [
             verdict["seconds"]
@@ -213,6 +217,7 @@ def _mean(times: Sequence[Times], what: str) -> float:
     seconds, number = sum(one.seconds for one in times), sum(one.number for one in times)
     if not number or (what != "verdict" and not seconds):
         raise ConfigError(
-            f"the records have no {what} with a time", hint="measure a run with more questions"
+            f"the records have no {what} with a time",
+            hint="measure a run with more questions, and with -o lookahead.reading=never",
         )
     return seconds / number
