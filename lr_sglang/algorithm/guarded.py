@@ -46,7 +46,6 @@ class Guarded:
         limit = asyncio.timeout(seconds)
         try:
             async with limit:
-                made = inquiry.replied() if made is None else made
                 made = await made if inspect.isawaitable(made) else made
         except BaseException as error:  # noqa: BLE001 - as above
             why = _why(error)
@@ -68,12 +67,8 @@ def guarded(verifier: Any) -> Verifier:
 
 
 async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
-    """The verdict of a verifier, which it returns, computes in a coroutine, or gives to
-    ``inquiry.reply``.
-    """
+    """The verdict of a verifier, which it returns or computes in a coroutine."""
     found = guarded(verifier).verify(inquiry)
-    if found is None:
-        found = inquiry.replied()
     return found if isinstance(found, Verdict) else await found
 
 

@@ -36,7 +36,6 @@ class Inquiry:
     child: Node | None = field(default=None, repr=False)
     task: asyncio.Task[Any] | None = field(default=None, init=False, repr=False)
     result: Any = field(default=None, init=False, repr=False)
-    _replied: asyncio.Future[Verdict] | None = field(default=None, init=False, repr=False)
 
     def release(self) -> None:
         """Frees its nodes, so that no reference cycle keeps them in memory."""
@@ -58,41 +57,11 @@ class Inquiry:
             request.result or executor.error_
         )  # a copy, whose traceback does not keep the state in memory
 
-    def reply(self, verdict: Verdict) -> None:
-        """Gives the verdict of a verifier whose ``verify`` returned None; call it once, from any
-        thread.
-        """
-
-        def take() -> None:
-            if not self._reply().done():
-                self._reply().set_result(verdict)
-
-        self._loop.call_soon_threadsafe(take)
-
-    async def replied(self) -> Verdict:
-        """Waits for the verdict given to ``reply``."""
-        try:
-            return await self._reply()
-        finally:
-            self._replied = None  # the next stage of a cascade gives another verdict
-
-    @property
-    def _loop(self) -> asyncio.AbstractEventLoop:
-        loop: asyncio.AbstractEventLoop = self.state.stream_executor.loop
-        return loop
-
-    def _reply(self) -> asyncio.Future[Verdict]:
-        if self._replied is None:
-            self._replied = self._loop.create_future()
-        return self._replied
-
 
 class Verifier(Protocol):
     """Decides whether two versions of a step agree."""
 
     name: str
 
-    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict] | None:
-        """Returns the verdict, a coroutine for it, or None and later calls ``inquiry.reply``. Must
-        not block.
-        """
+    def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
+        """Returns the verdict, or a coroutine for it. Must not block."""

@@ -82,7 +82,7 @@ class Verification:
 
     async def _timed(self, found: Any, inquiry: Inquiry) -> Verdict:
         asked = self._branches.now()
-        verdict: Verdict = await (inquiry.replied() if found is None else found)
+        verdict: Verdict = await found
         return dataclasses.replace(verdict, seconds=self._branches.now() - asked)
 
     def enter(self, inquiry: Inquiry, verdict: Verdict) -> None:

@@ -100,18 +100,6 @@ def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None
         raise ConfigError(f"{name}: there is no option {wrong[0]!r}", hint=hint)
 
 
-def _bind(function: SglFunction, **options: Any) -> SglFunction:
-    """Binds options to a program; raises ``ConfigError`` for a wrong name, where SGLang raises
-    ``AssertionError``.
-    """
-    named = {name: value for name, value in options.items() if name not in function.arg_names}
-    _check(f"program {function.func.__name__}", function, named)
-    return SglFunction(function.func, bind_arguments={**function.bind_arguments, **options})
-
-
-SglFunction.bind = _bind
-
-
 async def perform(
     program: Program,
     messages: Conversation | Rendered | str,

@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
-from lr_sglang.algorithm.policy.experience import RunStatistics, Share
+from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
 from lr_sglang.algorithm.policy.forecast import Runtime, best, forecast
 from lr_sglang.algorithm.policy.load import Load
@@ -162,7 +162,7 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
 
     async def all_answers():
         await answers(0.0, 20)
-        assert not any(accepted[-10:]) and known.alpha(Share()) < 0.2
+        assert not any(accepted[-10:]) and known.alpha() < 0.2
         await answers(0.95, 100)
 
     run_virtually(all_answers())

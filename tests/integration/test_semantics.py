@@ -1,5 +1,6 @@
 """What lookahead reasoning keeps, refuses, counts and leaves alone, over scripted runtimes."""
 
+import asyncio
 import itertools
 import signal
 import threading
@@ -536,10 +537,9 @@ class Slowly:
 
     name = "slowly"
 
-    def verify(self, inquiry):
-        timer = threading.Timer(0.1, inquiry.reply, [Verdict(True, self.name)])
-        timer.daemon = True
-        timer.start()
+    async def verify(self, inquiry):
+        await asyncio.to_thread(time.sleep, 0.1)
+        return Verdict(True, self.name)
 
 
 def test_a_verifier_that_replies_after_the_end_disturbs_nothing():

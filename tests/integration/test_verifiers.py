@@ -4,7 +4,6 @@ failure does.
 
 import asyncio
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -228,9 +227,11 @@ class Says:
 
     def verify(self, inquiry):
         self.asked += 1
-        if self.at_once:
-            return self.verdict
-        threading.Timer(0.01, inquiry.reply, [self.verdict]).start()
+        return self.verdict if self.at_once else self.later()
+
+    async def later(self):
+        await asyncio.sleep(0.01)
+        return self.verdict
 
 
 @pytest.mark.parametrize("at_once", [True, False])

@@ -136,7 +136,7 @@ class Adaptive(Policy):
             self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
 
     def _choose(self) -> None:
-        conditions = self.experience.conditions(self.look.schedule, self.own)
+        conditions = self.experience.conditions(self.look.schedule, self.alpha())
         if conditions:
             worthwhile = GAIN if self.experience.load("target").known else FIRST_GAIN
             self.choice = best(conditions, self.look.depth, self.look.width, worthwhile)

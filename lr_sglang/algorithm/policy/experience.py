@@ -41,23 +41,6 @@ _REFIT = 16  # new verdicts between two fits of the calibration
 
 
 @dataclass
-class Share:
-    """The share of judged drafts that were accepted; recent verdicts weigh most."""
-
-    accepted: float = 0.0
-    judged: float = 0.0
-
-    def add(self, accepted: bool) -> None:
-        """Adds a verdict."""
-        fade = 1 - 1 / MEMORY
-        self.accepted, self.judged = self.accepted * fade + accepted, self.judged * fade + 1
-
-    def rate(self, prior: float, trust: float) -> float:
-        """The acceptance rate, with a prior rate that has the weight of ``trust`` verdicts."""
-        return (self.accepted + trust * prior) / (self.judged + trust)
-
-
-@dataclass
 class Mean:
     """A mean in which recent values weigh most."""
 
@@ -69,6 +52,10 @@ class Mean:
         self.weight = self.weight * (1 - 1 / MEMORY) + 1
         self.value += (value - self.value) / self.weight
 
+    def given(self, prior: float, trust: float) -> float:
+        """The mean, with a prior that has the weight of ``trust`` values."""
+        return (self.value * self.weight + trust * prior) / (self.weight + trust)
+
 
 @dataclass
 class RunStatistics:
@@ -79,6 +66,7 @@ class RunStatistics:
         first: acceptance of the first draft of a step; ``others``: of further drafts where the
             first was rejected.
         verdict: mean seconds of a verdict; ``tokens``: mean tokens of a step.
+        step: mean seconds of a step of the target; measured with a gate only.
         calibration: of the draft's confidence.
         probes: steps that were drafted only to learn from them; ``explorer`` is the answer that
             drafts the first ones.
@@ -92,10 +80,11 @@ class RunStatistics:
     """
 
     answers: int = 0
-    first: Share = field(default_factory=Share)
-    others: Share = field(default_factory=Share)
+    first: Mean = field(default_factory=Mean)
+    others: Mean = field(default_factory=Mean)
     verdict: Mean = field(default_factory=Mean)
     tokens: Mean = field(default_factory=Mean)
+    step: Mean = field(default_factory=Mean)
     calibration: Calibration = field(default_factory=Calibration)
     probes: int = 0
     explorer: object = None
@@ -104,7 +93,7 @@ class RunStatistics:
     read: Mean = field(default_factory=Mean)
     wrote: Mean = field(default_factory=Mean)
     guesses: Mean = field(default_factory=Mean)
-    agreement: Share = field(default_factory=Share)
+    agreement: Mean = field(default_factory=Mean)
     steps: int = 0
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
@@ -121,15 +110,18 @@ class RunStatistics:
         """
         return self._turns.setdefault(answers.bit_length(), Turns())
 
-    def alpha(self, own: Share) -> float:
-        """Expected acceptance of a step's first draft, in an answer whose own verdicts
-        are ``own``.
+    def alpha(self, accepted: int = 0, judged: int = 0) -> float:
+        """Expected acceptance of a step's first draft, in an answer that has accepted so many of
+        those judged.
         """
-        return own.rate(self.first.rate(0.5, PRIOR), COMMON)
+        return (accepted + COMMON * self.first.given(0.5, PRIOR)) / (judged + COMMON)
 
-    def conditions(self, schedule: Schedule, own: Share) -> Conditions | None:
+    def conditions(self, schedule: Schedule, alpha: float) -> Conditions | None:
         """What a forecast needs, rounded so that small changes alter no choice; None before the
         first measurement.
+
+        Args:
+            alpha: expected acceptance of a step's first draft.
         """
         tokens = max(1.0, self.tokens.value or TYPICAL)
         target, draft = (self.load(role).runtime(tokens) for role in ("target", "draft"))
@@ -137,12 +129,13 @@ class RunStatistics:
             draft = Runtime(0.0, TYPICAL_C1 * target.step(1))
         if not target or not draft:
             return None
-        alpha = self.alpha(own)
-        others, judge = round(self.others.rate(alpha, SECOND), 2), rounded(self.verdict.value)
+        others, judge = round(self.others.given(alpha, SECOND), 2), rounded(self.verdict.value)
         return Conditions(schedule, round(alpha, 2), others, target, draft, judge, self.answers)
 
-    def decided(self, node: Node, own: Share) -> None:
-        """Learns from the verdicts on the step after ``node``, which is decided."""
+    def decided(self, node: Node) -> bool | None:
+        """Learns from the verdicts on the step after ``node``, which is decided. Returns whether
+        its first drafted version was accepted; None if that was not compared.
+        """
         verdicts = [c.verdict for c in node.children]
         if node.chosen is not None and node.chosen.step is not None:
             self.tokens.add(len(node.chosen.step.ids))
@@ -153,12 +146,12 @@ class RunStatistics:
             if child.confidence is not None:
                 self._learn(child.confidence, verdict.accepted)
         compared = [v for v in verdicts if v is not None and not v.failed and v.by != "guard"]
-        if compared and verdicts[0] is compared[0]:
-            own.add(compared[0].accepted)
-            self.first.add(compared[0].accepted)
-            if not compared[0].accepted:
-                for verdict in compared[1:]:
-                    self.others.add(verdict.accepted)
+        if not compared or verdicts[0] is not compared[0]:
+            return None
+        self.first.add(compared[0].accepted)
+        for verdict in compared[1:] if not compared[0].accepted else ():
+            self.others.add(verdict.accepted)
+        return compared[0].accepted
 
     def reads_next(self) -> bool:
         """Whether the target should read the next drafted step before it writes: the way that was
@@ -184,7 +177,7 @@ class RunStatistics:
         """How many tokens to draft before the target reads them. Of n, (1 - a^n) / (1 - a) are kept
         in the mean if each agrees with probability a, and the time grows with n.
         """
-        a = min(0.999, self.agreement.rate(AGREEMENT, AGREED))
+        a = min(0.999, self.agreement.given(AGREEMENT, AGREED))
         return max(PIECES, key=lambda n: (1 - a**n) / (1 - a) / (READ + n * DRAFTED))
 
     def guessed(self, tokens: int) -> None:

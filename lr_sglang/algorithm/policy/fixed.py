@@ -7,7 +7,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 
-from lr_sglang.algorithm.policy.experience import Mean, RunStatistics, Share
+from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -40,9 +40,8 @@ class Policy:
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
         self.look, self.tree, self.experience, self.clock = look, tree, experience, clock
-        self.own = Share()
+        self._accepted = self._judged = 0  # first drafted versions of this answer's steps
         self._began: dict[Branch, float] = {}
-        self._seconds = Mean()
 
     def __enter__(self) -> Policy:
         return self
@@ -77,13 +76,14 @@ class Policy:
         most 1.
         """
         before = min(self._undecided(node), key=lambda pair: self._step(pair[1]), default=None)
-        if before is None or not self._seconds.value:
+        seconds = self.experience.step.value
+        if before is None or not seconds:
             return 1.0
         began = self._began.get(before[0].expanding) if before[0].expanding else None
         if began is None:
             return 0.0 if before[0].target is not None else 1.0
-        left = self._seconds.value + self.experience.verdict.value - (self.clock() - began)
-        return min(1.0, max(0.0, left / self._seconds.value))
+        left = seconds + self.experience.verdict.value - (self.clock() - began)
+        return min(1.0, max(0.0, left / seconds))
 
     def _undecided(self, node: Node) -> Iterator[tuple[Node, Node]]:
         for before in self.tree.between(node):
@@ -101,7 +101,11 @@ class Policy:
             return float(node.verdict.accepted)
         if node.confidence is not None and self.experience.calibration.samples >= LEARNS:
             return self.experience.calibration.chance(node.confidence)
-        return self.experience.alpha(self.own)
+        return self.alpha()
+
+    def alpha(self) -> float:
+        """Expected acceptance of the first drafted version of a step of this answer."""
+        return self.experience.alpha(self._accepted, self._judged)
 
     def tokens_alone(self) -> int:
         """Tokens that the target may write in one generation now, because looking ahead does not
@@ -111,7 +115,9 @@ class Policy:
 
     def decided(self, node: Node) -> None:
         """Learns from the verdicts on the step after ``node``, which has been kept."""
-        self.experience.decided(node, self.own)
+        accepted = self.experience.decided(node)
+        self._judged += accepted is not None
+        self._accepted += accepted is True
 
     def begun(self, branch: Branch) -> None:
         """Called when a branch begins."""
@@ -122,4 +128,4 @@ class Policy:
         """Called when a branch has ended; ``tokens`` is 0 where it was cancelled or failed."""
         began = self._began.pop(branch, None)
         if began is not None and tokens:
-            self._seconds.add(self.clock() - began)
+            self.experience.step.add(self.clock() - began)
