@@ -18,6 +18,7 @@ from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
+from lr_sglang.engine.refusal import refusal
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
 from lr_sglang.engine.transport import Transport
@@ -268,6 +269,8 @@ class RuntimeBackend(BaseBackend):
             payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
             if params.top_logprobs_num:
                 payload["top_logprobs_num"] = params.top_logprobs_num
+            if params.return_text_in_logprobs:
+                payload["return_text_in_logprobs"] = True
         # The timeout is proportional to the number of tokens above 1,000.
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         if self._loop is None:
@@ -321,7 +324,10 @@ class RuntimeBackend(BaseBackend):
         if kind == "abort":
             if request.cancelled:
                 raise Cancelled("cancelled", role=self.role, generation=generation)
-            raise BadReply(f"aborted by the runtime: {finish.get('message', '')}", role=self.role)
+            message = str(finish.get("message") or "")
+            if isinstance(code := finish.get("status_code"), int):  # such as for a wrong grammar
+                raise refusal(code, message, "/generate", self.role)
+            raise BadReply(f"aborted by the runtime: {message}", role=self.role)
         if matched == NO_NUMBER:
             raise BadReply(
                 "the model's output is NaN", role=self.role, hint="another --dtype may help"

@@ -189,13 +189,16 @@ class Executor(StreamExecutor):
         if not isinstance(params, SamplingParams):
             params = self.resolve(params)
         text, meta = await self.backend.agenerate(self, params)
-        self.text_ += text[0] if isinstance(text, list) else text
+        self.text_ += text
         self.variables[name], self.meta_info[name] = text, meta
         self.variable_event[name].set()
 
     def resolve(self, given: SglSamplingParams) -> SamplingParams:
         """The sampling parameters of a ``gen``: its own, and the program's defaults for
         the others.
+
+        Raises:
+            ConfigError: an option that would have no effect.
         """
         made = object.__new__(SamplingParams)
         if self.chat_template.stop_str:
@@ -203,6 +206,7 @@ class Executor(StreamExecutor):
         else:  # a shallow copy is enough, because their values are not changed
             changed = {name: value for name, value in vars(given).items() if value is not None}
             made.__dict__ = {**vars(self.default_sampling_para), **changed}
+        made.check()
         return made
 
     async def _select(self, expr: SglSelect) -> None:

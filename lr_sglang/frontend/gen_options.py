@@ -106,8 +106,6 @@ def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) ->
     cannot = [name for name in CANNOT if getattr(params, name) not in (None, (), [], False, 0, 0.0)]
     if cannot:
         return cannot[0]
-    if params.n != 1:
-        return "n"
     if isinstance(params.stop, LookaheadMark):
         return ""
     if not everything or isinstance(params.stop, StepStop):

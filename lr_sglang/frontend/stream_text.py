@@ -31,26 +31,46 @@ class Stops:
     Args:
         strings: stop strings, none of them empty.
         keep: whether the stop string that was found is returned, too.
+        thinks: whether the text begins within a thought, up to whose end nothing is searched; None
+            if a marker at its beginning says so. False searches all of it.
 
     Attributes:
         hit: the stop string that was found, else empty; no text follows it.
         shown: number of characters returned so far.
     """
 
-    def __init__(self, strings: Sequence[str] = (), keep: bool = False) -> None:
+    def __init__(
+        self, strings: Sequence[str] = (), keep: bool = False, thinks: bool | None = False
+    ) -> None:
         self._strings, self._held, self._keep = tuple(strings), "", keep
-        self.hit, self.shown = "", 0
+        self._thinks, self.hit, self.shown = thinks, "", 0
 
     def add(self, text: str) -> str:
         """Returns the text that cannot be part of a stop string, and holds the rest."""
         if self.hit:
             return ""
         text = self._held + text
-        found, self.hit = first_stop(text, self._strings) or (None, "")
-        end = len(text) - beginning(text, self._strings) if found is None else found
+        begin = self._thought(text)
+        if self._thinks is not False:
+            self._held, self.shown = text[begin:], self.shown + begin
+            return text[:begin]
+        found, self.hit = first_stop(text[begin:], self._strings) or (None, "")
+        end = len(text) - beginning(text[begin:], self._strings)
+        end = end if found is None else begin + found
         self._held = "" if self.hit else text[end:]
         self.shown += end
         return text[:end] + (self.hit if self._keep else "")
+
+    def _thought(self, text: str) -> int:
+        """The number of characters that are known to be of the thought, its end included."""
+        begun = text.lstrip()[: len(THINK)]
+        if self._thinks is None and (begun == THINK or not THINK.startswith(begun)):
+            self._thinks = begun == THINK
+        if not self._thinks:
+            return 0
+        thought, marker, _ = text.partition(THINK_END)
+        self._thinks = not marker
+        return len(thought) + len(marker) - (0 if marker else beginning(thought, (THINK_END,)))
 
     def rest(self) -> str:
         """The held text; call it at the end."""
@@ -71,8 +91,7 @@ class Reasoning:
         whole: whether the reasoning comes in one piece, when it has ended.
 
     Attributes:
-        length: number of characters of the reasoning, the markers and the line breaks after it,
-            when it has ended.
+        length: number of characters of the reasoning with its markers, when it has ended.
     """
 
     def __init__(self, inside: bool = False, split: bool = True, whole: bool = False) -> None:
@@ -97,11 +116,11 @@ class Reasoning:
             if shown := thought[: len(thought) - keep]:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
-            self._where = "gap" if marker else "reasoning"
+            if marker:
+                self._where, self.length = "gap", self._read - len(after)
         if self._where == "gap":
             self._held = self._held.lstrip("\n")
             self._where = "content" if self._held else "gap"
-            self.length = self._read - len(self._held)
         if self._where == "content" and self._held:
             shown, self._held = self._held, ""
             yield Chunk("content", shown)
@@ -116,7 +135,7 @@ class Reasoning:
     @property
     def going_on(self) -> bool:
         """Whether all text so far is reasoning."""
-        return self._inside if self._where == "start" else self._where != "content"
+        return self._inside if self._where == "start" else self._where in ("opened", "reasoning")
 
     def _begin(self) -> None:
         """Removes ``<think>`` from the beginning, or decides that it is not there."""
@@ -133,6 +152,7 @@ class StreamText:
     Args:
         decode: decodes ids to text.
         keep_stop: whether the stop string is part of the text.
+        thinks: as ``Stops``.
 
     Attributes:
         stopped: the stop string that ended the text, else empty.
@@ -147,8 +167,9 @@ class StreamText:
         stops: Sequence[str] = (),
         reasoning: Reasoning | None = None,
         keep_stop: bool = False,
+        thinks: bool | None = False,
     ) -> None:
-        self._decode, self._stops = decode, Stops(stops, keep_stop)
+        self._decode, self._stops = decode, Stops(stops, keep_stop, thinks)
         self._reasoning = reasoning or Reasoning(split=False)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids

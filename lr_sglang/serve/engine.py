@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
@@ -149,11 +150,12 @@ class AnswerEngine:
             alone = "n"  # more than can be made here at a time
         if not why and not alone:
             return settled(request, service)
-        if not alone and isinstance(request, ChatRequest):
-            conclusion = await self.thinking.conclusion(request, body, why)
-            asked = None if conclusion is None else settled(request, service, conclusion)
-            if asked is not None and asked.mode.ahead:
-                return asked
+        if not alone and isinstance(request, ChatRequest) and self.thinking.possible:
+            asked = settled(request, service)
+            if asked.mode.ahead:
+                conclusion = await self.thinking.conclusion(request, body, why)
+                if conclusion is not None:
+                    return replace(asked, conclusion=conclusion)
         why = why or (alone,)
         if request.names_lookahead:
             raise request.cannot(alone or why[0])

@@ -141,8 +141,9 @@ def refusal_of(error: BaseException) -> Refusal:
             return refusal("target_down")
         case RuntimeTimeout():
             return refusal("target_timeout")
-        case RuntimeRefused(status=400):
-            return Refusal(400, f"The target model refuses the request: {error.message}")
+        case RuntimeRefused(role="target", status=400 | 413 | 422 as status):
+            code = 413 if status == 413 else 400
+            return Refusal(code, f"The target model refuses the request: {error.message}")
         case RuntimeRefused() | BadReply():
             return refusal("target_failed")
         case _:

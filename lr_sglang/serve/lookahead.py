@@ -126,9 +126,12 @@ class LookaheadAnswer:
 def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
     """What makes the client's text of an answer's tokens."""
     request, service = asked.request, engine.service
+    inside = prompt.thinks or (service.reasoning == "on" and not request.thinks_not)
     split = Reasoning(
-        inside=prompt.thinks or (service.reasoning == "on" and not request.thinks_not),
+        inside=inside,
         split=asked.chat and service.reasoning != "off" and request.separate_reasoning is not False,
         whole=request.stream_reasoning is False,
     )
-    return StreamText(prompt.decode, request.stop or (), split, bool(request.no_stop_trim))
+    thinks = False if service.stop_in_thinking else inside or None
+    keep = bool(request.no_stop_trim)
+    return StreamText(prompt.decode, request.stop or (), split, keep, thinks)

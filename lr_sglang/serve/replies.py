@@ -56,7 +56,8 @@ class Summary:
     @property
     def finish(self) -> str:
         """OpenAI's finish_reason."""
-        return "tool_calls" if self.calls else "stop" if self.text.stopped else self.trace.finish
+        ended = "stop" if self.text.stopped else self.trace.finish
+        return "tool_calls" if self.calls and ended == "stop" else ended
 
     @property
     def matched(self) -> str | int | None:

@@ -102,9 +102,7 @@ class Asked:
         return [replace(self, sampling=self.sampling.replace(seed=seed)) for seed in seeds]
 
 
-def settled(
-    request: ChatRequest | CompletionRequest, service: Service, conclusion: Conclusion | None = None
-) -> Asked:
+def settled(request: ChatRequest | CompletionRequest, service: Service) -> Asked:
     """A request with its settings: what it asks for, over the operator's defaults.
 
     Raises:
@@ -136,7 +134,7 @@ def settled(
         raise Refusal(400, error.message, param="lookahead") from error
     most_tokens = min(filter(None, (request.most_tokens, service.limits.max_tokens)), default=None)
     limits = service.limits.with_options(max_tokens=most_tokens)
-    return Asked(request, mode, look, sampling, limits, request.constraints, conclusion)
+    return Asked(request, mode, look, sampling, limits, request.constraints)
 
 
 def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:

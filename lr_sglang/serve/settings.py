@@ -39,6 +39,9 @@ class ServeSettings(ConfigModel):
     refuse: bool = setting(
         False, "refuse requests with tools and so on, which else the target answers alone"
     )
+    stop_in_thinking: bool = setting(
+        True, "whether stop strings end an answer within its thinking too, as in SGLang"
+    )
     special_tokens_in_prompts: bool = setting(
         True, "whether special tokens in a raw prompt are tokens, as SGLang reads them, or text"
     )

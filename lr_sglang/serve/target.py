@@ -22,7 +22,7 @@ from lr_sglang.serve.requests import PassedRequest
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
-_USAGE = b'"usage":'
+_USAGE, _ERROR = b'"usage":', b'data: {"error":'
 
 
 class PassedAnswer:
@@ -48,6 +48,8 @@ class PassedAnswer:
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.request.stream:
                     async for event in _events(reply):
+                        if event.startswith(_ERROR):
+                            raise _refused_later(event, post.path)
                         put(self._rewritten(event))
                     return
                 whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
@@ -130,6 +132,16 @@ def _is_object(body: bytes) -> bool:
     """Whether a body is a JSON object that is not empty, judged by its first and last character."""
     body = body.strip()
     return body.startswith(b"{") and body.endswith(b"}") and body != b"{}"
+
+
+def _refused_later(event: bytes, path: str) -> Refusal:
+    """The error in a stream of the target's, which began with status 200."""
+    body = event.removeprefix(b"data: ").strip()
+    try:
+        status = int(orjson.loads(body)["error"]["code"])
+    except (ValueError, LookupError, TypeError):
+        status = 500
+    return _refused(status, body, path)
 
 
 def _refused(status: int, body: bytes, path: str) -> Refusal:

@@ -24,7 +24,7 @@ from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service
-from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.program import Program
@@ -37,6 +37,7 @@ RENDERED = (
     *("chat_template_kwargs", "reasoning_effort", "reasoning"),
 )
 ANY_OBJECT = {"type": "object"}
+GRAMMARS = 256  # that are known to be good
 
 
 @sgl.function
@@ -54,16 +55,21 @@ async def think_then_conclude(
     """
     known = backend_of(s, "target").tokenizer
     most = UNLIMITED if most is None else most
-    thinking = max(1, most - len(known.encode(THINK_END, True)) - 1)
     s += prompt
-    s += lookahead("answer", thinking, stop=THINK_END, show=True)
+    s += lookahead("answer", most, stop=THINK_END, show=True)
     await sync(s)
     if s.get_meta_info("answer")["finish_reason"].get("matched") != THINK_END:
         return  # the thinking did not end
     thought = TokenText.wrap(s["answer"]) + THINK_END
+    left = most - len(resolve(thought, known))
+    if left < 1:
+        s["answer"] = thought
+        s.get_meta_info("answer")["finish_reason"] = {"type": "length"}
+        return
     s += THINK_END
     s = on(s, "target")
-    s += sgl.gen("answer", max_tokens=max(1, most - len(resolve(thought, known))), **grammar)
+    # not sgl.gen, which knows the regular expressions of Python only
+    s += SglGen("answer", max_new_tokens=left, **grammar)
     await sync(s)
     s["answer"] = thought + s["answer"]
 
@@ -82,7 +88,7 @@ class Thinking:
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
-        self._roles = roles
+        self._roles, self._compiled = roles, set[Any]()
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
         self.possible = same and (service.reasoning == "on" or thinks(roles["target"].tokenizer))
@@ -95,8 +101,11 @@ class Thinking:
         Args:
             body: the request as its client sent it.
             why: its fields that lookahead reasoning cannot follow.
+
+        Raises:
+            LookaheadError: the target refuses the grammar.
         """
-        if not self.possible or not set(why) <= FIELDS or request.thinks_not:
+        if not set(why) <= FIELDS or request.thinks_not:
             return None
         # the rest is one generation of the target's, without constraints
         if request.constraints.names() or request.messages[-1].role == "assistant":
@@ -110,10 +119,23 @@ class Thinking:
             ids = tuple(int(one) for one in found["tokens"])
         except (LookaheadError, LookupError, TypeError, ValueError):
             return None  # the target gets the request alone, and reports what is wrong
+        if grammar:
+            await self._compile(grammar, ids)
         known = self._roles["target"].tokenizer
         prompt = TokenText.of(await asyncio.to_thread(known.spell, ids), ids, known.vocabulary)
         called = tools if body.get("tool_choice") != "none" else ()
         return Conclusion(tuple(why), prompt, grammar, called)
+
+    async def _compile(self, grammar: Mapping[str, str], ids: Sequence[int]) -> None:
+        """Lets the target compile a grammar, which raises ``LookaheadError`` if it is none, before
+        a whole thought is written in vain.
+        """
+        key = tuple(grammar.items())
+        if key not in self._compiled:
+            sampling = {"max_new_tokens": 1, **grammar}
+            asked = {"input_ids": ids[-1:], "sampling_params": sampling}
+            await self._roles["target"].transport.post("/generate", asked)
+            self._compiled = {*list(self._compiled)[-GRAMMARS:], key}
 
     def _finds_calls(self, body: Mapping[str, Any]) -> bool:
         """Whether the target can parse calls out of free text; a strict tool needs the model's own
@@ -140,7 +162,7 @@ class Thinking:
                 }
                 for one in found["calls"]
             ]
-            return (str(found["normal_text"]), calls) if calls else (text, [])
+            return str(found["normal_text"]), calls  # without a call that was cut, as SGLang's
         except (LookupError, TypeError) as error:
             raise BadReply("/parse_function_call: no calls in the reply", role="target") from error
 

@@ -53,7 +53,7 @@ MAX_TRACES = 64
 class LookaheadBackend(BaseBackend):
     """Runs SGLang programs on a deployment, with lookahead reasoning for their free-text ``gen``.
 
-    The target alone answers a ``gen`` with a regex, a schema or several samples, short ones, and
+    The target alone answers a ``gen`` with a regex or a schema, short ones, and
     ``select``. Forks, nested programs and ``run_batch`` work as in SGLang.
 
     Args:

@@ -1,9 +1,11 @@
 """Any SGLang program, unchanged, over a lookahead backend on simulated runtimes."""
 
 import asyncio
+import inspect
 
 import pytest
 import sglang as sgl
+from sglang.lang.ir import REGEX_INT
 
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import background
@@ -222,3 +224,65 @@ def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     assert d.loop is background()
     state = asyncio.run(run_program(plain, "Why?", backend=d))
     assert state["answer"]
+
+
+# What ``gen`` takes: how the server gets it, or None if it is refused without another option.
+GEN = {
+    "max_tokens": (7, ("sampling_params", "max_new_tokens", 7)),
+    "min_tokens": (2, ("sampling_params", "min_new_tokens", 2)),
+    "n": (3, None),
+    "stop": (["x"], ("sampling_params", "stop", ["x"])),
+    "stop_token_ids": ([5], ("sampling_params", "stop_token_ids", [5])),
+    "stop_regex": ("x+", ("sampling_params", "stop_regex", "x+")),
+    "temperature": (0.5, ("sampling_params", "temperature", 0.5)),
+    "top_p": (0.5, ("sampling_params", "top_p", 0.5)),
+    "top_k": (5, ("sampling_params", "top_k", 5)),
+    "min_p": (0.5, ("sampling_params", "min_p", 0.5)),
+    "frequency_penalty": (0.5, ("sampling_params", "frequency_penalty", 0.5)),
+    "presence_penalty": (0.5, ("sampling_params", "presence_penalty", 0.5)),
+    "ignore_eos": (True, ("sampling_params", "ignore_eos", True)),
+    "return_logprob": (True, ("return_logprob", True)),
+    "logprob_start_len": (1, None),
+    "top_logprobs_num": (4, None),
+    "return_text_in_logprobs": (True, None),
+    "dtype": (int, ("sampling_params", "regex", REGEX_INT)),
+    "regex": ("[0-9]+", ("sampling_params", "regex", "[0-9]+")),
+    "json_schema": ('{"type": "object"}', ("sampling_params", "json_schema", '{"type": "object"}')),
+}
+
+
+@sgl.function
+def asks(s, **given):
+    s += "?" + sgl.gen("answer", **given)
+
+
+def test_what_gen_takes_reaches_the_server_or_is_refused_by_name():
+    """Through the target alone and through a backend that looks ahead."""
+    names = inspect.signature(sgl.gen).parameters.keys() - {"name", "choices", "choices_method"}
+    assert names == GEN.keys()
+    used, sent = backend(), []
+    generate = used.target.transport.generate
+
+    async def told(payload, *more):
+        sent.append(payload)
+        return await generate(payload, *more)
+
+    used.target.transport.generate = told
+    for name, (value, where) in GEN.items():
+        sent.clear()
+        if where is None:
+            for on in (used, used.target):
+                with pytest.raises(ConfigError, match=name):
+                    asks.run(**{name: value}, backend=on).text()
+            assert not sent
+            continue
+        assert asks.run(**{name: value}, backend=used).text() != "?"
+        sent.clear()
+        asks.run(**{name: value}, backend=used.target).sync()
+        found = sent[0]
+        for part in where[:-1]:
+            found = found[part]
+        assert found == where[-1], name
+    more = {"logprob_start_len": 1, "top_logprobs_num": 4, "return_text_in_logprobs": True}
+    asks.run(return_logprob=True, **more, backend=used.target).sync()
+    assert {name: sent[-1][name] for name in more} == more

@@ -82,6 +82,15 @@ REPLIES = {
         "application/json",
     ),
     "garbage": (b"<html>", 200, None, "text/html"),
+    **{
+        name: (
+            b"data: " + packed({"error": {"message": "Unclosed '['", "code": code}}) + b"\n\n",
+            200,
+            None,
+            "text/event-stream",
+        )
+        for name, code in (("late", 400), ("later", "internal"))
+    },
 }
 
 
@@ -330,6 +339,14 @@ def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream)
     assert one.ask(tools=[TOOL]).status_code == 200, (
         "a request that the target fails is no failure of the target"
     )
+
+
+def test_what_the_target_refuses_in_a_stream_has_its_status(both):
+    """SGLang begins a stream with status 200 before it compiles a grammar."""
+    one, _ = both
+    for what, status, code in (("late", 400, None), ("later", 502, "target_failed")):
+        error = is_documented(one.ask(regex="[0-9", user=what, stream=True), status, code)
+        assert ("Unclosed" in error["message"]) == (status == 400)
 
 
 def test_a_stream_that_breaks_off_ends_with_an_error_and_the_end(both):

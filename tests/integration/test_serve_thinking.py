@@ -8,6 +8,7 @@ from functools import cache
 import pytest
 from jinja2.exceptions import TemplateError
 
+from lr_sglang.engine.refusal import refusal
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of
@@ -24,12 +25,13 @@ TOOL = {
 }
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
+BAD = "[0-9"
 FORM = {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}}
 
 
 class Target(ScriptedTransport):
-    """Thinks, and then writes what it is asked for; renders, and finds calls, as SGLang's server
-    does.
+    """Thinks, and then writes what it is asked for; renders, compiles grammars and finds calls, as
+    SGLang's server does.
     """
 
     def __init__(self, thought, marked=False, opened=""):
@@ -63,8 +65,14 @@ class Target(ScriptedTransport):
                     *map(ord, self.opened),
                 ]
             }
-        text, begin, call = body["text"].partition("<tool_call>")
-        calls = [json.loads(call.removesuffix("</tool_call>"))] if begin else []
+        if path == "/generate":
+            sampling = body["sampling_params"]
+            if sampling.get("regex") == BAD or BAD in sampling.get("json_schema", ""):
+                raise refusal(400, f"Failed to compile: {BAD}", path, "target")
+            return {}
+        text, _, call = body["text"].partition("<tool_call>")
+        whole = call.endswith("</tool_call>")
+        calls = [json.loads(call.removesuffix("</tool_call>"))] if whole else []
         found = [
             {"tool_index": -1, "name": one["name"], "parameters": json.dumps(one["arguments"])}
             for one in calls
@@ -211,12 +219,48 @@ def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, 
 
 def test_both_share_the_limit_of_tokens(thinker):
     one = thinker(service=ON)
-    for most in (10, len("Well, 2 + 3.\n\nIt is 5.\n</think>") + 4):
+    thought = len("Well, 2 + 3.\n\nIt is 5.\n</think>")
+    for most in (10, thought - 1, thought, thought + 4):
         answer = one.ask(regex="5", max_tokens=most).json()
-        assert (
-            answer["choices"][0]["finish_reason"] == "length"
-            and answer["usage"]["completion_tokens"] <= most
-        )
+        usage, choice = answer["usage"], answer["choices"][0]
+        assert choice["finish_reason"] == "length" and usage["completion_tokens"] == most
+        assert usage["reasoning_tokens"] == min(most, thought)
+        written = choice["message"]["reasoning_content"] + (choice["message"]["content"] or "")
+        assert len(written) >= most - len("</think>"), "nothing is held back"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_that_is_cut_is_no_content(thinker, stream):
+    one = thinker(service=ON)
+    cut = len("Well, 2 + 3.\n\nIt is 5.\n</think>\n\nLet me see.<tool_call>{")
+    for asked in ({"max_tokens": cut}, {"stop": ['"add"']}):
+        choice, *_ = one.answer(stream, tools=[TOOL], **asked)
+        assert choice["finish_reason"] == ("length" if "max_tokens" in asked else "stop")
+        assert choice["content"] == "Let me see." and not choice.get("tool_calls")
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"regex": BAD},
+        {"response_format": {"type": "json_schema", "json_schema": {"schema": {"$ref": BAD}}}},
+    ],
+    ids=["regex", "schema"],
+)
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_form_that_is_none_is_refused_before_the_first_thought(thinker, asked, stream):
+    one = thinker(service=ON)
+    error = is_documented(one.ask(stream=stream, **asked), 400)
+    assert BAD in error["message"] and not one.target.requests
+    assert one.ask(regex=r"\p{L}+").status_code == 200, "which Python does not know"
+
+
+def test_stops_apply_to_the_content_only_where_the_operator_says_so(thinker):
+    one = thinker(service=ON.replace(stop_in_thinking=False))
+    for stream in (False, True):
+        choice, *_ = one.answer(stream, regex="5", stop=["5"])
+        assert choice["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5.\n"
+        assert choice["content"] == '{"n": ' and choice["finish_reason"] == "stop"
 
 
 @pytest.mark.parametrize(

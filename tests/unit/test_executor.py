@@ -166,7 +166,7 @@ def reasoned(s, question):
 
 @sgl.function
 def several(s, question):
-    s += question + sgl.gen("many", n=3)
+    s += question + sgl.gen("first")
     s += " then " + sgl.gen("one", regex="[0-9]+")
 
 

@@ -23,7 +23,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.frontend.stream_text import Reasoning, Stops
+from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText
 from lr_sglang.serve import errors
 from lr_sglang.serve.engine import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
@@ -68,7 +68,39 @@ def test_a_text_is_cut_before_the_first_stop_string_however_it_comes():
         assert not hit or (hit in strings and text.startswith(hit, first))
 
 
+@pytest.mark.parametrize(
+    ("thinks", "text", "shown"),
+    [
+        (True, "a stop</think>b stop", "a stop</think>b "),
+        (True, "stop, and never an end </thi", "stop, and never an end </thi"),
+        (None, " \n<think>stop</think>\n\nb stop c", " \n<think>stop</think>\n\nb "),
+        (None, "<thin> stop", "<thin> "),
+        (None, "a stop</think>", "a "),
+        (None, "<thi", "<thi"),
+        (False, "<think>stop</think>", "<think>"),
+        (True, "st</think>op", "st</think>op"),
+    ],
+)
+def test_a_stop_string_within_a_thought_is_text_where_that_is_asked_for(thinks, text, shown):
+    for seed in range(40):
+        stops = Stops(["stop"], thinks=thinks)
+        found = "".join(stops.add(piece) for piece in cut(text, random.Random(seed)))
+        found += stops.rest()
+        assert (found, stops.shown, stops.hit != "") == (shown, len(shown), shown != text)
+
+
 # -- reasoning
+
+
+def test_the_end_of_a_thought_counts_as_reasoning_and_the_line_breaks_after_it_do_not():
+    """As on SGLang."""
+    text = "Well.\n</think>\n\nIt is 5."
+    said = StreamText(lambda ids: "".join(map(chr, ids)), (), Reasoning(True))
+    for end in range(len(text)):
+        said.add([ord(text[end])])
+        assert said.tokens == end + 1
+        assert said.reasoning_tokens == min(end + 1, len("Well.\n</think>"))
+
 
 SPLITS = {
     "the model opens it": (
@@ -398,7 +430,10 @@ def test_completions_that_are_not_supported(wrong):
         (BadReply("garbage"), 502, "target_failed"),
         (Cancelled("stopped"), 503, "shutting_down"),
         (ZeroDivisionError("secret"), 500, "internal_error"),
-        (errors.refusal("queue_full", again=7), 429, "queue_full"),
+        (errors.refusal("queue_full"), 429, "queue_full"),
+        (of_runtime(422, "no such field", "/generate", "target"), 400, None),
+        (of_runtime(401, "wrong key", "/generate", "target"), 502, "target_failed"),
+        (of_runtime(400, "of the judge's", "/generate", "judge"), 502, "target_failed"),
         (errors.refusal("invalid_api_key"), 401, "invalid_api_key"),
     ],
 )

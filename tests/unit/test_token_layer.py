@@ -30,6 +30,13 @@ def line(runtime, platform=GPU):
     return list(flags.command(runtime, 1, platform).argv)
 
 
+def test_only_pocket_models_write_json_without_white_space():
+    """They would write line feeds within a schema until the tokens end."""
+    flag = "--constrained-json-disable-any-whitespace"
+    for model, has in (("pocket:target", True), ("pocket:target-thinks", True), ("a/b", False)):
+        assert (flag in line(Runtime(model=model))) == has
+
+
 def value(argv, flag):
     return argv[argv.index(f"--{flag}") + 1] if f"--{flag}" in argv else None
 

@@ -251,6 +251,8 @@ def command(
     }
     flags["skip-server-warmup"] = True  # our own first request warms the server
     flags |= (PARSERS if target else {}) | platform.flags
+    if models.is_pocket(runtime.model):  # of white space within a grammar they write no end
+        flags["constrained-json-disable-any-whitespace"] = True
     if on_gpu and runtime.repeatable:  # deterministic inference needs a named attention backend
         flags |= {"attention-backend": REPEATABLE_BACKEND, "enable-deterministic-inference": True}
     default = Runtime(model="any")
