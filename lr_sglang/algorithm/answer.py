@@ -25,7 +25,7 @@ from lr_sglang.errors import LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.steps.events import EventEmitter
+from lr_sglang.steps.events import SILENT, EventEmitter
 from lr_sglang.steps.step import (
     DELIMITER,
     Ending,
@@ -105,7 +105,7 @@ class Answer:
         self.tree = StepTree(look.depth, look.width, budget, guard)
         self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
-        self.emitter = EventEmitter(job.on_event, self.branches.now)
+        self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
         self._verification = Verification(job, self.branches, self.emitter, self.begin)
         self.trace.prompt_tokens = prompt_tokens
         self._note_draws()

@@ -15,8 +15,8 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
-from lr_sglang.steps.node import Node
 from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.tree import Node
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from lr_sglang.steps.node import Node, Outcome, Verdict
+from lr_sglang.steps.tree import Node, Outcome, Verdict
 
 Kind = Literal[
     "begun",
@@ -148,3 +148,6 @@ class EventEmitter:
         if node.number is None:
             node.number, self._numbers = self._numbers, self._numbers + 1
         return node.number
+
+
+SILENT = EventEmitter(None, lambda: 0.0)  # of answers whose events nobody wants

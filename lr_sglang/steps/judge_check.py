@@ -80,7 +80,9 @@ class JudgeChecks:
 
     def of(self, verifier: str) -> JudgeCheck:
         """The check of one verifier."""
-        return self.made.setdefault(verifier, JudgeCheck(verifier, self.warn))
+        if verifier not in self.made:
+            self.made[verifier] = JudgeCheck(verifier, self.warn)
+        return self.made[verifier]
 
     def worst(self) -> FalseAccepts | None:
         """The verdicts of the verifier whose share of false accepts has the highest lower bound."""

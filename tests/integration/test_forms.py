@@ -1,7 +1,7 @@
-"""How much of the package one question passes: files that run, classes that are made, objects that
+"""How much of the package one question passes: files that run, classes that are made, classes that
 hold the depth.
 
-The counts are printed (``pytest -s``), so that what is added to the way of an answer is seen.
+What was counted is printed (``pytest -s``), so that what is added to the way of an answer is seen.
 """
 
 import sys
@@ -14,7 +14,6 @@ import lr_sglang
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
-from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import background
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
@@ -22,69 +21,68 @@ from tests.scripted import deployment
 from tests.scripted_cli import transports
 
 MOST_FILES, MOST_CLASSES, MOST_DEPTHS = 45, 14, 3
-HERE = str(Path(lr_sglang.__file__).parent)
-# One screen each, beside the package; installed as lr_sglang.programs.
-PROGRAMS = str(Path(HERE).parent / "programs")
+HERE = Path(lr_sglang.__file__).parent
+ROOMS = (str(HERE), str(HERE.parent / "programs"))
+# Texts, tuples and errors are values; what they are made of counts by itself.
+VALUES = (Enum, str, tuple, BaseException)
 
 
 def ours():
-    """The classes of the package, without enumerations and those of doubles for tests."""
-    modules = [m for name, m in sys.modules.items() if name.startswith("lr_sglang.")]
-    found = {
+    """The classes of the package that hold something, but doubles for tests."""
+    modules = [
+        m
+        for name, m in sys.modules.items()
+        if f"{name}.".startswith("lr_sglang.") and "test" not in name
+    ]
+    found = {one for m in modules for one in vars(m).values() if isinstance(one, type)}
+    return [
         one
-        for module in modules
-        for one in vars(module).values()
-        if isinstance(one, type) and one.__module__.startswith("lr_sglang.")
-    }
-    return {one for one in found if one.__module__ != "lr_sglang.testing"} - {
-        one for one in found if issubclass(one, Enum)
-    }
+        for one in found
+        if one.__module__.startswith("lr_sglang.") and not issubclass(one, VALUES)
+    ]
 
 
 class Traced:
-    """Counts, while it is entered, the files of the package that run and the classes that are
-    made.
+    """Notes, while it is entered, the files of the package that run and the classes that are made,
+    in this thread and on the event loop.
     """
 
     def __init__(self):
-        self.files, self.classes, self.depths = set(), Counter(), Counter()
+        self.files, self.classes = set(), Counter()
 
     def __enter__(self):
-        self.plain = {cls: vars(cls).get("__new__") for cls in ours()}
-        for cls, new in [(cls, cls.__new__) for cls in self.plain]:
-            cls.__new__ = self.counted(new)
-        self.profile(self.called)
+        self.plain = [(cls, vars(cls).get("__new__"), cls.__new__) for cls in ours()]
+        for cls, _, new in self.plain:
+            cls.__new__ = self._counted(cls, new)
+        self._profile(self._called)
         return self
 
     def __exit__(self, *_):
-        self.profile(None)
-        for cls, plain in self.plain.items():
-            if plain is None:
+        self._profile(None)
+        for cls, own, _ in self.plain:
+            if own is None:
                 del cls.__new__
             else:
-                cls.__new__ = plain
+                cls.__new__ = own
 
-    def profile(self, called):
-        """Has the calls of this thread and of the event loop's told to ``called``."""
-        sys.setprofile(called)
+    def _profile(self, called):
         done = threading.Event()
         background().call_soon_threadsafe(lambda: (sys.setprofile(called), done.set()))
         done.wait()
+        sys.setprofile(called)
 
-    def counted(self, plain):
+    def _counted(self, own, new):
         def made(cls, *given, **named):
-            if cls in self.plain:
-                self.classes[cls] += 1
-            if plain is object.__new__:
-                return plain(cls)
-            return plain(cls, *given, **named)
+            if cls is own:
+                self.classes[cls.__name__] += 1
+            return new(cls) if new is object.__new__ else new(cls, *given, **named)
 
         return made
 
-    def called(self, frame, event, arg):
+    def _called(self, frame, event, _):
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith((HERE, PROGRAMS)):
-            self.files.add(name)
+        if event == "call" and name.startswith(ROOMS) and "testing" not in name:
+            self.files.add("/".join(Path(name).parts[-2:]))
 
 
 def holding_depth(answer):
@@ -103,31 +101,31 @@ def holding_depth(answer):
             known = getattr(one, "__dict__", {})
             waiting += known.values()
             if "depth" in known:
-                found.add(type(one))
+                found.add(type(one).__name__)
     return found
 
 
 def test_one_question_passes_few_forms(monkeypatch):
-    doubles = transports()
-    work = plan([Question("q", "6 times 7?", "17")], ["lookahead"])
-    depths = set()
-    init = Answer.__init__
+    depths, init = set(), Answer.__init__
 
     def noted(answer, *given):
         init(answer, *given)
         depths.update(holding_depth(answer))
 
+    runner = Runner(deployment(**transports()).roles, Plan())
+    first, second = plan([Question(f"q{n}", "6 times 7?", "17") for n in range(2)], ["lookahead"])
+    list(runner.run([first]))  # what a run makes once is no part of an answer
     monkeypatch.setattr(Answer, "__init__", noted)
-    with Runner(deployment(**doubles).roles, Plan().with_settings(lookahead=Lookahead())) as runner:
-        runner.prepare(["lookahead"])
-        with Traced() as traced:
-            (record,) = runner.run(work)
-    assert record["error"] is None and record["accepted"]
-    files = sorted(name.removeprefix(HERE).lstrip("/") for name in traced.files)
-    names = {cls.__name__: count for cls, count in traced.classes.items()}
+    with Traced() as traced:
+        (record,) = runner.run([second])
+    assert record["error"] is None
+    assert record["accepted"]
     told = (
-        f"{len(files)} files: {', '.join(files)}",
-        f"{len(names)} classes: {names}",
-        f"depth is held by: {', '.join(sorted(cls.__name__ for cls in depths))}",
+        f"{len(traced.files)} files: {', '.join(sorted(traced.files))}",
+        f"{len(traced.classes)} classes: {dict(traced.classes)}",
+        f"depth is held by {', '.join(sorted(depths))}",
     )
     sys.stdout.write("\n".join(["", *told, ""]))
+    assert len(traced.files) <= MOST_FILES, told[0]
+    assert len(traced.classes) <= MOST_CLASSES, told[1]
+    assert len(depths) <= MOST_DEPTHS, told[2]
