@@ -286,7 +286,12 @@ class Answer:
         """
         if not drafted:
             return {}
-        top = {"logprob_start_len": -drafted, "top_logprobs_num": MOST_READ}
+        sampling, most = self.job.sampling, MOST_READ
+        if sampling.temperature == 0:
+            most = 2  # two that are equally probable decide nothing
+        elif sampling.top_k > 0:
+            most = max(2, min(most, sampling.top_k))
+        top = {"logprob_start_len": -drafted, "top_logprobs_num": most}
         return {"return_logprob": True, **top}
 
     def begun(self, node: Node) -> TokenText:
