@@ -145,7 +145,8 @@ def confidence(s: ProgramState, name: str = "weight") -> float:
         meta = _log_probabilities(s, name)
     except PromptTooLong:
         return 0.0
-    rows = meta["output_token_logprobs"] or meta.get("input_token_logprobs") or ()
+    written = meta["completion_tokens"]  # none where a text was weighed
+    rows = meta["output_token_logprobs"][:written] or meta.get("input_token_logprobs") or ()
     logs = [row[0] for row in rows if row[0] is not None]
     return math.exp(math.fsum(logs) / len(logs)) if logs else 0.0
 
