@@ -575,8 +575,13 @@ def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[V
 
 
 def _rank(m: Measures) -> tuple[bool, float]:
-    """A way that loses accuracy beyond chance comes after all others; of the others the fastest."""
-    worse = m.difference is not None and m.difference.verdict == "worse"
+    """The fastest first, but after all others a mode that loses accuracy beyond chance, and a
+    program that loses more than ``MARGIN``: few programs are made to keep it.
+    """
+    lost = m.difference
+    worse = lost is not None and (
+        lost.value < -MARGIN if m.group.program else lost.verdict == "worse"
+    )
     return worse, m.seconds.value if m.seconds else float("inf")
 
 
