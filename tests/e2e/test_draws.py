@@ -115,7 +115,7 @@ def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name:
     assert all(bool(one.own_draws) is not draws for one in ahead)
     for one in ahead if case.most == 100 else ():  # else steps are cut
         assert_complete(one)
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
     used = sum(len(one.ids) for one in ahead)
     if case.reading == "auto":  # of those read: on a busy machine a draft may take too long
         read = sum(one.read_tokens for one in ahead)

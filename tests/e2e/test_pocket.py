@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -18,7 +18,8 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
-from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.errors import Cancelled
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.step import DELIMITER
@@ -26,7 +27,9 @@ from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
+from tests import in_thread
 from tests.e2e.conftest import Pocket, full
+from tests.serving import until
 from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
@@ -67,24 +70,15 @@ def answers(pocket: Pocket, *how: Any) -> list[Trace]:
         return list(pool.map(lambda question: answer(pocket, question, *how), PROBLEMS))
 
 
-def load(pocket: Pocket) -> dict[str, int]:
-    """Requests that each server says it has, running or waiting."""
-    loads = {
-        role: call(b.transport.get("/v1/loads"), b.loop)["loads"]
-        for role, b in pocket.roles.items()
-    }
-    return {
-        role: sum(x["num_running_reqs"] + x["num_waiting_reqs"] for x in each)
-        for role, each in loads.items()
-    }
+def busy(roles: Mapping[str, RuntimeBackend]) -> int:
+    """Requests that the servers say they have, running or waiting."""
+    loads = (call(b.transport.get("/v1/loads"), b.loop)["loads"] for b in roles.values())
+    return sum(x["num_running_reqs"] + x["num_waiting_reqs"] for each in loads for x in each)
 
 
-def assert_idle(pocket: Pocket, within: float = 1.0) -> None:
+def assert_idle(roles: Mapping[str, RuntimeBackend], within: float = 1.0) -> None:
     """A load is as of the scheduler's last step, so it may lag a little."""
-    deadline = time.monotonic() + within
-    while any(load(pocket).values()):
-        assert time.monotonic() < deadline, load(pocket)
-        time.sleep(0.05)
+    until(lambda: not busy(roles), within)
 
 
 def assert_complete(trace: Trace) -> None:
@@ -135,7 +129,7 @@ def test_steps_that_the_target_writes_in_one_generation_are_its_own(
     for ahead in traces:
         most = max(branch.generated_tokens for branch in ahead.of("target"))
         assert most > max(step.tokens for step in ahead.steps), "no generation had several steps"
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
 
 
 @pytest.mark.timeout(600)
@@ -157,7 +151,7 @@ def test_the_judge_accepts_other_words_for_the_same(pocket: Pocket, schedule: st
         assert not trace.failures
     kept = [s for t in traces for s in t.steps if s.source == "draft"]
     assert any(s.text != s.target_text for s in kept), "no step was accepted by its meaning alone"
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
 
 
 def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
@@ -219,23 +213,13 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
         Lookahead(), Sampling(), Limits(max_tokens=2000), verifier=judge, question="cancelled"
     )
     message = {"role": "user", "content": PROBLEMS[0].question}
-
-    found: list[LookaheadError] = []
-
-    def run() -> None:
-        try:
-            lookahead.run([message], job, backend=pocket.roles["target"])
-        except LookaheadError as error:
-            found.append(error)
-
-    thread = threading.Thread(target=run)
-    thread.start()
+    thread, found = in_thread(lambda: lookahead.run([message], job, backend=pocket.roles["target"]))
     time.sleep(milliseconds / 1000)
     job.stop()
     thread.join(5)
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
     assert all(b.outcome is not None for b in job.record.branches)
 
 
@@ -282,7 +266,7 @@ def test_the_likelihood_of_a_step_costs_its_prefill_and_generates_nothing(
                 # all but the step itself (and the token before it) is in the cache
                 assert branch.prompt_tokens - branch.cached_tokens <= 101, branch
         assert (trace.tokens()["judge"]["reuse"] or 1.0) >= 0.98
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
 
 
 def test_what_the_target_writes_greedily_is_likelier_than_another_result(pocket: Pocket) -> None:
@@ -308,7 +292,7 @@ def test_a_rating_is_asked_for_and_read(pocket: Pocket) -> None:
     assert {b.generated_tokens for b in asked} == {1}
     for verdict in verdicts(trace, "score"):
         assert verdict.accepted == (verdict.score is not None)
-    assert_idle(pocket)
+    assert_idle(pocket.roles)
 
 
 # -- the gallery

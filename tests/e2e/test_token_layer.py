@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import time
 from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -40,9 +38,9 @@ from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work, plan
-from tests import records
+from tests import in_thread, records
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import load
+from tests.e2e.test_pocket import assert_idle
 
 ROOT = Path(__file__).parents[2]
 PROBLEMS = tasks.load("pocket", limit=50 if full else 2)
@@ -226,21 +224,18 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
         [Work(q, sample, m) for q in PROBLEMS[:4] for m in modes] for sample in (0, 1)
     )
 
-    def run(work: list[Work], whole: bool) -> list[Record]:
+    def first_of(work: list[Work]) -> None:
         with closing(Runner(layered.roles, settings, concurrency=4).run(work)) as made:
-            return list(made) if whole else [next(made)]
+            next(made)
 
-    with ThreadPoolExecutor(2) as pool:
-        kept, _ = pool.submit(run, go_on, True), pool.submit(run, stopped, False)
-        records = kept.result()
-    for record in records:
-        known = without["sampled"]
+    thread, raised = in_thread(lambda: first_of(stopped))
+    known = without["sampled"]
+    for record in Runner(layered.roles, settings, concurrency=4).run(go_on):
         assert record["error"] is None
         assert record["ids_digest"] == known[record["question_id"]][0], record["mode"]  # type: ignore[index]
-    deadline = time.monotonic() + 2
-    while any(load(layered).values()):  # type: ignore[arg-type]
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
+    thread.join()
+    assert not raised
+    assert_idle(layered.roles, 2)
 
 
 def test_the_log_names_no_missing_operator(

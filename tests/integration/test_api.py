@@ -7,7 +7,6 @@ import re
 import subprocess
 import sys
 import threading
-import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -157,8 +156,7 @@ def test_what_is_given_twice_is_refused():
 def test_closing_stops_what_is_running():
     d = lr.deployment(simulated(steps=300, seconds=0.05)).open()
     thread, raised = in_thread(lambda: lr.solve(QUESTION, deployment=d))
-    while not d._running and thread.is_alive():
-        time.sleep(0.01)
+    until(lambda: d._running or not thread.is_alive(), 20)
     d.close()
     d.close()
     thread.join(20)

@@ -35,7 +35,7 @@ from lr_sglang.tasks.task import Hub
 from tests import FULL, records
 from tests.processes.mortal import mortals
 from tests.scripted_cli import Servers, transports
-from tests.serving import ROOT
+from tests.serving import ROOT, until
 
 # In a short run it is killed once; tests/integration/test_runner.py has the Ctrl-C.
 KILLS = 20 if FULL else 1
@@ -105,13 +105,8 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
             time.sleep(chance.uniform(0, 3))
         else:
             least = len(before) + max(1, (len(wanted) - len(before)) // (KILLS - number + 1) - 1)
-            deadline = time.monotonic() + 120
-            while (
-                len(whole(folder)) < least
-                and process.poll() is None
-                and time.monotonic() < deadline
-            ):
-                time.sleep(0.003)
+            enough = lambda: len(whole(folder)) >= least or process.poll() is not None  # noqa: B023
+            until(enough, 120, 0.003)
             time.sleep(chance.uniform(0, 0.1))
         killed += process.poll() is None
         gently = number == 1  # Ctrl-C keeps what is finished, and says how to go on

@@ -4,12 +4,11 @@ clock.
 
 import asyncio
 import itertools
-import random
 
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
-from lr_sglang.algorithm.policy.confidence import Calibration, confidence
+from lr_sglang.algorithm.policy.confidence import confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
 from lr_sglang.algorithm.policy.forecast import Runtime, best, forecast
@@ -55,20 +54,6 @@ def _corrected(tree, node):
 # -- the gate
 
 
-def drawn(auc_distance, count=2000, alpha=0.6):
-    rng = random.Random(0)
-    found = [rng.random() < alpha for _ in range(count)]
-    return [(rng.gauss(auc_distance / 2 if yes else -auc_distance / 2, 1), yes) for yes in found]
-
-
-def test_a_calibration_finds_the_odds():
-    fitted = Calibration.fit(drawn(1.2))
-    assert fitted.slope == pytest.approx(1.2, rel=0.15)
-    assert fitted.chance(0.0) == pytest.approx(0.6, abs=0.05)
-    assert fitted.chance(2.0) > 0.9 > 0.3 > fitted.chance(-2.0)
-    assert fitted.samples == 2000
-
-
 def test_confidence_is_the_mean_of_the_steps_own_tokens():
     assert (
         confidence(
@@ -88,20 +73,6 @@ def test_the_gate_saves_a_third_of_the_branches_and_costs_little(judge):
 
 
 # -- loads and forecasts
-
-
-def test_a_load_finds_what_a_request_costs_the_others():
-    load, now, rng = Load(), 0.0, random.Random(1)
-    for _ in range(400):
-        count = rng.randint(1, 10)
-        marks = [load.begin(now) for _ in range(count)]
-        now += 5 * 0.01 * (1 + 0.05 * (count - 1))
-        for mark in marks:
-            load.end(now, mark, 5)
-    assert load.running == 0
-    base, more = load.line()
-    assert base + more == pytest.approx(0.01, rel=0.05)
-    assert more == pytest.approx(0.0005, rel=0.05)
 
 
 class Measured:

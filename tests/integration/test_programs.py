@@ -28,6 +28,7 @@ from lr_sglang.user_programs.program import Program, ProgramError, perform
 from lr_sglang.verifiers.exact import Exact
 from tests import in_thread
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.serving import until
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
@@ -544,8 +545,7 @@ def test_stopping_frees_the_runtimes(program):
     job = AnswerRequest(sampling=Sampling(temperature=0.0))
     job.verifier = Exact()
     thread, raised = in_thread(lambda: run(program, job, roles, verifier="exact"))
-    while not roles["target"].transport.running and thread.is_alive():
-        time.sleep(0.01)
+    until(lambda: roles["target"].transport.running or not thread.is_alive(), 20)
     began = time.monotonic()
     job.stop()
     thread.join(30)

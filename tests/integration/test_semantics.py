@@ -23,6 +23,7 @@ from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.serving import until
 from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
@@ -238,10 +239,7 @@ def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, af
 
 def settle(threads: int) -> None:
     """Threads that have been told to end have a moment for it."""
-    deadline = time.monotonic() + 3
-    while threading.active_count() > threads and time.monotonic() < deadline:
-        time.sleep(0.005)
-    assert threading.active_count() <= threads
+    until(lambda: threading.active_count() <= threads, 3)
 
 
 def seeds(schedule, width=1, seed=0, question="q", sample=0):

@@ -52,6 +52,7 @@ SHAPES = {
     "neuralmagic/DeepSeek-R1-Distill-Qwen-32B-FP8-dynamic": "dummy:deepseek-r1-distill-qwen-32b",
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "dummy:deepseek-r1-distill-qwen-1.5b",
     "AngelSlim/Qwen3-32B_eagle3": "dummy:qwen3-32b-eagle3",
+    "AngelSlim/Qwen3-1.7B_eagle3": "dummy:qwen3-1.7b-eagle3",
 }
 # What asks SGLang: argument lists by name come in; whether prompts are cached, and the fields asked
 # for that were changed, go out.

@@ -24,6 +24,7 @@ from lr_sglang.results.store import RECORDS, RUN
 from lr_sglang.tasks import Question
 from tests import FULL
 from tests.scripted_cli import Servers
+from tests.serving import until
 
 
 def rows(name):
@@ -204,10 +205,7 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     (worker,) = map(int, done.stdout.split())
-    until = time.monotonic() + 60
-    while Path(f"/proc/{worker}/stat").exists() and time.monotonic() < until:
-        time.sleep(0.02)
-    assert not Path(f"/proc/{worker}/stat").exists()
+    until(lambda: not Path(f"/proc/{worker}/stat").exists(), 60)
 
 
 def test_a_worker_that_does_not_start_is_a_named_error(tmp_path, monkeypatch):

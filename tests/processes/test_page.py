@@ -407,6 +407,7 @@ def test_the_endpoint_itself_is_shown(real, visit):
     ]
     assert page.locator("[name=depth]").get_attribute("max") == "8"
 
+    page.locator("#settings").evaluate("details => details.open = true")
     page.select_option("[name=mode]", "autoregressive")
     ask(page, "Simulated question 1?")
     ended(page)

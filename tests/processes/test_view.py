@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import cli
-from lr_sglang.results.page import detail, inert
+from lr_sglang.results.page import inert
 from tests import synthetic
 from tests.synthetic import Truth
 from tests.unit.test_report import write
@@ -95,15 +95,6 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     (tmp_path / "there").mkdir()
     assert view(folder, tmp_path / "absent" / "x.html").exit_code == 1
     assert sorted(path.name for path in folder.iterdir()) == ["records.jsonl", "run.json"]
-
-
-def test_answers_without_steps_are_shown_whole_and_failed_ones_say_why():
-    (record,) = synthetic.run(Truth(), 1, 1, modes=("lookahead",))
-    failed = {"message": "too long", "hint": "shorten it", "retryable": False}
-    found = detail({**record, "steps": [], "branches": [], "error": failed})
-    (step,) = found["steps"]
-    assert (step["target"]["text"], step["outcome"]) == (record["text"], "written")
-    assert found["error"] == "too long shorten it"
 
 
 # -- in a browser
