@@ -1,0 +1,58 @@
+"""``lr-sglang doctor`` on real servers: on those that lack nothing, and on one that lacks much."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from lr_sglang.cli import cli
+from lr_sglang.runtimes import launch
+from tests.e2e.conftest import Pocket, full
+from tests.serving import in_flight
+
+# Whose status depends on how busy the machine is.
+TIMED = ("milliseconds", "c1", "acceptance")
+
+
+def doctor(*arguments: str) -> tuple[int, dict[str, Any]]:
+    """Its status, and what it says as JSON."""
+    result = CliRunner().invoke(cli, ["doctor", *arguments, "--json"])
+    return result.exit_code, json.loads(result.stdout)
+
+
+def not_well(found: dict[str, Any]) -> dict[tuple[str, str], dict[str, Any]]:
+    """The lines that are not ok, by role and name."""
+    lines = (line for line in found["lines"] if line["name"] not in TIMED)
+    return {(line["role"], line["name"]): line for line in lines if line["status"] != "ok"}
+
+
+def test_servers_that_lack_nothing(pocket: Pocket) -> None:
+    status, found = doctor(*pocket.attach)
+    assert status == 0 and found["ok"] and not not_well(found)
+    assert [one["mode"] for one in found["modes"]] == ["autoregressive", "lookahead", "lossless"]
+    assert all(one["pace"] > 0 for one in found["modes"]) and found["command"]
+    assert found["computed"] < found["tokens"] < 20_000
+    assert not any(in_flight(pocket.fleet.urls).values())
+
+
+@pytest.mark.skipif(not full, reason="a server of its own: only in test-full")
+def test_a_server_without_a_prefix_cache_and_with_one_slot(pocket: Pocket, tmp_path: Path) -> None:
+    alone = pocket.fleet.deployment.runtimes["target"].replace(
+        extra={"disable-radix-cache": True}, max_running_requests=1
+    )
+    lacking = pocket.fleet.deployment.replace(runtimes={"target": alone}, shared={})
+    with launch(lacking, tmp_path, timeout=200) as fleet:
+        others = [
+            word for role in ("draft", "judge") for word in (f"--{role}", pocket.fleet.urls[role])
+        ]
+        status, found = doctor("--target", fleet.urls["target"], *others)
+    lines = not_well(found)
+    assert status == 1 and not found["ok"]
+    assert lines["target", "room"]["status"] == "fault"
+    assert lines["target", "reuse"]["found"].startswith("0.00")
+    assert "--disable-radix-cache" in lines["target", "reuse"]["advice"]
+    assert {role for role, _ in lines} == {"target"}
