@@ -1,26 +1,31 @@
 #!/usr/bin/env bash
-# Benchmarks on one GPU, item by item; nothing is downloaded. First compilation and the times of each role alone, then
-# random weights with a given acceptance, then the pocket models in bodies of the same sizes, with real acceptance.
-# 141 GB of GPU memory hold Qwen3-32B, Qwen3-1.7B and a 7B judge together.
+# Benchmarks on one GPU, item by item; nothing is downloaded. First the table of modes on the pocket models in bodies of
+# Qwen's sizes, whose steps are really accepted or refused, then the times of each role alone, then random weights with a
+# given acceptance. 141 GB of GPU memory hold Qwen3-32B, Qwen3-1.7B and a 7B judge together.
 #
 #     scripts/gpu_campaign.sh [--print] [FOLDER]
 #
 # --print shows the items and the seconds that each is expected to take, and starts nothing.
 # It ends after MINUTES (9) in any case, and begins no item that it expects to end later, unless that is its first. The
 # same command continues where it stopped, also on another machine that has FOLDER: the first item that starts servers
-# there compiles again what `prime` had compiled.
+# there compiles again what the first one had compiled.
 # It may be killed at any second: every answer and every time is written at once, and an item is done when all of its
 # answers and times are written.
 # SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU (80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b), or for none:
 # SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: 80 GB: BODIES=pocket-1gpu-80gb;
-# without a GPU: BODIES=pocket-body
+# 24 GB: BODIES=pocket-1gpu-24gb; without a GPU: BODIES=pocket-body
 # FLAGS are SGLang's, for every server: NAME[=VALUE], separated by spaces. The default is Triton's attention, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
 # ITEMS selects items, and tries those that failed again.
 # ALPHA, DEPTHS, SD_TOKENS, CONCURRENCY, LIMIT, TOKENS, BATCHES and PREFIXES override the sizes of the items.
 # LEFT BEHIND: FOLDER/ITEM.json with every figure, FOLDER/ITEM/ with every record, FOLDER/plots-ITEM/ with pictures,
-# FOLDER/campaign.jsonl with a line for every try of an item: its status (0: done), its seconds, and those expected.
+# FOLDER/campaign.jsonl with a line for every try of an item: its status (0: done), its seconds, and those expected;
+# FOLDER/share.json with the figures of the first item, to be given to others: nothing in it is private.
 set -euo pipefail
+if [ "${1-}" = --help ]; then
+    sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
+    exit
+fi
 only_print=
 if [ "${1-}" = --print ]; then only_print=1 && shift; fi
 folder=$(realpath -m "${1:-gpu-campaign}")
@@ -93,17 +98,17 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 [ -n "$only_print" ] || mkdir -p "$folder"
 # Seconds are expected, not measured: 90 for a start of servers, 14 ms for a token of the target, whose 66 GB are read
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
-# Compilation at the first start: servers with the token layer use all kernels that those without use. Its time is a
-# guess.
-bench prime 200 1 16 --modes lookahead+sd --token-layer ngram --sweep "alpha=${ALPHA:-0.63}"
+# The table of modes. Its servers, without and with the token layer, compile at their first start: 136 and 159 s on an
+# H200; answers took .5 to 2.2 s each.
+bodies=${BODIES:-pocket-1gpu} bench table 390 8 512 --modes autoregressive,sd,lookahead,lookahead+sd,lossless \
+    -o bench.figures="$folder/share.json"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"
 # Servers without a token layer, with it, and without it again.
 bench modes 340 4 256 --modes autoregressive,lookahead,sd,lookahead+sd --token-layer ngram \
     --sweep "alpha=${ALPHA:-0.63}" --depth 6
-# Real text: alpha and the tokens of each verification are the pocket models' own; steps are short.
-bodies=${BODIES:-pocket-1gpu} bench bodies 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd
+# The table with a weaker draft.
 bodies=${BODIES:-pocket-1gpu} bench weak 310 8 512 --modes autoregressive,sd,lookahead,lookahead+sd \
     --draft "${WEAK:-pocket:draft-60@qwen3-1.7b}"
 # With several answers at a time.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import json as json_format
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -39,7 +40,8 @@ def report(
 ) -> None:
     """Tables and plots of runs, and one HTML page; several folders are put together.
 
-    DIR... are folders with records.jsonl, or folders of such folders. The page has questions, step
+    DIR... are folders with records.jsonl, or folders of such folders; or files of bench.figures,
+    which become one table. The page has questions, step
     trees with both versions and verdicts, timelines and figures. It holds everything, loads nothing
     from anywhere, and can be sent to others: with the questions and answers in it.
 
@@ -52,7 +54,7 @@ def report(
     """
     from rich.console import Console
 
-    from lr_sglang.results import charts, collection, page, store
+    from lr_sglang.results import charts, collection, figures, page, store
     from lr_sglang.results import report as reports
 
     if grade:
@@ -66,6 +68,10 @@ def report(
         for run in _runs(folders):
             for path in programs.export(export, store.each_record(run), run):
                 click.echo(str(path))
+        return
+    files = [figures.read(Path(one)) for one in folders]
+    if all(files):
+        _show_figures([one for one in files if one], as_json=json)
         return
     made = reports.make(collection.read(folders))
     if json:
@@ -81,6 +87,23 @@ def report(
         with store.writing(html, "give another --html"):  # a folder's name may be no text
             store.replace_file(html, (piece.encode("utf-8", "replace") for piece in pieces))
         click.echo(str(html), err=True)
+
+
+def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Prints the figures of several machines in one table."""
+    from rich.console import Console
+
+    from lr_sglang.cli.display import clean, grid
+    from lr_sglang.results import figures
+
+    if as_json:
+        click.echo(json_format.dumps(files, ensure_ascii=False))
+        return
+    (rows, about), console = figures.table(files), Console(highlight=False)
+    cleaned = ([clean(cell) for cell in row] for row in rows)
+    console.print(grid(figures.HEAD, cleaned, left=figures.WORDS))
+    for line in about:
+        console.print(clean(line), markup=False, soft_wrap=True)
 
 
 def _runs(folders: Sequence[str]) -> list[Path]:

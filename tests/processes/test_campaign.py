@@ -11,7 +11,7 @@ from lr_sglang.cli import cli
 from tests.serving import until
 
 ROOT = Path(__file__).parents[2]
-ITEMS = ["prime", "roles", "modes", "bodies", "weak", "load", "depth", "sd"]
+ITEMS = ["table", "roles", "modes", "weak", "load", "depth", "sd"]
 SMALL = "pocket-target,pocket-draft,pocket-judge"
 
 
@@ -20,7 +20,7 @@ def campaign(tmp_path):
     """scripts/gpu_campaign.sh on a program that only writes down what it was called with."""
     program, calls = tmp_path / "lr-sglang", tmp_path / "calls"
     program.write_text(
-        "#!/usr/bin/env bash\nline=$* item=prime\n"
+        "#!/usr/bin/env bash\nline=$* item=table\n"
         'while [ $# -gt 0 ] && [ "$1" != --output ]; do shift; done\n'
         'if [ "$1" = --output ]; then item=${2##*/} item=${item%.json}; fi\n'
         'case $line in bench*) mkdir -p "$2" && touch "$2/run.json" ;; esac\n'
@@ -49,11 +49,13 @@ def campaign(tmp_path):
 
 
 def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
+    status, out, made = campaign("--help")
+    assert status == 0 and not made and "scripts/gpu_campaign.sh [--print]" in out
     status, out, made = campaign("--print")
     assert status == 0 and not made and [line.split()[0] for line in out.splitlines()] == ITEMS
     expected = [int(line.split()[1]) for line in out.splitlines()]
     assert sum(expected) < 40 * 60 and max(expected) < 9 * 60 - 30
-    status, _, made = campaign(HANGS="bodies")
+    status, _, made = campaign(HANGS="weak")
     assert (
         status == 143
         and list(made) == ITEMS[:4]
@@ -63,7 +65,7 @@ def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
         file.write('{"item": "dep')  # as it is where a machine goes while it is written
     status, out, made = campaign(FAILS="load")
     assert status == 0 and list(made) == ITEMS[3:] and "load: ended with status 3" in out
-    assert "--resume" in made["bodies"] and "--resume" not in made["sd"]
+    assert "--resume" in made["weak"] and "--resume" not in made["sd"]
     assert (
         not campaign()[2]
         and list(campaign(ITEMS="load depth")[2]) == ["load"]
@@ -76,7 +78,7 @@ def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, m
 
     monkeypatch.chdir(tmp_path)
     made = campaign()[2]
-    for item in ("prime", *ITEMS[2:]):
+    for item in ("table", *ITEMS[2:]):
         result = CliRunner().invoke(cli, [*made[item], "--print", "--json"])
         assert result.exit_code == 0, (item, result.output)
     assert made["roles"][:2] == ["-m", "benchmarks.role_times"]
@@ -92,9 +94,9 @@ def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, m
 
 def test_a_piece_of_a_campaign_begins_what_it_can_end(campaign):
     status, out, made = campaign(MINUTES="1")
-    assert status == 0 and not made and out.count("no time is left") == 8
-    assert list(campaign(MINUTES="4.5")[2]) == ["prime", "roles"], (
+    assert status == 0 and not made and out.count("no time is left") == 7
+    assert list(campaign(MINUTES="4.5")[2]) == ["table", "roles"], (
         "the first, and what takes no longer than is left"
     )
     assert list(campaign(MINUTES="4.5")[2]) == ["modes"]
-    assert list(campaign(MINUTES="4.5")[2]) == ["bodies"]
+    assert list(campaign(MINUTES="4.5")[2]) == ["weak"]

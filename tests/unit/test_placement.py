@@ -12,7 +12,16 @@ from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.placement import gpus
-from lr_sglang.runtimes.placement.memory import MAX_SHARE, OVERHEAD, Need, fits, need, place, placed
+from lr_sglang.runtimes.placement.memory import (
+    LEAST_TOKENS,
+    MAX_SHARE,
+    OVERHEAD,
+    Need,
+    fits,
+    need,
+    place,
+    placed,
+)
 
 # GiB that are free on cards of 80, 141, 48 and 24 GB.
 H100, H200, L40, A10 = 79.0, 139.0, 47.0, 22.0
@@ -172,7 +181,21 @@ def test_every_preset_fits_the_machine_that_it_names(name):
     machine = [H100] * int(name.split("-")[1][0])
     assert fits(load_deployment(name), [H200] if name.endswith("-1gpu") else machine)
     assert not fits(load_deployment(name), machine[:-1])
-    assert fits(load_deployment(name), [H100]) == name.endswith(("-fp8", "-80gb"))
+    assert fits(load_deployment(name), [H100]) == name.endswith(("-fp8", "-80gb", "-24gb"))
+    assert fits(load_deployment(name), [A10]) == name.endswith("-24gb")
+
+
+@pytest.mark.parametrize(
+    ("name", "free"),
+    [("pocket-1gpu", H200), ("pocket-1gpu-80gb", H100), ("pocket-1gpu-24gb", A10)],
+)
+def test_the_shares_of_bodies_on_one_gpu_hold_weights_and_answers(name, free):
+    """Each takes its share of what those before it left: its weights, and 16,384 tokens."""
+    for role, runtime in load_deployment(name).runtimes.items():
+        wanted, static = need(runtime), runtime.memory_fraction * free
+        assert wanted.weights + wanted.token * LEAST_TOKENS / 1024 < static, role
+        free -= static + OVERHEAD
+    assert free > -0.1
 
 
 # -- what nvidia-smi says
