@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -16,18 +15,17 @@ from typing import Any
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.errors import RuntimeDown
-from lr_sglang.runtimes import Fleet, ProgressEvent, launch
+from lr_sglang.runtimes import Fleet, ProgressEvent
 from lr_sglang.runtimes.attach import without_seeds
+from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
 # SGLang's frontend takes seconds to import.
 FRONTEND = (
     "transformers.models.auto.tokenization_auto",
-    "lr_sglang.runtimes.connect",
+    "lr_sglang.frontend.backend",
     "lr_sglang.api.runner",
 )
-DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
 @dataclass
@@ -80,7 +78,7 @@ def session(
         lean: see ``Plan.lean``.
 
     Raises:
-        LookaheadError: as ``runtimes.launch``; after the death of a server with the end of its log.
+        LookaheadError: as ``deployed``.
     """
     to_start = sum(not runtime.url for runtime in deployment.runtimes.values())
     importing = threading.Thread(target=_import, args=(lean,), name="lr-import", daemon=True)
@@ -98,33 +96,15 @@ def session(
         if importing.ident is None and (to_start <= 0 or event.stage != "starting"):
             importing.start()
 
-    with launch(deployment, logs, tell, timeout) as fleet:
+    live = Session({})
+
+    def ready(fleet: Fleet) -> None:
+        live.fleet = fleet
         if importing.ident is not None:
             importing.join()
-        from lr_sglang.runtimes.connect import connected
 
-        with logs_told(fleet), connected(fleet) as roles:
-            yield Session(roles, fleet)
-
-
-@contextmanager
-def logs_told(fleet: Fleet) -> Iterator[None]:
-    """Adds the end of a server's log to an error that follows from the death of that server."""
-    try:
-        yield
-    except RuntimeDown as error:
-        server = fleet.server(error.role or "")
-        deadline = time.monotonic() + DYING_SECONDS
-        while server and server.alive() and time.monotonic() < deadline:
-            time.sleep(0.1)
-        if server is None or server.alive():
-            raise
-        raise RuntimeDown(
-            f"its server ended with status {server.status}",
-            role=error.role,
-            hint=f"its log: {server.log}",
-            detail=server.tail(),
-        ) from None
+    with deployed(deployment, logs, tell, timeout, ready) as live.roles:
+        yield live
 
 
 def _import(lean: bool) -> None:

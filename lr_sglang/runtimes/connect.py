@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lr_sglang.config import Deployment
 from lr_sglang.engine import end_ids
@@ -18,27 +19,60 @@ from lr_sglang.engine.router import RouterClient
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, check_tokens
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.sglang_api import internal_state
 
+if TYPE_CHECKING:  # it imports SGLang, which takes seconds
+    from lr_sglang.frontend.backend import RuntimeBackend
+
 DEFAULT_CONTEXT = 32768
+DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
 @contextmanager
 def deployed(
-    deployment: Deployment, logs: Path, progress: Progress | None = None, timeout: float = 600.0
+    deployment: Deployment,
+    logs: Path,
+    progress: Progress | None = None,
+    timeout: float = 600.0,
+    ready: Callable[[Fleet], None] = lambda fleet: None,
 ) -> Iterator[dict[str, RuntimeBackend]]:
     """Starts a deployment, yields its backends by role, and finally stops everything.
 
+    Args:
+        ready: called when all servers answer, before SGLang's frontend is imported, which takes
+            seconds.
+
     Raises:
-        LookaheadError: as ``runtimes.launch``.
+        LookaheadError: as ``runtimes.launch``; after the death of a server with the end of its log.
     """
-    with launch(deployment, logs, progress, timeout) as fleet, connected(fleet) as roles:
-        yield roles
+    with launch(deployment, logs, progress, timeout) as fleet:
+        ready(fleet)
+        with _logs_told(fleet), connected(fleet) as roles:
+            yield roles
+
+
+@contextmanager
+def _logs_told(fleet: Fleet) -> Iterator[None]:
+    """Adds the end of a server's log to an error that follows from the death of that server."""
+    try:
+        yield
+    except RuntimeDown as error:
+        server = fleet.server(error.role or "")
+        deadline = time.monotonic() + DYING_SECONDS
+        while server and server.alive() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        if server is None or server.alive():
+            raise
+        raise RuntimeDown(
+            f"its server ended with status {server.status}",
+            role=error.role,
+            hint=f"its log: {server.log}",
+            detail=server.tail(),
+        ) from None
 
 
 @contextmanager
@@ -61,6 +95,8 @@ def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
 
 
 def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
+    from lr_sglang.frontend.backend import RuntimeBackend
+
     pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
