@@ -5,6 +5,7 @@ started here.
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import signal
 import threading
@@ -17,9 +18,11 @@ from typing import Any
 
 import pytest
 import urllib3
+from click.testing import CliRunner
 
 from benchmarks.router import router
 from lr_sglang import tasks
+from lr_sglang.cli import cli
 from lr_sglang.config import Deployment
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient
@@ -186,3 +189,18 @@ def test_a_worker_that_dies_costs_no_answer(
         isinstance(trace, Trace) and tuple(trace.ids) == expected[name] for name, trace in later
     )
     until(lambda: not in_flight({"left": routed.workers[0]})["left"], 1)
+
+
+def test_doctor_finds_a_router_that_spreads_branches(routed: Routed, tmp_path: Path) -> None:
+    """Those of one answer go to different workers, which do not have its prefix."""
+    with router("random", routed.workers, tmp_path / "random.log") as url:
+        draft = routed.pocket.fleet.urls["draft"]
+        options = ("--target", url, "--draft", draft, "--verifier", "exact", "--json")
+        result = CliRunner().invoke(cli, ["doctor", *options])
+    found = json.loads(result.stdout)
+    assert result.exit_code == 0 and found["ok"]
+    lines = {(one["role"], one["name"]): one for one in found["lines"]}
+    assert "2 workers" in lines["target", "server"]["found"]
+    assert lines["target", "reuse"]["status"] == "warning"
+    assert "--policy manual" in lines["target", "reuse"]["advice"]
+    assert lines["target", "abort"]["status"] == lines["draft", "reuse"]["status"] == "ok"

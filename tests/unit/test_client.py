@@ -13,7 +13,7 @@ import urllib3
 from lr_sglang import pocket
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine import client as module
-from lr_sglang.engine import router
+from lr_sglang.engine import probes, router
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.request import Request
@@ -367,7 +367,7 @@ def test_a_server_whose_aborts_stop_nothing_gets_its_connection_closed(server, h
     running = Running(http)
     assert server.arrived.wait(5)
     running.cancel()
-    assert isinstance(running.end(), Cancelled)
+    assert isinstance(running.end(), Cancelled) and running.request.unheard
 
 
 def test_a_request_cancelled_before_it_is_sent_is_not_sent(server, http):
@@ -435,6 +435,24 @@ def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     assert server.arrived.wait(5)
     another.cancel()
     assert another.end() == REPLY and not http.client.abort_failed
+
+
+def test_whether_a_server_takes_aborts_is_found_out(server, http, impatient, monkeypatch):
+    monkeypatch.setattr(probes, "BEGUN_SECONDS", 0.05)
+
+    def generate(handler, body):
+        server.stopped[body["rid"]] = event = threading.Event()
+        assert event.wait(10)
+        handler.reply({**REPLY, "meta_info": {"finish_reason": {"type": "abort"}}})
+
+    def found():
+        return call(probes.abort(http.client, [1, 2, 3]))
+
+    assert found() is None, "the answer was complete"
+    server.generate = generate
+    assert found().taken
+    server.abort = lambda handler, body: handler.reply(None)
+    assert not found().taken
 
 
 def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
