@@ -11,9 +11,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lr_sglang.engine.request import Request
+from lr_sglang.engine.request import Head, Post, Request
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
-from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.step import DELIMITER

@@ -6,19 +6,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 
-from lr_sglang.engine.refusal import WorkerLost, refusal
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
+from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
     ConfigError,
     LookaheadError,
+    PromptTooLong,
+    RuntimeBusy,
     RuntimeDown,
     RuntimeRefused,
     RuntimeTimeout,
@@ -360,3 +360,35 @@ async def _last_event(
             if part.get("output_ids") and part["meta_info"]["finish_reason"] is None:
                 on_tokens(part["output_ids"])
     return last
+
+
+class WorkerLost(RuntimeBusy):
+    """The router's worker for the request does not answer; another worker may."""
+
+
+def refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
+    """The named error for an error status, which it has as ``status``."""
+    made = _named(status, text, path, role, code)
+    made.status = status
+    return made
+
+
+def _named(status: int, text: str, path: str, role: str, code: str) -> RuntimeRefused:
+    with suppress(ValueError, AttributeError):  # if it is not JSON, the text is the message
+        parsed = orjson.loads(text)
+        text = (parsed.get("error") or {}).get("message") or parsed.get("message") or text
+    text = str(text).strip()[:500]
+    if status == 500 and code.startswith(("call_upstream", "read_response")):
+        hint = "check that the router's workers are running"
+        return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
+    if status in (401, 403):
+        return RuntimeRefused(
+            f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file"
+        )
+    if status in (429, 502, 503, 504):
+        return RuntimeBusy(
+            f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency"
+        )
+    if "context length" in text or "longer than the model" in text:
+        return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
+    return RuntimeRefused(f"{path}: {status} {text}", role=role)

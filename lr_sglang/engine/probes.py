@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.transport import Transport
+from lr_sglang.engine.request import Request, Transport
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.sglang_api import draws
 

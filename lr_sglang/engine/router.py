@@ -15,8 +15,7 @@ from contextlib import suppress
 from typing import Any
 
 from lr_sglang.engine.client import Client
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.transport import INFO_SECONDS
+from lr_sglang.engine.request import INFO_SECONDS, Request
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent

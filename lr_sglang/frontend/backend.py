@@ -13,20 +13,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
+from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.refusal import refusal
-from lr_sglang.engine.request import Request
+from lr_sglang.engine.request import Request, Transport
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
-from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend import changes
-from lr_sglang.frontend.choices import decide
-from lr_sglang.frontend.executor import Executor
-from lr_sglang.frontend.sampling import SamplingParams
+from lr_sglang.frontend.executor import Executor, SamplingParams
 from lr_sglang.sglang_api import draws
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
@@ -361,13 +358,41 @@ class RuntimeBackend(BaseBackend):
             if not all(choices):
                 raise ConfigError("select: a choice is empty")
             encoded = [self.tokenizer.encode(choice, True) for choice in choices]
-            return await decide(
-                choices,
-                encoded,
-                self.prompt_ids(s),
-                method,
-                lambda ids, params: self.ask(ids, params, request.part()),
+            prompt = self.prompt_ids(s)
+            scored = [await self._score(prompt, ids, request) for ids in encoded]
+            alone = None
+            if method.requires_unconditional_logprobs:
+                # The first token of a prompt has no probability: SGLang reports None.
+                alone = [
+                    [(None, ids[0], None), *await self._score(ids[:1], ids[1:], request)]
+                    for ids in encoded
+                ]
+            return method(
+                choices=choices,
+                normalized_prompt_logprobs=[
+                    sum(one[0] for one in tokens) / len(tokens) for tokens in scored
+                ],
+                input_token_logprobs=scored,
+                output_token_logprobs=[[] for _ in choices],
+                unconditional_token_logprobs=alone,
             )
+
+    async def _score(
+        self, before: tuple[int, ...], option: tuple[int, ...], request: Request
+    ) -> list[tuple[float, int, None]]:
+        """The log-probability of each token of an option after a prompt; the options share the
+        prompt's KV cache.
+        """
+        size = len(option)
+        if not option:
+            return []
+        wanted = SamplingParams(
+            max_new_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-size
+        )
+        found = (await self.ask((*before, *option), wanted, request.part())).logprobs[-size:]
+        if len(found) != size:
+            raise BadReply(f"log-probabilities of {len(found)} tokens of {size}", role=self.role)
+        return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]
 
     def shutdown(self) -> None:
         """Closes the connections, unless the loop is blocked. Call it in another thread than the

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
-from lr_sglang.frontend.sampling import SamplingParams
 from lr_sglang.sglang_api.interpreter import (
     ProgramState,
     SglConcateAndAppend,
@@ -28,7 +28,38 @@ from lr_sglang.sglang_api.interpreter import (
     SglSelect,
     StreamExecutor,
 )
+from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
+
+
+class SamplingParams(SglSamplingParams):
+    """The sampling parameters of a ``gen``.
+
+    Attributes:
+        more: of SGLang's, those for which ``gen`` has no option.
+    """
+
+    more: Mapping[str, Any] = {}
+
+    def check(self) -> None:
+        """Raises ``ConfigError`` for an option that would have no effect."""
+        if self.n != 1:
+            hint = f"s.fork({self.n}), and a gen in each of the forks"
+            raise ConfigError(f"gen(n={self.n}): a gen writes one text", hint=hint)
+        for name in ("top_logprobs_num", "return_text_in_logprobs", "logprob_start_len"):
+            if getattr(self, name) is not None and not self.return_logprob:
+                hint = "return_logprob=True as well"
+                raise ConfigError(f"gen({name}=...): no log-probabilities are asked for", hint=hint)
+
+    @cached_property
+    def sent(self) -> dict[str, Any]:
+        """The parameters of /generate, without empty ones; cached, so change none afterwards."""
+        sent = {
+            **self.to_srt_kwargs(),
+            "no_stop_trim": isinstance(self.stop, StepStop),
+            **self.more,
+        }
+        return {key: value for key, value in sent.items() if value or value == 0}
 
 
 class NotReady(LookaheadError):

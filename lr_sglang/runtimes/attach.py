@@ -16,7 +16,7 @@ from jinja2.exceptions import TemplateError
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
 from lr_sglang.engine import router
-from lr_sglang.engine.transport import INFO_SECONDS, Transport
+from lr_sglang.engine.request import INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeTimeout
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models

@@ -15,9 +15,9 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
+from lr_sglang.engine.request import Transport
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.engine.tokenizer import load_tokenizer
-from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, check_tokens

@@ -19,9 +19,8 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Literal
 
 from lr_sglang.algorithm.verification import PATIENCE
-from lr_sglang.engine.request import Request
+from lr_sglang.engine.request import Head, Post, Request, Transport
 from lr_sglang.engine.tokenizer import Tokenizer
-from lr_sglang.engine.transport import Head, Post, Transport
 from lr_sglang.errors import (
     BadReply,
     Cancelled,

@@ -12,8 +12,7 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.transport import Head
+from lr_sglang.engine.request import Head, Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.errors import Refusal

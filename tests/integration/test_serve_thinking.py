@@ -8,7 +8,7 @@ from functools import cache
 import pytest
 from jinja2.exceptions import TemplateError
 
-from lr_sglang.engine.refusal import refusal
+from lr_sglang.engine.client import refusal
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of

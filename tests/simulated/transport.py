@@ -11,8 +11,7 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.request import Request
-from lr_sglang.engine.transport import INFO_SECONDS, Head, Post
+from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks

@@ -12,7 +12,7 @@ from lr_sglang.cli import cli
 from lr_sglang.cli.serve import service_of
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.refusal import refusal as of_runtime
+from lr_sglang.engine.client import refusal as of_runtime
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
