@@ -8,6 +8,7 @@ names the setting.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, Self, get_args, get_origin
@@ -336,7 +337,8 @@ class Deployment(ConfigModel):
     def _has_its_roles(self) -> Self:
         for role in (*self.runtimes, *self.shared):
             if role not in ROLES:
-                raise ValueError(f"runtimes.{role}: no such role; roles are {', '.join(ROLES)}")
+                hint = did_you_mean(role, ROLES, f"roles are {', '.join(ROLES)}")
+                raise ValueError(f"runtimes.{role}: no such role; {hint}")
         if "target" not in self.runtimes:
             raise ValueError("a deployment needs at least [runtimes.target]")
         for role, other in self.shared.items():
@@ -441,4 +443,6 @@ def _config_error(model: type[ConfigModel], error: ValidationError, where: str) 
     said = said[:1].lower() + said[1:] if said.startswith(("Input", "Field")) else said
     if found["type"] != "missing" and not found["msg"].startswith("Value error"):
         said += f", got {found['input']!r:.80}"
-    return ConfigError(f"{place}: {said}".lstrip(": "))
+    words = re.findall("'([^']*)'", str((found.get("ctx") or {}).get("expected", "")))
+    hint = did_you_mean(str(found["input"]), words, "")
+    return ConfigError(f"{place}: {said}".lstrip(": "), hint=hint)

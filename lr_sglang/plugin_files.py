@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import codecs
 import hashlib
@@ -38,8 +39,35 @@ def named(text: str) -> Named | None:
     return Named(**found.groupdict()) if found else None
 
 
+def inside(file: str) -> list[str]:
+    """The public names that a Python file defines, read without running it; none where there is no
+    such file.
+    """
+    path = expanded(file)
+    if path.suffix != ".py":
+        return []
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return []
+    names = []
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            names.append(node.name)
+        elif isinstance(node, ast.Assign):
+            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
+    return [name for name in names if not name.startswith("_")]
+
+
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
-    """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them."""
+    """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them; for
+    a Python file without a name, with what is in it.
+    """
+    if names := inside(text):
+        return ConfigError(
+            f"{text}: which of its names is the {kind}?",
+            hint=f"it has {', '.join(f'{text}:{name}' for name in names)}",
+        )
     hint = did_you_mean(
         text.partition(":")[0], known, f"one of {', '.join(known)}, or {example}", cutoff=0.5
     )

@@ -46,7 +46,7 @@ HEAD = [
 WORDS = ("task", "mode", "verifier", "token layer")
 
 
-class Modes(click.Choice[str]):
+class Modes(options.Choice):
     """``all``, or modes with commas between them."""
 
     def __init__(self) -> None:
@@ -90,7 +90,7 @@ class Modes(click.Choice[str]):
     "sd-tokens=0..16, gate=0,0.075, policy=fixed,adaptive, schedule=async,sync; again to multiply.",
 )
 @click.option(
-    "--fair", type=click.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
+    "--fair", type=options.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
 )
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @options.program

@@ -13,6 +13,7 @@ from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import click
@@ -58,8 +59,15 @@ def of_command(given: Given, question: str | None = None) -> Source:
         UsageError: none or several of a question, a task and a file are given.
         ConfigError: the question is no text; or as ``tasks.load``.
     """
-    if (given["task"] is not None or given["input"] is not None) == (question is not None):
+    named = [f"--{name} {given[name]}" for name in ("task", "input") if given[name] is not None]
+    if question is None and not named:
         raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
+    if question is not None and named:
+        if given["task"] is not None:
+            tasks.get(given["task"])  # a misspelt name is the first that is wrong
+        raise click.UsageError(
+            f"QUESTION {shorten(question, 40)!r} and {' and '.join(named)} were given: give one"
+        )
     if question is None:
         return (
             of_task(given["task"], given, given["input"])
@@ -252,6 +260,7 @@ class Execution:
             stack.enter_context(self._resumable())
             if self.command and self.done() < self.total and (busy := machine.busy()) > BUSY:
                 self._spoiled(f"{100 * busy:.0f} % of this machine was busy before the run began")
+            self._announce()
             for stretch in self.order.stretches:
                 todo = [
                     (turn.variant, works) for turn in stretch.turns if (works := self.left(turn))
@@ -297,6 +306,20 @@ class Execution:
             if self.warnings and self.command:
                 self._write_command()
             return self.records()
+
+    def _announce(self) -> None:
+        """Says it where several sets of servers will start."""
+        left = [stretch for stretch in self.order.stretches if any(map(self.left, stretch.turns))]
+        numbers = sorted({number for stretch in left for number in stretch.servers})
+        if len(numbers) < 2:
+            return
+        sets = [self.order.sets[number][0] for number in numbers]
+        modes = "; ".join(", ".join(dict.fromkeys(one.name for one in of)) for of in sets)
+        how = "all up together" if len(left) == 1 else f"one after the other, {len(left)} starts"
+        self.display.note(
+            f"{len(numbers)} sets of servers ({modes}), since a token layer is set when a server "
+            f"starts: {how}"
+        )
 
     def _keep(self, variant: Variant, record: Record) -> Record:
         """Grades a record, and stores it."""

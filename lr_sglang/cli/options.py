@@ -141,9 +141,18 @@ class BenchSettings(ConfigModel):
     )
 
 
+class Choice(click.Choice[str]):
+    """One of several words; of a misspelt one the error names the nearest."""
+
+    def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
+        said = super().get_invalid_choice_message(value, ctx)
+        near = did_you_mean(str(value), self.choices, "")
+        return f"{said} {near[:1].upper()}{near[1:]}".rstrip()
+
+
 def modes(help: str) -> Decorator:
     """``--mode``, which may be given several times."""
-    return click.option("--mode", type=click.Choice(list(MODES)), multiple=True, help=help)
+    return click.option("--mode", type=Choice(list(MODES)), multiple=True, help=help)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -185,7 +194,7 @@ def assign(**own: type[ConfigModel]) -> Decorator:
 method = together(
     click.option(
         "--schedule",
-        type=click.Choice(["async", "sync"]),
+        type=Choice(["async", "sync"]),
         help="Overlap drafts and target.  [default: async]",
     ),
     click.option(

@@ -60,7 +60,7 @@ class LayerSpeed(click.ParamType):
 )
 @click.option(
     "--mode",
-    type=click.Choice(AHEAD),
+    type=options.Choice(AHEAD),
     help="Of the run's modes, which.  [default: the first there is]",
 )
 @click.option(

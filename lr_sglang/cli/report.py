@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 @click.option("--grade", is_flag=True, help="Grade the answers again first, and keep the grades.")
 @click.option(
     "--export",
-    type=click.Choice(EXPORTS),
+    type=options.Choice(EXPORTS),
     help="Write the programs in the answers for another grader, into DIR, and no table.",
 )
 @click.option("--json", is_flag=True, help="Every figure, as JSON instead of tables.")

@@ -58,6 +58,9 @@ def run(question: str | None, **given: Any) -> None:
     plan = settle(given).checked()
     if shapes := plan.shapes(plan.modes):
         display.warn(f"{', '.join(shapes)}: {RANDOM}")
+    if asked.name and asked.suffix:
+        other = "-o run.prompt_suffix=TEXT replaces it"
+        display.note(f"every question ends with: {asked.suffix} ({other})")
     folder = execute.folder_for(Path(asked.name).stem or "question", given)
     items = order.samples_of(asked.questions, given["samples"])
     task = asked.name or asked.questions[0].question

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import importlib
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ def session(
     Raises:
         LookaheadError: as ``deployed``.
     """
+    began = time.monotonic()
     to_start = sum(not runtime.url for runtime in deployment.runtimes.values())
     importing = threading.Thread(target=_import, args=(lean,), name="lr-import", daemon=True)
 
@@ -100,8 +102,10 @@ def session(
 
     def ready(fleet: Fleet) -> None:
         live.fleet = fleet
-        if importing.ident is not None:
+        if importing.is_alive():  # as where servers were up before
+            progress(ProgressEvent("SGLang", "importing", time.monotonic() - began))
             importing.join()
+            progress(ProgressEvent("SGLang", "ready", time.monotonic() - began))
 
     with deployed(deployment, logs, tell, timeout, ready) as live.roles:
         yield live

@@ -200,15 +200,18 @@ class Row(Brief):
         decisions: what was asked to decide about steps: verdicts, and a program's requests for at
             most one token.
         verdicts: summed seconds and number of verdicts that asked a verifier.
+        first: seconds until the first text of the answer was there: its first step, or, where the
+            target alone has written, its first token; None if the runtime does not report that.
         parts: seconds of its critical path by part.
         headroom: seconds that it would have taken under other conditions (``theory.replay``).
         timed: whether it has branches.
     """
 
-    __slots__ = ("decisions", "drafted", "headroom", "late", "parts", "timed", "verdicts")
+    __slots__ = ("decisions", "drafted", "first", "headroom", "late", "parts", "timed", "verdicts")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
+        self.first = _first(record)
         said = [v for step in record["steps"] for v in step["verdicts"] if v is not None]
         self.late = sum(
             any(v is not None and v["by"] == "late" for v in step["verdicts"])
@@ -228,3 +231,13 @@ class Row(Brief):
         self.timed = bool(record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}
         self.headroom = replay.headroom(record)
+
+
+def _first(record: Record) -> float | None:
+    steps = record["steps"]
+    if not steps or "program" in record:
+        return None
+    if len(record["branches"]) != 1:
+        return float(steps[0]["seconds"])
+    waits = [record["branches"][0].get(name) for name in ("started", *WAITS)]
+    return None if None in waits else float(sum(waits))

@@ -7,7 +7,7 @@ sure that is.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
@@ -22,6 +22,7 @@ from lr_sglang.results.collection import Collection, Group, program
 from lr_sglang.results.record import Row
 from lr_sglang.results.statistics import MARGIN, Difference, Estimate
 from lr_sglang.steps.trace import acceptance
+from lr_sglang.tasks.boxed import normal
 from lr_sglang.theory import measured as theory
 from lr_sglang.theory.judged import MAX_STEPS, Case
 
@@ -60,7 +61,14 @@ class Measures:
     """Figures of a group; None where nothing was measured.
 
     Attributes:
+        standard_error: of the accuracy, over questions.
         any_right: share of questions with a right answer among their samples (pass@k).
+        majority: share of questions whose most frequent answer is right (majority@k).
+        no_answer: share of the graded answers in which no final answer was found.
+        cut: share of the answers that a token budget ended.
+        first: seconds to the first text (``Row.first``).
+        each: seconds for each further token, as load generators have it: those after the first
+            text over the tokens less one.
         written: tokens that target and draft wrote for each token of the answers.
         drafted: share of the steps that the draft has written.
         decisions: requests, for each step, that decide about steps.
@@ -78,7 +86,13 @@ class Measures:
     cut_off: int
     accuracy: Estimate | None
     difference: Difference | None
+    standard_error: float | None
     any_right: Estimate | None
+    majority: Estimate | None
+    no_answer: float | None
+    cut: float | None
+    first: Estimate | None
+    each: Estimate | None
     written: dict[str, float]
     drafted: float | None
     decisions: float | None
@@ -126,7 +140,13 @@ def measure(collection: Collection, group: Group) -> Measures:
         cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share(right),
         difference=st.difference(differences(group, base)) if base else None,
+        standard_error=st.standard_error(right),
         any_right=st.share({question: (some > 0, 1) for question, (some, _) in right.items()}),
+        majority=st.share(_majorities(graded)),
+        no_answer=fmean(r["answer"] is None for r in graded) if graded else None,
+        cut=fmean(r.get("finish") == "length" for r in ended) if ended else None,
+        first=_per(ended, lambda r: (r.first or 0, r.first is not None)),
+        each=_per(ended, _after_first),
         written={
             role: sum(r["tokens"][role]["generated"] for r in ended) / used if used else 0.0
             for role in ("target", "draft")
@@ -232,6 +252,30 @@ def _counts(
     return _sums((record["question_id"], count(record)) for record in records)
 
 
+def _majorities(graded: Iterable[Row]) -> dict[Hashable, tuple[float, float]]:
+    """By question, whether its most frequent answer is right; a share of 1 where several are as
+    frequent. Right answers are one answer, however they are written.
+    """
+    votes: dict[Hashable, Counter[tuple[bool, str]]] = defaultdict(Counter)
+    for row in graded:
+        mine = votes[row["question_id"]]
+        if row["answer"] is not None:
+            right = bool(row["correct"])
+            mine[right, "" if right else normal(row["answer"])] += 1
+    found = {}
+    for question, counts in votes.items():
+        most = max(counts.values(), default=0)
+        first = [right for (right, _), count in counts.items() if count == most]
+        found[question] = (fmean(first) if first else 0.0, 1.0)
+    return found
+
+
+def _after_first(row: Row) -> tuple[float, float]:
+    tokens = row["tokens"]["used"] - 1
+    known = row.first is not None and tokens > 0
+    return (row["seconds"] - row.first, tokens) if known else (0, 0)
+
+
 def _per(records: Sequence[Row], of: Callable[[Row], tuple[float, float]]) -> Estimate | None:
     """The ratio of two sums over all records."""
     columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
@@ -328,20 +372,26 @@ def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit:
     return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
 
 
+def _repeated(m: Measures) -> bool:
+    """Whether questions have several graded samples."""
+    return m.accuracy is not None and m.accuracy.samples > m.accuracy.questions
+
+
 QUALITY: dict[str, Cell] = {
     "samples": lambda m: str(len(m.group.rows)) + (f" ({m.errors} failed)" if m.errors else ""),
     "accuracy %": lambda m: cell(m.accuracy, 1, 100),
+    "± SE": lambda m: plain(m.standard_error, 1, 100),
+    "pass@k %": lambda m: plain(m.any_right, 1, 100) if _repeated(m) else NONE,
+    "majority@k %": lambda m: plain(m.majority, 1, 100) if _repeated(m) else NONE,
+    "no answer %": lambda m: plain(m.no_answer or None, 1, 100),
+    "cut %": lambda m: plain(m.cut or None, 1, 100),
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
     "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
 }
 METHODS: dict[str, Cell] = {
     "accuracy %": lambda m: cell(m.accuracy, 1, 100),
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
-    "pass@k %": lambda m: (
-        plain(m.any_right, 1, 100)
-        if m.accuracy and m.accuracy.samples > m.accuracy.questions
-        else NONE
-    ),
+    "pass@k %": lambda m: plain(m.any_right, 1, 100) if _repeated(m) else NONE,
     "seconds": lambda m: plain(m.seconds, 2),
     "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
     "target tokens": lambda m: plain(m.written["target"], 2),
@@ -356,6 +406,8 @@ SPEED: dict[str, Cell] = {
     "by the formulas": lambda m: plain(m.expected.speedup if m.expected else None, 2, unit="x"),
     "tokens/s": lambda m: plain(m.rate, 1),
     "seconds": lambda m: plain(m.seconds, 2),
+    "to the first, s": lambda m: plain(m.first, 2),
+    "ms/token": lambda m: plain(m.each, 1, 1000),
     "tokens": lambda m: plain(m.tokens, 0),
 }
 ACCEPTANCE: dict[str, Cell] = {
@@ -395,8 +447,10 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             measures,
             "Quality",
             QUALITY,
-            "95 % intervals over questions; the difference is paired; kept: all of the "
-            "interval is above"
+            "95 % intervals and standard errors over questions; with k samples of a question the "
+            "accuracy is pass@1, the mean of k, pass@k counts a question with a right answer, and "
+            "majority@k one whose most frequent answer is right; cut: ended by the token budget; "
+            "the difference is paired; kept: all of the interval is above"
             f" -{100 * MARGIN:g} points, worse: all below",
             of=lambda m: m.accuracy is not None or m.errors,
         ),
@@ -404,8 +458,10 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             measures,
             "Speed",
             SPEED,
-            "of answers without an error; speed-ups on the questions and samples that both "
-            "modes have; the formulas expect of the measured times and acceptance, over the same "
+            "of answers without an error; to the first: until the first step is there, or the "
+            "first token where the target alone writes and its server tells; speed-ups on the "
+            "questions and samples that both modes have; the formulas expect of the measured "
+            "times and acceptance, over the same "
             "mode without lookahead",
         ),
         _rows(

@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from math import isfinite, sqrt
+from statistics import stdev
 from typing import Any, Literal
 
 import numpy as np
@@ -124,6 +125,14 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
         ends = wilson(round(value * questions), questions) or (None, None)
         return _estimate(value, ends, trials, questions)
     return _estimate(value, _resampled(table, _ratio), trials, questions)
+
+
+def standard_error(counts: Mapping[Hashable, tuple[float, float]]) -> float | None:
+    """Of the mean of the questions' shares; None for fewer than two questions. Arguments as of
+    ``share``.
+    """
+    shares = [good / tried for good, tried in counts.values() if tried]
+    return stdev(shares) / sqrt(len(shares)) if len(shares) > 1 else None
 
 
 def product(

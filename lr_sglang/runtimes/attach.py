@@ -91,11 +91,12 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     try:
         return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
     except probe.NoSuchRoute:
-        with suppress(BadReply):  # not the reply of a router
+        with suppress(BadReply, probe.NoSuchRoute):  # not the reply of a router
             workers = router.read_workers(
                 probe.document(url, "/workers", api_key=key, timeout=timeout, role=role)
             )
         if workers is None:
+            _refuse_other_servers(url, key, timeout, role)
             raise
     if not workers:
         hint = "start some, or wait until the router has found them"
@@ -111,6 +112,30 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     if not infos:
         raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
     return infos
+
+
+def _refuse_other_servers(url: str, key: str, timeout: float, role: str) -> None:
+    """Names an endpoint of ours, or another server with OpenAI's routes, where one of SGLang is
+    wanted.
+
+    Raises:
+        ConfigError: it is such a server.
+    """
+    bare = url.removesuffix("/v1")
+    try:
+        found = probe.document(bare, "/v1/models", api_key=key, timeout=timeout, role=role)
+        owner = str(found["data"][0]["owned_by"])
+    except (LookaheadError, LookupError, TypeError):
+        return
+    if owner == "sglang" and bare != url:
+        hint = f"give {bare}"
+        raise ConfigError(f"{url} ends in /v1, which is not wanted here", role=role, hint=hint)
+    if owner == "lr-sglang":
+        hint = "give the address of an SGLang server; a client of the endpoint is any of OpenAI's"
+        raise ConfigError(f"{url} is an endpoint of lr-sglang", role=role, hint=hint)
+    if owner != "sglang":
+        hint = "SGLang's own routes are needed: token ids, aborts, prefixes"
+        raise ConfigError(f"{url} is no SGLang server, but of {owner!r}", role=role, hint=hint)
 
 
 def model_of(role: str, runtime: Runtime) -> str:

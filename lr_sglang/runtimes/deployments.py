@@ -11,7 +11,7 @@ from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.config import ROLES, Deployment, Runtime
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.runtimes.placement.models import POCKET, prompt_for
 
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
@@ -59,8 +59,9 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
             f"built-in deployments: {', '.join(built_in())}; anything else is the path of a "
             "TOML file"
         )
+        hint = did_you_mean(str(name_or_path), built_in(), near, cutoff=0.75)
         raise ConfigError(
-            f"{path}: cannot read the deployment: {error.strerror}", hint=near
+            f"{path}: cannot read the deployment: {error.strerror}", hint=hint
         ) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(

@@ -300,6 +300,8 @@ def get(spec: str) -> Task:
     """
     found = find(spec)
     if found is None:
+        if plugin_files.inside(spec):
+            raise plugin_files.unknown("task", spec, names(), "FILE.py:NAME")
         others = "also FILE.py:NAME; a file of questions goes with --input"
         known = f"built-in tasks: {', '.join(names())}; {others}"
         hint = did_you_mean(spec, names(), known, cutoff=0.5)

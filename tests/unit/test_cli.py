@@ -7,6 +7,9 @@ import itertools
 import json
 import os
 import re
+import threading
+import types
+from contextlib import contextmanager
 from operator import attrgetter
 from typing import get_args
 
@@ -14,10 +17,12 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.cli import COMMANDS, cli, options, session, settings
-from lr_sglang.config import Deployment
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.runtimes.launching import probe
+from lr_sglang.runtimes.attach import what_runs
+from lr_sglang.runtimes.launching import flags, probe
+from lr_sglang.runtimes.launching.server import ProgressEvent
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.judge_check import JudgeCheck
 from tests import records
@@ -442,7 +447,6 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
     ("arguments", "message"),
     [
         (["run"], "give one QUESTION, or --task NAME, or --input FILE"),
-        (["run", "a", "--task", "pocket"], "give one QUESTION"),
         (["run", "a", "--limit", "3"], "--limit and run.range are for"),
         (["run", "  "], "the question is empty"),
         (["run", "half a surrogate \udcff"], "the question is not UTF-8 text"),
@@ -641,3 +645,122 @@ def test_colour_is_for_terminals(call, monkeypatch):
 def test_there_is_a_prompt_for_each_name_in_the_settings():
     names = get_args(Deployment.model_fields["judge_prompt"].annotation)
     assert names == ("", *PROMPTS)
+
+
+# -- messages that say what was meant
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["run", "--mode", "lookahed", "x"], "Did you mean lookahead?"),
+        (["run", "--schedule", "asinc", "x"], "Did you mean async?"),
+        (["bench", "--modes", "sd,lookahed"], "Did you mean lookahead?"),
+        (["bench", "--fair", "replica"], "Did you mean replicas?"),
+        (["plan", "--mode", "lookahead+s"], "Did you mean lookahead+sd?"),
+        (["report", "x", "--export", "evalpus"], "Did you mean evalplus?"),
+        (["run", "-o", "lookahead.schedule=asinc", "x"], "did you mean async?"),
+        (["run", "-o", "runtimes.target.device=cdua", "x"], "did you mean cuda?"),
+        (["run", "--deployment", "darft.toml", "x"], "runtimes.darft: no such role; did you mean draft?"),
+        (["run", "--deployment", "qwen3-1gpuu", "x"], "did you mean qwen3-1gpu?"),
+        (["launch", "poket"], "did you mean pocket?"),
+        (["run", "--program", "mine.py", "x"], "it has mine.py:twice, mine.py:Thing, mine.py:TASK"),
+        (["run", "--verifier", "mine.py", "x"], "which of its names is the verifier?"),
+        (["run", "--task", "mine.py"], "it has mine.py:twice"),
+        (["run", "--program", "nothing.py", "x"], "no program is called 'nothing.py'"),
+        (["run", "--task", "pocket", "limit"], "QUESTION 'limit' and --task pocket were given: give one"),
+        (["run", "--task", "poket", "limit"], "did you mean pocket?"),
+        (["run", "--task", "pocket", "--input", "q.jsonl", "x"], "--task pocket and --input q.jsonl were"),
+    ],
+    ids=lambda value: " ".join(value[:3]) if isinstance(value, list) else "",
+)  # fmt: skip
+def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_path):
+    (tmp_path / "darft.toml").write_text(
+        "[runtimes.target]\nmodel = 'pocket:target'\n[runtimes.darft]\nmodel = 'pocket:draft'\n"
+    )
+    mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\nraise SystemExit\n"
+    (tmp_path / "mine.py").write_text(mine)
+    result = call(*words)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+def test_a_question_of_a_file_says_what_is_appended_to_it(call, tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "1 + 1?"}\n')
+    asked = ("run", "--input", "q.jsonl", "--verifier", "exact")
+    said = " ".join(call(*asked).stderr.split())
+    assert "every question ends with: Please reason step by step" in said
+    assert "-o run.prompt_suffix=TEXT" in said
+    assert "ends with" not in call(*asked, "-o", "run.prompt_suffix=").stderr
+    assert "ends with" not in call(*FAST, "--verifier", "exact").stderr
+
+
+def test_servers_that_start_twice_are_announced(call):
+    modes = ("--mode", "autoregressive", "--mode", "sd", "--mode", "lookahead")
+    result = call("run", "--task", "pocket", "--limit", 1, "--verifier", "exact", *modes)
+    assert result.exit_code == 0, result.output
+    assert "2 sets of servers (autoregressive, lookahead; sd), since a token layer is set" in (
+        " ".join(result.stderr.split())
+    )
+    assert "one after the other, 2 starts" in " ".join(result.stderr.split())
+    alone = call("run", "--task", "pocket", "--limit", 1, "--verifier", "exact")
+    assert "sets of servers" not in alone.stderr
+
+
+def test_the_import_of_sglang_is_told_where_servers_were_up(monkeypatch, tmp_path):
+    """It takes longer than an answer."""
+    events, imported = [], threading.Event()
+
+    @contextmanager
+    def deployed(deployment, logs, tell, timeout, ready):
+        tell(ProgressEvent("target", "attached", 0.0))
+        ready(types.SimpleNamespace())
+        yield {}
+
+    def progress(event):
+        events.append((event.role, event.stage))
+        if event.stage == "importing":
+            imported.set()
+
+    monkeypatch.setattr(session, "deployed", deployed)
+    monkeypatch.setattr(session, "_import", lambda lean: imported.wait(30))
+    here = Deployment(name="d", runtimes={"target": {"url": "http://127.0.0.1:1"}})
+    with session.session(here, tmp_path, progress, 1.0, lean=True):
+        pass
+    assert events == [("target", "attached"), ("SGLang", "importing"), ("SGLang", "ready")]
+
+
+@pytest.mark.parametrize(
+    ("owner", "path", "said"),
+    [
+        ("lr-sglang", "", "is an endpoint of lr-sglang"),
+        ("lr-sglang", "/v1", "is an endpoint of lr-sglang"),
+        ("sglang", "/v1", "ends in /v1, which is not wanted"),
+        ("vllm", "", "is no SGLang server, but of 'vllm'"),
+    ],
+)
+def test_another_server_than_sglangs_is_recognised(owner, path, said, monkeypatch):
+    def document(url, route, *_, **__):
+        if route == "/v1/models" and not url.endswith("/v1"):
+            return {"data": [{"id": "m", "owned_by": owner}]}
+        raise probe.NoSuchRoute("not found")
+
+    monkeypatch.setattr(probe, "document", document)
+    with pytest.raises(ConfigError, match=said) as caught:
+        what_runs("target", Runtime(url=f"http://127.0.0.1:1{path}"))
+    assert caught.value.role == "target" and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [
+        ("Qwen/Qwen3-235B-A22B", "its weights take"),
+        ("Qwen/Qwen3-0.6B", "set device = 'cpu', where its weights take 1 GiB"),
+        ("a/b", "set device = 'cpu'"),
+    ],
+)
+def test_without_a_gpu_the_hint_knows_the_memory(model, said, monkeypatch):
+    monkeypatch.setattr(flags, "_gpus", lambda: 0)
+    with pytest.raises(ConfigError, match="PyTorch sees none") as caught:
+        flags.device(Runtime(model=model, device="cuda"))
+    assert said in caught.value.hint

@@ -1,6 +1,5 @@
 """Files of the user's, by path and name."""
 
-import json
 from pathlib import Path
 
 import pytest
@@ -11,7 +10,7 @@ from lr_sglang.results import collection
 from lr_sglang.runtimes import deployments
 from lr_sglang.serve.settings import load_keys
 from lr_sglang.user_programs import program_registry
-from lr_sglang.verifiers import known_pairs, verifier_registry
+from lr_sglang.verifiers import verifier_registry
 
 NOBODYS = "~nobody-of-this-name/a"
 
@@ -59,10 +58,6 @@ def test_text_files_may_have_a_byte_order_mark(encoding, line_end, tmp_path):
     assert [one.question for one in tasks.load(questions)] == ["π?", "b\u2028?"]
     keys = load_keys(written("keys", "secret", "other"), {})
     assert keys.open_to("Bearer secret") and not keys.open_to("Bearer else")
-    pairs = [
-        json.dumps({"target": f"π\u2028{n}", "draft": "b"}, ensure_ascii=False) for n in range(20)
-    ]
-    assert known_pairs.pairs(str(written("p.jsonl", *pairs)))[1] == ("π\u20281", "b")
 
 
 def test_a_file_in_another_encoding_is_named(tmp_path):

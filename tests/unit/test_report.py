@@ -2,6 +2,7 @@
 
 import json
 import xml.etree.ElementTree as ET
+from statistics import stdev
 
 import pytest
 from click.testing import CliRunner
@@ -352,3 +353,54 @@ def test_files_of_figures_become_one_table(tmp_path):
     files[0].write_text(json.dumps({"kind": figures.KIND, "figures": [{}]}))
     failed = invoke(files[0])
     assert failed.exit_code == 1 and "lacks" in failed.output
+
+
+def test_repeated_answers_have_what_the_field_prints(tmp_path):
+    """pass@1 with its standard error, pass@k, majority@k, no answer, and answers that were cut."""
+    answers = {  # by question: answers, of which 7 is right
+        "a": ["7", "7", "8", "7"],
+        "b": ["8", "8.", "7", None],
+        "c": ["7", "8", None, None],
+        "d": [None, None, None, None],
+    }
+    records = synthetic.run(synthetic.Truth(), questions=4, samples=4, modes=("autoregressive",))
+    for record, (question, answer) in zip(
+        records, ((name, one) for name, made in answers.items() for one in made), strict=True
+    ):
+        record |= {"question_id": question, "answer": answer, "correct": answer == "7"}
+        record["finish"] = "length" if answer is None else "stop"
+    (measured,) = made(write(tmp_path / "run", records)).measures
+    assert measured.accuracy.value == pytest.approx(5 / 16)
+    # of the shares 3/4, 1/4, 1/4 and 0, over four questions
+    assert measured.standard_error == pytest.approx(stdev([0.75, 0.25, 0.25, 0]) / 2)
+    assert measured.any_right.value == pytest.approx(3 / 4)
+    # a: 7; b: 8, twice; c: 7 or 8; d: none
+    assert measured.majority.value == pytest.approx((1 + 0 + 0.5 + 0) / 4)
+    assert (measured.no_answer, measured.cut) == (7 / 16, 7 / 16)
+    shown = table(made(write(tmp_path / "run", records)), "Quality")
+    cells = dict(zip(shown.columns, shown.rows[0], strict=True))
+    assert {
+        "± SE": "15.7",
+        "pass@k %": "75.0",
+        "majority@k %": "37.5",
+        "no answer %": "43.8",
+        "cut %": "43.8",
+    }.items() <= cells.items()
+
+
+def test_the_first_text_is_a_step_or_the_first_token_of_the_target_alone(tmp_path):
+    truth = synthetic.Truth(alpha=1.0)
+    records = synthetic.run(truth, questions=2, samples=1)
+    for record in records:
+        for branch in record["branches"] if record["mode"] == "autoregressive" else ():
+            branch |= {"queued": 0.25, "prefill": 0.5}
+    plain, ahead = made(write(tmp_path / "run", records)).measures
+    assert plain.first.value == pytest.approx(0.75)
+    after = sum(one["seconds"] - 0.75 for one in records if one["mode"] == "autoregressive")
+    tokens = sum(one["tokens"]["used"] - 1 for one in records if one["mode"] == "autoregressive")
+    assert plain.each.value == pytest.approx(after / tokens)
+    first = [one["steps"][0]["seconds"] for one in records if one["mode"] == "lookahead"]
+    assert ahead.first.value == pytest.approx(sum(first) / 2)
+    untold = synthetic.run(truth, questions=2, samples=1, modes=("autoregressive",))
+    (plain,) = made(write(tmp_path / "untold", untold)).measures
+    assert plain.first is plain.each is None

@@ -8,6 +8,7 @@ settings. What SGLang itself refuses when it reads its command line is left to i
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Callable, Mapping
@@ -24,7 +25,7 @@ from lr_sglang.errors import ConfigError, SetupError, did_you_mean
 from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
-from lr_sglang.runtimes.placement import gpus, models
+from lr_sglang.runtimes.placement import gpus, memory, models
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
@@ -379,10 +380,24 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
     if _gpus() > 0:
         return "cuda"
     if runtime.device == "cuda" or runtime.gpus:
-        raise ConfigError(
-            "a GPU is asked for and PyTorch sees none", role=role, hint="set device = 'cpu'"
-        )
+        why = "a GPU is asked for and PyTorch sees none"
+        raise ConfigError(why, role=role, hint=_without_gpu(runtime))
     return "cpu"
+
+
+def _without_gpu(runtime: Runtime) -> str:
+    """What to do where there is no GPU."""
+    try:
+        weights = memory.need(runtime).weights
+    except ConfigError:
+        return "see lr-sglang doctor, or set device = 'cpu'"
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / memory.GIB
+    if weights > room:
+        return (
+            f"its weights take {weights:.0f} GiB and this machine has {room:.0f}: take a smaller "
+            "model, such as those of the deployment pocket, or a machine with a GPU"
+        )
+    return f"set device = 'cpu', where its weights take {weights:.0f} GiB; or see lr-sglang doctor"
 
 
 def platform(kind: Device, model: str) -> Platform:

@@ -169,12 +169,14 @@ DEATH_LIMIT = 5.0  # seconds from a broken connection until the process that bro
 STOP_LIMIT = 20.0
 LOADING_MARK = "Load weight begin"  # in SGLang's log
 
-Stage = Literal["starting", "loading", "warming", "ready", "attached"]
+Stage = Literal["starting", "loading", "warming", "ready", "attached", "importing"]
 
 
 @dataclass(frozen=True)
 class ProgressEvent:
-    """A runtime has reached a stage, ``seconds`` after the launch began."""
+    """A runtime, or the import of SGLang, has reached a stage, ``seconds`` after the launch
+    began.
+    """
 
     role: str
     stage: Stage
