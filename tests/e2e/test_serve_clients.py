@@ -4,6 +4,7 @@ nothing changed.
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -134,6 +135,20 @@ def test_a_request_chooses_how_it_is_answered(client):
     assert answer.choices[0].message.content == same.choices[0].message.content
     with pytest.raises(openai.BadRequestError, match="at most 6"):
         client.chat.completions.create(**asked, extra_body={"lookahead": {"depth": 7}})
+
+
+def test_a_pocket_target_ends_its_json(client):
+    """Its server leaves out the white space, which it would write to the limit."""
+    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}}
+    schema |= {"required": ["answer"], "additionalProperties": False}
+    form: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
+    made = client.chat.completions.create(
+        model="pocket", messages=ASKED, temperature=0, response_format=form
+    )
+    (choice,) = made.choices
+    assert choice.finish_reason == "stop" and json.loads(choice.message.content).keys() == {
+        "answer"
+    }
 
 
 @pytest.mark.usefixtures("nothing_running")

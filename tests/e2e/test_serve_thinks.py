@@ -125,6 +125,49 @@ def test_with_a_seed_it_thinks_and_concludes_as_the_bare_target_draws(way, think
         assert other["thought"] != direct["thought"]
 
 
+@pytest.mark.parametrize("most", [3, 10, 95])
+def test_an_answer_that_is_cut_is_cut_as_on_the_bare_target(most, thinking):
+    """In the thinking, and within a call of a tool, which is no content."""
+    body = {**asked(SAMPLES[0], "tool", False), "max_tokens": most, "temperature": 0}
+    made = []
+    for url, more in (
+        (thinking.fleet.urls["target"], {}),
+        (thinking.endpoint.url, {"lookahead": EXACT}),
+    ):
+        whole = HTTP.post(url + PATH, json={**body, **more}, timeout=120).json()
+        message = whole["choices"][0]["message"]
+        said = [message["content"] or "", message["reasoning_content"], message.get("tool_calls")]
+        counts = [whole["usage"][name] for name in ("completion_tokens", "reasoning_tokens")]
+        made.append((said, whole["choices"][0]["finish_reason"], counts))
+    assert made[0] == made[1] and made[0][2][0] == most
+
+
+NO_FORMS = {
+    "regex": {"regex": "[0-9"},
+    "pattern": {"type": "string", "pattern": "[0-9"},
+    "reference": {"$ref": "#/$defs/nowhere"},
+    "type": {"response_format": {"type": "json_scheme"}},
+}
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
+@pytest.mark.parametrize("name", NO_FORMS)
+def test_a_form_that_is_none_is_refused_before_the_first_thought(name, stream, thinking):
+    form = NO_FORMS[name]
+    if name in ("pattern", "reference"):
+        schema = {"name": "answer", "schema": form}
+        form = {"response_format": {"type": "json_schema", "json_schema": schema}}
+    for mode in ("lossless", "autoregressive"):
+        body = {"model": "thinker", "messages": [{"role": "user", "content": "?"}], **form}
+        body |= {"stream": stream, "lookahead": {"mode": mode}}
+        reply = HTTP.post(thinking.endpoint.url + PATH, json=body, timeout=120)
+        if name == "type" and mode == "lossless":
+            assert reply.json()["error"]["param"] == "response_format"  # which it cannot follow
+        assert reply.status_code == 400, reply.text
+        error = reply.json()["error"]
+        assert error["type"] == "invalid_request_error" and error["message"]
+
+
 def concluded(way: str, said: dict[str, Any]) -> str:
     """The answer that it comes to; it has the form that was asked for."""
     assert said["thought"] and "<think>" not in said["thought"] + said["content"]
