@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -27,8 +27,9 @@ from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
+from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.step import THINK_END
-from lr_sglang.tasks.question import Work
+from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
 from lr_sglang.theory.measured import Answer, measure
 from lr_sglang.verifiers import known_pairs, verifier_registry
@@ -69,7 +70,12 @@ class Line:
 
 def line(role: str, name: str, good: bool, found: str, advice: str = "") -> Line:
     """``ok`` if it is good, else a warning with advice."""
-    return Line(role, name, "ok", found) if good else Line(role, name, "warning", found, advice)
+    return Line(role, name, "ok" if good else "warning", found, "" if good else advice)
+
+
+def fault(error: LookaheadError, name: str, role: str = "") -> Line:
+    """What an error of a runtime, or of its configuration, means."""
+    return Line(error.role or role, name, "fault", error.message, error.hint)
 
 
 @dataclass(frozen=True)
@@ -115,32 +121,28 @@ class Examination:
 
     @property
     def best(self) -> Expected | None:
-        """The fastest mode."""
-        return max(self.modes, key=lambda one: one.speedup, default=None)
+        """The fastest mode: the target alone, unless another one is clearly faster."""
+        first = max(self.modes, key=lambda one: one.speedup, default=None)
+        return self.modes[0] if first and first.speedup < GAIN else first
 
 
-def examine(
-    roles: Mapping[str, RuntimeBackend], plan: Plan, tell: Callable[[Line], None] = lambda _: None
-) -> Examination:
+def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
     """Asks the runtimes, in the caller's thread.
 
     Args:
         plan: its settings of lookahead are those that are tried.
-        tell: called with each finding.
     """
     began, made = time.monotonic(), Examination()
-    counted = [Counted(backend.transport) for backend in roles.values()]
-    for backend, transport in zip(roles.values(), counted, strict=True):
-        backend.transport = transport
+    counted = {role: Counted(backend.transport) for role, backend in roles.items()}
+    for role, transport in counted.items():
+        roles[role].transport = transport
     try:
-        for one in _Examiner(roles, plan, made).lines():
-            made.lines.append(one)
-            tell(one)
+        made.lines.extend(_Examiner(roles, plan, made).lines())
     finally:
-        for backend, transport in zip(roles.values(), counted, strict=True):
-            backend.transport = transport.inner
-    made.tokens = sum(transport.tokens for transport in counted)
-    made.computed = made.tokens - sum(transport.cached for transport in counted)
+        for role, transport in counted.items():
+            roles[role].transport = transport.inner
+    made.tokens = sum(one.tokens for one in counted.values())
+    made.computed = made.tokens - sum(one.cached for one in counted.values())
     made.seconds = time.monotonic() - began
     return made
 
@@ -154,54 +156,49 @@ class _Examiner:
         )
         self.look = plan.lookahead(self.ahead)
         self.judged = verifier_registry.needs_judge(self.look.verifier)
+        self.maker = RequestMaker(roles, plan.deployment.judge_prompt)
+        known = {backend.tokenizer.vocabulary for role, backend in roles.items() if role != "judge"}
+        self.alike = len(known) == 1
 
     def lines(self) -> Iterator[Line]:
-        own = [role for role in self.roles if role not in self.plan.deployment.shared]
-        for role in own:
+        """All findings; those that take time only where lookahead can run."""
+        shared = self.plan.deployment.shared
+        first = [self._runtime(role) for role in self.roles if role not in shared]
+        faulty = False
+        for part in (*first, self._together(), self._judge(), self._costs(), self._trial()):
             try:
-                yield from self._runtime(role)
+                for one in () if faulty and part not in first else part:
+                    faulty = faulty or one.status == "fault"
+                    yield one
             except LookaheadError as error:
-                yield Line(role, "requests", "fault", error.message, error.hint)
-        yield from self._together()
-        if self.made.able:
-            yield from self._costs()
-            yield from self._trial()
+                faulty = True
+                yield fault(error, "requests")
 
     def _runtime(self, role: str) -> Iterator[Line]:
         """What one runtime says of itself, and what it does."""
         backend = self.roles[role]
-        transport, prompt = backend.transport, list(backend.tokenizer.encode(TEXT))
+        loop, transport = backend.loop, backend.transport
+        prompt = list(backend.tokenizer.encode(TEXT))
         yield Line(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
         yield self._room(role)
-        yield _abort(role, call(probes.abort(transport, prompt), backend.loop))
+        yield _abort(role, call(probes.abort(transport, prompt), loop))
         if role == "judge":
             return
         yield _reuse(backend)
-        fault = backend.seed_fault or ("" if backend.seeded else "its settings ignore them")
-        if backend.seeded and not fault:
-            fault = call(probes.seed_fault(transport, prompt), backend.loop)
-        yield line(
-            role,
-            "seeds",
-            not fault,
-            fault or "honoured",
-            "draft and target share no draws, and lossless is slow; on a GPU start it with "
-            "--enable-deterministic-inference, and with our plugin on a CPU",
+        ignored = backend.seed_fault or ("" if backend.seeded else "its settings ignore them")
+        advice = (
+            "draft and target share no draws, and the same seed gives other answers; on a GPU "
+            "start it with --enable-deterministic-inference, on a CPU with our plugin"
         )
-        weighs, best = call(probes.weighs(transport, prompt), backend.loop)
+        yield line(role, "seeds", not ignored, ignored or "honoured", advice)
         if role == "target":
-            yield line(
-                role,
-                "log-probabilities",
-                weighs and best,
-                "of prompts" if best else "of the tokens only" if weighs else "none of prompts",
-                "verifier likelihood and reading (lossless) need them",
-            )
+            weighs, best = call(probes.weighs(transport, prompt), loop)
+            found = "of prompts" if best else "of the tokens only" if weighs else "none of prompts"
+            advice = "verifier likelihood and reading (lossless) need them"
+            yield line(role, "log-probabilities", weighs and best, found, advice)
+        arguments = backend.template_defaults
         try:
-            differs = call(
-                check_template(transport, backend.tokenizer, role, backend.template_defaults),
-                backend.loop,
-            )
+            differs = call(check_template(transport, backend.tokenizer, role, arguments), loop)
         except ConfigError as error:
             differs = f"{error.message}; {error.hint}"
         yield line(role, "chat template", not differs, "as here", differs)
@@ -228,37 +225,28 @@ class _Examiner:
         if "draft" not in self.roles:
             yield Line("draft", "server", "fault", "none is given", "give --draft MODEL|URL")
             return
-        target, draft = self.roles["target"], self.roles["draft"]
-        same = target.tokenizer.vocabulary == draft.tokenizer.vocabulary
-        yield line(
-            "",
-            "vocabulary",
-            same,
-            "draft and target have the same" if same else "draft and target have different ones",
-            "steps are encoded again, draws are not shared, and lossless accepts little: take a "
-            "draft of the target's family",
-        )
-        if thinks(target.tokenizer) != thinks(draft.tokenizer):
-            yield Line("", "thinking", "warning", "only one of target and draft thinks", "")
+        advice = "steps are encoded again, and draws are not shared: take a draft of its family"
+        differ = "draft and target have different ones"
+        yield line("", "vocabulary", self.alike, "the same" if self.alike else differ, advice)
+        target, draft = (thinks(self.roles[role].tokenizer) for role in ("target", "draft"))
+        if target != draft:
+            yield Line("", "thinking", "warning", "only one of target and draft thinks")
         if self.judged and "judge" not in self.roles:
             advice = "give --judge MODEL|URL (--judge target shares the target) or --verifier exact"
             yield Line("judge", "server", "fault", "none is given", advice)
-        elif "judge" in self.roles and self.made.able:
-            yield from self._judge()
 
     def _judge(self) -> Iterator[Line]:
+        if not self.judged:
+            return
         judge, told = self.roles["judge"], list[str]()
         judge.checks.warn = told.append
-        maker = RequestMaker(self.roles, self.plan.deployment.judge_prompt)
-        call(maker.check_judge(self.look), judge.loop)
-        if (found := judge.checks.worst()) is None:
-            return
-        trusted = judge.checks.of(self.look.verifier).trusted(self.look.max_false_accepts)
-        said = f"accepts {found.accepted} of {found.asked} pairs of steps that differ"
-        if trusted:
-            yield line("judge", "verdicts", not told, said, "; ".join(told))
-        else:
-            yield Line("judge", "verdicts", "fault", said, "; ".join(told))
+        call(self.maker.check_judge(self.look), judge.loop)
+        check = judge.checks.of(self.look.verifier)
+        status: Status = "warning" if told else "ok"
+        if not check.trusted(self.look.max_false_accepts):
+            status = "fault"
+        said = f"accepts {check.found.accepted} of {check.found.asked} pairs of steps that differ"
+        yield Line("judge", "verdicts", status, said, "; ".join(told))
 
     def _costs(self) -> Iterator[Line]:
         """Times of each runtime alone."""
@@ -285,55 +273,47 @@ class _Examiner:
             yield Line("judge", "milliseconds", "ok", f"verdict: {took:.2f}")
 
     def _verdict(self) -> float:
-        maker = RequestMaker(self.roles, self.plan.deployment.judge_prompt)
-        pair = known_pairs.pairs(maker.judge_prompt)[:1]
-        check = self.roles["judge"].checks.of("")
-        shown = known_pairs.show(maker.verifier(self.look.verifier), self.roles, check, pair)
+        """Seconds of a verdict."""
+        pair = known_pairs.pairs(self.maker.judge_prompt)[:1]
+        verifier, check = self.maker.verifier(self.look.verifier), JudgeCheck("", lambda _: None)
         began = time.monotonic()
-        call(shown, self.roles["judge"].loop)
+        call(known_pairs.show(verifier, self.roles, check, pair), self.roles["judge"].loop)
         return time.monotonic() - began
 
     def _trial(self) -> Iterator[Line]:
         """Short answers in each mode, and what follows from them."""
-        modes = [self.plain, self.ahead]
-        if self.roles["target"].tokenizer.vocabulary == self.roles["draft"].tokenizer.vocabulary:
-            modes.append("lossless")
+        modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
         problems = tasks.load("pocket")[20::40][:PROBLEMS]
-        limits = self.plan.deployment.limits
-        records = list[Record]()
-        try:
-            for tokens, some in ((WARM_TOKENS, problems[:1]), (TOKENS, problems)):
-                limited = self.plan.with_settings(limits=limits.replace(max_tokens=tokens))
-                # each mode comes first in turn: what it computes is in the caches of the others
-                works = [
-                    Work(problem, 0, modes[(n + turn) % len(modes)])
-                    for turn, problem in enumerate(some)
-                    for n in range(len(modes))
-                ]
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", RuntimeWarning)
-                    records = list(Runner(self.roles, limited).run(works))
-        except LookaheadError as error:
-            yield Line(error.role or "", "answers", "fault", error.message, error.hint)
-            return
-        failed = [one["error"] for one in records if one["error"]]
-        if failed:
-            one = failed[0]
-            yield Line(one["role"] or "", "answers", "fault", one["message"], one["hint"])
-            return
+        self._answers(problems[:1], modes, WARM_TOKENS)
+        records = self._answers(problems, modes, TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Line(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
-        judged_steps = sum(one["judged"] for one in ahead)
-        accepted = sum(one["accepted"] for one in ahead)
-        yield line(
-            "",
-            "acceptance",
-            2 * accepted >= judged_steps,
-            f"{accepted} of {judged_steps} drafted steps of {len(ahead)} short answers",
-            "the draft is too weak for this target, or the judge too strict",
-        )
+        compared, accepted = (sum(one[name] for one in ahead) for name in ("judged", "accepted"))
+        found = f"{accepted} of {compared} drafted steps of {len(ahead)} short answers"
+        advice = "the draft is too weak for this target, or the judge too strict"
+        yield line("", "acceptance", 2 * accepted >= compared, found, advice)
+
+    def _answers(self, some: Sequence[Question], modes: Sequence[str], tokens: int) -> list[Record]:
+        """Records of short answers, without warnings, which are lines of their own.
+
+        Raises:
+            LookaheadError: an answer failed.
+        """
+        limits = self.plan.deployment.limits.replace(max_tokens=tokens)
+        # each mode comes first in turn: what it computes is in the caches of the others
+        works = [
+            Work(problem, 0, modes[(n + turn) % len(modes)])
+            for turn, problem in enumerate(some)
+            for n in range(len(modes))
+        ]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            records = list(Runner(self.roles, self.plan.with_settings(limits=limits)).run(works))
+        for error in (one["error"] for one in records if one["error"]):
+            raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
+        return records
 
 
 def _server(backend: RuntimeBackend, model: str) -> str:

@@ -49,7 +49,7 @@ def _examine(given: Given, display: Display) -> Examination:
     """Examines what answers: a role that does not is a fault, and the others are examined without
     it.
     """
-    from lr_sglang.api.examine import Examination, Line, examine
+    from lr_sglang.api.examine import Examination, Line, examine, fault
 
     away = list[Line]()
     while True:
@@ -63,7 +63,7 @@ def _examine(given: Given, display: Display) -> Examination:
                     found = examine(live.roles, plan)
             break
         except LookaheadError as error:
-            away.append(Line(error.role or "", "server", "fault", error.message, error.hint))
+            away.append(fault(error, "server"))
             bare = not (given["deployment"] or given["attach"])
             if not bare or error.role in (None, "target") or not given[error.role]:
                 found = Examination()

@@ -175,35 +175,28 @@ async def reuse(transport: Transport) -> float | None:
     Raises:
         LookaheadError: the runtime failed.
     """
-    log = RequestLog()
+    log, told, shareable = RequestLog(), list[int | None](), list[Callable[[], int]]()
 
-    async def ask(ids: list[int]) -> tuple[int, Callable[[], int]]:
+    async def ask(ids: list[int]) -> None:
         request = Request(key=KEY)
         reply = await transport.generate(_greedy(ids, 1), request, TIMEOUT)
         meta, output = _meta(reply), tuple(reply["output_ids"])
-        shareable = log.add(tuple(ids), output, meta, request.sent, time.time())
-        if meta.get("cached_tokens") is None:
-            raise _Untold
-        return int(meta["cached_tokens"]), shareable
+        told.append(meta.get("cached_tokens"))
+        shareable.append(log.add(tuple(ids), output, meta, request.sent, time.time()))
 
     (prompt,) = random_prompts(1, tokens=2 * PROMPT)
-    try:
-        entries = [await ask(prompt)]
-        for more in GROWTH:
-            (prompt,) = random_prompts(1, prompt, more)
-            entries.append(await ask(prompt))
-        entries += await asyncio.gather(*(ask(one) for one in random_prompts(2, prompt)))
-        (prompt,) = random_prompts(1, prompt)
-        await abort(transport, prompt)
-        log.add(tuple(prompt), (), {"prompt_tokens": 0}, 0.0, time.time())
-        entries += [await ask(one) for one in random_prompts(1, prompt)]
-    except _Untold:
-        return None
-    return sum(cached for cached, _ in entries) / sum(shareable() for _, shareable in entries)
-
-
-class _Untold(Exception):
-    """The server does not report cached tokens."""
+    await ask(prompt)
+    for more in GROWTH:
+        (prompt,) = random_prompts(1, prompt, more)
+        await ask(prompt)
+    await asyncio.gather(*(ask(one) for one in random_prompts(2, prompt)))
+    (prompt,) = random_prompts(1, prompt)
+    await abort(transport, prompt)
+    log.add(tuple(prompt), (), {"prompt_tokens": 0}, 0.0, time.time())
+    (prompt,) = random_prompts(1, prompt)
+    await ask(prompt)
+    known = [cached for cached in told if cached is not None]
+    return sum(known) / sum(one() for one in shareable) if len(known) == len(told) else None
 
 
 @dataclass(frozen=True)
