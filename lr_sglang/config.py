@@ -180,7 +180,7 @@ class Lookahead(ConfigModel):
     @model_validator(mode="after")
     def _bounds_branches(self) -> Self:
         if self.policy == "adaptive":
-            return self  # the adaptive policy limits the size of the tree, see policy.room
+            return self  # the adaptive policy limits the size of the tree, see policy.forecast
         branches = sum(self.width**i for i in range(self.depth + 1))
         if branches > MAX_BRANCHES:
             raise ValueError(

@@ -16,8 +16,7 @@ from lr_sglang.algorithm.branches import Branches, tokens_of, written
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.verification import Verification
 from lr_sglang.config import Sampling
-from lr_sglang.engine.branch import Branch
-from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.reading import drawn
 from lr_sglang.engine.tokenizer import resolve

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lr_sglang.algorithm.answer import Answer
-from lr_sglang.engine.branch import Branch
-from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen

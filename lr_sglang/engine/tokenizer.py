@@ -11,14 +11,15 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property, lru_cache
 from itertools import chain
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
 
 from jinja2.exceptions import TemplateError
 
-from lr_sglang.engine import end_ids
 from lr_sglang.errors import ConfigError
 from lr_sglang.steps.token_text import TokenText
 
@@ -27,6 +28,10 @@ from lr_sglang.steps.token_text import TokenText
 Message = Mapping[str, Any]
 NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
+# Tokens that SGLang treats as an end without any configuration (its
+# ``attach_additional_stop_token_ids``).
+ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
+_FILES = ("config.json", "generation_config.json")
 # The encodings of texts with fewer characters are cached.
 SHORT = 64
 # Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a
@@ -114,11 +119,11 @@ class ModelTokenizer:
         own = {
             number
             for number, token in self._inner.added_tokens_decoder.items()
-            if str(token) in end_ids.ALSO
+            if str(token) in ALSO
         }
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
-        self.ends = end_ids.of_model(path) | own
+        self.ends = ends_of_model(path) | own
         if template:
             self._inner.chat_template = template
         self.template = str(getattr(self._inner, "chat_template", None) or "")
@@ -360,3 +365,54 @@ def _broken(text: str, tokens: Iterable[str], mark: str) -> str:
         while len(token) > 1 and token in text:  # repeated, because occurrences may overlap
             text = text.replace(token, token[0] + mark + token[1:])
     return text
+
+
+def ends_of_model(path: str) -> frozenset[int]:
+    """The end ids in a model's ``config.json`` and ``generation_config.json``; empty if there are
+    no such files.
+
+    Args:
+        path: a folder, or a hub name.
+    """
+    return frozenset().union(*(_ids(_document(path, name).get("eos_token_id")) for name in _FILES))
+
+
+def ends_of_server(info: Mapping[str, Any]) -> frozenset[int]:
+    """The end ids of a server, from its ``/server_info``: its options, and its model's files if
+    they are here.
+    """
+    model = str(info.get("model_path") or "")
+    found = ends_of_model(model) if model and Path(model).is_dir() else frozenset()
+    for option, key in (
+        ("json_model_override_args", "eos_token_id"),
+        ("preferred_sampling_params", "stop_token_ids"),
+    ):
+        found |= _ids(_object(info.get(option)).get(key))
+    return found
+
+
+def _document(path: str, name: str) -> dict[str, Any]:
+    if Path(path).is_dir():
+        file: str | None = str(Path(path, name))
+    else:
+        from transformers.utils import cached_file
+
+        quietly = ("missing_entries", "gated_repo", "connection_errors")
+        file = cached_file(
+            path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly}
+        )
+    try:
+        return _object(Path(file).read_text("utf-8")) if file else {}
+    except OSError:
+        return {}
+
+
+def _object(given: Any) -> dict[str, Any]:
+    with suppress(ValueError):
+        given = json.loads(given) if isinstance(given, str) else given
+    return given if isinstance(given, dict) else {}
+
+
+def _ids(given: Any) -> frozenset[int]:
+    each = given if isinstance(given, list | tuple) else [given]
+    return frozenset(one for one in each if isinstance(one, int) and not isinstance(one, bool))

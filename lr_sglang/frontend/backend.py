@@ -13,9 +13,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
+from lr_sglang.engine.branch import Generation, each_stop, until
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
-from lr_sglang.engine.generation import Generation, each_stop, until
 from lr_sglang.engine.loop import background, call, turns
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog

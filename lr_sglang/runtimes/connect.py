@@ -10,14 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.config import Deployment
-from lr_sglang.engine import end_ids
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.request import Transport
 from lr_sglang.engine.router import RouterClient
-from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.engine.tokenizer import ends_of_server, load_tokenizer
 from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, check_tokens
@@ -198,7 +197,7 @@ def _describe(
     backend.infos = infos
     backend.doubts.little_reuse = _little_reuse(backend.transport, infos)
     for info in infos:
-        backend.ends |= end_ids.of_server(info)
+        backend.ends |= ends_of_server(info)
 
 
 def _little_reuse(transport: Transport, infos: Sequence[Mapping[str, Any]]) -> str:

@@ -8,8 +8,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.engine.branch import Branch
-from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import Cancelled
 from lr_sglang.steps.step import split_ids

@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from typing import Literal
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.branch import Generation
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend

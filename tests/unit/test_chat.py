@@ -10,8 +10,14 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.engine import end_ids
-from lr_sglang.engine.tokenizer import LONG, ModelTokenizer, load_tokenizer, resolve
+from lr_sglang.engine.tokenizer import (
+    LONG,
+    ModelTokenizer,
+    ends_of_model,
+    ends_of_server,
+    load_tokenizer,
+    resolve,
+)
 from lr_sglang.errors import ConfigError
 from lr_sglang.pocket import weights
 from lr_sglang.steps.token_text import TokenText
@@ -190,7 +196,7 @@ def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configur
         '{"eos_token_id": true}',
     ):
         (folder / "config.json").write_text(broken)
-        assert end_ids.of_model(str(folder)) == {8, 9}
+        assert ends_of_model(str(folder)) == {8, 9}
 
 
 def test_a_server_tells_of_more_ends(tmp_path):
@@ -199,12 +205,11 @@ def test_a_server_tells_of_more_ends(tmp_path):
         "json_model_override_args": '{"eos_token_id": 6}',
         "preferred_sampling_params": '{"stop_token_ids": [7]}',
     }
-    assert end_ids.of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
+    assert ends_of_server({"model_path": str(tmp_path), **options}) == {5, 6, 7}
     assert (
-        end_ids.of_server({"model_path": "not/here", "preferred_sampling_params": None})
-        == frozenset()
+        ends_of_server({"model_path": "not/here", "preferred_sampling_params": None}) == frozenset()
     )
-    assert end_ids.of_server({}) == frozenset()
+    assert ends_of_server({}) == frozenset()
 
 
 RICH = (Path(__file__).parents[1] / "data/rich.jinja").read_text("utf-8")

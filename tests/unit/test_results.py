@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.engine.branch import Branch
-from lr_sglang.engine.generation import waits
+from lr_sglang.engine.branch import Branch, waits
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st

@@ -10,8 +10,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
-from lr_sglang.engine.branch import Branch
-from lr_sglang.engine.generation import Generation
+from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform

@@ -13,7 +13,7 @@ from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.room import SPARE, in_flight, limit, running_requests
+from lr_sglang.algorithm.policy.forecast import SPARE, in_flight, limit, running_requests
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import StepTree
 
