@@ -185,7 +185,7 @@ class Answer:
             and job.verifier is not None
             and (sampling.temperature == 0 or filtered)
             and target.reads is not False
-            and target.token_layer == ""
+            and not (job.exact and target.token_layer)  # its guesses are as long
             and not job.constraints.names()
             and self.can_ask("draft")
             and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary

@@ -18,6 +18,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
 from lr_sglang.engine.reading import drawn, uniform
 from lr_sglang.errors import RuntimeDown, RuntimeTimeout
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import place_of
@@ -25,6 +26,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.scripted import END, ScriptedTransport, deployment
+from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
 LETTERS = [*map(ord, "abcdefghijklmno .,é\n"), END]
@@ -276,6 +278,41 @@ def test_pieces_are_as_long_as_the_agreement_pays_for(agreement, tokens):
         same = min(20, int(math.log(rng.random(), agreement)))
         experience.read_tokens(same, same < 20)
     assert experience.piece() == pytest.approx(tokens, rel=0.34)
+
+
+class Timed(Dice):
+    """Takes ``token`` seconds for each token that it writes, and ``read`` for drafted ones."""
+
+    token, read = 0.0, 0.0
+
+    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
+        reply = await super().generate(payload, request, timeout)
+        reads = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
+        await asyncio.sleep(self.read if reads else self.token * len(reply["output_ids"]))
+        return reply
+
+
+@pytest.mark.parametrize(("noise", "tokens"), [(0.3, 4), (0.3, 12), (1.0, 6)])
+def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
+    """On the virtual clock: (1 - a^n) / (1 - a) tokens in R + n d (docs/theory.md)."""
+    monkeypatch.setattr(RunStatistics, "piece", lambda self: tokens)
+    target, draft = Timed(1), Timed(1, noise)
+    target.token, target.read, draft.token = 1.0, 1.5, 0.13
+
+    async def answer(seed: int) -> Any:
+        sampling = Sampling(temperature=0.6, seed=seed)
+        backend = deployment(target=target, draft=draft)
+        backend.reads = True
+        look = Lookahead(schedule="sync", max_step_tokens=20)
+        job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=Exact())
+        await run_program(lookahead, QUESTION, job, backend=backend)
+        return job.record
+
+    made = [run_virtually(answer(seed)) for seed in range(examples(12))]
+    a = sum(one.agreed_tokens for one in made) / sum(one.read_tokens for one in made)
+    expected = (1 - a**tokens) / (1 - a) / (1.5 + 0.13 * tokens)
+    gain = sum(len(one.ids) for one in made) / sum(one.seconds for one in made)
+    assert gain == pytest.approx(expected, rel=0.1)
 
 
 def test_the_way_that_was_slower_is_tried_again_now_and_then():
