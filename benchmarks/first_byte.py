@@ -34,8 +34,7 @@ from starlette.routing import Route
 from benchmarks.endpoint import cpu_of, started
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime
-from tests.simulated.server import SimulatedServer
-from tests.simulated.serving import listen
+from tests.simulated.server import SimulatedServer, listen
 
 PATH = "/v1/chat/completions"
 TOOL = {

@@ -13,7 +13,7 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
 from tests.simulated.model import Model, Simulation
-from tests.simulated.transport import simulated_roles
+from tests.simulated.transport import heard, simulated_roles
 
 GREEDY = {"temperature": 0.0}
 
@@ -80,16 +80,10 @@ def sent_seeds(ahead=True, seed=0, **given):
         s += sgl.gen("rest", max_tokens=20, temperature=0.8)
 
     used = backend(alpha=1.0)
-    used.seed, used.ahead, asked = seed, ahead, []
-    generate = used.target.transport.generate
-
-    async def noted(payload, request, timeout):
-        asked.append(payload["sampling_params"]["sampling_seed"])
-        return await generate(payload, request, timeout)
-
-    used.target.transport.generate = noted
+    used.seed, used.ahead = seed, ahead
+    sent = heard(used.target.transport)
     program.run(backend=used).sync()
-    return asked
+    return [payload["sampling_params"]["sampling_seed"] for payload in sent]
 
 
 def test_what_the_target_writes_alone_is_drawn_by_the_seed_too():
@@ -129,11 +123,8 @@ def test_a_stop_string_cuts_the_text_and_ends_the_work():
     ],
 )
 def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
-    used, sent = backend(), []
-    generate = used.target.transport.generate
-    used.target.transport.generate = lambda payload, *more: (
-        sent.append(payload) or generate(payload, *more)
-    )
+    used = backend()
+    sent = heard(used.target.transport)
 
     @sgl.function
     def program(s):
@@ -260,14 +251,8 @@ def test_what_gen_takes_reaches_the_server_or_is_refused_by_name():
     """Through the target alone and through a backend that looks ahead."""
     names = inspect.signature(sgl.gen).parameters.keys() - {"name", "choices", "choices_method"}
     assert names == GEN.keys()
-    used, sent = backend(), []
-    generate = used.target.transport.generate
-
-    async def told(payload, *more):
-        sent.append(payload)
-        return await generate(payload, *more)
-
-    used.target.transport.generate = told
+    used = backend()
+    sent = heard(used.target.transport)
     for name, (value, where) in GEN.items():
         sent.clear()
         if where is None:

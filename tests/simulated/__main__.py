@@ -13,7 +13,7 @@ import click  # noqa: E402
 
 from lr_sglang.config import ROLES  # noqa: E402
 from tests.simulated.options import simulation, simulation_options  # noqa: E402
-from tests.simulated.serving import serve  # noqa: E402
+from tests.simulated.server import serve  # noqa: E402
 
 
 @click.command()

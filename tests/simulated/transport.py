@@ -119,3 +119,15 @@ def simulated_roles(
         )
         backend.roles, backend.checks, backend.reads = roles, Unchecked(), False
     return roles
+
+
+def heard(transport: SimulatedTransport) -> list[dict[str, Any]]:
+    """The payloads that a runtime is sent from now on."""
+    sent, generate = list[dict[str, Any]](), transport.generate
+
+    def noted(payload: dict[str, Any], *more: Any) -> Any:
+        sent.append(payload)
+        return generate(payload, *more)
+
+    transport.generate = noted  # type: ignore[method-assign]
+    return sent

@@ -1,13 +1,21 @@
 """Configuration says no, early and helpfully."""
 
+from __future__ import annotations
+
 import json
 import re
 import tomllib
+from functools import reduce
+from pathlib import Path
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
+from lr_sglang.cli import cli, options, settings
+from lr_sglang.cli.options import BenchSettings, RunSettings
 from lr_sglang.config import (
+    ROLES,
     Deployment,
     Limits,
     Lookahead,
@@ -17,6 +25,11 @@ from lr_sglang.config import (
     described,
 )
 from lr_sglang.errors import ConfigError
+from lr_sglang.runtimes import built_in, load_deployment, override_all
+from lr_sglang.runtimes.launching import probe
+from lr_sglang.runtimes.placement import models
+from lr_sglang.serve.protocol import ChatRequest, LookaheadRequest
+from lr_sglang.serve.settings import ServeSettings
 
 
 def deployment(text: str) -> Deployment:
@@ -186,3 +199,338 @@ def test_the_names_of_settings_are_those_of_a_file():
     assert {"lookahead.width", "runtimes.draft.token_layer.tokens", "judge_prompt"} < set(names)
     widest = next(one for one in described(Deployment) if one.name == "lookahead.width")
     assert (widest.kind, widest.default) == ("whole number >= 1, <= 16", 1)
+
+
+# -- deployments and their files
+
+
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
+
+TARGET = '[runtimes.target]\nmodel = "owner/name"\n'
+
+
+@pytest.fixture
+def written(tmp_path):
+    def write(text: str | bytes) -> Path:
+        path = tmp_path / "mine.toml"
+        path.write_bytes(text if isinstance(text, bytes) else text.encode())
+        return path
+
+    return write
+
+
+def test_the_default_launches_the_three_pocket_models():
+    deployment = load_deployment()
+    assert deployment.name == "pocket" and "pocket" in built_in()
+    assert {role: runtime.model for role, runtime in deployment.runtimes.items()} == {
+        r: f"pocket:{r}" for r in ROLES
+    }
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
+def test_every_example_can_be_read(path):
+    assert "target" in load_deployment(path).runtimes
+
+
+def test_a_deployment_is_named_after_its_file(written):
+    assert load_deployment(written(TARGET)).name == "mine"
+
+
+def test_a_role_may_share_the_runtime_of_another(written):
+    deployment = load_deployment(written(f'[runtimes]\njudge = "target"\n{TARGET}'))
+    assert deployment.runtime("judge") is deployment.runtimes["target"]
+    assert deployment == load_deployment(written(f'{TARGET}[shared]\njudge = "target"\n'))
+
+
+@pytest.mark.parametrize(
+    ("judge", "prompt"),
+    [
+        ('[runtimes.judge]\nmodel = "pocket:judge"\n', "pocket"),
+        ('[runtimes.judge]\nmodel = "pocket:judge@qwen3-0.6b"\n', "pocket"),
+        ('[runtimes.judge]\nmodel = "Qwen/Qwen2.5-7B-Instruct"\n', "paper"),
+        (
+            '[runtimes.judge]\nurl = "http://here:1"\n',
+            "",
+        ),  # it is asked for its model when it is needed
+        ('[shared]\njudge = "target"\n', "paper"),
+        ("", "paper"),
+    ],
+)
+def test_a_file_without_a_judge_prompt_has_that_of_its_judge(written, judge, prompt):
+    assert load_deployment(written(TARGET + judge)).judge_prompt == prompt
+    assert (
+        load_deployment(written(f'judge_prompt = "paper"\n{TARGET}{judge}')).judge_prompt == "paper"
+    )
+
+
+def test_paths_that_begin_with_a_dot_are_relative_to_the_file(written, tmp_path):
+    layer = 'token_layer = {algorithm = "eagle", draft_model = "../small"}'
+    path = written(
+        f'[runtimes.target]\nmodel = "./big"\n{layer}\nextra = {{lora-paths = "../more", n = 1}}\n'
+    )
+    runtime = load_deployment(path).runtimes["target"]
+    assert runtime.model == str(tmp_path / "big")
+    assert runtime.token_layer.draft_model == str(tmp_path / "../small")
+    assert runtime.extra == {"lora-paths": str(tmp_path / "../more"), "n": 1}
+    for folder in (".", "..", ".models/big"):
+        path = written(f'[runtimes.target]\nmodel = "{folder}"\nextra = {{suffix = ".x"}}\n')
+        runtime = load_deployment(path).runtimes["target"]
+        assert (runtime.model, runtime.extra["suffix"]) == (str(tmp_path / folder), ".x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "hinted"),
+    [
+        ("[runtimes.target\n", "this is not TOML", ""),
+        (b"name = '\xff'\n", "this is not TOML", ""),
+        ('[runtimes.target]\nmodle = "a"\n', "runtimes.target: unknown key 'modle'", "model?"),
+        (
+            "[runtimes.target]\nport = 1\n",
+            "runtimes.target: a runtime needs either 'model' or 'url'",
+            "",
+        ),
+        (
+            '[runtimes.target]\nmodel = "a"\nport = "x"\n',
+            "runtimes.target.port: input should be a valid integer",
+            "",
+        ),
+        (
+            '[runtimes.target]\nmodel = "a"\nport = 99999\n',
+            "runtimes.target.port: input should be less than 65536, got 99999",
+            "",
+        ),
+        ("[runtimes]\ntarget = 3\n", "runtimes.target: input should be a valid dictionary", ""),
+        ("runtimes = 3\n", "runtimes: input should be a valid dictionary", ""),
+        (f"shared = 3\n{TARGET}", "shared: input should be a valid dictionary", ""),
+        ('[runtimes.drafter]\nmodel = "a"\n', "no such role", ""),
+        ('[runtimes.draft]\nmodel = "a"\n', "at least [runtimes.target]", ""),
+        (f'{TARGET}[shared]\njudge = "draft"\n', "there is no [runtimes.draft]", ""),
+        (f"{TARGET}[lookahead]\ndeep = 3\n", "unknown key 'deep'", "depth?"),
+        (f"{TARGET}[sampling]\ntop_p = 2\n", "top_p", ""),
+        ("", "at least [runtimes.target]", ""),
+    ],
+)
+def test_an_error_names_the_file_and_the_place(written, text, said, hinted):
+    with pytest.raises(ConfigError) as caught:
+        load_deployment(written(text))
+    assert caught.value.message.startswith("mine.toml: ")
+    assert said in caught.value.message and hinted in caught.value.hint
+
+
+def test_a_name_that_is_no_deployment(tmp_path):
+    with pytest.raises(ConfigError) as caught:
+        load_deployment("pockets")
+    assert "pockets" in caught.value.message and "pocket" in caught.value.hint
+    for path in (tmp_path, "~nobody-of-this-name/mine.toml"):
+        with pytest.raises(ConfigError, match="cannot read"):
+            load_deployment(path)
+    with pytest.raises(ConfigError, match="does not exist"):
+        models.locate("~nobody-of-this-name/model")
+
+
+def test_a_model_replaces_a_model_and_keeps_the_rest(written):
+    path = written(f'{TARGET}port = 1234\ntokenizer = "t"\ngpus = [3]\n')
+    runtime = override_all(load_deployment(path), {"target": "other/name"}).runtimes["target"]
+    assert (runtime.model, runtime.port, runtime.gpus, runtime.tokenizer) == (
+        "other/name",
+        1234,
+        (3,),
+        "",
+    )
+
+
+def test_a_url_replaces_a_model_and_a_model_a_url():
+    attached = override_all(load_deployment(), {"draft": "http://there:30000"})
+    assert (
+        attached.runtimes["draft"].url == "http://there:30000"
+        and not attached.runtimes["draft"].model
+    )
+    assert (
+        override_all(attached, {"draft": "pocket:draft"}).runtimes["draft"].model == "pocket:draft"
+    )
+
+
+def test_a_role_name_means_to_share_its_runtime():
+    shared = override_all(load_deployment(), {"judge": "target"})
+    assert shared.shared == {"judge": "target"} and "judge" not in shared.runtimes
+    own = override_all(shared, {"judge": "owner/name"})
+    assert not own.shared and own.runtimes["judge"].model == "owner/name"
+
+
+def test_roles_may_change_together_in_any_order():
+    """Where one alone could not be."""
+    alone = override_all(load_deployment(), {"draft": "judge", "judge": "owner/name"})
+    assert override_all(alone, {"judge": None, "target": None}) == alone
+    assert (alone.shared, alone.runtimes["judge"].model) == ({"draft": "judge"}, "owner/name")
+    shared = override_all(alone, {"judge": "target", "draft": "target"})
+    assert set(shared.runtimes) == {"target"} and shared.shared == {
+        "draft": "target",
+        "judge": "target",
+    }
+    assert set(override_all(shared, {"draft": "a/b", "judge": "draft"}).runtimes) == {
+        "target",
+        "draft",
+    }
+
+
+@pytest.mark.parametrize(
+    ("role", "value"),
+    [
+        ("drafter", "a"),
+        ("judge", "judge"),
+        ("target", "draft"),  # the draft's runtime then plays both, but who is the target?
+    ],
+)
+def test_what_cannot_be_overridden(role, value):
+    with pytest.raises(ConfigError):
+        override_all(load_deployment(), {role: value})
+
+
+# -- assignments
+
+
+FILE = """
+[runtimes.target]
+model = "dummy:qwen3-32b"
+token_layer = {algorithm = "eagle", draft_model = "a/head"}
+[runtimes.draft]
+model = "dummy:qwen3-1.7b"
+token_layer = {algorithm = "eagle", draft_model = "a/head"}
+[runtimes.judge]
+model = "dummy:qwen2.5-7b"
+"""
+# Text to give, where another than that of the type is needed.
+TEXTS = {
+    "url": "http://host:1",
+    "gpus": "0,1",
+    "algorithm": "ngram",
+    "verifier": "exact",
+    "memory_fraction": "0.5",
+    "accept_length": "2.5",
+    "top_p": "0.5",
+    "min_p": "0.5",
+    "gate": "0.5",
+    "max_false_accepts": "0.5",
+    "paper": "table1",
+    "range": "2:4",
+    "judge_prompt": "pocket",
+    "context_length": "4096",
+}
+# Further assignments that a setting needs.
+WITH = {
+    "url": ["model=", "token_layer=none"],
+    "ngram_max": ["token_layer.algorithm=ngram"],
+}
+BY_KIND = {"text": "x", "whole number": "2", "number": "3.5", "true or false": "true"}
+DEPLOYMENT = [
+    one
+    for one in described(Deployment)
+    if one.kind != "table" and not one.name.startswith("runtimes.judge.token_layer")
+]
+OWN = [
+    (root, model, one)
+    for root, model in (("run", RunSettings), ("bench", BenchSettings), ("serve", ServeSettings))
+    for one in described(model)
+]
+
+
+def text_for(one):
+    """Text that a setting takes; another value than its default."""
+    last = one.name.rpartition(".")[2]
+    if last in TEXTS:
+        return TEXTS[last]
+    choices = one.kind.split(" or ")
+    if one.kind == "true or false":
+        return "false" if one.default is True else "true"
+    if len(choices) > 1:
+        return next(choice for choice in choices if choice != one.default)
+    kind = next(kind for kind in BY_KIND if one.kind.startswith(kind))
+    return BY_KIND[kind]
+
+
+def as_text(value):
+    return ",".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
+
+
+def table_of(*texts, own=None):
+    kind = options.Assignment()
+    return options.gathered(tuple(kind.convert(one, None, None) for one in texts), own or {})
+
+
+@pytest.mark.parametrize("one", DEPLOYMENT, ids=lambda one: one.name)
+def test_every_setting_can_be_assigned_and_arrives_in_the_plan(one, tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        probe, "model_info", lambda url, **more: probe.ModelInfo("dummy:qwen3-32b", "")
+    )
+    (tmp_path / "base.toml").write_text(FILE)
+    table, _, last = one.name.rpartition(".")
+    text = text_for(one)
+    more = [f"runtimes.{table.split('.')[1]}.{with_}" for with_ in WITH.get(last, ())]
+    given = {
+        "mode": ("lookahead+sd",),
+        "deployment": str(tmp_path / "base.toml"),
+        "option": table_of(*more, f"{one.name}={text}"),
+    }
+    plan = settings.settle(given)
+    found = reduce(
+        lambda at, name: at[name] if isinstance(at, dict) else getattr(at, name),
+        one.name.split("."),
+        plan.deployment,
+    )
+    assert as_text(found).removesuffix(".0") == text
+
+
+@pytest.mark.parametrize(("root", "model", "one"), OWN, ids=lambda one: getattr(one, "name", ""))
+def test_every_setting_of_a_command_can_be_assigned(root, model, one):
+    text = text_for(one)
+    table = table_of(f"{root}.{one.name}={text}", own={root: model})
+    made = model.from_dict(table[root], root)
+    assert as_text(getattr(made, one.name)).removesuffix(".0") == text
+    assert made != model()
+
+
+def test_the_settings_of_a_command_become_its_parameters():
+    command = cli.get_command(None, "run")
+    given = command.make_context("run", ["-o", "run.range=0:5", "q"]).params
+    assert (given["range"], given["prompt_suffix"], given["option"]) == ("0:5", None, {})
+
+
+def test_a_role_that_shares_a_runtime_has_no_settings_of_its_own():
+    with pytest.raises(settings.ConfigError, match="shares the runtime of target"):
+        settings.settle({"judge": "target", "option": table_of("runtimes.judge.gpus=0")})
+
+
+# -- what a request may set
+
+
+REQUESTED = {one.name for one in described(Lookahead) if one.request}
+
+
+def test_a_request_sets_what_the_models_say():
+    assert {"schedule", "depth", "width", "verifier"} == REQUESTED
+    assert set(LookaheadRequest.model_fields) == REQUESTED | {"mode", "trace"}
+    own = {one.name for model in (Sampling, Limits) for one in described(model) if one.request}
+    assert own == {"temperature", "top_p", "top_k", "min_p", "seed", "max_tokens"}
+    assert own < set(ChatRequest.model_fields)
+    assert not [one.name for one in described(Runtime) if one.request]
+
+
+@pytest.mark.parametrize(
+    "name",
+    sorted(
+        {one.name.rpartition(".")[2] for one in described(Deployment)}
+        | {
+            one.name
+            for model in (RunSettings, BenchSettings, ServeSettings)
+            for one in described(model)
+        }
+        | set(Runtime.model_fields)
+        | {"program", "runtimes", "lookahead", "sampling", "limits", "deployment", "option"}
+    ),
+)
+def test_a_request_sets_nothing_else(name):
+    if name in REQUESTED:
+        assert LookaheadRequest.model_validate({name: {"depth": 2, "width": 2}.get(name, "sync")})
+        return
+    with pytest.raises(ValidationError, match="Extra inputs are not permitted"):
+        LookaheadRequest.model_validate({name: "x"})

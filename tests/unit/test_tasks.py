@@ -9,7 +9,6 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.errors import ConfigError
 from lr_sglang.tasks import TaskUnavailable, boxed, catalogue
-from lr_sglang.tasks.question import plan
 from lr_sglang.tasks.task import Task
 
 
@@ -197,18 +196,6 @@ def test_what_is_not_known_is_not_wrong():
     assert boxed.correct("1", None) is None
     assert boxed.correct(None, "1") is False
     assert boxed.correct("4", r"2 + 2 makes \boxed{4}") is True
-
-
-def test_modes_go_side_by_side():
-    questions = tasks.load("pocket", 2)
-    order = [item.key for item in plan(questions, ("a", "b"), 2)]
-    assert order[:4] == [
-        ("pocket-0001", 0, "a"),
-        ("pocket-0001", 0, "b"),
-        ("pocket-0001", 1, "a"),
-        ("pocket-0001", 1, "b"),
-    ]
-    assert len(set(order)) == 8
 
 
 # -- where tasks come from: the hub (a stand-in), files, and a user's own
