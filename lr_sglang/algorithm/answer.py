@@ -112,7 +112,8 @@ class Answer:
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
         for branch in self.trace.branches:
-            self.roles[branch.role].doubts.add(branch)
+            if branch.role in self.roles:  # verdicts may be those of the target, without a judge
+                self.roles[branch.role].doubts.add(branch)
         for role, backend in self.roles.items():
             if backend.doubts.found:
                 self.trace.doubts[role] = dict(backend.doubts.found)
