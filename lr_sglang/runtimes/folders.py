@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import shutil
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 from lr_sglang.errors import SetupError
-
-SIZES = "sizes.json"  # written last: those of the other files, in bytes
 
 
 def of_user(variable: str, otherwise: str) -> Path:
@@ -36,14 +32,14 @@ def of_user(variable: str, otherwise: str) -> Path:
 def cached(
     kind: str, key: str, name: str, fill: Callable[[Path], None], role: str | None = None
 ) -> Path:
-    """A folder of the user's cache, made atomically if it does not exist or is damaged.
+    """A folder of the user's cache, made atomically if it does not exist.
 
     Several processes may call this at once.
 
     Args:
         kind, key: what is in it, and a digest of everything that determines its content.
         name: of the folder.
-        fill: writes the files into an empty folder; folders in it are not checked for damage.
+        fill: writes the files into an empty folder.
 
     Raises:
         SetupError: it cannot be written.
@@ -53,15 +49,11 @@ def cached(
         folder.parent.mkdir(parents=True, exist_ok=True)
         with (folder.parent / "lock").open("w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
-            if not is_whole(folder):
-                shutil.rmtree(folder, ignore_errors=True)
+            if not folder.is_dir():
                 with tempfile.TemporaryDirectory(prefix=".", dir=folder.parent) as partial:
                     made = Path(partial, name)
                     made.mkdir()
                     fill(made)
-                    files = [file for file in sorted(made.iterdir()) if file.is_file()]
-                    sizes = {file.name: file.stat().st_size for file in files}
-                    (made / SIZES).write_text(json.dumps(sizes, indent=1), "utf-8")
                     made.rename(folder)
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory of yours"
@@ -69,12 +61,3 @@ def cached(
             f"{kind}: {name!r} cannot be made: {error}", role=role, hint=hint
         ) from error
     return folder
-
-
-def is_whole(folder: Path) -> bool:
-    """Whether all files exist with the sizes that were written."""
-    try:
-        sizes = json.loads((folder / SIZES).read_text("utf-8"))
-        return all((folder / name).stat().st_size == size for name, size in sizes.items())
-    except (OSError, ValueError):
-        return False

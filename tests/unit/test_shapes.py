@@ -23,7 +23,6 @@ from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.pocket import loader
 from lr_sglang.pocket.body import Sizes, write
-from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import flags, fleet
 from lr_sglang.runtimes.launching.flags import Platform
@@ -42,9 +41,7 @@ def config(name):
 def test_a_directory_has_a_configuration_and_a_tokenizer(name):
     folder = models.make_shape(name)
     assert models.locate(f"dummy:{name}") == str(folder)
-    assert {*models.TOKENIZER_FILES, "config.json", folders.SIZES} == {
-        file.name for file in folder.iterdir()
-    }
+    assert {*models.TOKENIZER_FILES, "config.json"} == {file.name for file in folder.iterdir()}
     assert models.shape_of(str(folder)) == models.shape_of(f"{folder}/") == f"dummy:{name}"
     found = config(name)
     assert found["num_attention_heads"] % found["num_key_value_heads"] == 0
@@ -257,7 +254,7 @@ def test_two_servers_that_need_one_make_it_once(cache, monkeypatch):
         thread.start()
     for thread in threads:
         thread.join()
-    assert len(made) == 1 and folders.is_whole(next(cache.glob("*/draft@*")))
+    assert len(made) == 1 and next(cache.glob("*/draft@*")).is_dir()
 
 
 def test_a_disk_without_room_is_named(cache, monkeypatch):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import atexit
 import os
-import queue
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
@@ -110,7 +109,7 @@ def launch(
 
     Args:
         logs: directory for ``target.log`` and so on; made if need be.
-        progress: called, in the calling thread, when a runtime reaches a stage.
+        progress: called when a runtime reaches a stage, in one thread or another, one at a time.
         timeout: seconds until all must be ready, without those of a download.
 
     Raises:
@@ -121,8 +120,13 @@ def launch(
         RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused,
             BadReply.
     """
-    fleet = Fleet(deployment)
-    starts = _Launch(fleet, progress or (lambda event: None), timeout)
+    fleet, began, one_at_a_time = Fleet(deployment), time.monotonic(), threading.Lock()
+
+    def report(role: str, stage: Stage) -> None:
+        with one_at_a_time:
+            if progress is not None:
+                progress(ProgressEvent(role, stage, time.monotonic() - began))
+
     atexit.register(fleet.stop)
     with ExitStack() as ports:
         try:
@@ -136,8 +140,8 @@ def launch(
             for role, runtime in deployment.runtimes.items():
                 if runtime.url:
                     fleet._add(role, attach(role, runtime))
-                    starts.report(role, "attached")
-            starts.run()
+                    report(role, "attached")
+            _start(fleet, report, timeout)
         except BaseException:
             fleet.stop()
             raise
@@ -228,64 +232,35 @@ def _slots(deployment: Deployment, role: str) -> int | None:
     return sum(policy.running_requests(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
-class _Launch:
-    """Starts the prepared servers, each in a thread, and reports their progress in the caller's
-    thread.
+def _start(fleet: Fleet, report: Callable[[str, Stage], None], timeout: float) -> None:
+    """Starts the prepared servers, each in a thread. Returns when all are ready; raises the error
+    of the first one that fails.
     """
+    began, given_up = time.monotonic(), threading.Event()
 
-    def __init__(self, fleet: Fleet, progress: Progress, timeout: float) -> None:
-        self.fleet, self.progress, self.timeout, self.began = (
-            fleet,
-            progress,
-            timeout,
-            time.monotonic(),
-        )
-        self.cancelled = threading.Event()
-        self.news: queue.SimpleQueue[tuple[str, Stage | Future[Attached]]] = queue.SimpleQueue()
-
-    def report(self, role: str, stage: Stage) -> None:
-        self.progress(ProgressEvent(role, stage, time.monotonic() - self.began))
-
-    def run(self) -> None:
-        """Returns when all are ready; raises the error of the first one that fails."""
-        waiting: dict[str, Future[Attached]] = {}
-        pool = ThreadPoolExecutor(max(1, len(self.fleet.servers)), thread_name_prefix="lr-launch")
-        try:
-            for role in self.fleet.servers:
-                after = [
-                    future
-                    for other, future in waiting.items()
-                    if same_gpu(self.fleet.deployment, role, other)
-                ]
-                waiting[role] = pool.submit(self._bring_up, role, after)
-                waiting[role].add_done_callback(partial(self._ended, role))
-            while waiting:
-                role, news = self.news.get()
-                if isinstance(news, Future):
-                    del waiting[role]
-                    self.fleet._add(role, news.result())
-                else:
-                    self.report(role, news)
-        finally:
-            self.cancelled.set()
-            pool.shutdown(wait=False)
-
-    def _ended(self, role: str, future: Future[Attached]) -> None:
-        self.news.put((role, future))
-
-    def _bring_up(self, role: str, after: list[Future[Attached]]) -> Attached:
-        while not self.cancelled.is_set() and wait(after, 0.2).not_done:
+    def bring_up(role: str, after: list[Future[Attached]]) -> Attached:
+        while not given_up.is_set() and wait(after, 0.2).not_done:
             pass
-        if self.cancelled.is_set():
+        if given_up.is_set():
             raise Cancelled("the launch was given up", role=role)
-        self.news.put((role, "starting"))
-        server = self.fleet.servers[role]
+        report(role, "starting")
+        server = fleet.servers[role]
         server.start()
-        fetched = sum(one.fetched for one in self.fleet.servers.values())
-        left = self.timeout + fetched - (time.monotonic() - self.began)
-        info = server.wait_ready(
-            max(0.0, left),
-            stage=lambda stage: self.news.put((role, stage)),
-            cancelled=self.cancelled,
-        )
+        fetched = sum(one.fetched for one in fleet.servers.values())
+        left = max(0.0, timeout + fetched - (time.monotonic() - began))
+        info = server.wait_ready(left, stage=partial(report, role), cancelled=given_up)
         return Attached(server.url, info.tokenizer)
+
+    pool = ThreadPoolExecutor(max(1, len(fleet.servers)), thread_name_prefix="lr-launch")
+    started: dict[Future[Attached], str] = {}
+    try:
+        for role in fleet.servers:
+            after = [
+                one for one, other in started.items() if same_gpu(fleet.deployment, role, other)
+            ]
+            started[pool.submit(bring_up, role, after)] = role
+        for done in as_completed(started):
+            fleet._add(started[done], done.result())
+    finally:
+        given_up.set()
+        pool.shutdown(wait=False)

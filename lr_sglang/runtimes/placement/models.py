@@ -167,7 +167,7 @@ def _config(source: Path) -> dict[str, Any]:
 def make_body(
     source: Path, shape: str, role: str | None = None, *, in_memory: bool = False
 ) -> Path:
-    """The folder of a body, made if it does not exist or is damaged.
+    """The folder of a body, made if it does not exist.
 
     Args:
         in_memory: without the weights.
