@@ -63,6 +63,20 @@ def grid(
     return table
 
 
+def findings(rows: Iterable[tuple[Text, str, str, str]]) -> Table:
+    """A table of findings: a mark, a name, what was found, and below it what to do, if anything."""
+    table = Table.grid(padding=(0, 2))
+    for _ in range(2):
+        table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for mark, name, found, advice in rows:
+        text = Text(found)
+        if advice:
+            text.append(f"\n{advice}", style="dim")
+        table.add_row(mark, name, text)
+    return table
+
+
 def share(value: float | None) -> str:
     """A share between 0 and 1."""
     return NONE if value is None else f"{value:.2f}"

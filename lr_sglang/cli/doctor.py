@@ -308,21 +308,15 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
 
 def _show(found: Findings) -> None:
     from rich.console import Console
-    from rich.table import Table
     from rich.text import Text
 
-    console = Console(highlight=False)
-    table = Table.grid(padding=(0, 2))
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for check in found.checks:
-        mark, colour = MARKS[check.status]
-        text = Text(check.found)
-        if check.get:
-            text.append(f"\n{check.get}", style="dim")
-        table.add_row(Text(mark, style=colour), check.name, text)
-    console.print(table)
+    from lr_sglang.cli.display import findings
+
+    console, marks = Console(highlight=False), ((MARKS[one.status], one) for one in found.checks)
+    rows = (
+        (Text(mark, style=colour), one.name, one.found, one.get) for (mark, colour), one in marks
+    )
+    console.print(findings(rows))
     console.print()
     for line in found.verdict:
         console.print(Text(line), soft_wrap=True)

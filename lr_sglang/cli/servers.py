@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 from rich.padding import Padding
-from rich.table import Table
 from rich.text import Text
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session as sessions
-from lr_sglang.cli.display import Display, grid
+from lr_sglang.cli.display import Display, findings, grid
 from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import ROLES
 from lr_sglang.errors import LookaheadError
@@ -91,20 +90,12 @@ def _command(given: Given, found: Examination) -> str:
 
 
 def _show(found: Examination, command: str, display: Display) -> None:
-    table = Table.grid(padding=(0, 2))
-    for _ in range(2):
-        table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in found.lines:
-        text = Text(line.found)
-        if line.advice:
-            text.append(f"\n{line.advice}", style="dim")
-        mark = Text(line.status, style=COLOURS[line.status])
-        table.add_row(mark, line.title, text)
-    display.out.print(table)
+    marks = ((Text(one.status, style=COLOURS[one.status]), one) for one in found.lines)
+    rows = ((mark, one.title, one.found, one.advice) for mark, one in marks)
+    display.out.print(findings(rows))
     if found.modes:
         head = ("mode", "tokens/s", "expected", "by the formulas", "best depth")
-        rows = [
+        modes = [
             [
                 one.mode,
                 f"{one.pace:.1f}",
@@ -114,7 +105,7 @@ def _show(found: Examination, command: str, display: Display) -> None:
             ]
             for one in found.modes
         ]
-        display.out.print(Padding(grid(head, rows, left=("mode",)), (1, 0)))
+        display.out.print(Padding(grid(head, modes, left=("mode",)), (1, 0)))
     for sentence in _verdict(found, command):
         display.out.print(Text(sentence), soft_wrap=True)
 
