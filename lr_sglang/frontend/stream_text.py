@@ -30,7 +30,6 @@ class Stops:
 
     Args:
         strings: stop strings, none of them empty.
-        keep: whether the stop string that was found is returned, too.
         thinks: whether the text begins within a thought, up to whose end nothing is searched; None
             if a marker at its beginning says so. False searches all of it.
 
@@ -39,10 +38,8 @@ class Stops:
         shown: number of characters returned so far.
     """
 
-    def __init__(
-        self, strings: Sequence[str] = (), keep: bool = False, thinks: bool | None = False
-    ) -> None:
-        self._strings, self._held, self._keep = tuple(strings), "", keep
+    def __init__(self, strings: Sequence[str] = (), thinks: bool | None = False) -> None:
+        self._strings, self._held = tuple(strings), ""
         self._thinks, self.hit, self.shown = thinks, "", 0
 
     def add(self, text: str) -> str:
@@ -59,7 +56,7 @@ class Stops:
         end = end if found is None else begin + found
         self._held = "" if self.hit else text[end:]
         self.shown += end
-        return text[:end] + (self.hit if self._keep else "")
+        return text[:end]
 
     def _thought(self, text: str) -> int:
         """The number of characters that are known to be of the thought, its end included."""
@@ -88,14 +85,13 @@ class Reasoning:
     Args:
         inside: whether the prompt ends with ``<think>``.
         split: False makes all text content.
-        whole: whether the reasoning comes in one piece, when it has ended.
 
     Attributes:
         length: number of characters of the reasoning with its markers, when it has ended.
     """
 
-    def __init__(self, inside: bool = False, split: bool = True, whole: bool = False) -> None:
-        self._inside, self._held, self._whole = inside, "", whole
+    def __init__(self, inside: bool = False, split: bool = True) -> None:
+        self._inside, self._held = inside, ""
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
             "start" if split else "content"
@@ -112,7 +108,6 @@ class Reasoning:
         if self._where == "reasoning":
             thought, marker, after = self._held.partition(THINK_END)
             keep = 0 if marker else beginning(thought, (THINK_END,))
-            keep = len(thought) if self._whole and not marker else keep
             if shown := thought[: len(thought) - keep]:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
@@ -151,7 +146,6 @@ class StreamText:
 
     Args:
         decode: decodes ids to text.
-        keep_stop: whether the stop string is part of the text.
         thinks: as ``Stops``.
 
     Attributes:
@@ -166,10 +160,9 @@ class StreamText:
         decode: Callable[[Sequence[int]], str],
         stops: Sequence[str] = (),
         reasoning: Reasoning | None = None,
-        keep_stop: bool = False,
         thinks: bool | None = False,
     ) -> None:
-        self._decode, self._stops = decode, Stops(stops, keep_stop, thinks)
+        self._decode, self._stops = decode, Stops(stops, thinks)
         self._reasoning = reasoning or Reasoning(split=False)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids

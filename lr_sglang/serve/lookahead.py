@@ -130,8 +130,6 @@ def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
     split = Reasoning(
         inside=inside,
         split=asked.chat and service.reasoning != "off" and request.separate_reasoning is not False,
-        whole=request.stream_reasoning is False,
     )
     thinks = False if service.stop_in_thinking else inside or None
-    keep = bool(request.no_stop_trim)
-    return StreamText(prompt.decode, request.stop or (), split, keep, thinks)
+    return StreamText(prompt.decode, request.stop or (), split, thinks)

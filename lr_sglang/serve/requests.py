@@ -30,7 +30,6 @@ from lr_sglang.serve.protocol import (
     Tokens,
 )
 from lr_sglang.serve.settings import Service
-from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 
 MAX_ANSWERS = 128  # of one request, as OpenAI's
@@ -245,7 +244,7 @@ class Prompt:
     def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
         request, concluding, known = asked.request, asked.conclusion, target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
-        self.said, self._asked, self._markers = said, asked, service.special_tokens_in_prompts
+        self.said, self._asked = said, asked
         self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
         param = request.prompt_field[0]
         bounds = (target.context, service.limits.max_total_tokens)
@@ -261,12 +260,9 @@ class Prompt:
         tokens = sum(len(piece.ids or ()) for piece in text.pieces)
         if tokens > most:
             raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
-        opened = asked.chat and text.removesuffix(request.prefix).rstrip().endswith(THINK)
-        begun = THINK * opened + request.prefix
-        self.thinks = begun.rfind(THINK) > begun.rfind(THINK_END)
+        self.thinks = asked.chat and text.rstrip().endswith(THINK)
         # in some models special tokens mark calls of tools
-        shown = request.skip_special_tokens is False or (concluding and concluding.tools)
-        self.decode = known.spell if shown else known.decode
+        self.decode = known.spell if concluding and concluding.tools else known.decode
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
@@ -280,15 +276,11 @@ class Prompt:
     def _render(self, backend: RuntimeBackend) -> TokenText:
         request, said, known = self._asked.request, self.said, backend.tokenizer
         if isinstance(said, list):
-            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
-        elif isinstance(said, tuple) and not self._rendered:  # the target's
-            text = TokenText.of(known.spell(said), said, known.vocabulary)
-        else:
-            words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
-            ids = known.raw(words) if self._markers else known.encode(words)
-            text = TokenText.of(words, ids, known.vocabulary)
-        begun = request.prefix
-        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
+            return known.chat(said, True, {**backend.template_defaults, **request.arguments})
+        if isinstance(said, tuple) and not self._rendered:  # the target's
+            return TokenText.of(known.spell(said), said, known.vocabulary)
+        words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
+        return TokenText.of(words, known.raw(words), known.vocabulary)
 
 
 def conversation(asked: Asked) -> list[dict[str, Any]]:
@@ -300,7 +292,7 @@ def conversation(asked: Asked) -> list[dict[str, Any]]:
     """
     request, said = asked.request, asked.request.said
     turns = said if isinstance(said, list) else []
-    wrong = ["prompt"] * (not asked.chat) + ["continue_final_message"] * bool(request.prefix)
+    wrong = ["prompt"] * (not asked.chat)
     wrong += ["chat_template_kwargs"] * bool(request.arguments) + asked.constraints.names()
     no_texts = [turn["role"] in ("tool", "function") or "tool_calls" in turn for turn in turns]
     wrong += ["messages"] * any(no_texts)

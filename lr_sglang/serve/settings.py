@@ -42,9 +42,6 @@ class ServeSettings(ConfigModel):
     stop_in_thinking: bool = setting(
         True, "whether stop strings end an answer within its thinking too, as in SGLang"
     )
-    special_tokens_in_prompts: bool = setting(
-        True, "whether special tokens in a raw prompt are tokens, as SGLang reads them, or text"
-    )
     allow_no_key: bool = setting(
         False, "let everybody in, from anywhere and by any host name, without a key"
     )
