@@ -1,8 +1,12 @@
 #!/usr/bin/env bash
-# An environment for third-party clients of the endpoint, at pinned versions, because SGLang pins other versions of openai.
-# Without it their tests are skipped with a message; under CI=true they fail. To renew it:
+# An environment for third-party clients of the endpoint, and for the tools that grade code, at pinned versions, because SGLang pins
+# other versions of openai. Without it their tests are skipped with a message; under CI=true they fail. To renew it (the second line
+# leaves out what these tools need for other purposes, and pins that the clients do not share):
 #
 #     .venv-clients/bin/python -m pip install --upgrade openai anthropic llm 'lm-eval[api]' inspect-ai
+#     .venv-clients/bin/python -m pip install --upgrade --no-deps sgl-eval evalplus nvidia-livecodebench math-verify \
+#         latex2sympy2-extended antlr4-python3-runtime==4.13.2 sympy mpmath editdistance pillow tempdir wget multipledispatch appdirs \
+#         fire termcolor tree-sitter tree-sitter-python pebble
 #     VENV=.venv-clients SGLANG=clients bash scripts/pin.sh
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."

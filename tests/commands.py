@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parents[1]
 GENERATED = {"cli.md"}  # what --help says; tests/unit/test_cli.py looks at these
@@ -48,6 +51,16 @@ class Command:
 
     def __str__(self) -> str:
         return f"{self.page}: {shlex.join(self.words)}"
+
+
+def clients() -> Path:
+    """The programs of other projects that the tests call; a test without them is skipped."""
+    programs = ROOT / ".venv-clients" / "bin"
+    if not (programs.parent / ".ready").exists():
+        how = "scripts/clients.sh brings them"
+        assert os.environ.get("CI") != "true", f"no clients, although CI=true: {how}"
+        pytest.skip(f"these programs are not on this machine: {how}")
+    return programs
 
 
 def pages() -> dict[str, str]:

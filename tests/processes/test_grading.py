@@ -4,6 +4,8 @@ import asyncio
 import fcntl
 import json
 import multiprocessing
+import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,6 +25,7 @@ from lr_sglang.grading.regrade import regrade
 from lr_sglang.results.store import RECORDS, RUN
 from lr_sglang.tasks import Question
 from tests import FULL
+from tests.commands import blocks, clients
 from tests.scripted_cli import Servers
 from tests.serving import until
 
@@ -646,3 +649,86 @@ def test_tasks_are_listed_and_shown():
     table = json.loads(call("tasks", "pocket", "--json").stdout)
     assert (table["questions"], table["offline"], table["grader"]) == (200, True, "number")
     assert call("tasks", "gsm9k").exit_code == 2
+
+
+# -- the tools that run the code of answers, on problems of our own in the form of their data sets
+
+
+def ran(command, folder, **environ):
+    """What a program of another project says, started as docs/evaluation.md shows it."""
+    path = f"{clients()}{os.pathsep}{os.environ['PATH']}"
+    environ = {**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder / "cache"), **environ}
+    done = subprocess.run(
+        ["bash", "-c", command],
+        cwd=folder,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+def shown(title):
+    (body,) = (
+        b.body for b in blocks() if b.page == "docs/evaluation.md" and f'"{title}"' in b.info
+    )
+    return body.strip()
+
+
+@pytest.mark.skipif(not FULL, reason="a minute: only in test-full")
+@pytest.mark.timeout(600)
+def test_evalplus_grades_what_is_exported(tmp_path):
+    """It wants all 164 problems; every fourth answer is wrong."""
+    problems, made = [], []
+    for n in range(164):
+        about = {"prompt": f'def add{n}(x):\n    """Adds {n}."""\n', "entry_point": f"add{n}"}
+        inputs = {"base_input": [[1], [2]], "plus_input": [[3]], "atol": 0, "contract": ""}
+        solution = {"canonical_solution": f"    return x + {n}\n"}
+        problems.append({"task_id": f"HumanEval/{n}", **about, **inputs, **solution})
+        wrong = n % 4 == 0
+        text = f"So:\n```python\ndef add{n}(x):\n    return x + {n + wrong}\n```"
+        made.append(row(n, text, extra=about) | {"question_id": f"HumanEval/{n}"})
+    folder = tmp_path / "runs/humaneval"
+    folder.mkdir(parents=True)
+    export("evalplus", made, folder)
+    (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in problems))
+    said = ran(
+        shown("evalplus"), tmp_path, HUMANEVAL_OVERRIDE_PATH=str(tmp_path / "problems.jsonl")
+    )
+    assert re.findall(r"pass@1:\s+([0-9.]+)", said) == ["0.750", "0.750"]
+
+
+# Its data set comes from the hub, and it names two constants that anthropic has no more.
+LIVECODEBENCH = """
+import json, runpy, sys
+import anthropic, datasets
+
+anthropic.HUMAN_PROMPT = anthropic.AI_PROMPT = ""
+rows = json.load(open("problems.json"))
+datasets.load_dataset = lambda *names, **options: datasets.Dataset.from_list(rows)
+runpy.run_module("livecodebench.runner.custom_evaluator", run_name="__main__")
+"""
+
+
+@pytest.mark.skipif(not FULL, reason="half a minute: only in test-full")
+@pytest.mark.timeout(600)
+def test_livecodebench_grades_what_is_exported(tmp_path):
+    problems, made = [], []
+    for n in range(3):
+        cases = json.dumps([{"input": "1\n", "output": f"{1 + n}\n", "testtype": "stdin"}])
+        about = {"question_title": "t", "question_content": "c", "platform": "atcoder"}
+        about |= {"question_id": f"q{n}", "contest_id": "c", "contest_date": "2024-09-01T00:00:00"}
+        about |= {"starter_code": "", "difficulty": "easy", "metadata": "{}"}
+        problems.append({**about, "public_test_cases": cases, "private_test_cases": cases})
+        for sample, program in enumerate((f"print(int(input()) + {n})", "print(0)")):
+            made.append(row(n, f"```python\n{program}\n```", sample=sample))
+    folder = tmp_path / "runs/livecodebench"
+    folder.mkdir(parents=True)
+    export("livecodebench", made, folder)
+    (tmp_path / "problems.json").write_text(json.dumps(problems))
+    (tmp_path / "drive.py").write_text(LIVECODEBENCH)
+    command = shown("livecodebench").replace("-m livecodebench.runner.custom_evaluator", "drive.py")
+    said = ran(command, tmp_path)
+    assert "Loaded 3 problems" in said and "'pass@1': np.float64(0.5)" in said
