@@ -29,7 +29,7 @@ LIGHT = {
             "sglang",
             "transformers",
             "rich",
-            "urllib3",
+            "aiohttp",
             "httpx",
             "numpy",
             "scipy",
@@ -38,7 +38,7 @@ LIGHT = {
     ),
     "plan": (
         CLI.format(["plan", "--alpha", ".6", "--c1", ".1"]),
-        {"torch", "sglang", "transformers", "numpy", "matplotlib", "urllib3"},
+        {"torch", "sglang", "transformers", "numpy", "matplotlib", "aiohttp"},
     ),
     "doctor": (
         "from lr_sglang.cli import doctor; doctor.examine()\n"

@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-import urllib3
-
-from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.engine.client import Client
+from lr_sglang.engine.loop import call
+from lr_sglang.errors import BadReply, RuntimeRefused
 
 SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
 _ADDRESS = "check that the server runs and that the address and port are right"
-_pool = urllib3.PoolManager(retries=False)
 
 
 class NoSuchRoute(RuntimeRefused):
@@ -76,48 +75,32 @@ def warm(
 def document(
     url: str,
     path: str,
-    body: Any = None,
+    body: dict[str, Any] | None = None,
     *,
     api_key: str = "",
     timeout: float = 5.0,
     role: str | None = None,
-) -> Any:
+) -> dict[str, Any]:
     """The JSON document at a URL, or the JSON reply to a body that is posted there.
 
     Raises: as ``model_info``.
     """
-    limits = urllib3.Timeout(connect=min(timeout, 5.0), read=timeout)
-    headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
-    more = {} if body is None else {"json": body}
+    client = Client(url, role or "", api_key)
+
+    async def asked() -> dict[str, Any]:
+        try:
+            return await (
+                client.get(path, timeout) if body is None else client.post(path, body, timeout)
+            )
+        finally:
+            await client.close()
+
     try:
-        reply = _pool.request(
-            "GET" if body is None else "POST",
-            url.rstrip("/") + path,
-            headers=headers,
-            timeout=limits,
-            **more,
-        )
-    except urllib3.exceptions.ConnectTimeoutError as error:
-        raise RuntimeDown(f"{url} cannot be reached", role=role, hint=_ADDRESS) from error
-    except urllib3.exceptions.TimeoutError as error:
-        raise RuntimeTimeout(f"{url} does not answer within {timeout:g} s", role=role) from error
-    except urllib3.exceptions.HTTPError as error:
-        raise RuntimeDown(f"nothing answers at {url}", role=role, hint=_ADDRESS) from error
-    if reply.status == 404:
-        raise NoSuchRoute(f"{url}{path} is not found", role=role, hint=_ADDRESS)
-    if reply.status in (401, 403):
-        raise RuntimeRefused(
-            f"{url} wants an API key, or another one", role=role, hint="see 'api_key_env'"
-        )
-    if reply.status != 200:
-        text = reply.data.decode(errors="replace")
-        raise RuntimeRefused(
-            f"{url}{path} answers with status {reply.status}", role=role, detail=text[:2000]
-        )
-    try:
-        return reply.json()
-    except ValueError:
-        raise BadReply(f"{url}{path} answers with something that is not JSON", role=role) from None
+        return call(asked())
+    except RuntimeRefused as error:
+        if error.status != 404:
+            raise
+        raise NoSuchRoute(f"{url}{path} is not found", role=role, hint=_ADDRESS) from error
 
 
 def held(info: Mapping[str, Any]) -> int | None:
