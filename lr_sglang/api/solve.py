@@ -30,7 +30,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.results import machine, record
 from lr_sglang.results.record import Record
-from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
+from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.attach import model_of, without_seeds
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
@@ -71,25 +71,16 @@ def deployment(
     Raises:
         ConfigError: there is no such deployment or role, or it does not run.
     """
-    if attach and of is not None:
-        raise ConfigError(
-            "of and attach both say where the runtimes are", hint="leave one of them out"
-        )
     if isinstance(of, Mapping):
         if runtimes:
             raise ConfigError(
                 f"backends are given, and {', '.join(runtimes)} beside them", hint="leave one out"
             )
         return OpenDeployment(GIVEN, logs, timeout, of)
-    if attach:
-        plan = launched.find(attach).deployment
-    elif of is None and "target" in runtimes:
-        plan = deployments.custom(runtimes["target"])
-    else:
-        plan = of if isinstance(of, Deployment) else load_deployment(of or deployments.DEFAULT)
+    plan = launched.chosen(of, attach, runtimes)
     if "judge" in runtimes:  # the prompt was for another judge
         plan = plan.replace(judge_prompt="")
-    return OpenDeployment(override_all(plan, runtimes), logs, timeout)
+    return OpenDeployment(plan, logs, timeout)
 
 
 class OpenDeployment:

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from rich.console import Console
 from rich.progress import (
@@ -25,7 +25,6 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.config import ROLES
 from lr_sglang.results.record import Record, doubts_of
 from lr_sglang.results.store import RECORDS
 from lr_sglang.steps.trace import StepRecord
@@ -136,19 +135,11 @@ def of_sample(record: Record) -> list[str]:
     ended = "; ended by the token limit" if record["finish"] == "length" else ""
     written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
     lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
-    lines += _token_layer(tokens)
     if tokens["draft"]["calls"]:
-        reuse = ", ".join(
-            f"{role} {share(tokens[role]['reuse'])} (cached / prompt "
-            f"{share(tokens[role]['hit_rate'])})"
-            for role in ROLES
-            if tokens[role]["calls"]
-        )
         lines.append(
             f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
             f"{count(tokens['wasted'], 'token')} wasted, "
-            f"{count(tokens['judge']['calls'], 'judge call')}, "
-            f"prefix reuse: {reuse}"
+            f"{count(tokens['judge']['calls'], 'judge call')}"
         )
     lines += doubts_of([record])
     names = {"judge": "verifier"}
@@ -157,17 +148,6 @@ def of_sample(record: Record) -> list[str]:
         for r, n in record["failures"].items()
     ]
     return lines
-
-
-def _token_layer(tokens: dict[str, Any]) -> list[str]:
-    """What the runtimes' token layers did, where they have one."""
-    return [
-        f"token layer of the {role}: {sd['length']:.2f} tokens a verification, "
-        f"{share(sd['rate'])} of the drafted, "
-        f"{count(sd['verified'], 'verification')}"
-        for role in ROLES
-        if (sd := tokens[role]["sd"])["verified"]
-    ]
 
 
 # Mark and colour of a step, by its outcome.

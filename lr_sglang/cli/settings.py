@@ -12,7 +12,7 @@ from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
 from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer, described
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import deployments, launched, load_deployment, override_all
+from lr_sglang.runtimes import deployments, launched
 from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement.models import prompt_for
@@ -42,14 +42,11 @@ def settle(given: Given) -> Plan:
         ConfigError: an invalid option or value; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
-    if given.get("attach") and given.get("deployment"):
-        raise ConfigError(
-            "--attach and --deployment both say where the runtimes are",
-            hint="leave one of them out",
-        )
     asked = asked_settings(given)
     modes = modes_of(given)
-    deployment = with_settings(given, asked, _deployment(given), modes)
+    roles: dict[str, str | None] = {role: given.get(role) for role in ROLES}
+    chosen = launched.chosen(given.get("deployment"), given.get("attach"), roles)
+    deployment = with_settings(given, asked, chosen, modes)
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
     }
@@ -90,20 +87,6 @@ def _bare(given: Given) -> bool:
     models.
     """
     return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
-
-
-def _deployment(given: Given) -> Deployment:
-    """The deployment of the file, else of the roles that are given, else the pocket deployment."""
-    if given.get("attach"):
-        deployment = launched.find(given["attach"]).deployment
-    elif _bare(given):
-        deployment = deployments.custom(given["target"])
-    else:
-        deployment = load_deployment(given.get("deployment") or deployments.DEFAULT)
-    return override_all(
-        deployment,
-        {role: given.get(role) for role in ROLES},
-    )
 
 
 def _layers_of(given: Given) -> dict[str, Table]:

@@ -9,7 +9,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from lr_sglang.config import ROLES, ConfigModel, Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
-from lr_sglang.runtimes.deployments import built_in
+from lr_sglang.runtimes.deployments import DEFAULT, built_in, custom, load_deployment, override_all
 from lr_sglang.runtimes.launching.fleet import Fleet
 
 _ELSEWHERE = "set XDG_STATE_HOME to a directory of yours"
@@ -195,3 +195,24 @@ def claimed(name: str) -> Iterator[None]:
                 hint="attach to it (lr-sglang run --attach), or give this one another --name",
             ) from None
         yield
+
+
+def chosen(
+    of: str | Path | Deployment | None, attach: str | None, roles: Mapping[str, str | None]
+) -> Deployment:
+    """The deployment that is asked for: a file, a built-in one or the one that is ``attach`` by
+    name, else of the target in ``roles`` alone, else the pocket models; with ``roles`` in it.
+
+    Raises:
+        ConfigError: there is no such deployment or role, it does not run, or two are named.
+    """
+    if attach and of:
+        hint = "leave one of them out"
+        raise ConfigError("attach and a deployment both say where the runtimes are", hint=hint)
+    if attach:
+        found = find(attach).deployment
+    elif not of and (target := roles.get("target")):
+        found = custom(target)
+    else:
+        found = of if isinstance(of, Deployment) else load_deployment(of or DEFAULT)
+    return override_all(found, roles)
