@@ -16,9 +16,9 @@ import pytest
 from click.testing import CliRunner
 
 import lr_sglang as lr
-from lr_sglang.cli import cli, session
+from lr_sglang.cli import cli
 from lr_sglang.config import Deployment
-from lr_sglang.runtimes import Fleet, launch, launched, load_deployment, override_all
+from lr_sglang.runtimes import Fleet, connect, launch, launched, load_deployment, override_all
 from tests import FULL, overlap, records
 from tests.processes.mortal import mortals
 from tests.serving import HTTP, serving
@@ -97,7 +97,7 @@ def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
             "router": options({**fleet.urls, "target": router}),
         }[way]
         if way == "servers":
-            monkeypatch.setattr(session, "launch", start)
+            monkeypatch.setattr(connect, "launch", start)
         (record,), _ = called("run", QUESTION, "--concurrency", "8", *given)
     assert overlap.of_record(record)
 
