@@ -47,6 +47,9 @@ def examined(given: Given) -> None:
 def _examine(given: Given, display: Display) -> Examination:
     """Examines what answers: a role that does not is a fault, and the others are examined without
     it.
+
+    Raises:
+        LookaheadError: an option is wrong.
     """
     from lr_sglang.api.examine import Examination, Line, examine, fault
 
@@ -62,9 +65,11 @@ def _examine(given: Given, display: Display) -> Examination:
                     found = examine(live.roles, plan)
             break
         except LookaheadError as error:
+            if error.role is None:
+                raise
             away.append(fault(error, "server"))
             bare = not (given["deployment"] or given["attach"])
-            if not bare or error.role in (None, "target") or not given[error.role]:
+            if not bare or error.role == "target" or not given[error.role]:
                 found = Examination()
                 break
             given = {**given, error.role: None}

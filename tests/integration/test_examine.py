@@ -266,5 +266,7 @@ def test_a_role_that_does_not_answer_is_a_fault_and_the_others_are_examined(doct
     faults = {one["role"]: one["found"] for one in found["lines"] if one["status"] == "fault"}
     assert faults.keys() == {"draft"} and nobody in faults["draft"]
     assert any(one["role"] == "target" and one["name"] == "reuse" for one in found["lines"])
+    result = doctor("--attach", "nothing")
+    assert result.exit_code == 2 and "no deployment 'nothing' is up" in result.output
     result = doctor("--target", nobody)
     assert result.exit_code == 1 and f"target server ({nobody}" in " ".join(result.stdout.split())
