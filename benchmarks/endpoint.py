@@ -103,7 +103,7 @@ class InProcess:
             for role, url in urls.items()
         }
         for backend in self.roles.values():
-            backend.roles, backend.reads = self.roles, False
+            backend.roles, backend.readable = self.roles, False
         self.look, self.verifier = (
             look,
             verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper")),

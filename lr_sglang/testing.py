@@ -72,7 +72,7 @@ def runtimes(
     }
     for backend in roles.values():
         backend.roles = roles
-        backend.reads = False  # a script has no probabilities
+        backend.readable = False  # a script has no probabilities
     return roles
 
 

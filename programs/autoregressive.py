@@ -18,5 +18,7 @@ async def autoregressive(
     """Answers a conversation by plain decoding (with the runtime's token layer, if it has one)."""
     converse(s, messages)
     async with answering(s, job) as answer:
-        while not answer.ended:  # once, unless it is long and streamed, or the runtime ends early
+        while (
+            not answer.complete
+        ):  # once, unless it is long and streamed, or the runtime ends early
             await write_alone(answer, answer.tree.room(answer.tree.root))

@@ -1,8 +1,13 @@
-"""Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, expand, verify,
-accept.
+"""Lookahead reasoning (arXiv 2506.19830, section 3.1) as a SGLang program: propose, read, expand,
+verify, accept.
 
-A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. ``fork``
-copies that state onto a runtime, and ``answer.gen_step`` is a ``sgl.gen`` that ends after one step.
+A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
+are the drafted versions of the next step, ``node.target`` is the target's own. ``fork`` copies a
+state onto a runtime; ``answer.watch`` names what the fork's next ``gen`` is for, so that
+``first_done`` returns the node when it is there.
+
+An exact answer is read in pieces instead (``programs/reading.py``), and where looking ahead does
+not pay the target writes several steps in one generation (``write_alone``).
 """
 
 from __future__ import annotations
@@ -14,11 +19,11 @@ from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.reading import Reading
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
-from lr_sglang.programs.reading import prove, read_answer
+from lr_sglang.programs.reading import check_reading, read_answer
 from lr_sglang.steps.tree import Node
 
 ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
-STREAMED = 2048  # tokens of one streamed generation: SGLang sends all so far with each event
+STREAMED = 2048  # tokens of one streamed generation, whose events each have all tokens so far
 
 
 @sgl.function
@@ -33,17 +38,17 @@ async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: Ans
 
 async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end, in the schedule of its request."""
-    schedule = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    if answer.is_to_prove():
-        await prove(Reading(answer))
-    while not answer.ended:
+    cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
+    if answer.must_check_reading():
+        await check_reading(Reading(answer))
+    while not answer.complete:
         if answer.job.exact and answer.can_read():
             if not await read_answer(answer):
                 await write_alone(answer, ALONE)
         elif tokens := answer.policy.tokens_alone():
             await write_alone(answer, tokens)
         else:
-            await schedule(answer)
+            await cycle(answer)
 
 
 async def asynchronous(answer: Answer) -> None:
@@ -52,20 +57,22 @@ async def asynchronous(answer: Answer) -> None:
     """
     propose(answer)
     read(answer)
-    expand(answer, answer.tree.depth - 1)  # at most ``depth`` target steps at once
-    node = await answer.first_done()  # whose next step was drafted, written by the target or judged
+    expand(answer, answer.tree.depth - 1)
+    node = await answer.first_done()  # something of the step after it: a version, or a verdict
     verify(answer, node)
     accept(answer)
 
 
 async def synchronous(answer: Answer) -> None:
-    """One cycle of Algorithm 1: ``depth`` steps are drafted, the target writes ``depth + 1``, all
-    are judged.
+    """One cycle of Algorithm 1: ``depth`` steps are drafted, the target has its version of each and
+    of the one after them, all are judged.
     """
     for _ in range(answer.tree.depth):
         propose(answer)
         await answer.all_done()  # the drafts
-    while read(answer) + expand(answer, answer.tree.depth):
+    reading = writing = 1
+    while reading or writing:
+        reading, writing = read(answer), expand(answer, answer.tree.depth)
         for node in await answer.all_done():  # the target's steps, and verdicts
             verify(answer, node)
     await answer.all_done()  # the verdicts
@@ -76,9 +83,11 @@ def propose(answer: Answer) -> None:
     """The draft writes the next step, in ``width`` versions, after every prefix that has room for
     one more.
     """
+    if not answer.can_ask("draft"):
+        return
     for node in answer.tree.to_propose():
-        width = answer.policy.width(node)
-        if width and answer.can_ask("draft"):
+        if width := answer.policy.width(node):
+            node.read_first = answer.reads_next_step()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 answer.watch("draft", draft, node, child)
@@ -86,45 +95,43 @@ def propose(answer: Answer) -> None:
 
 
 def read(answer: Answer) -> int:
-    """The target reads each drafted step that is to be read before it is written: where it would
-    have written just that, there is nothing to write. Returns how many are read.
+    """The target reads the drafted tokens after each prefix where it is to read before it writes.
+    Those that it would have written are then its own version, up to the first that differs, with
+    its own token there. Returns how many requests began.
     """
     nodes = answer.tree.to_read()
     for node in nodes:
         target = fork(node.state, "target")
-        target += answer.begun(node)
+        target += answer.known_text(node)
+        target += answer.guessed_text(node)
         answer.watch("target", target, node)
         target += answer.gen_read(node)
     return len(nodes)
 
 
 def expand(answer: Answer, furthest: int) -> int:
-    """The target writes its own next step, or the rest of it, after each prefix with at most
-    ``furthest`` undecided steps; or the draft does, for the target to read. Returns how many.
+    """The target writes its own next step after each prefix up to ``furthest`` steps ahead, or what
+    is missing of one that it has read in part. If the target is to read that too, the draft writes
+    it. Returns how many requests began.
 
-    Its forks run in parallel and share their prefix in the radix cache.
+    The forks run in parallel and share their prefix in the radix cache.
     """
     nodes = [n for n in answer.tree.to_expand(furthest) if answer.policy.should_expand(n)]
     for node in nodes:
-        role = answer.guesser(node)
-        state = fork(node.state, role)
-        state += answer.begun(node)
-        answer.watch(role, state, node)
-        state += answer.gen_rest(node, role)
+        role = answer.writer_of_rest(node)
+        writer = fork(node.state, role)
+        writer += answer.known_text(node)
+        answer.watch(role, writer, node)
+        writer += answer.gen_rest(node, role)
     return len(nodes)
 
 
 def verify(answer: Answer, node: Node) -> None:
     """Asks the verifier about each drafted step after ``node``, if the target's version is there
-    too.
-
-    Versions that end differently are rejected without it, and drafts that come later than the
-    target's version as well.
+    too. Versions that end differently are rejected without it.
     """
     for child in node.children:
-        pair = answer.tree.pair(child)
-        if pair is not None:
-            answer.ask_verifier(child, pair)
+        answer.ask_verifier(child)
 
 
 def accept(answer: Answer) -> None:
@@ -134,15 +141,16 @@ def accept(answer: Answer) -> None:
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
-    while not answer.ended and (kept := answer.tree.advance()):
+    while not answer.complete and (kept := answer.tree.advance()):
         answer.s += answer.keep(kept)
 
 
 async def write_alone(answer: Answer, tokens: int) -> None:
     """The target writes several steps in one generation, while looking ahead does not pay."""
     root = answer.tree.root
+    if answer.job.on_tokens is not None:
+        tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
     answer.watch("target", target, root)
-    most = min(tokens, answer.tree.room(root), STREAMED if answer.job.on_tokens else tokens)
-    target += answer.gen(root, "target", most)
-    await answer.keep_steps()
+    target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
+    await answer.keep_steps()  # adds each step to the answer when it is written

@@ -8,7 +8,7 @@ and the target's token there. The draft goes on while the target reads.
 from __future__ import annotations
 
 from lr_sglang.algorithm.answer import Answer
-from lr_sglang.algorithm.reading import PROOF, Ids, Reading
+from lr_sglang.algorithm.reading import CHECKED, Ids, Reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork
@@ -18,13 +18,13 @@ from lr_sglang.steps.tree import Outcome
 async def read_answer(answer: Answer) -> bool:
     """Writes the answer until it ends. Returns False where that does not pay, or cannot go on."""
     reading, ahead = Reading(answer), None
-    if not reading.proven:
-        reading.take(await prove(reading), 0)
-    while not answer.ended and answer.can_read() and reading.pays():
-        draft = ahead or propose(reading)
+    if not reading.checked:
+        reading.take(await check_reading(reading), 0)
+    while not answer.complete and answer.can_read() and reading.pays():
+        draft = ahead or propose_piece(reading)
         piece = await drafted(reading, draft)
-        target = read(reading, piece)
-        ahead = propose(reading, piece) if reading.goes_on(piece) else None
+        target = read_piece(reading, piece)
+        ahead = propose_piece(reading, piece) if reading.goes_on(piece) else None
         own = await reading.drawn(target, piece)
         whole = bool(own) and reading.accept(piece, own)
         reading.close(target, Outcome.ACCEPTED if whole else Outcome.CORRECTED)
@@ -33,10 +33,10 @@ async def read_answer(answer: Answer) -> bool:
         if ahead is not None and not whole:
             reading.close(ahead, Outcome.CANCELLED)
             ahead = None
-    return answer.ended
+    return answer.complete
 
 
-def propose(reading: Reading, after: Ids = ()) -> Branch | None:
+def propose_piece(reading: Reading, after: Ids = ()) -> Branch | None:
     """The draft writes a piece after the answer so far and the tokens ``after``."""
     if reading.undecided:
         return None
@@ -58,7 +58,7 @@ async def drafted(reading: Reading, draft: Branch | None) -> Ids:
         return ()
 
 
-def read(reading: Reading, piece: Ids) -> Branch:
+def read_piece(reading: Reading, piece: Ids) -> Branch:
     """The target reads a piece, and writes the token after it."""
     target = fork(reading.state(piece), "target")
     branch = reading.watch("target", target, piece)
@@ -66,14 +66,14 @@ def read(reading: Reading, piece: Ids) -> Branch:
     return branch
 
 
-async def prove(reading: Reading) -> Ids:
+async def check_reading(reading: Reading) -> Ids:
     """The target writes some tokens and reads them: what it reads must be what it wrote."""
     target = fork(reading.state(), "target")
     written = reading.watch("target", target)
-    target += reading.gen(min(PROOF, reading.room()), return_logprob=True, top_logprobs_num=1)
+    target += reading.gen(min(CHECKED, reading.room()), return_logprob=True, top_logprobs_num=1)
     result = await reading.result(written)
-    again = read(reading, result.ids)
-    await reading.prove(result, again)
+    again = read_piece(reading, result.ids)
+    await reading.check_reading(result, again)
     reading.close(again, Outcome.CANCELLED)
     reading.close(written, Outcome.BONUS)
     return result.ids

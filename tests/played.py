@@ -108,5 +108,5 @@ def played(**runtimes: Played) -> RuntimeBackend:
         for role, one in runtimes.items()
     }
     for backend in roles.values():
-        backend.roles, backend.reads = roles, False
+        backend.roles, backend.readable = roles, False
     return roles["target"]

@@ -111,7 +111,7 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
         for role, t in transports.items()
     }
     for backend in roles.values():
-        backend.roles, backend.reads = roles, False
+        backend.roles, backend.readable = roles, False
     return roles["target"]
 
 

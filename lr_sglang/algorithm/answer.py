@@ -36,7 +36,7 @@ from lr_sglang.steps.step import (
 )
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict
+from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -86,7 +86,7 @@ class Answer:
     Attributes:
         tree: the steps so far.
         policy: chooses the nodes that get branches.
-        ended: whether the answer is complete.
+        complete: whether the answer has its end.
     """
 
     def __init__(
@@ -94,7 +94,7 @@ class Answer:
     ) -> None:
         self.s, self.job, self.trace = s, job, job.record
         self.roles = backend_of(s, "target").roles
-        self.ended = self._left = False
+        self.complete = self._left = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
@@ -160,9 +160,12 @@ class Answer:
         """Makes ``first_done`` raise ``Cancelled``; from any thread."""
         self._loop.call_soon_threadsafe(self.branches.put, None)
 
-    def ask_verifier(self, child: Node, pair: Pair) -> None:
-        """Asks the verifier about a pair of versions, unless it is rejected without it."""
-        self._verification.ask_verifier(child, pair)
+    def ask_verifier(self, child: Node) -> None:
+        """Asks the verifier about a drafted step and the target's version of it, once both are
+        there, unless it is rejected without it.
+        """
+        if (pair := self.tree.pair(child)) is not None:
+            self._verification.ask_verifier(child, pair)
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
@@ -185,7 +188,7 @@ class Answer:
             job.lookahead.reading != "never"
             and job.verifier is not None
             and (sampling.temperature == 0 or filtered)
-            and target.reads is not False
+            and target.readable is not False
             and not (job.exact and target.token_layer)  # its guesses are as long
             and not job.constraints.names()
             and self.can_ask("draft")
@@ -201,23 +204,23 @@ class Answer:
         known = target.seeded and target.places == "answer"
         return self.job.sampling.temperature > 0 and not known
 
-    def reads_step(self) -> bool:
+    def reads_next_step(self) -> bool:
         """Whether the next drafted step is read before it is written: as the settings say, or where
         that was faster so far.
         """
-        if self.roles["target"].reads is not True or not self.can_read():
+        if self.roles["target"].readable is not True or not self.can_read():
             return False
         return self.job.lookahead.reading == "first" or self.job.experience.reads_next()
 
-    def is_to_prove(self) -> bool:
-        """Whether drafted steps may be read, once the target's reading is proven."""
-        return self.roles["target"].reads is None and not self.job.exact and self.can_read()
+    def must_check_reading(self) -> bool:
+        """Whether drafted steps may be read, but the target's reading is not checked yet."""
+        return self.roles["target"].readable is None and not self.job.exact and self.can_read()
 
-    def guesser(self, node: Node) -> str:
+    def writer_of_rest(self, node: Node) -> str:
         """The role that writes the rest of the target's step after ``node``: the draft where the
         target reads it again and that pays, else the target.
         """
-        guesses = node.reads and self.job.experience.guesses_pay() and self.can_ask("draft")
+        guesses = node.read_first and self.job.experience.guesses_pay() and self.can_ask("draft")
         return "draft" if guesses else "target"
 
     def gen_step(self, node: Node, role: str) -> SglGen:
@@ -294,11 +297,16 @@ class Answer:
         top = {"logprob_start_len": -drafted, "top_logprobs_num": most}
         return {"return_logprob": True, **top}
 
-    def begun(self, node: Node) -> TokenText:
-        """What is known of the target's version of the step after ``node`` from reading, and the
-        drafted tokens after it that it is to read.
-        """
-        known, ids = self.roles["target"].tokenizer, (*(node.begun or ()), *(node.guess or ()))
+    def known_text(self, node: Node) -> TokenText:
+        """What is known from reading of the target's version of the step after ``node``."""
+        return self._text(node.begun or ())
+
+    def guessed_text(self, node: Node) -> TokenText:
+        """The drafted tokens that the target is to read after that."""
+        return self._text(node.guess or ())
+
+    def _text(self, ids: tuple[int, ...]) -> TokenText:
+        known = self.roles["target"].tokenizer
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
     def gen(
@@ -347,9 +355,8 @@ class Answer:
             node.expanding = branch
         else:
             child.drafting = branch
-            if child.alternative == 0:
-                node.reads, node.since = self.reads_step(), self._loop.time()
-        if role == "draft" and node.reads:
+            node.since = node.since or self._loop.time()
+        if role == "draft" and node.read_first:
             self.hurry(branch)
         self.branches.expect(branch)
         self.policy.begun(branch)
@@ -445,7 +452,7 @@ class Answer:
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
-        if node.reads and child.alternative == 0 and node.expanding is None:
+        if node.read_first and child.alternative == 0 and node.expanding is None:
             node.guess = drafted.ids
 
     def hurry(self, branch: Branch) -> None:
@@ -493,8 +500,8 @@ class Answer:
         begun, guess, own = node.begun or (), node.guess or (), list[int]()
         same, whole = 0, False
         if isinstance(branch.result, LookaheadError):
-            self.roles["target"].reads = None  # it is proven again by the next answer
-            node.reads = False
+            self.roles["target"].readable = None  # the next answer checks it again
+            node.read_first = False
         else:
             said = self.drawn(branch.result, len(guess), node, len(begun))
             same = common_prefix(guess, tuple(said))
@@ -593,7 +600,7 @@ class Answer:
         self.policy.decided(parent)
         self.trace.cycles += not drafted and self.job.verifier is not None
         if self.tree.ends(node):
-            self.trace.finish, self.ended = "stop" if kept.final else "length", True
+            self.trace.finish, self.complete = "stop" if kept.final else "length", True
             self.emitter.ended(node, self.trace.finish)
         elif any(backend.pool.waiting for backend in self.roles.values()):
             self._reorder(node)

@@ -19,7 +19,7 @@ from lr_sglang.steps.tree import Node, Outcome
 
 Ids = tuple[int, ...]
 
-PROOF = 8  # tokens of the target's own that it reads first, so that its reading is checked
+CHECKED = 8  # tokens of the target's own that it reads first, so that its reading is checked
 # Reading pays while a cycle gives so many tokens in the mean, over at least so many cycles: a read
 # of a piece takes longer than a token of plain decoding.
 LEAST, CYCLES = 2.0, 8
@@ -42,9 +42,9 @@ class Reading:
         self._cycles = self._taken = 0
 
     @property
-    def proven(self) -> bool:
+    def checked(self) -> bool:
         """Whether the target's reading has been checked."""
-        return self.answer.roles["target"].reads is not None
+        return self.answer.roles["target"].readable is not None
 
     def pays(self) -> bool:
         """Whether the target writes sooner by reading, as far as this answer shows."""
@@ -125,7 +125,7 @@ class Reading:
             return []
         return [*own, *result.ids[:1]]
 
-    async def prove(self, written: Generation, again: Branch) -> None:
+    async def check_reading(self, written: Generation, again: Branch) -> None:
         """Notes whether the target reads what it has written as its own: draws the same tokens, or,
         where draws are made with other numbers here, finds the same ones most probable.
 
@@ -149,14 +149,14 @@ class Reading:
 
     def _reads(self, it_does: bool) -> None:
         target = self.answer.roles["target"]
-        if target.reads is None and not it_does:
+        if target.readable is None and not it_does:
             warnings.warn(
                 "target: its log-probabilities of a prompt do not give what it has drawn, or there "
                 "are none: drafted tokens are not read there",
                 RuntimeWarning,
                 stacklevel=2,
             )
-        target.reads = it_does
+        target.readable = it_does
 
     def accept(self, piece: Ids, own: Sequence[int | None]) -> bool:
         """Accepts a piece up to the first token that the target would not have drawn, and its token
@@ -196,7 +196,7 @@ class Reading:
             size = len(step.ids)
             self._keep(step, all(self._drafted[:size]))
             self._ids, self._drafted = self._ids[size:], self._drafted[size:]
-        if self.answer.job.on_tokens is not None and not self.answer.ended:
+        if self.answer.job.on_tokens is not None and not self.answer.complete:
             self.answer.job.on_tokens(self._ids)
 
     def _keep(self, step: Step, drafted: bool) -> None:

@@ -94,7 +94,7 @@ class RuntimeBackend(BaseBackend):
             ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
         counts_written: whether its server's penalties count the tokens of the answer at the end of
             a prompt, as our plugin's on a CPU do.
-        reads: whether its server's log-probabilities of a prompt give what it would have drawn;
+        readable: whether its server's log-probabilities of a prompt give what it would have drawn;
             None until that was tried.
         streams: whether its server streams generations with all tokens so far in each event.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
@@ -127,7 +127,7 @@ class RuntimeBackend(BaseBackend):
         self.doubts = Doubts(role)
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
-        self.reads: bool | None = None
+        self.readable: bool | None = None
         self.streams = True
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()

@@ -84,7 +84,7 @@ class Node:
         confidence: the draft's mean log-probability of the step; None if it was not requested.
         correction: the node after this one whose step is the target's version; None until it is
             needed.
-        reads: whether the drafted step after it is read by the target before it is written.
+        read_first: whether the drafted step after it is read by the target before it is written.
         begun: the first tokens of the target's version of that step, known from reading; None if
             nothing was read.
         guess: drafted tokens after those, which the target has not read yet; None if there are
@@ -113,7 +113,7 @@ class Node:
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
-    reads: bool = False
+    read_first: bool = False
     begun: tuple[int, ...] | None = None
     guess: tuple[int, ...] | None = None
     guessing: Branch | None = None
@@ -203,7 +203,7 @@ class StepTree:
 
     def _waits(self, node: Node) -> bool:
         """Whether a version of the next step is being drafted that is to be read first."""
-        return node.reads and node.begun is None and node.children[0].verdict is None
+        return node.read_first and node.begun is None and node.children[0].verdict is None
 
     def to_expand(self, depth: int) -> list[Node]:
         """Nodes at most ``depth`` ahead after which the target's next step is to be written, or the

@@ -101,7 +101,7 @@ def runtimes(writer=Writer, slots=None, without=(), alpha=0.9, **lacking):
             token_layer="",
             max_running_requests=slots if role == "target" else None,
         )
-        backend.roles, backend.checks, backend.reads = roles, JudgeChecks(), False
+        backend.roles, backend.checks, backend.readable = roles, JudgeChecks(), False
     return roles
 
 

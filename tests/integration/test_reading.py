@@ -129,7 +129,7 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     )
     tokens = Limits(max_tokens=more.pop("max_tokens", 120))
     backend = deployment(target=target, **({"draft": draft} if draft else {}))
-    backend.reads, seeded = more.pop("reads", None), more.pop("seeded", True)
+    backend.readable, seeded = more.pop("readable", None), more.pop("seeded", True)
     for one in backend.roles.values():
         one.seeded = seeded
     more.setdefault("verifier", Exact() if draft else None)
@@ -189,7 +189,7 @@ def test_without_seeds_the_distribution_is_the_targets(verifier):
     answers = examples(300)
     for seed in range(answers):
         sampling = Sampling(temperature=1.0, top_k=3, top_p=1.0, seed=seed)
-        more = {"reads": True, "reading": "first", "verifier": verifier()}
+        more = {"readable": True, "reading": "first", "verifier": verifier()}
         one = write(lookahead, target, draft, sampling, max_tokens=2, seeded=False, **more)
         assert one.lossless == ("distribution" if verifier is Exact else "")
         assert one.read_tokens > 0 and one.own_draws
@@ -302,7 +302,7 @@ def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     async def answer(seed: int) -> Any:
         sampling = Sampling(temperature=0.6, seed=seed)
         backend = deployment(target=target, draft=draft)
-        backend.reads = True
+        backend.readable = True
         look = Lookahead(schedule="sync", max_step_tokens=20)
         job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=Exact())
         await run_program(lookahead, QUESTION, job, backend=backend)

@@ -117,7 +117,7 @@ def simulated_roles(
         roles[role] = backend = RuntimeBackend(
             role, transport, writer.words.tokenizer, max_running_requests=simulation.slots, **given
         )
-        backend.roles, backend.checks, backend.reads = roles, Unchecked(), False
+        backend.roles, backend.checks, backend.readable = roles, Unchecked(), False
     return roles
 
 
