@@ -31,7 +31,8 @@ _SPAN = re.compile(r"(\d+)\.\.(\d+)")
 
 
 _Positive = Annotated[int, Field(ge=1)]
-AHEAD = ("depth", "width", "verifier", "gate", "policy", "schedule")  # fields of ``Lookahead``
+# Fields of ``Lookahead``.
+AHEAD = ("depth", "width", "verifier", "gate", "policy", "schedule", "reading")
 # What the values of a setting are.
 SETTINGS: Mapping[str, TypeAdapter[Any]] = {
     "depth": TypeAdapter(_Positive),
@@ -40,6 +41,7 @@ SETTINGS: Mapping[str, TypeAdapter[Any]] = {
     "gate": TypeAdapter(Annotated[float, Field(ge=0, lt=1)]),
     "policy": TypeAdapter(str),
     "schedule": TypeAdapter(str),
+    "reading": TypeAdapter(str),
     "alpha": TypeAdapter(Annotated[str, Field(pattern=r"^(0?\.\d+|[01](\.0*)?)$")]),
     "concurrency": TypeAdapter(_Positive),
     "sd-tokens": TypeAdapter(Annotated[int, Field(ge=0)]),

@@ -87,7 +87,8 @@ class Modes(options.Choice):
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, "
-    "sd-tokens=0..16, gate=0,0.075, policy=fixed,adaptive, schedule=async,sync; again to multiply.",
+    "sd-tokens=0..16, gate=0,0.075, policy=fixed,adaptive, schedule=async,sync, "
+    "reading=auto,first,never; again to multiply.",
 )
 @click.option(
     "--fair", type=options.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
