@@ -4,8 +4,11 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+import dataclasses
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import sglang as sgl
@@ -13,14 +16,14 @@ import sglang as sgl
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, tokens_of, written
+from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.algorithm.verification import Verification
 from lr_sglang.config import Sampling
 from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.reading import drawn
 from lr_sglang.engine.tokenizer import resolve
-from lr_sglang.errors import LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
@@ -36,7 +39,7 @@ from lr_sglang.steps.step import (
 )
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
+from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict, without_a_judge
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -46,6 +49,9 @@ OTHER_PLACES = (
 MOST_READ = 48
 # Seconds that a draft may take where the target waits for it: one that hangs costs no more.
 DRAFT_SECONDS = 2.0
+# Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
+# waits for it.
+PATIENCE = 0.05
 BACKOFF_SECONDS = (
     2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
 )
@@ -105,7 +111,6 @@ class Answer:
         self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
-        self._verification = Verification(job, self.branches, self.emitter, self.begin)
         self.trace.prompt_tokens = prompt_tokens
         self._note_draws()
 
@@ -164,8 +169,52 @@ class Answer:
         """Asks the verifier about a drafted step and the target's version of it, once both are
         there, unless it is rejected without it.
         """
-        if (pair := self.tree.pair(child)) is not None:
-            self._verification.ask_verifier(child, pair)
+        verifier, node, pair = self.job.verifier, child.parent, self.tree.pair(child)
+        if node is None or pair is None:
+            return
+        if verifier is None:
+            raise ConfigError("lookahead reasoning needs a verifier")
+        verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
+        if verdict is None and not self.job.drafts:
+            verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
+        if verdict is not None:
+            self._judge(child, verdict)
+            return
+        track = partial(self._track, node, child)
+        child.asked = inquiry = Inquiry(pair, node.state, track, node=node, child=child)
+        found = guarded(verifier).verify(inquiry)
+        if isinstance(found, Verdict):
+            self._judge(child, found)
+            return
+        task = self.branches.expect_verdict(inquiry, self._timed(found))
+        if inspect.iscoroutine(found):
+            # a task cancelled before it ran never awaits it
+            task.add_done_callback(lambda _: found.close())
+
+    def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
+        """Makes the branch of a verifier's request to a runtime."""
+        branch = self.begin("judge", state, node, child)
+        # a verifier that draws, and asks several times, gets a different reply each time
+        where = node.lineage, child.alternative, len(inquiry.branches)
+        branch.seed = self.job.seed("verifier", node.position, *where)
+        branch.patience = PATIENCE
+        inquiry.branches.append(branch)
+        state.stream_executor.when_done(lambda: self.branches.ended(branch))
+        self.emitter.begun("judge", node, child)
+        if child.dropped or child.verdict is not None or node.chosen is not None:
+            self.branches.give_up(branch, Outcome.CANCELLED)  # the step was decided meanwhile
+        return branch
+
+    async def _timed(self, found: Awaitable[Verdict]) -> Verdict:
+        asked = self.branches.now()
+        verdict = await found
+        return dataclasses.replace(verdict, seconds=self.branches.now() - asked)
+
+    def _judge(self, child: Node, verdict: Verdict) -> None:
+        """Enters a verdict in the tree; one that comes after another is ignored."""
+        if child.verdict is None:
+            child.verdict = verdict
+            self.emitter.verified(child, verdict)
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
@@ -428,21 +477,22 @@ class Answer:
             raise inquiry.result
         if inquiry.result.failed:
             self.trace.failures["judge"] += 1
-        self._verification.enter(inquiry, inquiry.result)
+        if inquiry.child is not None:
+            self._judge(inquiry.child, inquiry.result)
 
     def _enter_draft(self, node: Node, child: Node, branch: Branch) -> None:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
             self.draft_failed(branch.result)
-            self._refuse(child, Verdict(False, "draft", str(branch.result), failed=True))
+            self._judge(child, Verdict(False, "draft", str(branch.result), failed=True))
             return
         self._compare_prompts(branch, node)
         known, room = self.roles["draft"].tokenizer, self.tree.room(node)
         drafted, child.state = written(branch, known)
         tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
         if not drafted.ids or tokens > room:
-            self._refuse(
+            self._judge(
                 child,
                 Verdict(
                     False, "draft", "the step is empty, or exceeds the token budget", failed=True
@@ -472,7 +522,7 @@ class Answer:
         self._enter_version(node, made, state)
         for late in node.children:
             if late.step is None and late.verdict is None:
-                self._refuse(late, Verdict(False, "late", "the target was faster than the draft"))
+                self._judge(late, Verdict(False, "late", "the target was faster than the draft"))
 
     def _enter_version(self, node: Node, step: Step, state: ProgramState) -> None:
         """Enters the target's version of the step after ``node``."""
@@ -540,11 +590,7 @@ class Answer:
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
         self.trace.failures["draft"] += 1
-        self._refuse(node, Verdict(False, "draft", str(error), failed=True))
-
-    def _refuse(self, child: Node, verdict: Verdict) -> None:
-        child.verdict = verdict
-        self.emitter.verified(child, verdict)
+        self._judge(node, Verdict(False, "draft", str(error), failed=True))
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """Cancels, on the server too, the branches after versions that were not chosen for the step

@@ -7,7 +7,6 @@ What was counted is printed (``pytest -s``), so that what is added to the way of
 import sys
 import threading
 from collections import Counter, deque
-from enum import Enum
 from pathlib import Path
 
 import lr_sglang
@@ -23,47 +22,22 @@ from tests.scripted_cli import transports
 MOST_FILES, MOST_CLASSES, MOST_DEPTHS = 45, 14, 3
 HERE = Path(lr_sglang.__file__).parent
 ROOMS = (str(HERE), str(HERE.parent / "programs"))
-# Texts, tuples and errors are values; what they are made of counts by itself.
-VALUES = (Enum, str, tuple, BaseException)
-
-
-def ours():
-    """The classes of the package that hold something, but doubles for tests."""
-    modules = [
-        m
-        for name, m in sys.modules.items()
-        if f"{name}.".startswith("lr_sglang.") and "test" not in name
-    ]
-    found = {one for m in modules for one in vars(m).values() if isinstance(one, type)}
-    return [
-        one
-        for one in found
-        if one.__module__.startswith("lr_sglang.") and not issubclass(one, VALUES)
-    ]
 
 
 class Traced:
     """Notes, while it is entered, the files of the package that run and the classes that are made,
-    in this thread and on the event loop.
+    in this thread and on the event loop. Texts, tuples and errors are values and do not count.
     """
 
     def __init__(self):
         self.files, self.classes = set(), Counter()
 
     def __enter__(self):
-        self.plain = [(cls, vars(cls).get("__new__"), cls.__new__) for cls in ours()]
-        for cls, _, new in self.plain:
-            cls.__new__ = self._counted(cls, new)
         self._profile(self._called)
         return self
 
     def __exit__(self, *_):
         self._profile(None)
-        for cls, own, _ in self.plain:
-            if own is None:
-                del cls.__new__
-            else:
-                cls.__new__ = own
 
     def _profile(self, called):
         done = threading.Event()
@@ -71,18 +45,17 @@ class Traced:
         done.wait()
         sys.setprofile(called)
 
-    def _counted(self, own, new):
-        def made(cls, *given, **named):
-            if cls is own:
-                self.classes[cls.__name__] += 1
-            return new(cls) if new is object.__new__ else new(cls, *given, **named)
-
-        return made
-
     def _called(self, frame, event, _):
+        if event != "call":
+            return
         name = frame.f_code.co_filename
-        if event == "call" and name.startswith(ROOMS) and "testing" not in name:
+        if name.startswith(ROOMS) and "testing" not in name:
             self.files.add("/".join(Path(name).parts[-2:]))
+        if frame.f_code.co_name == "__init__" and "self" in frame.f_locals:
+            made = type(frame.f_locals["self"])
+            ours = made.__module__.startswith("lr_sglang.") and "testing" not in made.__module__
+            if ours and not issubclass(made, BaseException):
+                self.classes[made.__name__] += 1
 
 
 def holding_depth(answer):

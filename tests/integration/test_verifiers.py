@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from lr_sglang import plugin_files, verifiers
+from lr_sglang.algorithm.answer import PATIENCE
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.verification import PATIENCE
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import (
     Cancelled,
