@@ -12,7 +12,9 @@ from lr_sglang.cpu import SWITCH
 # Families that a CPU server of ours may load. SGLang imports all of its 200 model files when it
 # starts: seconds. Any other model is refused by name; SGLang's fallback to transformers, slow and
 # untested here, is left out too.
-MODEL_FILES = frozenset({"llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3"})
+MODEL_FILES = frozenset(
+    {"llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3", "qwen3_classification"}
+)
 
 
 def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> dict[str, Any]:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import load_file, save_file
 
 import lr_sglang as lr
 from lr_sglang import tasks, verifiers
@@ -16,12 +21,14 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.runtimes import launch
+from lr_sglang.runtimes.connect import connected
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
@@ -29,7 +36,7 @@ from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from tests import in_thread
 from tests.e2e.conftest import Pocket, full
-from tests.serving import until
+from tests.serving import ROOT, until
 from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
@@ -340,3 +347,31 @@ def test_the_gallery(pocket: Pocket, name: str) -> None:
         assert record["program"]["generations"] or name in ("lookahead", "autoregressive")
     if name in KNOWN:
         assert sum(record["answer"] is not None for record in records) > len(records) / 2
+
+
+def reward_model(folder: Path) -> Path:
+    """The pocket judge with a head of random weights, which gives one score."""
+    shutil.copytree(ROOT / "lr_sglang/pocket/weights/judge", folder)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config |= {"architectures": ["Qwen3ForSequenceClassification"]}
+    config |= {"num_labels": 1, "id2label": {"0": "score"}, "label2id": {"score": 0}}
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    weights = load_file(folder / "model.safetensors")
+    torch.manual_seed(0)
+    head = {"score.weight": torch.randn(1, config["hidden_size"]), "score.bias": torch.zeros(1)}
+    save_file(weights | head, folder / "model.safetensors", {"format": "pt"})
+    return folder
+
+
+def test_rsd_asks_a_reward_model_in_the_judges_place(pocket: Pocket, tmp_path: Path) -> None:
+    judge = Runtime(model=str(reward_model(tmp_path / "reward")), extra={"is-embedding": True})
+    runtimes = {role: Runtime(url=pocket.fleet.urls[role]) for role in ("target", "draft")}
+    deployment = Deployment("reward", {**runtimes, "judge": judge})
+    with launch(deployment, tmp_path / "logs", timeout=280) as fleet, connected(fleet) as roles:
+        for threshold, source in ((-1000, "draft"), (1000, "target")):
+            given = Plan(program=f"rsd:by=judge,threshold={threshold}").with_settings(
+                lookahead=Lookahead(verifier="exact"), limits=Limits(max_tokens=300)
+            )
+            (record,) = Runner(roles, given).run(plan(PROBLEMS[:1], ("lookahead",)))
+            assert record["error"] is None and not record["failures"]
+            assert {step["source"] for step in record["steps"]} == {source}

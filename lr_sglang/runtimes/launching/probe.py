@@ -25,10 +25,15 @@ class NoSuchRoute(RuntimeRefused):
 
 @dataclass(frozen=True)
 class ModelInfo:
-    """The model that a server reports; paths are those of its machine."""
+    """The model that a server reports; paths are those of its machine.
+
+    Attributes:
+        generates: False for a reward model, which only scores texts.
+    """
 
     model: str
     tokenizer: str
+    generates: bool = True
 
 
 def model_info(
@@ -46,7 +51,8 @@ def model_info(
     reply = document(url, "/model_info", api_key=api_key, timeout=timeout, role=role)
     try:
         model = str(reply["model_path"])
-        return ModelInfo(model, str(reply.get("tokenizer_path") or model))
+        tokenizer = str(reply.get("tokenizer_path") or model)
+        return ModelInfo(model, tokenizer, bool(reply.get("is_generation", True)))
     except (TypeError, KeyError, AttributeError):
         raise BadReply(
             f"{url}/model_info answers with something that is not SGLang's", role=role
@@ -54,13 +60,21 @@ def model_info(
 
 
 def warm(
-    url: str, *, timeout: float, role: str | None = None, sampled: Mapping[str, Any] | None = None
+    url: str,
+    *,
+    timeout: float,
+    role: str | None = None,
+    sampled: Mapping[str, Any] | None = None,
+    generates: bool = True,
 ) -> None:
     """Generates a few tokens, greedy and sampled, so that no question waits for code that is
-    compiled on first use.
+    compiled on first use; a reward model scores a text.
 
     Raises: as ``model_info``.
     """
+    if not generates:
+        document(url, "/classify", {"text": "1 + 1 ="}, timeout=timeout, role=role)
+        return
     drawn = (
         sampled if sampled and sampled.get("temperature") else SAMPLED
     )  # a client may ask for another temperature

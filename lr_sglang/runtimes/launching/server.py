@@ -305,7 +305,13 @@ class Server:
             info, limit = self._answers(timeout, stage, cancelled)
             stage("warming")
             left = max(1.0, limit - time.monotonic())
-            probe.warm(self.url, timeout=left, role=self.role, sampled=self.sampled)
+            probe.warm(
+                self.url,
+                timeout=left,
+                role=self.role,
+                sampled=self.sampled,
+                generates=info.generates,
+            )
         except (LaunchError, Cancelled):
             raise
         except RuntimeTimeout:
