@@ -4,10 +4,13 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from typing import Any
 
 SECONDS = 4  # for parsing one side, or for comparing
 CLOSE = 1e-3  # how far apart rounded numbers may be, relative to the larger one
+_OR = re.compile(r"\bor\b|\\lor\b|\\vee\b")
 EXACT = 1e-50  # the same for numbers without a decimal point
 
 
@@ -32,11 +35,23 @@ def _parsed(text: str) -> Any:
     """
     from latex2sympy2_extended import NormalizationConfig
     from math_verify import LatexExtractionConfig, parse
+    from sympy import And, FiniteSet, Union
+    from sympy.core.relational import Relational
 
     rules = NormalizationConfig(units=False, malformed_operators=True, nits=True, boxed="none")
     config = LatexExtractionConfig(normalization_config=rules)
     found = parse(f"${text}$", [config], fallback_mode="no_fallback", parsing_timeout=SECONDS)
-    return _with_imaginary_unit(found[0]) if found else None
+    if found and not _OR.search(text):
+        return _with_imaginary_unit(found[0])
+    if "\\pm" in text:  # within a fraction
+        signs = (("+", "-"), ("-", "+"))
+        both = [_parsed(text.replace(r"\pm", one).replace(r"\mp", other)) for one, other in signs]
+        return None if None in both else FiniteSet(*(getattr(one, "rhs", one) for one in both))
+    parts = [_parsed(part) for part in _OR.split(text)] if _OR.search(text) else []
+    if parts and all(isinstance(part, Relational | And) for part in parts):
+        with suppress(Exception):  # it has many kinds for what is no set of numbers
+            return Union(*(part.as_set() for part in parts))
+    return found[0] if found else None
 
 
 def _with_imaginary_unit(value: Any) -> Any:

@@ -21,7 +21,7 @@ _STATED = (  # in the order in which they are believed
     re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE),
     re.compile(
         r"(?:\banswer\b|答案)[*_ ]{0,4}(?:is|(?:seems|appears|has) to be|(?:must|should|would) be"
-        r"|:|=|\s[-–—]\s|是|为|：)[*_ :]{0,6}\n{0,2}[*_ ]{0,4}([^\n]{1,300})",
+        r"|:|=|\s[-–—]\s|是|为|：)[*_ :]{0,6}\n{0,2}[*_ ]{0,4}(?=([^\n]{1,300}))",
         re.IGNORECASE,
     ),
     re.compile(
@@ -29,8 +29,13 @@ _STATED = (  # in the order in which they are believed
         re.IGNORECASE | re.MULTILINE,
     ),
 )
-_SENTENCE = re.compile(r"\.(?:\s|$)")
-_FENCE = re.compile(r"^[ \t]*+```[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
+_SENTENCE = re.compile(r"\.(?:\s|$)|。")
+_BOLD_ENDS = re.compile(r"\*\*(?=[\s!?,;:.)]|$)")
+# A fence of Markdown: its indentation, its mark, and a language.
+_FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
+_WITHIN = re.compile(r"(?<=[^\s`])(?=```(?:python|py)\w*[ \t]*\n)")  # a fence that begins in a line
+_BARE = re.compile(r"^(?:def|class|import|from|    )[ \t]*+\S", re.MULTILINE)
+PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 
 def after_thinking(text: str) -> str:
@@ -73,7 +78,7 @@ def statements(text: str, *patterns: re.Pattern[str]) -> list[str]:
 
 def _sentence(text: str) -> str:
     """The first sentence, without marks of layout around it."""
-    return _SENTENCE.split(text)[0].strip(" *_$")
+    return _SENTENCE.split(_BOLD_ENDS.split(text)[0])[0].strip(" *_$")
 
 
 def _boxed(text: str) -> list[tuple[int, str]]:
@@ -91,27 +96,42 @@ def _boxed(text: str) -> list[tuple[int, str]]:
 
 
 def code(text: str, wanted: str = "") -> str | None:
-    """The program: the last fenced block after the thinking, and the last that has ``wanted`` in it
-    if any has.
+    """The program: the last block after the thinking that has ``wanted`` in it, else the last that
+    is said to be Python, else the last of no language.
 
     Without a fence it is all of the text, if that looks like a program.
     """
-    part = after_thinking(text)
-    fences = list(_FENCE.finditer(part))
-    blocks = []
-    opened = None
-    for fence in fences:
-        if opened is None:
-            opened = fence
-        elif not fence[1]:
-            blocks.append((opened[1].lower(), part[opened.end() : fence.start()].strip("\n")))
-            opened = None
-        else:  # the open block was never closed
-            opened = fence
-    if opened is not None and not blocks:
-        blocks.append((opened[1].lower(), part[opened.end() :].strip("\n")))
-    ours = [body for language, body in blocks if language in ("", "python", "python3", "py")]
+    part = _WITHIN.sub("\n", after_thinking(text))
+    blocks = _blocks(part)
+    named = [body for language, body in blocks if PYTHON.fullmatch(language)]
+    ours = [body for language, body in blocks if not language or PYTHON.fullmatch(language)]
     if ours:
-        return next((body for body in reversed(ours) if wanted and wanted in body), ours[-1])
-    bare = re.search(r"^(?:def|class|import|from|    )[ \t]*+\S", part, re.MULTILINE)
-    return part.strip("\n") if bare and not blocks else None
+        fits = (body for body in reversed(ours) if wanted and wanted in body)
+        return next(fits, (named or ours)[-1])
+    return part.strip("\n") if _BARE.search(part) and not blocks else None
+
+
+def _blocks(text: str) -> list[tuple[str, str]]:
+    """Language and content of all fenced blocks; of one that is never closed only if it is the
+    first. A fence behind a program that began without one closes it.
+    """
+    found: list[tuple[str, str]] = []
+    opened: re.Match[str] | None = None
+    for fence in _FENCE.finditer(text):
+        first = opened is None and not found and not fence[3]
+        if first and _BARE.match(text[: fence.start()].lstrip("\n")):
+            found.append(("python", text[: fence.start()].strip("\n")))
+        elif opened is None or fence[3]:  # an earlier one was never closed
+            opened = fence
+        elif fence[2].startswith(opened[2]):
+            found.append((opened[3].lower(), _content(text[opened.end() : fence.start()], opened)))
+            opened = None
+    if opened is not None and not found:
+        found.append((opened[3].lower(), _content(text[opened.end() :], opened)))
+    return found
+
+
+def _content(lines: str, opened: re.Match[str]) -> str:
+    """The lines of a block, without as much indentation as its fence has."""
+    lines = lines.strip("\n")
+    return re.sub(rf"^[ \t]{{1,{len(opened[1])}}}", "", lines, flags=re.M) if opened[1] else lines

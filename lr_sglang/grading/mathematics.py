@@ -23,7 +23,10 @@ _SIGNS = str.maketrans(
         "−": "-", "–": "-", "—": "-", "‐": "-", "‑": "-", "﹣": "-",
         "×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "⁄": "/", "∕": "/",
         "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "∞": r"\infty ", "π": r"\pi ", "√": r"\sqrt ",
-        "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ", "…": r"\ldots ", "、": ",",
+        "∪": r"\cup ", "∩": r"\cap ", "∅": r"\emptyset ", "±": r"\pm ",
+        "…": r"\ldots ", "、": ",", "⟨": "(", "⟩": ")", "∈": r"\in ",
+        "ℝ": r"\mathbb{R}", "ℤ": r"\mathbb{Z}", "ℕ": r"\mathbb{N}", "ℚ": r"\mathbb{Q}",
+        "≈": r"\approx ",
         "½": r"\frac{1}{2}", "⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}",
         "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}",
         "\u00a0": " ", "\u2009": " ", "\u202f": " ", "\u3000": " ", "\u200b": "", "\ufeff": "",
@@ -31,16 +34,23 @@ _SIGNS = str.maketrans(
     }
 )  # fmt: skip
 _RAISED = re.compile("[⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺]+")
-_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺", "0123456789-+")
+_SUNK = re.compile("[₀₁₂₃₄₅₆₇₈₉]+")
+_LOWERED = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁻⁺₀₁₂₃₄₅₆₇₈₉", "0123456789-+0123456789")
 _LAYOUT = re.compile(
     r"\\(?:left|right|displaystyle|textstyle|large|Large|LARGE|huge|Huge|small|normalsize|bigl?|bigr|Bigl?|Bigr)"
     r"(?![a-zA-Z])\.?"
 )
+_AROUND = " \t\n\"'`*“”‘’。"
+_DECORATION = re.compile(
+    r"\\(?:text)?color\s*\{[^{}]*\}|\\(?:label|tag\*?)\s*\{[^{}]*\}|\\\\\s*$|^\s*\\approx"
+    r"|\\(?:begin|end)\{(?:aligned|align|align\*|gathered|equation|equation\*|split)\}"
+)
+_SET_OF = re.compile(r"\\\{\s*([a-z])\s*(?:\\mid|\||:)\s*(.*\b\1\b.*)\\\}")
 _SPACE = re.compile(r"(?<!\\)\\(?:[,;:! ]|quad(?![a-zA-Z])|qquad(?![a-zA-Z]))|~|\\\n")
 _THIN_GROUPS = re.compile(r"(?<=\d)(?:\\[,!;: ]|\{,\}|,\\!|\\!,|~)+\s*(?=\d{3}(?!\d))")
 _GROUPS = re.compile(r"([-+]?\d{1,3})((?:[, ]\d{3})+)(\.\d+)?")
 _WRAPPED = re.compile(
-    r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|operatorname\*?)\s*\{([^{}]*)\}"
+    r"\\(?:text(?:bf|it|rm|sf)?|math(?:rm|bf|it|sf)|boldsymbol|bm|mbox|underline|operatorname\*?)\s*\{([^{}]*)\}"
 )
 _INNER_SPACE = re.compile(r"\s+(?=[}^_])|(?<=\{)\s+")
 _WHOLE_BRACES = re.compile(r"\{([^{}]*)\}")
@@ -53,7 +63,8 @@ _PERCENT = re.compile(r"\s*(?:\\%|%|\bper ?cent\b)$")
 _DEGREE = r"(?:\^\s*(?:\{\s*)?(?:\\circ|\\degree|∘)\s*\}?|\\degree|°)"
 _SCALE = re.compile(_DEGREE + r"\s*([CF])$")
 _DEGREES = re.compile(_DEGREE + r"(?!\s*[CF]$)|(?<=\d)\s*degrees?\b")
-_EMPTY = re.compile(r"\\varnothing|\\\{\s*\\\}")
+_EMPTY = re.compile(r"\\varnothing|\\\{\s*\\\}|^(?i:none|no (?:real )?solutions?)$")
+_REPEATING = re.compile(r"(?<![\d.])(\d*)\.(\d*)\\(?:overline|dot|bar)\s*\{(\d+)\}")
 # Mathematics that is typed without LaTeX.
 _GREEK = "alpha|beta|gamma|delta|epsilon|theta|lambda|mu|phi|psi|rho|sigma|tau|omega|pi"
 _OPERATORS = "(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?|log|ln"
@@ -63,6 +74,7 @@ _NAME = re.compile(
 _SENTENCE = re.compile(r"[A-Za-z]{2,}(?: [A-Za-z]{2,})+")
 _INFINITY = re.compile(r"(?<![A-Za-z\\])(?:oo|inf(?:inity)?)(?![A-Za-z])")
 _POWER = re.compile(r"(?<=[\w)}])\s*\*\*\s*(?=[\w({\\-])")
+_DECIMAL_POWER = re.compile(r"\^\s*\{\s*(-?\d{0,9}\.\d{1,9})\s*\}")
 _NEGATIVE_POWER = re.compile(r"\^\s*(-\d+)")
 _CALLED = re.compile(r"(?<![A-Za-z\\])\\?(sqrt|cbrt|exp|abs)\s*(?:\(|(?<=sqrt)(\d+))")
 _LATEX = {"sqrt": r"\sqrt{%s}", "cbrt": r"\sqrt[3]{%s}", "exp": "e^{%s}", "abs": "|%s|"}
@@ -73,9 +85,13 @@ _FRACTION = re.compile(r"([-+]?)\\[dtc]?frac\{(-?\d+)\}\{(-?\d+)\}|([-+]?)\\[dtc
 def normal(text: str) -> str:
     """The answer in a form that Math-Verify reads; see the module."""
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_LOWERED)}}}", text)
-    text = text.translate(_SIGNS).strip().removesuffix("\\")  # the strip may halve a "\\ "
+    text = _SUNK.sub(lambda found: f"_{{{found[0].translate(_LOWERED)}}}", text)
+    text = text.translate(_SIGNS).strip(_AROUND).rstrip("\\")  # of a "\\ " or a line's end
     text = _THIN_GROUPS.sub("", text)
-    text = _LAYOUT.sub("", text)
+    text = _LAYOUT.sub(
+        "", _DECORATION.sub("", text).replace("\\langle", "(").replace("\\rangle", ")")
+    )
+    text = _REPEATING.sub(_quotient, re.sub(r"(?<=\.\d)(\d*)(?:\\l?dots|\.{3})$", r"\1", text))
     for _ in range(3):  # nested ones
         text = _WRAPPED.sub(r" \1 ", text)
     text = _SPACE.sub(" ", text)
@@ -87,6 +103,8 @@ def normal(text: str) -> str:
     while whole := _WHOLE_BRACES.fullmatch(text):
         text = whole[1].strip()
     text = _CURRENCY.sub(r"\1", text)
+    if built := _SET_OF.fullmatch(text):
+        text = built[2]
     text = _EMPTY.sub(r"\\emptyset", text)
     text = _DEGREES.sub("", _SCALE.sub(r" °\1", text)).strip()
     text = _PERCENT.sub(r"\\%", text)
@@ -106,9 +124,23 @@ def normal(text: str) -> str:
     return text if _SENTENCE.fullmatch(text) else _typed(text)
 
 
+def _fraction_power(found: re.Match[str]) -> str:
+    value = Fraction(found[1])
+    return rf"^{{\frac{{{value.numerator}}}{{{value.denominator}}}}}"
+
+
+def _quotient(repeating: re.Match[str]) -> str:
+    """A decimal number whose last digits repeat, as a fraction."""
+    whole, once, again = repeating.groups()
+    below = (10 ** len(again) - 1) * 10 ** len(once)
+    above = int(f"{whole}{once}{again}") - int(f"{whole}{once}" or 0)
+    return rf"\frac{{{above}}}{{{below}}}"
+
+
 def _typed(text: str) -> str:
     """Mathematics that is typed without LaTeX, such as ``2*sqrt(3)*pi``, in LaTeX."""
     text = _NEGATIVE_POWER.sub(r"^{\1}", _POWER.sub("^", text))
+    text = _DECIMAL_POWER.sub(_fraction_power, text)
     text = _INFINITY.sub(r"\\infty ", text)
     for _ in range(len(_CALLED.findall(text))):
         if (found := _CALLED.search(text)) is None:
@@ -153,14 +185,16 @@ def words(text: str) -> str | None:
     """An answer that is words, or one letter in parentheses, for comparison; None for anything
     else.
     """
-    bare = re.sub(r"^\(([A-Za-z])\)$", r"\1", text)
+    bare = re.sub(r"^(?i:option |choice )?\(?([A-Za-z])\)?$", r"\1", text)
+    bare = re.sub(r"^(?i:an?|the) (?=[A-Za-z]{2})", "", bare)
     return bare.casefold() if re.fullmatch(r"[A-Za-z]+(?:[ '-][A-Za-z]+)*", bare) else None
 
 
 def ratio(text: str) -> str | None:
     """A ratio or a time, ``3:4``, without spaces; None for anything else."""
-    tight = _COLON.sub(":", text)
-    return tight if re.fullmatch(r"[-\d.]+(?::[-\d.]+)+", tight) else None
+    tight = re.sub(r" ?([ap])\.? ?m\.?$", r"\1m", _COLON.sub(":", text), flags=re.IGNORECASE)
+    found = re.fullmatch(r"[-\d.]+(?::[-\d.]+)+(?:[ap]m)?", tight, re.IGNORECASE)
+    return tight.casefold() if found else None
 
 
 def base(text: str) -> tuple[str, str] | None:
@@ -185,6 +219,8 @@ _FUNCTIONS = "(?:a|arc)?(?:sin|cos|tan|cot|sec|csc|log|exp|sqrt)h?"
 UNITS = {
     word: same.split()[0] for same in re.split("[;\n]", _SAME.strip()) for word in same.split()
 }
+_POWERS = {"square": "2", "sq": "2", "cubic": "3", "cu": "3"}
+_POWER_OF = re.compile(r"(square|sq|cubic|cu)\.? (\D+)|(\D+?) ?\^ ?\{?([23])\}?")
 _QUANTITY = re.compile(
     r"(?P<number>[-+]?(?:\d[\d.,]*|\\[dt]?frac\s*\{[^{}]*\}\s*\{[^{}]*\}|\.\d+)(?:/\d+)?(?:\s*\\pi|\s*\\sqrt\s*\{[^{}]*\})?)"
     r"\s*(?P<unit>[a-zA-Z°][a-zA-Z°/^{}\d .²³-]*)"
@@ -219,6 +255,9 @@ def quantity(text: str) -> Quantity | None:
 def canonical(word: str) -> str | None:
     """Our name of a unit: ``centimetres`` is ``cm``."""
     word = " ".join(word.casefold().split()).rstrip(".")
+    if power := _POWER_OF.fullmatch(word):
+        inner = canonical(power[2] or power[3])
+        return inner and f"{inner}^{power[4] or _POWERS[power[1]]}"
     return UNITS.get(word) or UNITS.get(word.removesuffix("s"))
 
 

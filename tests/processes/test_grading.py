@@ -243,14 +243,25 @@ def test_the_final_answer(text, answer):
     ("text", "code"),
     [
         ("```python\na = 1\n```", "a = 1"),
-        ("```py\na\n```\ntext\n```\nb\n```", "b"),
+        ("```py\na\n```\ntext\n```\nb\n```", "a"),  # such as its output
+        ("```\na\n```\ntext\n```\nb\n```", "b"),
+        ("def f():\n    return 1\n```", "def f():\n    return 1"),
+        ("import x\ndef f():\n    return 1\n```\nIt works.", "import x\ndef f():\n    return 1"),
+        ("~~~python\ndef f(): 1\n~~~", "def f(): 1"),
+        ("````python\ndef f(): 1\n````", "def f(): 1"),
+        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''"),
+        ("```py3\ndef f(): 1\n```", "def f(): 1"),
+        ("```python3.11\ndef f(): 1\n```", "def f(): 1"),
+        ("Answer:```python\ndef f(): 1\n```", "def f(): 1"),
+        ("1. So:\n   ```python\n   def f():\n       1\n   ```", "def f():\n    1"),
         ("```python\ndef f(): 1\n```\nUse:\n```python\nf()\n```", "def f(): 1"),
         ("```json\n{}\n```", None),
         ("```python\ncut off", "cut off"),
         ("<think>```python\nx\n```</think>no", None),
         ("def f():\n    return 1", "def f():\n    return 1"),
         ("I do not know.", None),
-        ("  ```python\n  a\n  ```", "  a"),
+        ("  ```python\n  a\n  ```", "a"),
+        ("```python\n    a\n```", "    a"),
     ],
 )
 def test_the_program_in_an_answer(text, code):
