@@ -15,6 +15,7 @@ from lr_sglang.engine.request import Head, Post, Request
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps import thinking
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
 
@@ -84,6 +85,7 @@ class CharTokenizer:
     vocabulary = "characters"
     ends = frozenset({END})
     template = ""
+    thinking = thinking.TAGS
     # Texts that are one token, each with the character whose code is its id.
     words: ClassVar[dict[str, str]] = {"ali": "\U0010fffd"}
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.frontend.dsl import converse
+from lr_sglang.frontend.dsl import backend_of, converse
 from lr_sglang.frontend.gen_options import lookahead
 from lr_sglang.programs.common import room
-from lr_sglang.steps.step import DELIMITER, THINK_END
+from lr_sglang.steps.step import DELIMITER
 
 
 @sgl.function
@@ -21,24 +21,24 @@ def budget_forcing(
     most: int = 4096,
     word: str = "Wait",
 ) -> None:
-    """Answers a conversation. Without ``</think>`` the whole answer counts as thinking.
+    """Answers a conversation. Without an end of the thinking the whole answer counts as thinking.
 
     Args:
         waits: how often ``word`` replaces the end of the thinking.
         most: maximal tokens of thinking.
     """
     converse(s, messages)
-    left = most
+    left, end = most, backend_of(s, "target").tokenizer.thinking.closes
     for turn in range(waits + 1):
-        s += lookahead("thought", max_tokens=left, stop=THINK_END, show=True)
+        s += lookahead("thought", max_tokens=left, stop=end, show=True)
         thought, meta = s["thought"], s.get_meta_info("thought")
         left -= meta["completion_tokens"]
         out = meta["finish_reason"]["type"] == "length" or left <= 0
-        marked = meta["finish_reason"].get("matched") == THINK_END
+        marked = meta["finish_reason"].get("matched") == end
         if out or turn == waits:
             break
         s += ("" if thought.endswith("\n") else DELIMITER) + word
     if marked or out:
-        s += f"\n{THINK_END}{DELIMITER}"
+        s += f"\n{end}{DELIMITER}"
         if room(s) > 0:  # otherwise the context is full
             s += lookahead("conclusion", show=True)

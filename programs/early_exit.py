@@ -14,9 +14,8 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import backend_of, converse, fork, step
 from lr_sglang.frontend.gen_options import lookahead
-from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.programs.common import ended, room
-from lr_sglang.steps.step import DELIMITER, THINK_END
+from lr_sglang.steps.step import DELIMITER
 from lr_sglang.tasks.boxed import normal
 
 NOW = "So the answer is \\boxed{"
@@ -39,6 +38,7 @@ def early_exit(
     """
     converse(s, messages)
     known = backend_of(s, "target").tokenizer
+    marks = known.thinking
     s["answers"] = answers = list[str]()
     start = len(s.text())
     while True:
@@ -51,7 +51,7 @@ def early_exit(
                 return
         if room(s) <= len(NOW):  # the context is full: a token has a character or more
             return
-        if THINK_END in s.text()[start:]:  # the model concludes by itself
+        if marks.closes in s.text()[start:]:  # the model concludes by itself
             s += lookahead("conclusion", show=True)
             return
         now = fork(s, "target")
@@ -59,6 +59,6 @@ def early_exit(
         now += sgl.gen("now", max_tokens=tokens, stop="}", temperature=0.0)
         answers.append(normal(now["now"]))
         if answers[-1] and answers[-agree:] == [answers[-1]] * agree:
-            s += f"{THINK_END}{DELIMITER}" if THINK in known.template else ""
+            s += f"{marks.closes}{DELIMITER}" if marks.opens in known.template else ""
             s += f"{NOW}{now['now']}}}."
             return

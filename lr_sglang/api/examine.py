@@ -28,7 +28,6 @@ from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
 from lr_sglang.steps.judge_check import JudgeCheck
-from lr_sglang.steps.step import THINK_END
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
 from lr_sglang.theory.measured import Answer, measure
@@ -375,8 +374,9 @@ def _thinking(backend: RuntimeBackend) -> str:
     known = backend.tokenizer
     if not thinks(known):
         return "its template opens none"
-    size = len(known.encode(THINK_END, True))
-    return f"ends with {THINK_END}, {size} token{'s' * (size > 1)}"
+    end = known.thinking.closes
+    size = len(known.encode(end, True))
+    return f"ends with {end}, {size} token{'s' * (size > 1)}"
 
 
 def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> list[Expected]:

@@ -237,7 +237,8 @@ def examine() -> Findings:
     presets = []
     for name in built_in() if gpu else ():
         one = load_deployment(name)
-        if one.runtimes["target"].gpus and fits(one, [gpu.memory for gpu in seen]):
+        target = one.runtimes["target"]
+        if (target.gpus or target.device == "cuda") and fits(one, [gpu.memory for gpu in seen]):
             presets.append(name)
     return Findings(checks, cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
 

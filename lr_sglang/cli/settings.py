@@ -9,21 +9,15 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
-from lr_sglang.config import ROLES, Deployment, Sampling, TokenLayer, described
+from lr_sglang.config import ROLES, Deployment, Limits, Sampling, TokenLayer, described
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import deployments, launched
+from lr_sglang.runtimes import advice, deployments, launched
 from lr_sglang.runtimes.attach import model_of
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement.models import prompt_for
 
 Given = Mapping[str, Any]  # options by name; one that was not given is None, empty or missing
-# The sampling that the makers of a family advise; the first name that is part of the model's name
-# counts.
-FAMILIES: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("deepseek-r1", {"temperature": 0.6, "top_p": 0.95}),
-    ("qwen3", {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
-)
 DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
 OFF = "none"  # the token layer's name where there is none
 # Options that are settings -> the setting.
@@ -50,8 +44,9 @@ def settle(given: Given) -> Plan:
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
     }
-    family = next((advice for name, advice in FAMILIES if name in models["target"].lower()), {})
-    sampling = family | deployment.sampling.given()
+    sampling = advice.sampling(models["target"]) | deployment.sampling.given()
+    longest = advice.family(models["target"]).get("max_tokens")
+    limits = {"max_tokens": longest} | deployment.limits.given()
     # the file's prompt was written for another judge
     own_judge = given.get("judge") or "judge" in asked.get("runtimes", {}) or _bare(given)
     prompt = (
@@ -61,7 +56,9 @@ def settle(given: Given) -> Plan:
     )
     return Plan(
         deployment=deployment.replace(
-            sampling=Sampling.from_dict(sampling, "sampling"), judge_prompt=prompt
+            sampling=Sampling.from_dict(sampling, "sampling"),
+            limits=Limits.from_dict(limits, "limits"),
+            judge_prompt=prompt,
         ),
         models=models,
         modes=modes,

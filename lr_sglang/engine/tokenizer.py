@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cached_property, lru_cache
-from itertools import chain
+from itertools import chain, zip_longest
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Protocol
@@ -21,6 +22,8 @@ from typing import Any, Protocol
 from jinja2.exceptions import TemplateError
 
 from lr_sglang.errors import ConfigError
+from lr_sglang.steps import thinking
+from lr_sglang.steps.thinking import Markers
 from lr_sglang.steps.token_text import TokenText
 
 # ``role`` and ``content``, which is a text or a list of OpenAI's text parts, and whatever else a
@@ -50,11 +53,13 @@ class Tokenizer(Protocol):
         vocabulary: a fingerprint; tokenizers with the same fingerprint give the same ids.
         ends: ids that end a sequence.
         template: the source of its chat template; empty if there is none.
+        thinking: how the model marks its thinking.
     """
 
     vocabulary: str
     ends: frozenset[int]
     template: str
+    thinking: Markers
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
         """Ids of plain text; nothing in it becomes a special token.
@@ -64,11 +69,11 @@ class Tokenizer(Protocol):
 
         Args:
             answer: the text continues the assistant's turn: no token or space is added before it,
-                and ``</think>`` becomes the token of that name, if this is not a special token.
+                and the markers of thinking become the tokens of their names.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, without special tokens."""
+        """Text of ids, without special tokens other than those of the markers of thinking."""
 
     def spell(self, ids: Sequence[int]) -> str:
         """Text of ids, with the names of special tokens."""
@@ -131,6 +136,12 @@ class ModelTokenizer:
             number for number, token in self._inner.added_tokens_decoder.items() if token.special
         }
         self._hidden |= set(self._inner.all_special_ids)
+        self.thinking = thinking.of(" ".join([self.template, *map(str, added)]))
+        marks = (self.thinking.opens, self.thinking.closes)
+        shown = {one for one in self._hidden if _names(self._inner, one, marks)}
+        self._hidden -= shown
+        # Special tokens of the markers, as in harmony, are part of an answer's text.
+        self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if shown else None
         self._size = len(self._inner)
         self._added = sorted((str(t) for t in added), key=len, reverse=True)
         self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
@@ -158,7 +169,10 @@ class ModelTokenizer:
         return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
 
     def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
-        safe = self._break(text, self._special if answer else self._added, mark := _unused(text))
+        mark, tokens = _unused(text), self._special if answer else self._added
+        parts = self._marks.split(text) if answer and self._marks else [text]
+        broken = (self._break(part, tokens, mark) for part in parts[::2])
+        safe = "".join(chain.from_iterable(zip_longest(broken, parts[1::2], fillvalue="")))
         return (() if answer else self._opening) + self._encode_parts(safe.split(mark), answer)
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -168,6 +182,8 @@ class ModelTokenizer:
         return self._decode(tuple(ids), special=True)
 
     def _decode(self, ids: tuple[int, ...], special: bool = False) -> str:
+        if self._marks and not special:
+            ids, special = tuple(one for one in ids if one not in self._hidden), True
         if self._fast is not None:
             return str(self._fast.decode(list(ids), skip_special_tokens=not special))
         with self._lock:
@@ -342,6 +358,12 @@ def render(s: Any, tokenizer: Tokenizer) -> TokenText:
     if s.cur_role not in (None, "assistant"):
         turns.append({"role": s.cur_role, "content": s.text_[s.cur_role_begin_pos :]})
     return tokenizer.chat(turns, s.cur_role == "assistant")
+
+
+def _names(tokenizer: Any, token: int, texts: Sequence[str]) -> bool:
+    """Whether a token's name is a part of one of the texts."""
+    name = str(tokenizer.convert_ids_to_tokens(token))
+    return any(name in text for text in texts)
 
 
 def _unused(*texts: str) -> str:

@@ -11,9 +11,8 @@ from jinja2.exceptions import TemplateError
 
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.steps.detokenize import Ids, added
-from lr_sglang.steps.step import THINK_END, first_stop
-
-THINK = "<think>"
+from lr_sglang.steps.step import first_stop
+from lr_sglang.steps.thinking import TAGS, Markers
 
 Kind = Literal["content", "reasoning"]
 
@@ -38,8 +37,10 @@ class Stops:
         shown: number of characters returned so far.
     """
 
-    def __init__(self, strings: Sequence[str] = (), thinks: bool | None = False) -> None:
-        self._strings, self._held = tuple(strings), ""
+    def __init__(
+        self, strings: Sequence[str] = (), thinks: bool | None = False, markers: Markers = TAGS
+    ) -> None:
+        self._strings, self._held, self._markers = tuple(strings), "", markers
         self._thinks, self.hit, self.shown = thinks, "", 0
 
     def add(self, text: str) -> str:
@@ -60,14 +61,15 @@ class Stops:
 
     def _thought(self, text: str) -> int:
         """The number of characters that are known to be of the thought, its end included."""
-        begun = text.lstrip()[: len(THINK)]
-        if self._thinks is None and (begun == THINK or not THINK.startswith(begun)):
-            self._thinks = begun == THINK
+        opens, closes = self._markers.opens, self._markers.closes
+        begun = text.lstrip()[: len(opens)]
+        if self._thinks is None and (begun == opens or not opens.startswith(begun)):
+            self._thinks = begun == opens
         if not self._thinks:
             return 0
-        thought, marker, _ = text.partition(THINK_END)
+        thought, marker, _ = text.partition(closes)
         self._thinks = not marker
-        return len(thought) + len(marker) - (0 if marker else beginning(thought, (THINK_END,)))
+        return len(thought) + len(marker) - (0 if marker else beginning(thought, (closes,)))
 
     def rest(self) -> str:
         """The held text; call it at the end."""
@@ -77,20 +79,21 @@ class Stops:
 
 
 class Reasoning:
-    """Separates a model's reasoning from its answer at ``<think>`` and ``</think>``.
+    """Separates a model's reasoning from its answer at the markers of its thinking.
 
-    ``<think>`` is the end of the prompt with some templates, with others the model writes it.
-    Without it all text is content.
+    The marker that opens it is the end of the prompt with some templates, with others the model
+    writes it. Without it all text is content.
 
     Args:
-        inside: whether the prompt ends with ``<think>``.
+        inside: whether the prompt ends with that marker.
         split: False makes all text content.
 
     Attributes:
         length: number of characters of the reasoning with its markers, when it has ended.
     """
 
-    def __init__(self, inside: bool = False, split: bool = True) -> None:
+    def __init__(self, inside: bool = False, split: bool = True, markers: Markers = TAGS) -> None:
+        self.markers, self._opens, self._closes = markers, markers.opens, markers.closes
         self._inside, self._held = inside, ""
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
@@ -106,8 +109,8 @@ class Reasoning:
         if self._where == "opened" and (begun := self._held.lstrip("\n")):
             self._where, self._held = "reasoning", begun
         if self._where == "reasoning":
-            thought, marker, after = self._held.partition(THINK_END)
-            keep = 0 if marker else beginning(thought, (THINK_END,))
+            thought, marker, after = self._held.partition(self._closes)
+            keep = 0 if marker else beginning(thought, (self._closes,))
             if shown := thought[: len(thought) - keep]:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
@@ -133,11 +136,11 @@ class Reasoning:
         return self._inside if self._where == "start" else self._where in ("opened", "reasoning")
 
     def _begin(self) -> None:
-        """Removes ``<think>`` from the beginning, or decides that it is not there."""
+        """Removes the marker from the beginning, or decides that it is not there."""
         text = self._held.lstrip()
-        if text.startswith(THINK):
-            self._held, self._where = text[len(THINK) :], "opened"
-        elif not THINK.startswith(text):
+        if text.startswith(self._opens):
+            self._held, self._where = text[len(self._opens) :], "opened"
+        elif not self._opens.startswith(text):
             self._where = "reasoning" if self._inside else "content"
 
 
@@ -162,8 +165,8 @@ class StreamText:
         reasoning: Reasoning | None = None,
         thinks: bool | None = False,
     ) -> None:
-        self._decode, self._stops = decode, Stops(stops, thinks)
         self._reasoning = reasoning or Reasoning(split=False)
+        self._decode, self._stops = decode, Stops(stops, thinks, self._reasoning.markers)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids
         self._length, self._split = 0, False
@@ -239,4 +242,6 @@ def thinks(known: Tokenizer) -> bool:
         begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
     except (TemplateError, ValueError, TypeError):  # the template refuses it
         return False
-    return begun.endswith(THINK) or (THINK in known.template and not begun.endswith(THINK_END))
+    marks = known.thinking
+    named = marks.opens in known.template and not begun.endswith(marks.closes)
+    return begun.endswith(marks.opens) or named

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import re
 
+from lr_sglang.steps import thinking
 from lr_sglang.tasks.boxed import boxes
 
-OPENS, CLOSES = "<think>", "</think>"
 LOOKED_AT = 200_000  # characters at the end, in which final answers are searched
 _TOKEN = re.compile(r"\\boxed\s+([^\s{}$\\]{1,100})|\\boxed(\d)")
 # Between boxes that are parts of one answer, such as "2, 11 and 13".
@@ -40,8 +40,7 @@ PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 def after_thinking(text: str) -> str:
     """The text after the thinking; empty if the thinking never ends."""
-    rest = text.rpartition(CLOSES)[2]
-    return "" if OPENS in rest else rest[-LOOKED_AT:]
+    return thinking.after(text)[-LOOKED_AT:]
 
 
 def final_answer(text: str) -> str | None:

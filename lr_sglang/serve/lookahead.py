@@ -130,6 +130,7 @@ def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
     split = Reasoning(
         inside=inside,
         split=asked.chat and service.reasoning != "off" and request.separate_reasoning is not False,
+        markers=engine.roles["target"].tokenizer.thinking,
     )
     thinks = False if service.stop_in_thinking else inside or None
     return StreamText(prompt.decode, request.stop or (), split, thinks)

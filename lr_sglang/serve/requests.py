@@ -18,7 +18,6 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.request import Post
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.stream_text import THINK
 from lr_sglang.modes import MODES, Mode
 from lr_sglang.serve.errors import Refusal, checked, refusal
 from lr_sglang.serve.protocol import (
@@ -233,7 +232,7 @@ class Prompt:
 
     Attributes:
         said: a conversation, or a raw prompt: a text, or token ids of the target's.
-        thinks: whether the prompt ends inside of ``<think>``.
+        thinks: whether the prompt ends inside of the thinking.
         decode: turns the answer's tokens into text.
 
     Raises:
@@ -260,7 +259,7 @@ class Prompt:
         tokens = sum(len(piece.ids or ()) for piece in text.pieces)
         if tokens > most:
             raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
-        self.thinks = asked.chat and text.rstrip().endswith(THINK)
+        self.thinks = asked.chat and text.rstrip().endswith(known.thinking.opens)
         # in some models special tokens mark calls of tools
         self.decode = known.spell if concluding and concluding.tools else known.decode
 

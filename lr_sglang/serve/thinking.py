@@ -1,7 +1,7 @@
 """Requests with tools or a JSON schema to a target that thinks: only the thinking is written by
 lookahead reasoning.
 
-What follows ``</think>`` the target writes alone, with SGLang's own grammars and parsers.
+What follows the thinking the target writes alone, with SGLang's own grammars and parsers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.steps.step import THINK_END
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.program import Program
 
@@ -54,19 +53,19 @@ async def think_then_conclude(
         most: tokens of both.
     """
     known = backend_of(s, "target").tokenizer
-    most = UNLIMITED if most is None else most
+    end, most = known.thinking.closes, UNLIMITED if most is None else most
     s += prompt
-    s += lookahead("answer", most, stop=THINK_END, show=True)
+    s += lookahead("answer", most, stop=end, show=True)
     await sync(s)
-    if s.get_meta_info("answer")["finish_reason"].get("matched") != THINK_END:
+    if s.get_meta_info("answer")["finish_reason"].get("matched") != end:
         return  # the thinking did not end
-    thought = TokenText.wrap(s["answer"]) + THINK_END
+    thought = TokenText.wrap(s["answer"]) + end
     left = most - len(resolve(thought, known))
     if left < 1:
         s["answer"] = thought
         s.get_meta_info("answer")["finish_reason"] = {"type": "length"}
         return
-    s += THINK_END
+    s += end
     s = on(s, "target")
     # not sgl.gen, which knows the regular expressions of Python only
     s += SglGen("answer", max_new_tokens=left, **grammar)
@@ -84,14 +83,18 @@ class Thinking:
     """Decides which requests are answered by ``think_then_conclude``.
 
     Attributes:
-        possible: whether the target thinks, and there is a draft with the same vocabulary.
+        possible: whether the target thinks, one marker ends that whatever follows, and there is a
+            draft with the same vocabulary.
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
         self._roles, self._compiled = roles, set[Any]()
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
-        self.possible = same and (service.reasoning == "on" or thinks(roles["target"].tokenizer))
+        known = roles["target"].tokenizer
+        self.possible = (
+            same and known.thinking.always and (service.reasoning == "on" or thinks(known))
+        )
 
     async def conclusion(
         self, request: ChatRequest, body: Mapping[str, Any], why: Sequence[str]

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Protocol
 
+from lr_sglang.steps import thinking
 from lr_sglang.steps.detokenize import added
 from lr_sglang.steps.token_text import TokenText
 
 DELIMITER = "\n\n"
-THINK_END = "</think>"
 # To find the next step of a long generation, this many tokens are decoded, then twice as many while
 # it does not end.
 WINDOW = 256
@@ -36,6 +36,7 @@ class Vocabulary(Protocol):
     """The methods of a tokenizer that splitting into steps needs."""
 
     vocabulary: str
+    thinking: thinking.Markers
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text."""
@@ -57,7 +58,7 @@ class Step:
             splits is in the text of the step that completes it.
         ids: token ids, the end-of-sequence token included when the model wrote it.
         ending: how it ended.
-        closes_thinking: whether ``</think>`` ends inside it.
+        closes_thinking: whether the marker that ends the thinking ends inside it.
         vocabulary: fingerprint of the tokenizer that ``ids`` belong to.
         special: the special tokens among ``ids``, which ``text`` does not show, without the end of
             sequence.
@@ -161,8 +162,9 @@ def make_step(
         known.decode,
         last or ending is Ending.END,
     )
+    marker = known.thinking.closes
     seam = (
-        (before.seam + before.text)[1 - len(THINK_END) :]
+        (before.seam + before.text)[1 - len(marker) :]
         if before is not None and not before.complete
         else ""
     )
@@ -171,7 +173,7 @@ def make_step(
         kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
         read = added(head, kept, known.decode)
     special = known.special(kept[:-1] if ending is Ending.END else kept)
-    closes = THINK_END in seam + read.text
+    closes = marker in seam + read.text
     return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail, seam)
 
 

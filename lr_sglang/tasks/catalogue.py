@@ -55,12 +55,12 @@ def aime24(row: Row, number: int) -> Question:
     )
 
 
-def aime(year: int) -> ToQuestion:
-    """math-ai/aime25, MathArena/aime_2026 and sgl-eval: I 1 to 15, then II 1 to 15."""
+def contest(name: str) -> ToQuestion:
+    """math-ai/aime25, MathArena/aime_2026 and hmmt_feb_2026, sgl-eval: numbered in their order."""
 
     def question(row: Row, number: int) -> Question:
         gold = row["expected_answer"] if "expected_answer" in row else row["answer"]
-        return Question(f"aime{year}-{number + 1:02d}", row["problem"], as_answer(gold))
+        return Question(f"{name}-{number + 1:02d}", row["problem"], as_answer(gold))
 
     return question
 
@@ -137,7 +137,7 @@ def mt_bench(row: Row, number: int) -> Question:
 DATA = Path(__file__).parent / "data"
 GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42
 GPQA, LCB = "633f5ee89ab8ad4522a9f850766b73f62147ffdd", "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
-LCB_FILES = ("test4.jsonl", "test5.jsonl")
+LCB_FILES, LCB_V6 = ("test4.jsonl", "test5.jsonl"), ("test6.jsonl",)
 MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 
@@ -205,7 +205,7 @@ _TASKS = (
             "math-ai/aime25",
             "test",
             "563bb8404243c5f09de6ec262f2db674fe5bce9b",
-            aime(25),
+            contest("aime25"),
             bundled="aime25",
         ),
         choice="all 30",
@@ -213,8 +213,14 @@ _TASKS = (
     Task(
         "aime26",
         "AIME 2026, I and II",
-        Hub("MathArena/aime_2026", "train", "main", aime(26), bundled="aime26"),
+        Hub("MathArena/aime_2026", "train", "main", contest("aime26"), bundled="aime26"),
         choice="all 30",
+    ),
+    Task(
+        "hmmt-feb-26",
+        "Harvard-MIT Mathematics Tournament, February 2026",
+        Hub("MathArena/hmmt_feb_2026", "train", "main", contest("hmmt-feb-26")),
+        choice="all 33",
     ),
     Task(
         "amc23",
@@ -254,6 +260,15 @@ _TASKS = (
         export="livecodebench",
         choice="August 2024 to January 2025, as the paper (its 268 are what release 5 has and "
         "release 3 has not)",
+    ),
+    Task(
+        "livecodebench-v6",
+        "contest problems",
+        Hub("livecodebench/code_generation_lite", "test", LCB, livecodebench, files=LCB_V6),
+        suffix=CODE,
+        grader="none",
+        export="livecodebench",
+        choice="the 175 that release 6 has and release 5 has not",
     ),
     Task(
         "mt-bench",

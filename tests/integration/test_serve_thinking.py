@@ -13,6 +13,7 @@ from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.thinking import FAMILIES
 from lr_sglang.steps.token_text import TokenText
 from tests.integration.test_serve import ASK, SERVICE, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
@@ -98,6 +99,15 @@ class Opens(CharTokenizer):
         return rendered + TokenText.of(opened, self.encode(opened), self.vocabulary)
 
 
+HARMONY = FAMILIES[0]
+
+
+class Harmony(Opens):
+    """Of gpt-oss: the model opens a channel for its thinking."""
+
+    thinking = HARMONY
+
+
 @pytest.fixture(scope="module")
 def thinker():
     """An endpoint, by what its target writes and how its template begins an answer."""
@@ -118,7 +128,8 @@ def thinker():
         ).roles
         roles["target"].tool_call_parser = parser
         for backend in roles.values():
-            backend.tokenizer = Opens(opened, template)
+            kind = Harmony if HARMONY.opens in template else Opens
+            backend.tokenizer = kind(opened, template)
         open_now.append(serving(roles, service))
         one = open_now[-1].__enter__()
         one.target = target
@@ -171,6 +182,19 @@ def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, wa
         concluding["text"].endswith("It is 5.\n</think>")
         and "stop" not in concluding["sampling_params"]
     )
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_harmonys_channels_are_reasoning_and_content(thinker, stream):
+    """Both by lookahead; with tools, which have a channel of their own, the target is alone."""
+    said = f"{HARMONY.opens}Well, 2 + 3.\n\nIt is 5.{HARMONY.closes}So 5.\n\nIndeed."
+    one = thinker(thought=tuple(said.split(DELIMITER)), template=f"... {HARMONY.opens} ...")
+    choice, *_ = one.answer(stream, lookahead={"schedule": "sync"})
+    assert choice["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5."
+    assert choice["content"] == "So 5.\n\nIndeed."
+    assert one.roles["draft"].transport.requests
+    response = one.ask(tools=[TOOL])
+    assert response.status_code == 502 and not one.target.asked
 
 
 @pytest.mark.parametrize("mode", ["lossless", "lookahead"])

@@ -26,7 +26,10 @@ from tests import FULL
 
 ROOT = Path(__file__).parents[2]
 # In a short run: the examples with token layers, and a preset of every kind.
-FEW = {"qwen3-ngram", "qwen3-standalone", "qwen3-eagle3", "pocket-1gpu", "qwen3-4gpu"}
+FEW = {
+    *("qwen3-ngram", "qwen3-standalone", "qwen3-eagle3", "pocket-1gpu", "qwen3-4gpu"),
+    *("qwen3.5-27b", "gpt-oss-120b"),
+}
 PRESETS = [
     path
     for path in sorted((ROOT / "lr_sglang" / "runtimes" / "presets").glob("*.toml"))
@@ -53,13 +56,32 @@ SHAPES = {
     "deepseek-ai/DeepSeek-R1-Distill-Qwen-1.5B": "dummy:deepseek-r1-distill-qwen-1.5b",
     "AngelSlim/Qwen3-32B_eagle3": "dummy:qwen3-32b-eagle3",
     "AngelSlim/Qwen3-1.7B_eagle3": "dummy:qwen3-1.7b-eagle3",
+    "Qwen/Qwen3.5-27B": "dummy:qwen3.5-27b",
+    "Qwen/Qwen3.6-27B": "dummy:qwen3.6-27b",
+    "Qwen/Qwen3.5-4B": "dummy:qwen3.5-4b",
+    "Qwen/Qwen3.5-0.8B": "dummy:qwen3.5-0.8b",
+    "Qwen/Qwen3.6-35B-A3B": "dummy:qwen3.6-35b-a3b",
+    "openai/gpt-oss-120b": "dummy:gpt-oss-120b",
+    "openai/gpt-oss-20b": "dummy:gpt-oss-20b",
+    # heads, of which the length of a block is read, else 16
+    "z-lab/Qwen3.5-27B-DFlash": "dummy:qwen3-1.7b",
+    "z-lab/Qwen3.6-27B-DFlash": "dummy:qwen3-1.7b",
+    "z-lab/Qwen3.5-4B-DFlash": "dummy:qwen3-0.6b",
+    "z-lab/Qwen3.6-35B-A3B-DFlash": "dummy:qwen3-0.6b",
+    "z-lab/gpt-oss-120b-DFlash": "dummy:qwen3-0.6b",
+    "z-lab/gpt-oss-20b-DFlash": "dummy:qwen3-0.6b",
 }
 # What asks SGLang: argument lists by name come in; whether prompts are cached, and the fields asked
 # for that were changed, go out.
 ASK = """
 import argparse, gc, json, sys
 gc.disable()  # a third of the time of these imports
+from sglang.srt.arg_groups import mamba_hook
+from sglang.srt.layers import quantization
 from sglang.srt.server_args import ServerArgs, prepare_server_args
+# what only a process that sees a GPU has
+mamba_hook._platform_supports_mamba_cache_extra_buffer = lambda: True
+quantization.QUANTIZATION_METHODS.setdefault("mxfp4", quantization.Mxfp4Config)
 parser = argparse.ArgumentParser()
 ServerArgs.add_cli_args(parser)
 found = {}

@@ -288,6 +288,13 @@ POCKET = {"target", "draft", "judge"}
         ),
         ({"target": "deepseek-ai/DeepSeek-R1-0528-Qwen3-8B"}, {"sampling.top_k": -1}),
         (
+            {"target": "Qwen/Qwen3.6-27B-FP8"},
+            {"sampling.temperature": 1.0, "sampling.top_k": 20, "limits.max_tokens": 81920},
+        ),
+        ({"target": "Qwen/Qwen3.5-4B", "max_tokens": 9}, {"limits.max_tokens": 9}),
+        ({"target": "Qwen/Qwen3-32B"}, {"limits.max_tokens": None}),
+        ({"target": "openai/gpt-oss-120b"}, {"sampling.temperature": 1.0, "sampling.top_p": 1.0}),
+        (
             {"target": "some/other"},
             {"sampling.temperature": 0.6, "sampling.top_p": 0.95, "sampling.top_k": -1},
         ),
@@ -321,6 +328,22 @@ def test_which_setting_wins(file, given, wanted):
         of_plan = name.split(".")[0] in ("deployment", "models", "modes", "program")
         found = attrgetter(name)(plan if of_plan else plan.deployment)
         assert (set(found()) if callable(found) else found) == value, name
+
+
+@pytest.mark.parametrize(
+    ("written", "wanted"),
+    [
+        ({"temperature": 1.0, "top_k": 40}, {"temperature": 1.0, "top_p": 0.95, "top_k": 40}),
+        ({"top_k": 0, "do_sample": True}, {"temperature": 0.6, "top_k": -1}),
+        ({"temperature": None, "top_p": "0.9"}, {"temperature": 0.6, "top_p": 0.95, "top_k": 20}),
+    ],
+)
+def test_a_models_own_sampling_goes_before_that_of_its_family(tmp_path, written, wanted):
+    folder = tmp_path / "Qwen3-tuned"
+    folder.mkdir()
+    (folder / "generation_config.json").write_text(json.dumps(written))
+    found = settings.settle({"target": str(folder)}).deployment.sampling
+    assert {name: getattr(found, name) for name in wanted} == wanted
 
 
 def assigned(*texts, **given):

@@ -54,6 +54,7 @@ def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
     assert findings.presets == [
         "deepseek-1gpu-fp8",
         "deepseek-2gpu",
+        "gpt-oss-120b",
         "pocket-1gpu-24gb",
         "pocket-1gpu-80gb",
         "qwen3-1gpu-fp8",

@@ -4,6 +4,7 @@ thought to need.
 
 from __future__ import annotations
 
+import itertools
 import json
 
 import pytest
@@ -11,6 +12,8 @@ import pytest
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment
+from lr_sglang.runtimes.launching import flags
+from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.placement import gpus
 from lr_sglang.runtimes.placement.memory import (
     LEAST_TOKENS,
@@ -50,6 +53,10 @@ def gpus_of(models: dict[str, str], machine: list[float]) -> list[tuple[int, ...
         ("neuralmagic/DeepSeek-R1-Distill-Qwen-32B-FP8-dynamic", 30.5),
         ("Qwen/Qwen2.5-7B-Instruct", 14.2),
         ("someone/else-8B-v2", 14.9),
+        ("Qwen/Qwen3.5-27B", 50.1),  # 27 billion parameters, image encoder apart
+        ("Qwen/Qwen3.5-4B", 7.8),
+        ("Qwen/Qwen3.6-35B-A3B-FP8", 32.3),
+        ("openai/gpt-oss-120b", 65.3),  # published: 60.8
         ("someone/else-0.5b-AWQ", 0.28),
     ],
 )
@@ -196,6 +203,75 @@ def test_the_shares_of_bodies_on_one_gpu_hold_weights_and_answers(name, free):
         assert wanted.weights + wanted.token * LEAST_TOKENS / 1024 < static, role
         free -= static + OVERHEAD
     assert free > -0.1
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in built_in() if load_deployment(name).runtimes["target"].device == "cuda"],
+)
+@pytest.mark.parametrize("machine", [[H200], [H100, H100]], ids=["one H200", "two H100"])
+def test_a_preset_that_names_no_gpus_fits_what_it_says(name, machine):
+    """On one GPU with its token layers, whose heads and drafted states are in memory too."""
+    given = load_deployment(name)
+    assert not fits(given, [H100]) and not fits(given, [])
+    if len(machine) > 1:
+        plain = {role: one.replace(token_layer="none") for role, one in given.runtimes.items()}
+        given = given.replace(runtimes=plain)
+    assert fits(given, machine)
+    found = placed(given, machine, dict.fromkeys(given.runtimes, True)).runtimes
+    free = list(machine)
+    for one in found.values():
+        (gpu,) = one.gpus
+        static = one.memory_fraction * free[gpu]
+        wanted = need(one)
+        assert static >= wanted.weights + wanted.states + wanted.token * 16_384 / 1024
+        free[gpu] -= static + OVERHEAD
+    assert min(free) > -0.1
+
+
+def test_the_states_of_a_hybrid_are_in_memory_too():
+    """48 layers of 48 heads, each a matrix of 128 x 128 in float32, and the convolution's last
+    three inputs in 16 bits: 147 MiB a state, five for a running request.
+    """
+    target = Runtime(model="Qwen/Qwen3.5-27B", max_running_requests=10)
+    state = 48 * (48 * 128 * 128 * 4 + 3 * (2 * 16 + 48) * 128 * 2) / 2**30
+    assert need(target).states == pytest.approx(51 * state)
+    drafted = target.replace(token_layer=TokenLayer("ngram", tokens=4))
+    assert need(drafted).states == pytest.approx((51 + 11 * 5) * state)
+    assert need(Runtime(model="Qwen/Qwen3-32B")).states == 0
+    assert need(target).token == 2 * 16 * 4 * 256 * 2 / 2**20  # 16 layers have keys and values
+
+
+# A configuration with layer types, and one as transformers writes it, with the text model inside.
+TYPES = ["linear_attention"] * 3 + ["full_attention"]
+HYBRID = {
+    **{"num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 4},
+    **{"linear_num_key_heads": 2, "linear_num_value_heads": 4, "layer_types": TYPES},
+    **{"linear_key_head_dim": 32, "linear_value_head_dim": 32, "linear_conv_kernel_dim": 4},
+}
+
+
+@pytest.mark.parametrize("config", [HYBRID, {"text_config": HYBRID}], ids=["flat", "inside"])
+def test_a_hybrid_gets_its_flags_by_its_configuration(tmp_path, config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    runtime = Runtime(model=str(tmp_path), max_running_requests=8)
+
+    def line(platform, **changes):
+        argv = flags.command(runtime.replace(**changes), 1, platform).argv
+        return dict(itertools.pairwise(argv))
+
+    cuda, cpu = Platform("cuda"), Platform("cpu", {"max-running-requests": 32})
+    assert line(cuda)["--max-mamba-cache-size"] == "40"
+    assert line(cuda)["--mamba-track-interval"] == "64"
+    assert "--mamba-radix-cache-strategy" not in line(cuda)
+    assert "--max-mamba-cache-size" not in line(cuda, max_running_requests=None)
+    assert line(cpu)["--max-mamba-cache-size"] == "24"
+    assert line(cpu, max_running_requests=None)["--max-mamba-cache-size"] == "96"
+    assert line(cpu)["--mamba-radix-cache-strategy"] == "no_buffer"
+    own = {"mamba-track-interval": 256}
+    assert line(cuda, extra=own)["--mamba-track-interval"] == "256"
+    plain = flags.command(Runtime(model="Qwen/Qwen3-32B"), 1, cuda).argv
+    assert not [word for word in plain if "mamba" in word]
 
 
 # -- what nvidia-smi says

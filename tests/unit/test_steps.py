@@ -14,6 +14,7 @@ from lr_sglang.steps.step import (
     split,
     split_ids,
 )
+from lr_sglang.steps.thinking import TAGS
 from tests import examples
 
 EOS = 3
@@ -36,6 +37,7 @@ def decode(ids):
 
 class Known:
     vocabulary = "v"
+    thinking = TAGS
 
     def __init__(self, decode=decode):
         self.decode = decode

@@ -77,7 +77,7 @@ def test_a_number_as_id_is_whole(tmp_path):
     assert [question.id for question in found] == ["7", "8"]
 
 
-@pytest.mark.parametrize("task", ["math500", "aime24", "aime25", "aime26", "amc23"])
+@pytest.mark.parametrize("task", ["math500", "aime24", "aime25", "aime26", "hmmt-feb-26", "amc23"])
 @pytest.mark.parametrize("answer", ["null", "NaN", '""'])
 def test_a_row_of_a_data_set_without_an_answer_has_none(tmp_path, task, answer):
     row = f'{{"id": 1, "problem": "a", "question": "a", "answer": {answer}}}'
@@ -241,7 +241,8 @@ def gsm8k_rows(count=catalogue.GSM8K_TEST):
 
 
 def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
-    assert PAPER | {"pocket", "aime26"} == set(tasks.names())
+    newer = {"aime26", "hmmt-feb-26", "livecodebench-v6"}
+    assert PAPER | newer | {"pocket"} == set(tasks.names())
     for name in PAPER:
         task = tasks.get(name)
         assert task.about and task.choice

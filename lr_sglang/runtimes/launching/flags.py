@@ -25,7 +25,7 @@ from lr_sglang.errors import ConfigError, SetupError, did_you_mean
 from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
-from lr_sglang.runtimes.placement import gpus, memory, models
+from lr_sglang.runtimes.placement import gpus, hybrid, memory, models
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
@@ -263,6 +263,9 @@ def command(
     flags |= {
         flag: value for flag, (value, usual) in given.items() if value != usual and value != ""
     }
+    config = memory.config_of(str(flags["model-path"])) or {}
+    slots = flags.get("max-running-requests")
+    flags |= hybrid.flags(config, platform.device, slots)
     if layer.on:  # SGLang has no mixed chunks with a token layer
         flags |= {"enable-mixed-chunk": None} | layer_flags(layer, where)
     flags |= extra

@@ -8,20 +8,18 @@ the other, so each one's fraction depends on those before it.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LookaheadError
-from lr_sglang.runtimes.placement import models
+from lr_sglang.runtimes.placement import hybrid, models
 
 GIB = 2**30
-# Bytes of a parameter, by the quantisation in the runtime's settings or in the published model's
-# name.
+# Bytes of a parameter, by the quantisation in the runtime's settings, in the published model's name
+# or in its configuration.
 QUANTISED = (
     ("fp8", 1.0),
     ("w8a8", 1.0),
@@ -32,6 +30,11 @@ QUANTISED = (
     ("fp4", 0.6),
 )
 WIDE = {"float32": 4.0, "float": 4.0}
+
+# A head that drafts from its target's hidden states, where its configuration is not here: its
+# parameters over the square of the target's hidden size (Qwen3.5-27B-DFlash has 66, a head of one
+# layer less), and the MiB of a token in five layers of 8 KV heads of 128.
+HEAD, HEAD_TOKEN = 80, 5 * 2 * 8 * 128 * 2 / 2**20
 
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])")
 _SUFFIXES = re.compile(r"-(?:instruct|chat|base|it|fp8|dynamic|awq|gptq|int[48]|w8a8|hf)$")
@@ -45,11 +48,18 @@ class Need:
         weights: GiB, those of a token layer's draft model too.
         token: MiB that one token takes in the KV memory.
         heads: attention heads, which tensor parallelism must divide; 0 is unknown.
+        states: GiB of a hybrid's states.
     """
 
     weights: float
     token: float
     heads: int = 0
+    states: float = 0.0
+
+    @property
+    def fixed(self) -> float:
+        """GiB that do not depend on the number of tokens."""
+        return self.weights + self.states
 
 
 def need(runtime: Runtime, where: str = "runtime") -> Need:
@@ -58,23 +68,42 @@ def need(runtime: Runtime, where: str = "runtime") -> Need:
     Raises:
         ConfigError: neither a configuration here nor the model's name says how large it is.
     """
-    model, layer = _need(runtime.model, runtime, where), runtime.token_layer.draft_model
-    draft = _need(layer, runtime.replace(quantization=""), where) if layer else Need(0.0, 0.0)
+    model, layer = _need(runtime.model, runtime, where), runtime.token_layer
+    if not layer.draft_model:
+        draft = Need(0.0, 0.0)
+    elif layer.algorithm == "standalone" or config_of(layer.draft_model) is not None:
+        draft = _need(layer.draft_model, runtime.replace(quantization=""), where)
+    else:
+        hidden = int((config_of(runtime.model) or {}).get("hidden_size", 8192))
+        draft = Need(HEAD * hidden**2 * 2 / GIB, HEAD_TOKEN)
     weights = runtime.data_parallel * (model.weights + draft.weights)
-    return Need(weights, model.token + draft.token, model.heads)
+    states = runtime.data_parallel * _states(runtime)
+    return Need(weights, model.token + draft.token, model.heads, states)
+
+
+def _states(runtime: Runtime) -> float:
+    """GiB of a hybrid's states: of running requests and of prefixes, and with a token layer one
+    after every drafted token, until they are verified.
+    """
+    requests = runtime.max_running_requests or REQUESTS
+    count, layer = hybrid.COPIES["cuda"] * requests + 1, runtime.token_layer
+    if layer.on:
+        drafted = 1 + (layer.tokens or (BLOCK if layer.algorithm == "dflash" else TOKENS))
+        count += (requests + 1) * drafted
+    return count * hybrid.state_bytes(config_of(runtime.model) or {}) / GIB
 
 
 def _need(model: str, runtime: Runtime, where: str) -> Need:
-    # Bytes of a parameter.
-    names, wide = f"{runtime.quantization} {model}".lower(), WIDE.get(runtime.dtype, 2.0)
-    width, config = next((size for name, size in QUANTISED if name in names), wide), _config(model)
+    config, wide = config_of(model), WIDE.get(runtime.dtype, 2.0)
+    said = (config or {}).get("quantization_config") or {}
+    names = f"{runtime.quantization} {model} {said.get('quant_method', '')}".lower()
+    width = next((size for name, size in QUANTISED if name in names), wide)
     if config is not None:
         heads = int(config["num_attention_heads"])
         kv = int(config.get("num_key_value_heads") or heads)
         head = int(config.get("head_dim") or config["hidden_size"] // heads)
-        token = (
-            2 * int(config["num_hidden_layers"]) * kv * head * 2 / 2**20
-        )  # keys and values, two bytes each
+        attending = int(config["num_hidden_layers"]) - hybrid.linear_layers(config)
+        token = 2 * attending * kv * head * 2 / 2**20  # keys and values, two bytes each
         return Need(_weights(config, heads, kv, head) * width / GIB, token, heads)
     named = _BILLIONS.search(model.lower())
     if named is None:
@@ -89,7 +118,7 @@ def _need(model: str, runtime: Runtime, where: str) -> Need:
     return Need(billions * 1e9 * width / GIB, 0.05 + 0.0065 * billions)
 
 
-def _config(model: str) -> Mapping[str, Any] | None:
+def config_of(model: str) -> Mapping[str, Any] | None:
     """The configuration, from a directory here or from the shape of the same name."""
     shape = models.shape_of(model).removeprefix(models.SHAPE) or _plain(model)
     if shape in models.shapes():
@@ -97,10 +126,13 @@ def _config(model: str) -> Mapping[str, Any] | None:
     if models.is_body(model):
         return models.body_config(model)
     try:
-        found = json.loads(Path(models.locate(model), "config.json").read_text("utf-8"))
-    except (OSError, ValueError, LookaheadError):
+        found = models.said(models.locate(model), "config.json")
+    except LookaheadError:
         return None
-    found = found.get("text_config", found)
+    if not isinstance(found, dict):
+        return None
+    whole = {key: found[key] for key in ("quantization_config",) if key in found}
+    found = {**whole, **found.get("text_config", found)}
     return (
         found
         if {"num_hidden_layers", "hidden_size", "num_attention_heads"} <= found.keys()
@@ -118,7 +150,7 @@ def _plain(model: str) -> str:
 
 def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float:
     """Parameters of a model by its configuration; the feed-forward part counts once for each
-    expert.
+    expert. An image encoder does not count.
     """
     hidden = int(config["hidden_size"])
     inner = int(
@@ -130,16 +162,26 @@ def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float
         or config.get("n_routed_experts")
         or 1
     )
-    layer = hidden * head * 2 * (heads + kv) + 3 * hidden * inner * experts
+    shared = int(config.get("shared_expert_intermediate_size") or 0)
+    layers, linear = int(config["num_hidden_layers"]), hybrid.linear_layers(config)
+    attention = hidden * head * 2 * (heads + kv)
+    delta = 0
+    if linear:
+        attention += hidden * head * heads  # the gate of its output
+        delta = hybrid.parameters(config)
+    forward = 3 * hidden * (inner * experts + shared)
     ends = (
         int(config.get("vocab_size", 0)) * hidden * (1 if config.get("tie_word_embeddings") else 2)
     )
-    return int(config["num_hidden_layers"]) * layer + ends
+    return (layers - linear) * attention + linear * delta + layers * forward + ends
 
 
 # GiB of a GPU that a server needs beside weights and KV memory: CUDA itself, its graphs, one
 # forward pass.
 OVERHEAD = 4.0
+# Requests at a time of a server for one answer at the default depth; and the tokens that are
+# drafted per verification, with DFlash and with other token layers.
+REQUESTS, BLOCK, TOKENS = 8, 15, 8
 # Tokens that each role must have room for, or the placement is refused: a long answer, and its
 # branches.
 LEAST_TOKENS = 16_384
@@ -217,7 +259,13 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
 
 
 def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
-    """Whether the GPUs that a deployment names exist and have memory for its runtimes."""
+    """Whether the GPUs that a deployment names exist and have memory for its runtimes; runtimes
+    that name none are placed first.
+    """
+    try:
+        deployment = placed(deployment, gpus, dict.fromkeys(deployment.runtimes, True))
+    except ConfigError:
+        return False
     layout = {role: runtime.gpus for role, runtime in deployment.runtimes.items()}
     needs = {
         role: need(runtime, f"[runtimes.{role}]") for role, runtime in deployment.runtimes.items()
@@ -239,12 +287,12 @@ def _split(
     fractions = dict.fromkeys(layout, 1.0)
     for gpu, memory in enumerate(gpus):
         roles = [role for role, numbers in layout.items() if gpu in numbers]
-        weights = {role: needs[role].weights / len(layout[role]) for role in roles}
+        fixed = {role: needs[role].fixed / len(layout[role]) for role in roles}
         tokens = {
             role: needs[role].token * LEAST_TOKENS / 1024 / len(layout[role]) for role in roles
         }
         least, room = sum(tokens.values()), min(MAX_SHARE * memory, memory - OVERHEAD * len(roles))
-        wanted = sum(weights.values()) + least
+        wanted = sum(fixed.values()) + least
         if roles and wanted > room:
             total = wanted + memory - room
             return (
@@ -253,7 +301,7 @@ def _split(
             )
         free = memory
         for role in roles:
-            static = weights[role] + (room - sum(weights.values())) * tokens[role] / least
+            static = fixed[role] + (room - sum(fixed.values())) * tokens[role] / least
             fractions[role] = min(
                 fractions[role], static / free
             )  # the GPU with the least memory decides

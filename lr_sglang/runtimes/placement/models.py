@@ -277,9 +277,20 @@ def is_on_hub(model: str) -> bool:
 
 
 def said(model: str, file: str, *keys: str) -> Any:
-    """A value of a JSON file in a model's directory; None where it cannot be read
-    without the hub.
+    """A value of a JSON file of a model, in its directory or in the hub's cache; None where it
+    cannot be read without the hub.
     """
+    if is_on_hub(model):
+        from huggingface_hub import try_to_load_from_cache
+        from huggingface_hub.errors import HFValidationError
+
+        try:
+            found = try_to_load_from_cache(model, file)
+        except HFValidationError:
+            return None
+        if not isinstance(found, str):
+            return None
+        model = str(Path(found).parent)
     try:
         return reduce(getitem, keys, json.loads(Path(model, file).read_text("utf-8")))
     except (OSError, ValueError, KeyError, TypeError):

@@ -1,0 +1,58 @@
+"""How a model marks its thinking, which is where thinking ends: one table of families."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The texts around a model's thinking.
+
+    Attributes:
+        parser: SGLang's name of a reasoning parser with these markers.
+        opens: begins the thinking, in the prompt or in the answer.
+        closes: ends it; what follows is the answer.
+        always: whether ``closes`` also stands before a call of a tool.
+    """
+
+    parser: str
+    opens: str
+    closes: str
+    always: bool = True
+
+
+TAGS = Markers("deepseek-r1", "<think>", "</think>")
+FAMILIES = (
+    # harmony: messages of several channels, of which ``final`` is the answer
+    Markers(
+        "gpt-oss",
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        always=False,
+    ),
+    Markers("kimi", "◁think▷", "◁/think▷"),
+    Markers("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    Markers("minimax-m3", "<mm:think>", "</mm:think>"),
+    Markers("mistral", "[THINK]", "[/THINK]"),
+    Markers("apertus2509", "<|inner_prefix|>", "<|inner_suffix|>"),
+    Markers("k2_horizon", "<ifm|think>", "</ifm|think>"),
+    Markers("cohere_command4", "<|START_THINKING|>", "<|END_THINKING|>"),
+    TAGS,
+)
+
+
+def of(known: str) -> Markers:
+    """The markers of a model, by the text of its chat template and of its added tokens; ``<think>``
+    if there is none of the others.
+    """
+    return next((one for one in FAMILIES if one.opens in known), TAGS)
+
+
+def after(text: str) -> str:
+    """The text after the thinking, whose markers may be any; empty if the thinking never ends."""
+    for one in FAMILIES:
+        text = text.rpartition(one.closes)[2]
+        if one.opens in text:
+            return ""
+    return text
