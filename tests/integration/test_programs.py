@@ -19,7 +19,8 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.results import accounting
-from lr_sglang.steps.step import DELIMITER, THINK_END, split
+from lr_sglang.steps.step import DELIMITER, split
+from lr_sglang.steps.thinking import TAGS
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
@@ -31,6 +32,8 @@ from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, depl
 from tests.serving import until
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
+
+THINK_END = TAGS.closes
 
 QUESTION = Question("q", "Simulated question 1?")
 ASKED = [{"role": "user", "content": "How many?"}]
