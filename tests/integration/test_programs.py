@@ -875,12 +875,25 @@ def weighs(s, messages):
     s["answer"] = " ".join(f"{lr.confidence(one):.3f}" for one in asked)
 
 
-def test_what_a_program_reads_of_log_probabilities():
+class Layered(ScriptedTransport):
+    """As SGLang with a token layer: a token comes with a text that is only weighed."""
+
+    def _reply(self, payload, text, sampling, aborted):
+        reply = super()._reply(payload, text, sampling, aborted)
+        if sampling["max_new_tokens"] == 0:
+            reply["meta_info"]["output_token_logprobs"] = [[-7.0, 1, None]]
+        return reply
+
+
+@pytest.mark.parametrize("kind", [ScriptedTransport, Layered])
+def test_what_a_program_reads_of_log_probabilities(kind):
     with pytest.raises(BadReply, match="'step' has no log-probabilities") as failed:
         answered(looks_without_asking, unsure_roles())
     assert "return_logprob" in failed.value.hint
     likely, unlikely = math.exp(-0.1), math.exp((7 * -0.1 - 9) / 8)
-    assert answered(weighs, unsure_roles())[0].record.text == f"{likely:.3f} {unlikely:.3f} 0.000"
+    runtimes = unsure_roles()
+    runtimes["target"].transport.__class__ = kind
+    assert answered(weighs, runtimes)[0].record.text == f"{likely:.3f} {unlikely:.3f} 0.000"
 
 
 @pytest.mark.parametrize(("program", "judged"), [("rsd", False), ("rsd:by=judge", True)])
