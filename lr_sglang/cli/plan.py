@@ -18,7 +18,7 @@ from lr_sglang.cli.display import grid
 from lr_sglang.config import Schedule
 from lr_sglang.errors import RecordError
 from lr_sglang.results.store import each_record
-from lr_sglang.theory import judged, paper
+from lr_sglang.theory import judged, paper, reading
 from lr_sglang.theory.judged import Case, Choice, best_depth
 from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure
 
@@ -208,6 +208,13 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
             said = f"{measured.speedup:.2f}x measured"
         of = f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth})"
         yield f"{of}: {said}; {found['expected_of_the_run']:.2f}x expected"
+        if (agreement := measured.agreement) is not None:
+            tokens = reading.piece(agreement)
+            yield (
+                "its target read the drafts before it wrote, which these formulas leave out: "
+                f"{agreement:.2f} of the tokens were its own; lossless by reading: "
+                f"{reading.speedup(agreement, tokens):.2f}x, {tokens} tokens at a time"
+            )
     yield Text(f"\nplan: lr-sglang run {found['run']}", style="bold green")
     speed, layer = _fastest(best).speedup, found["layer_speed"]["target"]
     over = f" over the token layer alone, {speed * layer:.2f}x over plain decoding"

@@ -218,11 +218,13 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     """The expectation for a lookahead group; None if its records do not suffice, or drafting is no
     faster.
 
-    The formulas hold for one answer at one depth, and not for programs that make several
-    generations.
+    The formulas hold for one answer at one depth, whose steps are written, and not for programs
+    that make several generations.
     """
     answers = [row.answer for row in group.rows if row.answer]
-    fixed = all(one.lookahead and one.lookahead.policy != "adaptive" for one in answers)
+    fixed = all(
+        one.lookahead and one.lookahead.policy != "adaptive" and not one.read for one in answers
+    )
     if group.mode not in theory.AHEAD or not fixed or program(group):
         return None
     base = collection.base(group, theory.without(answers))  # with the same token layer, if any

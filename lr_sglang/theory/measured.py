@@ -43,11 +43,11 @@ class Answer:
     Attributes:
         failed: whether it ended with an error.
         target, draft: finished steps; ``generated`` is the number of the target's tokens in them.
-            Without those of a target that read drafted tokens: the formulas have steps that are
-            written.
+            None of a target that read drafted tokens: the formulas have steps that are written.
         verdicts: including those without a request.
         lookahead: None in a mode without.
         layered: whether the target has a token layer.
+        read, agreed: drafted tokens that the target has read, and those that it would have written.
     """
 
     mode: str
@@ -63,6 +63,8 @@ class Answer:
     verdicts: Times
     lookahead: Settings | None
     layered: bool
+    read: int = 0
+    agreed: int = 0
 
     @classmethod
     def of(cls, record: Mapping[str, Any]) -> Self:
@@ -72,8 +74,7 @@ class Answer:
             KeyError, TypeError: it lacks a field.
         """
         target, draft = ([*finished(record, role)] for role in ("target", "draft"))
-        if record.get("read_tokens"):
-            target = []
+        read = record.get("read_tokens", 0)
         look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
         said = [
             verdict["seconds"]
@@ -89,7 +90,7 @@ class Answer:
             steps=len(record["steps"]),
             judged=record["judged"],
             accepted=record["accepted"],
-            target=Times(sum(map(_seconds, target)), len(target)),
+            target=Times(0.0, 0) if read else Times(sum(map(_seconds, target)), len(target)),
             draft=Times(sum(map(_seconds, draft)), len(draft)),
             generated=sum(branch["generated"] for branch in target),
             verdicts=Times(sum(said), len(said)),
@@ -98,6 +99,8 @@ class Answer:
                 look["schedule"], look["depth"], look["width"], look.get("policy", "fixed")
             ),
             layered=_layered(record),
+            read=read,
+            agreed=record.get("agreed_tokens", 0),
         )
 
 
@@ -112,6 +115,8 @@ class Measured:
         slowdown: seconds per token of such a target step over those of ``base``, the same mode
             without lookahead; None if the run does not include it. ``speedup``, in tokens per
             second, is also over ``base``.
+        agreement: share of the drafted tokens that the target would have written, if it read them;
+            then ``step_seconds`` are those of ``base``, for the target wrote few whole steps.
         steps: steps per answer, rounded.
         schedule, depth, width: the settings of the run.
     """
@@ -130,6 +135,7 @@ class Measured:
     width: int
     samples: int
     judged: int
+    agreement: float | None = None
 
 
 def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
@@ -155,14 +161,19 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
         )
     schedule, depth, width = ways.pop()
     judged = sum(answer.judged for answer in ahead)
-    step = _mean([answer.target for answer in ahead], "target step")
+    alone = [answer for answer in ended if answer.mode == base]
+    pace = sum(answer.seconds for answer in alone) / max(1, sum(a.used for a in alone))
+    written, read = [answer.target for answer in ahead], sum(answer.read for answer in ahead)
+    if read and alone:
+        written = [Times(pace * answer.used, answer.steps) for answer in ahead]
+    step = _mean(written, "target step")
     draft = _mean([answer.draft for answer in ahead], "judged draft step")
     verdict = _mean([answer.verdicts for answer in ahead], "verdict")
     slowdown = speedup = None
-    if alone := [answer for answer in ended if answer.mode == base]:
-        pace = sum(answer.seconds for answer in alone) / max(1, sum(a.used for a in alone))
-        busy = sum(answer.target.seconds for answer in ahead)
-        slowdown = busy / max(1, sum(answer.generated for answer in ahead)) / pace
+    if alone:
+        if not read:
+            busy = sum(answer.target.seconds for answer in ahead)
+            slowdown = busy / max(1, sum(answer.generated for answer in ahead)) / pace
         speedup = pace * sum(a.used for a in ahead) / sum(a.seconds for a in ahead)
     return Measured(
         mode=mode,
@@ -179,6 +190,7 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
         width=width,
         samples=len(ahead),
         judged=judged,
+        agreement=sum(answer.agreed for answer in ahead) / read if read else None,
     )
 
 
@@ -218,6 +230,7 @@ def _mean(times: Sequence[Times], what: str) -> float:
     if not number or (what != "verdict" and not seconds):
         raise ConfigError(
             f"the records have no {what} with a time",
-            hint="measure a run with more questions, and with -o lookahead.reading=never",
+            hint="measure a run with more questions, and with autoregressive beside it or "
+            "-o lookahead.reading=never",
         )
     return seconds / number

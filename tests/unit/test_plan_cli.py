@@ -129,6 +129,16 @@ def test_a_run_is_measured(found, folder):
     assert said["expected_of_the_run"] == pytest.approx(expected)
 
 
+def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times(call, found, folder):
+    read = {"read_tokens": 50, "agreed_tokens": 45}
+    said = found("--records", folder(autoregressive(), lookahead(**read)))
+    assert said["measured"]["step_seconds"] == pytest.approx(4 / 3)  # 20 tokens at 15 a second
+    assert said["case"]["c1"] == pytest.approx(0.3 / (4 / 3))
+    assert said["measured"]["agreement"] == 0.9 and said["measured"]["slowdown"] is None
+    told = call("--records", "run").stdout
+    assert "0.90 of the tokens were its own; lossless by reading: 2.34x, 12 tokens" in told
+
+
 def test_what_is_given_goes_before_what_was_measured(found, folder):
     given = ("--alpha", 0.5, "--c1", 0.1, "--judge", 0)
     case = found("--records", folder(autoregressive(), lookahead()), *given)["case"]
@@ -172,6 +182,7 @@ SYNC = {"lookahead": {"schedule": "sync", "depth": 4, "width": 1}}
         ([], 2, "no sample of mode lookahead"),
         ([autoregressive()], 2, "no sample of mode lookahead"),
         ([lookahead(branches=[])], 2, "no target step"),
+        ([lookahead(read_tokens=9)], 2, "no target step"),
         ([lookahead(steps=[])], 2, "no verdict"),
         ([lookahead(), lookahead("b", config=SYNC)], 2, "different schedules"),
         ([lookahead(config={})], 1, "lacks 'lookahead'"),

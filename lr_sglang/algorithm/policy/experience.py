@@ -13,6 +13,7 @@ from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
+from lr_sglang.theory import reading
 
 # Effective number of verdicts in a mean; the weight of older ones decays exponentially.
 MEMORY = 400
@@ -30,11 +31,8 @@ COMMON = 16.0
 # At the start of a run one step in TRY_FIRST is written before the drafted one is read, until there
 # are TRIES of both; then one in TRY_AGAIN goes the way that was slower.
 TRIES, TRY_FIRST, TRY_AGAIN = 2, 6, 32
-# Tokens that may be drafted at a time for the target to read; the agreement that is assumed at
-# first, with the weight of so many tokens; and what reading takes, and a drafted token with its
-# place in the target's pass, in tokens of plain decoding.
-PIECES, AGREEMENT, AGREED = (3, 4, 6, 8, 12, 16, 24), 0.92, 32.0
-READ, DRAFTED = 1.5, 0.13
+# The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
+AGREEMENT, AGREED = 0.92, 32.0
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
@@ -174,11 +172,8 @@ class RunStatistics:
             self.agreement.add(agrees)
 
     def piece(self) -> int:
-        """How many tokens to draft before the target reads them. Of n, (1 - a^n) / (1 - a) are kept
-        in the mean if each agrees with probability a, and the time grows with n.
-        """
-        a = min(0.999, self.agreement.given(AGREEMENT, AGREED))
-        return max(PIECES, key=lambda n: (1 - a**n) / (1 - a) / (READ + n * DRAFTED))
+        """How many tokens to draft before the target reads them."""
+        return reading.piece(self.agreement.given(AGREEMENT, AGREED))
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
