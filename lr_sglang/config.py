@@ -10,10 +10,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Literal, Self, get_args, get_origin
+from typing import Any, Literal, Self, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic.fields import FieldInfo
 
 from lr_sglang.errors import ConfigError, did_you_mean
 
@@ -359,61 +359,19 @@ class Deployment(ConfigModel):
         return self.runtimes.get(self.shared.get(role, role))
 
 
-@dataclass(frozen=True)
-class Described:
-    """One setting, for lists of them.
-
-    Attributes:
-        name: dotted, as in a deployment file.
-        request: the bound within which a request may set it; empty if it may not.
+def fields_of(model: type[ConfigModel], root: str = "") -> Iterator[tuple[str, FieldInfo]]:
+    """The settings of a model and of its tables by dotted name, as in a deployment file; those of a
+    role's runtime once for each role.
     """
-
-    name: str
-    kind: str
-    default: Any
-    help: str
-    request: str
-
-
-def described(model: type[ConfigModel], root: str = "") -> Iterator[Described]:
-    """The settings of a model and of its tables, those of a role's runtime once for each role."""
     for name, field in model.model_fields.items():
-        place = f"{root}{name}"
         inner = _model_in(field.annotation)
         if inner is Runtime:
             for role in ROLES:
-                yield from described(Runtime, f"{place}.{role}.")
-            continue
-        if inner is not None:
-            yield from described(inner, f"{place}.")
-            continue
-        extra = field.json_schema_extra
-        request = str(extra.get("request", "")) if isinstance(extra, dict) else ""
-        default = "" if field.is_required() else field.default
-        yield Described(place, _kind(field), default, field.description or "", request)
-
-
-def _kind(field: Any) -> str:
-    """The type of a field with its bounds, in words."""
-    annotation = field.annotation
-    if annotation == tuple[int, ...]:
-        return "list of whole numbers"
-    if get_origin(annotation) is dict:
-        return "table"
-    inner = [one for one in get_args(annotation) if one is not type(None)]
-    choices = [name for one in inner for name in (get_args(one) or [one]) if isinstance(name, str)]
-    if choices:
-        return " or ".join(filter(None, choices))
-    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
-    found = next((words[one] for one in (annotation, *inner) if one in words), "table")
-    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
-    bounds = [
-        f"{sign} {getattr(one, key)}"
-        for one in field.metadata
-        for key, sign in signs.items()
-        if getattr(one, key, None) is not None
-    ]
-    return " ".join([found, ", ".join(bounds)]).strip()
+                yield from fields_of(Runtime, f"{root}{name}.{role}.")
+        elif inner is not None:
+            yield from fields_of(inner, f"{root}{name}.")
+        else:
+            yield f"{root}{name}", field
 
 
 def _model_in(annotation: Any) -> type[ConfigModel] | None:

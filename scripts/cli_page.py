@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
+from itertools import chain
 from pathlib import Path
+from typing import Any, NamedTuple, get_args, get_origin
 
 import click
 
 from lr_sglang.cli import cli
-from lr_sglang.cli.options import BenchSettings, RunSettings, known
-from lr_sglang.config import ROLES
+from lr_sglang.cli.options import BenchSettings, RunSettings
+from lr_sglang.config import ROLES, ConfigModel, Deployment, fields_of
 from lr_sglang.serve.settings import ServeSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
@@ -99,17 +101,65 @@ of a deployment are also the keys of its file, and, without what stands before t
 `ROLE` is `target`, `draft` or `judge`. A value is read as TOML, else as text; several GPUs may be given as `0,1`.
 
 The command line has precedence over variables, these over the deployment's file, this over what the makers of the model's family
-advise (`sampling`), and this over the defaults. *Request*: whether a request to the endpoint may set it, and within which bound.
+advise (`sampling` from `generation_config.json`, else from our table; `limits.max_tokens` from our table), and this over the defaults. *Request*: whether a request to the endpoint may set it, and within which bound.
 
 | setting | type | default | request | meaning |
 |-|-|-|-|-|"""
+
+
+class Setting(NamedTuple):
+    """One setting, for the table.
+
+    Attributes:
+        name: dotted, as in a deployment file.
+        request: the bound within which a request may set it; empty if it may not.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    help: str
+    request: str
+
+
+def described(model: type[ConfigModel], root: str = "") -> Iterator[Setting]:
+    """The settings of a model and of its tables."""
+    for name, field in fields_of(model, root):
+        extra = field.json_schema_extra
+        request = str(extra.get("request", "")) if isinstance(extra, dict) else ""
+        default = "" if field.is_required() else field.default
+        yield Setting(name, _kind(field), default, field.description or "", request)
+
+
+def _kind(field: Any) -> str:
+    """The type of a field with its bounds, in words."""
+    annotation = field.annotation
+    if annotation == tuple[int, ...]:
+        return "list of whole numbers"
+    if get_origin(annotation) is dict:
+        return "table"
+    inner = [one for one in get_args(annotation) if one is not type(None)]
+    choices = [name for one in inner for name in (get_args(one) or [one]) if isinstance(name, str)]
+    if choices:
+        return " or ".join(filter(None, choices))
+    words = {int: "whole number", float: "number", bool: "true or false", str: "text"}
+    found = next((words[one] for one in (annotation, *inner) if one in words), "table")
+    signs = {"ge": ">=", "gt": ">", "le": "<=", "lt": "<"}
+    bounds = [
+        f"{sign} {getattr(one, key)}"
+        for one in field.metadata
+        for key, sign in signs.items()
+        if getattr(one, key, None) is not None
+    ]
+    return " ".join([found, ", ".join(bounds)]).strip()
 
 
 def settings() -> Iterator[str]:
     """The table of all settings."""
     yield SETTINGS
     own = {"run": RunSettings, "bench": BenchSettings, "serve": ServeSettings}
-    for one in known(own):
+    tables = [described(Deployment), *(described(own[root], f"{root}.") for root in own)]
+    for one in chain.from_iterable(tables):
         parts = one.name.split(".")
         if parts[0] == "runtimes":
             if parts[1] != ROLES[0]:

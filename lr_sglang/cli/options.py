@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import click
 
-from lr_sglang.config import ROLES, ConfigModel, Deployment, Described, described, setting
+from lr_sglang.config import ROLES, ConfigModel, Deployment, fields_of, setting
 from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.modes import MODES
 
@@ -50,12 +50,6 @@ def parsed(text: str) -> Any:
     return found["value"] if found.keys() == {"value"} and plain else text
 
 
-def known(own: Mapping[str, type[ConfigModel]]) -> list[Described]:
-    """All settings: of a deployment, and of the command itself."""
-    mine = [one for root, model in own.items() for one in described(model, f"{root}.")]
-    return [*described(Deployment), *mine]
-
-
 def gathered(
     assignments: tuple[tuple[str, Any], ...], own: Mapping[str, type[ConfigModel]]
 ) -> Table:
@@ -68,7 +62,9 @@ def gathered(
         ConfigError: there is no such setting.
     """
     table: Table = {}
-    names = [*(one.name for one in known(own)), *(f"shared.{role}" for role in ROLES)]
+    names = [name for name, _ in fields_of(Deployment)]
+    names += [name for root, model in own.items() for name, _ in fields_of(model, f"{root}.")]
+    names += [f"shared.{role}" for role in ROLES]
     for name, value in assignments:
         _check(name, names)
         merge(table, nested(name, value))

@@ -9,7 +9,7 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
-from lr_sglang.config import ROLES, Deployment, Limits, Sampling, TokenLayer, described
+from lr_sglang.config import ROLES, Deployment, Limits, Sampling, TokenLayer, fields_of
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import advice, deployments, launched
@@ -22,9 +22,9 @@ DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its o
 OFF = "none"  # the token layer's name where there is none
 # Options that are settings -> the setting.
 NAMED = {
-    one.name.rpartition(".")[2]: one.name
-    for one in described(Deployment)
-    if one.name.startswith(("lookahead.", "sampling.", "limits.", "judge_prompt"))
+    name.rpartition(".")[2]: name
+    for name, _ in fields_of(Deployment)
+    if name.startswith(("lookahead.", "sampling.", "limits.", "judge_prompt"))
 }
 
 

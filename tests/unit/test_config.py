@@ -22,7 +22,6 @@ from lr_sglang.config import (
     Runtime,
     Sampling,
     TokenLayer,
-    described,
 )
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment, override_all
@@ -30,6 +29,9 @@ from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 from lr_sglang.serve.protocol import ChatRequest, LookaheadRequest
 from lr_sglang.serve.settings import ServeSettings
+from tests import loaded
+
+described = loaded(Path(__file__).parents[2] / "scripts/cli_page.py").described
 
 
 def deployment(text: str) -> Deployment:
