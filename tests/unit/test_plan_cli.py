@@ -130,13 +130,13 @@ def test_a_run_is_measured(found, folder):
 
 
 def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times(call, found, folder):
-    read = {"read_tokens": 50, "agreed_tokens": 45}
+    read = {"read_tokens": 50, "agreed_tokens": 40}
     said = found("--records", folder(autoregressive(), lookahead(**read)))
     assert said["measured"]["step_seconds"] == pytest.approx(4 / 3)  # 20 tokens at 15 a second
     assert said["case"]["c1"] == pytest.approx(0.3 / (4 / 3))
-    assert said["measured"]["agreement"] == 0.9 and said["measured"]["slowdown"] is None
+    assert said["measured"]["agreement"] == 0.8 and said["measured"]["slowdown"] is None
     told = call("--records", "run").stdout
-    assert "0.90 of the tokens were its own; lossless by reading: 2.34x, 12 tokens" in told
+    assert "0.80 of the tokens were its own; lossless by reading: 1.64x, 8 tokens" in told
 
 
 def test_what_is_given_goes_before_what_was_measured(found, folder):
