@@ -339,6 +339,12 @@ class Deployment(ConfigModel):
             if role not in ROLES:
                 hint = did_you_mean(role, ROLES, f"roles are {', '.join(ROLES)}")
                 raise ValueError(f"runtimes.{role}: no such role; {hint}")
+        for role, other in self.shared.items():
+            if other not in ROLES:
+                raise ValueError(
+                    f"runtimes.{role} = {other!r}: a text is another role, whose runtime it "
+                    f"shares; a model is model = {other!r} under [runtimes.{role}]"
+                )
         if "target" not in self.runtimes:
             raise ValueError("a deployment needs at least [runtimes.target]")
         for role, other in self.shared.items():

@@ -110,5 +110,6 @@ def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float 
     """The hint for an unknown name: the most similar known name, or ``otherwise`` if none is
     similar.
     """
-    near = get_close_matches(name, list(known), n=1, cutoff=cutoff)
-    return f"did you mean {near[0]}?" if near else otherwise
+    names = {one.casefold(): one for one in known}
+    near = get_close_matches(name.casefold(), names, n=1, cutoff=cutoff)
+    return f"did you mean {names[near[0]]}?" if near else otherwise

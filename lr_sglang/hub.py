@@ -5,6 +5,7 @@ minutes.
 from __future__ import annotations
 
 import os
+import re
 import urllib.error
 import urllib.request
 from http.client import HTTPException
@@ -58,7 +59,9 @@ def check(model: str, role: str) -> None:
         if isinstance(try_to_load_from_cache(model, "config.json"), str):
             return
     except HFValidationError as error:
-        raise ConfigError(f"{model!r} is no name of a model", role=role, hint=HINT) from error
+        url = re.fullmatch(r"[\w.-]+:\d+(?:/\S*)?", model)
+        hint = f"a server is given as http://{model}" if url else HINT
+        raise ConfigError(f"{model!r} is no name of a model", role=role, hint=hint) from error
     if is_off():
         why = f"{model!r} is neither a directory here nor in the hub's cache"
         raise SetupError(f"{why}, and HF_HUB_OFFLINE is set", role=role, hint=HINT)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -39,7 +40,8 @@ ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
 
 
 def rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The objects of a JSONL file, each with its line number.
+    """The objects of a JSONL file, each with its line number; or those of one JSON array, each with
+    its place.
 
     Raises:
         ConfigError: the file cannot be read, or a line of it is no object.
@@ -53,13 +55,16 @@ def rows(path: Path) -> Iterator[tuple[int, Row]]:
         ) from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: this is not UTF-8 text: {error}") from error
+    if (whole := "\n".join(lines).strip()).startswith("["):
+        with suppress(ValueError, RecursionError):
+            lines = [json.dumps(row) for row in json.loads(whole)]
     for number, line in enumerate(lines, 1):
         if line.strip():
             where = f"{path.name}, line {number}"
             try:
                 table = json.loads(line, parse_constant=_constant)
             except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{where}: this is not JSON: {error}") from error
+                raise ConfigError(f"{where}: this is not JSON: {error}", hint=HINT) from error
             if not isinstance(table, dict):
                 raise ConfigError(f"{where}: expected an object", hint=HINT)
             yield number, table
@@ -147,7 +152,8 @@ def plain(row: Row, default_id: str) -> Question:
         ConfigError: the row is no question.
     """
     row = dict(row)
-    text = _check(next((row.pop(key) for key in QUESTION if row.get(key) is not None), None))
+    found = next((row.pop(key) for key in QUESTION if row.get(key) is not None), None)
+    text = _check(found, f"; it has {', '.join(row)}" if found is None and row else "")
     answer = as_answer(next((row.pop(key) for key in ANSWER if row.get(key) is not None), None))
     name = row.pop("id", None)
     if isinstance(name, float) and name.is_integer():  # of a table with missing ones
@@ -173,9 +179,9 @@ def as_answer(value: Any) -> str | None:
     return text if text.strip() else None
 
 
-def _check(text: Any) -> str:
+def _check(text: Any, has: str = "") -> str:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError("there is no 'question' text", hint=HINT)
+        raise ConfigError(f"there is no 'question' text{has}", hint=HINT)
     if any("\ud800" <= c <= "\udfff" for c in text):
         raise ConfigError("the question has half a surrogate pair in it; no tokenizer reads that")
     return text

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.commands import ROOT, blocks
+from tests.commands import ROOT, blocks, clients
 from tests.e2e.conftest import Pocket, full
 from tests.serving import Process, serving
 
@@ -25,6 +25,11 @@ PYTHON = {
     re.search('title="(.*)"', b.info)[1]: b.body for b in BLOCKS if b.info.startswith("python")
 }  # type: ignore[index]
 SHELL = {block.body.split("\\")[0].split()[-1]: block.body for block in BLOCKS if not block.info}
+EVALUATION = {
+    re.search('title="(.*)"', b.info)[1]: b.body.strip()
+    for b in blocks()
+    if b.page == "docs/evaluation.md" and b.info.startswith("sh ")
+}  # type: ignore[index]
 RUNS = {"local-chat-completions", "local-completions"}
 QUESTIONS = 50 if full else 4
 ANSWER = "17"  # of the page's question
@@ -59,12 +64,7 @@ def ahead(endpoint: Process) -> Iterator[None]:
 
 def call(command: str, url: str, folder: Path, given: str = "") -> str:
     """What a line of shell says in their environment, with the page's address replaced."""
-    programs = ROOT / ".venv-clients" / "bin"
-    if not (programs.parent / ".ready").exists():
-        assert os.environ.get("CI") != "true", (
-            "no clients, although CI=true: scripts/clients.sh brings them"
-        )
-        pytest.skip("these clients are not on this machine: scripts/clients.sh brings them")
+    programs = clients()
     path = f"{programs}{os.pathsep}{os.environ['PATH']}"
     homes = {
         name: str(folder)
@@ -111,6 +111,35 @@ def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
         for kind in ("exact_match", "exact_match_stderr")
     )
     return right, error
+
+
+@pytest.mark.usefixtures("ahead")
+def test_sgl_eval_measures_accuracy_as_the_page_shows(endpoint, tmp_path):
+    line = EVALUATION["sgl-eval"].replace("--n-repeats 4", "--n-repeats 2 --num-examples 6")
+    said = call(f"{line} --out-dir {tmp_path}", endpoint.url, tmp_path)
+    found = re.search(r"pass@1\[avg-of-2\] +=  ([0-9.]+)%", said)
+    assert found and float(found[1]) > 80, said
+    (file,) = tmp_path.rglob("metrics.json")
+    assert json.loads(file.read_text("utf-8"))["aggregate"]["no_answer"] == 0
+
+
+@pytest.mark.parametrize(("title", "asked"), [("AIME", 3), ("GPQA", 2)])
+def test_sgl_eval_asks_questions_of_benchmarks(title, asked, endpoint, tmp_path):
+    """Which the pocket models cannot answer."""
+    said = call(f"{EVALUATION[title]} --out-dir {tmp_path}", endpoint.url, tmp_path)
+    assert f"{asked} examples x 2 repeats" in said and "error_rate           =  0.00%" in said
+
+
+@pytest.mark.skipif(not full, reason="their imports take long: only in test-full")
+@pytest.mark.timeout(900)
+@pytest.mark.usefixtures("ahead")
+@pytest.mark.parametrize(
+    ("title", "score"), [("lm-eval", r"↑ +\| *([0-9.]+)"), ("inspect_ai", r"accuracy +([0-9.]+)")]
+)
+def test_other_tools_measure_accuracy_as_the_page_shows(title, score, endpoint, tmp_path):
+    said = call(EVALUATION[title], endpoint.url, tmp_path)
+    found = re.findall(score, said)
+    assert found and float(found[-1]) > 0.8, said
 
 
 @pytest.mark.skipif(not full, reason="its imports take long: only in test-full")

@@ -677,6 +677,10 @@ def test_there_is_a_prompt_for_each_name_in_the_settings():
     ("words", "said"),
     [
         (["run", "--mode", "lookahed", "x"], "Did you mean lookahead?"),
+        (["run", "--mode", "Lookahead", "x"], "Did you mean lookahead?"),
+        (["tasks", "AIME25"], "did you mean aime25?"),
+        (["run", "--verifier", "EXACT", "x"], "did you mean exact?"),
+        (["run", "--deployment", "text.toml", "x"], "a model is model = 'pocket:target' under [runtimes.target]"),
         (["run", "--schedule", "asinc", "x"], "Did you mean async?"),
         (["bench", "--modes", "sd,lookahed"], "Did you mean lookahead?"),
         (["bench", "--fair", "replica"], "Did you mean replicas?"),
@@ -701,6 +705,7 @@ def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_
     (tmp_path / "darft.toml").write_text(
         "[runtimes.target]\nmodel = 'pocket:target'\n[runtimes.darft]\nmodel = 'pocket:draft'\n"
     )
+    (tmp_path / "text.toml").write_text("[runtimes]\ntarget = 'pocket:target'\n")
     mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\nraise SystemExit\n"
     (tmp_path / "mine.py").write_text(mine)
     result = call(*words)

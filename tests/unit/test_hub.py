@@ -79,6 +79,13 @@ def test_what_the_hub_has_or_may_have_is_left_to_sglang(model, there):
     hub.check(model, "target")
 
 
+def test_an_address_without_http_is_taken_for_one():
+    for address in ("localhost:30000", "10.0.0.1:30000", "gpu-1.local:30000/x"):
+        with pytest.raises(ConfigError, match="no name of a model") as caught:
+            hub.check(address, "target")
+        assert f"http://{address}" in caught.value.hint
+
+
 def test_a_cached_model_needs_no_hub(monkeypatch, tmp_path):
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     kept = tmp_path / "models--owner--kept"

@@ -69,6 +69,16 @@ def test_a_missing_answer_is_not_known_and_a_missing_id_is_ours(tmp_path, line, 
     assert (question.id, question.question, question.answer) == ("mine-0001", "a", gold)
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_file_may_be_one_array(tmp_path, indent):
+    whole = json.dumps([{"question": "a", "answer": 2}, {"problem": "b", "id": "x"}], indent=indent)
+    found = tasks.load(write(tmp_path, whole))
+    assert [(q.id, q.question, q.answer) for q in found] == [
+        ("mine-0001", "a", "2"),
+        ("x", "b", None),
+    ]
+
+
 def test_a_number_as_id_is_whole(tmp_path):
     """A column of numbers with missing ones is a column of floats."""
     found = tasks.load(
@@ -112,6 +122,8 @@ def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
         (['{"question": NaN}'], "line 1: there is no 'question' text"),
         (['{"question": "a", "id": true}'], "line 1: the id must be"),
         (['{"question": "a", "id": 1.5}'], "line 1: the id must be"),
+        (['{"prompt": "a", "Answer": 2}'], "there is no 'question' text; it has prompt, Answer"),
+        (["question,answer", "a,2"], "line 1: this is not JSON"),
         (
             ['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'],
             "line 2: id '1' comes twice",
