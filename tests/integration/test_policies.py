@@ -4,11 +4,13 @@ clock.
 
 import asyncio
 import itertools
+import math
+import random
 
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
-from lr_sglang.algorithm.policy.confidence import confidence
+from lr_sglang.algorithm.policy.confidence import Calibration, confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
 from lr_sglang.algorithm.policy.forecast import Runtime, best, forecast
@@ -61,6 +63,22 @@ def test_confidence_is_the_mean_of_the_steps_own_tokens():
         )
         == -2.0
     )
+
+
+def test_the_calibration_finds_the_curve_that_drew_the_verdicts():
+    drawn = random.Random(1)
+    seen = [-abs(drawn.gauss(0.2, 0.3)) for _ in range(2000)]
+    samples = [(x, drawn.random() < 1 / (1 + math.exp(-2 - 4 * x))) for x in seen]
+    found = Calibration.fit(samples)
+    assert all(
+        found.chance(x) == pytest.approx(1 / (1 + math.exp(-2 - 4 * x)), abs=0.05) for x in seen
+    )
+    # nothing to tell the steps apart: the share, with an acceptance and a rejection more
+    alike = Calibration.fit([(-0.2, n < 12) for n in range(16)])
+    assert alike.chance(-0.2) == pytest.approx(13 / 18, abs=1e-4)
+    apart = Calibration.fit([(-n / 10, n < 8) for n in range(16)])
+    assert 0.9 < apart.chance(0.0) < 1 and 0 < apart.chance(-1.5) < 0.1
+    assert Calibration.fit([]).chance(-0.2) == 0.5
 
 
 @pytest.mark.parametrize("judge", [0.0, 0.2] if FULL else [0.2])

@@ -7,10 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+from scipy.optimize import minimize
+from scipy.special import expit
+
 # ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut
 # step.
 NO_COMPARISON = ("late", "draft", "guard")
-_ROUNDS = 25
 Sample = tuple[float, bool]
 
 
@@ -42,35 +45,24 @@ class Calibration:
 
     def chance(self, confidence: float) -> float:
         """The probability that a step of this confidence is accepted."""
-        return _logistic(self.level + self.slope * (confidence - self.centre))
+        return float(expit(self.level + self.slope * (confidence - self.centre)))
 
     @classmethod
     def fit(cls, samples: Sequence[Sample]) -> Calibration:
-        """Fits by Newton's method, with a weak Gaussian prior around 0 on the slope."""
+        """The most likely curve, with a weak Gaussian prior around 0 on the slope."""
         if not samples:
             return cls()
-        xs = [x for x, _ in samples]
-        centre = sum(xs) / len(xs)
-        scale = math.sqrt(sum((x - centre) ** 2 for x in xs) / len(xs)) or 1.0
-        points = [((x - centre) / scale, float(accepted)) for x, accepted in samples]
-        level = slope = 0.0
-        for _ in range(_ROUNDS):
-            # one acceptance and one rejection at the mean confidence keep the curve finite
-            g0 = g1 = h01 = 0.0
-            h00, h11 = 1e-9, 1.0
-            for x, y in (*points, (0.0, 0.5), (0.0, 0.5)):
-                p = _logistic(level + slope * x)
-                weight = p * (1 - p)
-                g0, g1 = g0 + y - p, g1 + (y - p) * x
-                h00, h01, h11 = h00 + weight, h01 + weight * x, h11 + weight * x * x
-            g1 -= slope
-            size = h00 * h11 - h01 * h01
-            up, tilt = (h11 * g0 - h01 * g1) / size, (h00 * g1 - h01 * g0) / size
-            level, slope = level + max(-2.0, min(2.0, up)), slope + max(-2.0, min(2.0, tilt))
-            if abs(up) + abs(tilt) < 1e-6:
-                break
-        return cls(level, slope / scale, centre, len(samples))
+        xs, ys = np.array(samples, float).T
+        centre, scale = xs.mean(), xs.std() if np.ptp(xs) else 1.0
+        # one acceptance and one rejection at the mean confidence keep the curve finite
+        points, ys = np.append((xs - centre) / scale, [0.0, 0.0]), np.append(ys, [0.0, 1.0])
 
+        def loss(at: Any) -> tuple[float, Any]:
+            """The negative log-likelihood, and its gradient."""
+            odds, slope = at[0] + at[1] * points, at[1]
+            off = expit(odds) - ys
+            loss = np.logaddexp(0.0, odds).sum() - ys @ odds + slope * slope / 2
+            return loss, np.array([off.sum(), off @ points + slope])
 
-def _logistic(x: float) -> float:
-    return 1 / (1 + math.exp(-x)) if x > -500 else 0.0
+        level, slope = minimize(loss, np.zeros(2), jac=True).x
+        return cls(float(level), float(slope / scale), float(centre), len(samples))
