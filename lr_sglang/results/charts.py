@@ -228,8 +228,9 @@ def by_accuracy(measures: Sequence[Measures]) -> Figure:
         )
         if len({m.group.concurrency for m in known}) > 1:
             for m, right, speed in zip(of, rights, speeds, strict=True):
-                where = 100 * right.value, speed.value
-                axes.annotate(f" {m.group.concurrency}", where, fontsize=9)
+                if m.speed:
+                    where = 100 * right.value, speed.value
+                    axes.annotate(f" {m.group.concurrency}", where, fontsize=9)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="accuracy %", ylabel="speed-up, seconds\nover the target alone")
     axes.set_title("Speed against accuracy (numbers: answers at a time)")
