@@ -382,9 +382,9 @@ def _named(status: int, text: str, path: str, role: str, code: str) -> RuntimeRe
         hint = "check that the router's workers are running"
         return WorkerLost(f"{path}: the router has lost a worker: {text}", role=role, hint=hint)
     if status in (401, 403):
-        return RuntimeRefused(
-            f"{path}: {status} {text}", role=role, hint="set api_key_env in the deployment file"
-        )
+        why = text or "it wants an API key, or another one"
+        hint = "set api_key_env in the deployment file"
+        return RuntimeRefused(f"{path}: {status} {why}", role=role, hint=hint)
     if status in (429, 502, 503, 504):
         return RuntimeBusy(
             f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency"
