@@ -127,7 +127,7 @@ def test_steps_that_the_target_writes_in_one_generation_are_its_own(
         )
 
     monkeypatch.setattr(Policy, "tokens_alone", tokens_alone)
-    monkeypatch.setattr(pocket.roles["target"], "reads", False)  # else nothing is written
+    monkeypatch.setattr(pocket.roles["target"], "readable", False)  # else nothing is written
     traces = answers(pocket, schedule, 0.0, "exact")
     for ahead, question in zip(traces, PROBLEMS, strict=True):
         assert (ahead.ids, ahead.finish) == (plain[question.id].ids, "stop"), question.id
