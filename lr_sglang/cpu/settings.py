@@ -17,13 +17,8 @@ MODEL_FILES = frozenset(
 )
 
 
-def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> dict[str, Any]:
-    """Flags of `sglang.launch_server`, without their dashes; True is a bare flag.
-
-    Args:
-        max_total_tokens: room in the KV cache, in tokens; prefixes that are kept count too.
-        max_running_requests: sequences in one batch; more wait.
-    """
+def flags() -> dict[str, Any]:
+    """Flags of `sglang.launch_server`, without their dashes; True is a bare flag."""
     return {
         "device": "cpu",
         # For models that fit into the processor's caches; larger ones are faster in bfloat16 (the
@@ -37,8 +32,8 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
         # A share of the memory that is free at the start. max-total-tokens is the actual limit; a
         # small share would fail when other servers take memory while this one loads.
         "mem-fraction-static": 0.8,
-        "max-total-tokens": max_total_tokens,
-        "max-running-requests": max_running_requests,
+        "max-total-tokens": 20_000,  # prefixes that are kept count too
+        "max-running-requests": 32,  # in one batch; more wait
         # Without a second device to overlap with, it only delays every result by a step.
         "disable-overlap-schedule": True,
         # A new branch's few tokens share a pass with the next tokens of running branches, which
@@ -52,19 +47,18 @@ def flags(*, max_total_tokens: int = 20_000, max_running_requests: int = 32) -> 
     }
 
 
-def environment(*, threads: int = 1, all_models: bool = False) -> dict[str, str]:
+def environment(*, all_models: bool = False) -> dict[str, str]:
     """Variables on top of the caller's own.
 
     Args:
-        threads: of each server's arithmetic. Servers that share cores slow each other down several
-            times with two.
         all_models: let SGLang import every model it knows, not only MODEL_FILES. Without, it says
             of another that the architecture is not supported.
     """
     variables = {
         SWITCH: "1",
-        "OMP_NUM_THREADS": str(threads),
-        "MKL_NUM_THREADS": str(threads),
+        # Servers that share cores slow each other down several times with two threads each.
+        "OMP_NUM_THREADS": "1",
+        "MKL_NUM_THREADS": "1",
         # A step's inputs need no copy into the static buffers that CUDA graphs read.
         "SGLANG_EAGER_INPUT_NO_COPY": "1",
         # SGLang has small functions of speculative decoding compiled on first use: 20 to 40 s of

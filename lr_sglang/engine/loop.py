@@ -139,7 +139,7 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
     return made[0].result()
 
 
-async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
+async def in_thread(work: Callable[[], T]) -> T:
     """Runs a function in a new thread and awaits its result. Cancelling does not end the
     function.
     """
@@ -153,5 +153,5 @@ async def in_thread(work: Callable[[], T], name: str = "lr-program") -> T:
                 RuntimeError(repr(error)) if isinstance(error, StopIteration) else error
             )
 
-    threading.Thread(target=run, name=name, daemon=True).start()
+    threading.Thread(target=run, name="lr-program", daemon=True).start()
     return await asyncio.shield(asyncio.wrap_future(done))

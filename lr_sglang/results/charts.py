@@ -100,11 +100,11 @@ def _gain(m: Measures) -> Estimate:
     return found.tokens
 
 
-def _new(width: float, height: float = 4.8) -> tuple[Figure, Axes]:
+def _new(width: float) -> tuple[Figure, Axes]:
     """A figure of one panel, in inches, with the line of no speed-up."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(width, height), layout="constrained")
+    figure = Figure(figsize=(width, 4.8), layout="constrained")
     axes = figure.subplots()
     axes.axhline(1, color="#333333", linewidth=1)
     return figure, axes

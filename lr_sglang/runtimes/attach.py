@@ -198,7 +198,6 @@ async def check_template(
     known: Tokenizer,
     role: str,
     arguments: Mapping[str, Any],
-    timeout: float = INFO_SECONDS,
 ) -> str:
     """Checks that a conversation has the prompt here that the runtime itself gives it. A runtime
     that cannot be asked, or has no template either, passes.
@@ -214,7 +213,7 @@ async def check_template(
     """
     asked = [{"role": "user", "content": TEXT}]
     try:
-        found = await transport.post("/tokenize", {"messages": asked}, timeout)
+        found = await transport.post("/tokenize", {"messages": asked}, INFO_SECONDS)
         theirs = tuple(map(int, found["tokens"]))
     except (LookaheadError, LookupError, TypeError, ValueError):
         return ""

@@ -100,7 +100,7 @@ def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0) -> None:
     within("judge", judge, 0 <= judge < math.inf, "0 or more")
 
 
-def deepest_useful(c1: float, judge: float = 0.0) -> float:
+def deepest_useful(c1: float, judge: float) -> float:
     """ceil((1 + judge)/c1): at this depth and above, the draft limits the async speed-up, which
     grows no more.
     """

@@ -237,8 +237,8 @@ def test_two_models_with_the_same_numbers_agree_as_often_as_the_coupling_says():
 
 
 def test_settings_name_flags_and_variables():
-    flags = settings.flags(max_total_tokens=123)
-    assert flags["max-total-tokens"] == 123 and not any(name.startswith("-") for name in flags)
+    flags = settings.flags()
+    assert flags["max-total-tokens"] == 20_000 and not any(name.startswith("-") for name in flags)
     disabled = settings.environment()["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
     assert "qwen3" not in disabled and "deepseek_v2" in disabled
     assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(all_models=True)

@@ -63,9 +63,9 @@ def warm(
     url: str,
     *,
     timeout: float,
-    role: str | None = None,
-    sampled: Mapping[str, Any] | None = None,
-    generates: bool = True,
+    role: str,
+    sampled: Mapping[str, Any] | None,
+    generates: bool,
 ) -> None:
     """Generates a few tokens, greedy and sampled, so that no question waits for code that is
     compiled on first use; a reward model scores a text.
