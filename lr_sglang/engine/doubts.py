@@ -1,6 +1,6 @@
 """What the requests of answers show of a runtime: that it computes prefixes again which it has
-computed, that it takes no aborts, that it ignores seeds. Answers are right all the same, and slower
-or other ones.
+computed, that it takes no aborts, that it ignores seeds, that it has fewer slots than asked for.
+Answers are right all the same, and slower or other ones.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ REUSED = 0.9  # cached tokens over those that could be, below which it is said
 BRANCHES = 20  # over which reuse is looked at
 UNHEARD = 3  # aborts in a row that were not taken
 
-Name = Literal["reuse", "aborts", "seeds"]
+Name = Literal["reuse", "aborts", "seeds", "slots"]
 
 
 def _warn(text: str) -> None:
@@ -47,7 +47,7 @@ class Doubts:
         if branch.cancelled:
             self._unheard = self._unheard + 1 if branch.unheard else 0
         if self._unheard >= UNHEARD:
-            self._doubt(
+            self.note(
                 "aborts",
                 f"it takes no aborts ({UNHEARD} in a row), so that refused branches go on and slow "
                 "the others down",
@@ -61,7 +61,7 @@ class Doubts:
             return
         if (share := self._cached / self._shared) < REUSED:
             why = self.little_reuse or "its memory may be short, or others may use it"
-            self._doubt(
+            self.note(
                 "reuse", f"{share:.2f} of the tokens that it could have reused were reused: {why}"
             )
         self._branches = self._cached = self._shared = 0
@@ -70,7 +70,8 @@ class Doubts:
         """1.0 if there is this doubt, else 0.0."""
         return float(name in self.found)
 
-    def _doubt(self, name: Name, text: str) -> None:
+    def note(self, name: Name, text: str) -> None:
+        """Adds a doubt, and says it once."""
         if name not in self.found:
             self.found[name] = text
             self.warn(f"{self.role}: {text} (lr-sglang doctor examines it)")

@@ -186,6 +186,12 @@ def _describe(
     backend.streams = bool(infos) and not any(info.get(one) for info in infos for one in increments)
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
+    wanted = _sum(info.get("max_running_requests") for info in infos)
+    if slots and wanted and slots < wanted:
+        short = "--mem-fraction-static, and for a hybrid --max-mamba-cache-size, give it more"
+        backend.doubts.note(
+            "slots", f"it runs {slots} requests at a time of {wanted} that were asked for: {short}"
+        )
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
@@ -209,7 +215,10 @@ def _little_reuse(transport: Transport, infos: Sequence[Mapping[str, Any]]) -> s
             "its router may spread the branches of an answer: --policy manual keeps them together"
         )
     if any(info.get("uses_mamba_radix_cache") for info in infos):
-        return "its model keeps states of some places of a prompt only (a hybrid)"
+        return (
+            "its model keeps states of some places of a prompt only (a hybrid): "
+            "docs/deployments.md, Hybrids, has its flags"
+        )
     page = max((int(info.get("page_size") or 1) for info in infos), default=1)
     return f"its cache has pages of {page} tokens: --page-size 1 shares more" if page > 1 else ""
 

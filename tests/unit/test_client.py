@@ -4,6 +4,7 @@ import asyncio
 import json
 import socket
 import threading
+import warnings
 from contextlib import ExitStack, contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -731,6 +732,18 @@ def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, worke
         )
         assert (backend.seeded, backend.token_layer) == (True, "")
         assert backend.get_model_name() == MODEL
+
+
+@pytest.mark.parametrize(("wanted", "said"), [(4, 0), (9, 1)])
+def test_a_server_with_fewer_slots_than_it_was_started_for_is_told(workers, wanted, said):
+    """SGLang caps them where its memory is short, with a line in its log."""
+    workers[0].documents["/server_info"]["max_running_requests"] = wanted
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        with connected(workers[0].url) as backend:
+            assert list(backend.doubts.found) == ["slots"] * said
+    told = [str(one.message) for one in caught if "4 requests at a time of 9" in str(one.message)]
+    assert len(told) == said
 
 
 def test_workers_need_not_be_alike(front, workers):
