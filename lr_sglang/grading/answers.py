@@ -17,7 +17,7 @@ _BETWEEN = re.compile(
 )
 _JOINS = re.compile("[,;]|and|or")
 _STATED = (  # in the order in which they are believed
-    re.compile(r"<answer>\s*([^<]{1,300})</answer>", re.IGNORECASE),
+    re.compile(r"<answer>\s*+([^<]{1,300})</answer>", re.IGNORECASE),
     re.compile(r"^[ \t]*####[ \t]*(\S[^\n]{0,200})$", re.MULTILINE),
     re.compile(
         r"(?:\banswer\b|答案)[*_ ]{0,4}(?:is|(?:seems|appears|has) to be|(?:must|should|would) be"

@@ -10,6 +10,7 @@ from lr_sglang.grading.grade import Grade, without
 from lr_sglang.grading.mathematics import normal
 from lr_sglang.tasks.question import Question
 
+LOOKED_AT = 100  # statements at the end, in which a letter is searched
 _WORDS = re.compile(
     r"^(?:(?:the )?(?:right |correct |final |best )?(?:answer|choice|option)"
     r"(?: is)?:?\s*)+",
@@ -23,7 +24,7 @@ _LETTER = re.compile(
 )
 _ENDS = re.compile(r"^[$\s]+|[^\w)\]}.]+$")
 _MORE = re.compile(r"(?:and|or|nor|/|&|,)?\s*\(?([A-Z])\)?(?:$|\s*(?:[,/&]|and\b|or\b))")
-_LAST_LINE = re.compile(r"(?:^|\n)[ \t>*_#$]*\(?([A-J])\)?[.*_$ \t]*\s*$")
+_LAST_LINE = re.compile(r"(?:^|\n)[ \t>*_#$]*+\(?([A-J])\)?[.*_$ \t]*+\s*+$")
 _CORRECT = re.compile(
     r"(?:\b(?:option|choice|answer)\s+\(?([A-J])\)?|\(([A-J])\))\s+is\s+(?:the\s+)?(?:correct|right|best|answer)\b"
     r"|\b(?:choice|option)\s+(?:is|:)\s+([^\n]{1,300})",
@@ -61,8 +62,9 @@ def grade(text: str, question: Question) -> Grade:
     if not stated or question.answer is None:
         return without(None, question, "choice")
     choices = question.extra.get("choices", ())
-    named = [found for said in stated if (found := letters(said[:1000], choices))]
-    if not named or len(named[-1]) > 1:
+    named = (letters(said[:1000], choices) for said in reversed(stated[-LOOKED_AT:]))
+    last = next(filter(None, named), "")
+    if len(last) != 1:
         return Grade(False, stated[-1][:1000], by="choice", reason="no letter of a choice")
     right = letter(question.answer, choices) or question.answer.strip().upper()
-    return Grade(named[-1] == right, named[-1], by="choice")
+    return Grade(last == right, last, by="choice")

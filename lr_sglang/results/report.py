@@ -263,7 +263,7 @@ def _majorities(graded: Iterable[Row]) -> dict[Hashable, tuple[float, float]]:
         mine = votes[row["question_id"]]
         if row["answer"] is not None:
             right = bool(row["correct"])
-            mine[right, "" if right else normal(row["answer"])] += 1
+            mine[right, "" if right else normal(str(row["answer"]))] += 1
     found = {}
     for question, counts in votes.items():
         most = max(counts.values(), default=0)

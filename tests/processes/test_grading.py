@@ -128,7 +128,22 @@ SIZE = 10_000_000 if FULL else 1_000_000
 
 @pytest.mark.parametrize(
     "part",
-    ["\\boxed{", "{", "}", "answer is ", "```python\n", "<think>", "\\", "#### ", "\n", " ", "9"],
+    [
+        "\nA" + " " * 50_000,
+        "\\boxed{1}, ",
+        "<answer> ",
+        "\\boxed{",
+        "{",
+        "}",
+        "answer is ",
+        "```python\n",
+        "<think>",
+        "\\",
+        "#### ",
+        "\n",
+        " ",
+        "9",
+    ],
     ids=repr,
 )
 def test_ten_megabytes_are_no_trouble(part, pool):
@@ -137,6 +152,7 @@ def test_ten_megabytes_are_no_trouble(part, pool):
     for whole in (text, text + "}", text[7:]):
         assert math(whole, "7", pool).correct is False
         answers.code(whole, "def f")
+        choices.grade(whole, Question("q", "?", "A", {"choices": CHOICES}))
     assert time.monotonic() - began < 60
 
 

@@ -359,7 +359,7 @@ def test_repeated_answers_have_what_the_field_prints(tmp_path):
     """pass@1 with its standard error, pass@k, majority@k, no answer, and answers that were cut."""
     answers = {  # by question: answers, of which 7 is right
         "a": ["7", "7", "8", "7"],
-        "b": ["8", "8.", "7", None],
+        "b": [8, "8.", "7", None],  # a grader of a user's may give a number
         "c": ["7", "8", None, None],
         "d": [None, None, None, None],
     }
