@@ -27,11 +27,6 @@ INVALID, SERVER, KEY, TIME = (
 )
 # By code: status, OpenAI's type, and message.
 KNOWN: dict[str, tuple[int, str, str]] = {
-    "context_length_exceeded": (
-        400,
-        INVALID,
-        "The prompt has {tokens} tokens; at most {most} are allowed",
-    ),
     "invalid_api_key": (
         401,
         KEY,

@@ -236,8 +236,8 @@ class Prompt:
         decode: turns the answer's tokens into text.
 
     Raises:
-        Refusal: it is too long, the model's template has no place for such a conversation, or the
-            operator's program cannot answer it.
+        Refusal: the model's template has no place for such a conversation, or the operator's
+            program cannot answer it.
     """
 
     def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
@@ -245,20 +245,13 @@ class Prompt:
         said: Any = conversation(asked) if service.program else request.said
         self.said, self._asked = said, asked
         self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
-        param = request.prompt_field[0]
-        bounds = (target.context, service.limits.max_total_tokens)
-        # the context also holds a token of the answer
-        most = min(limit for limit in bounds if limit is not None) - 1
         try:
             text = self(target) if concluding is None else concluding.prompt
         except (TemplateError, StopIteration, ValueError, TypeError) as error:
             # StopIteration: a text with every private-use character in it leaves no mark to break
             # special tokens with
             why = "The model's chat template refuses this conversation"
-            raise Refusal(400, why, param=param) from error
-        tokens = sum(len(piece.ids or ()) for piece in text.pieces)
-        if tokens > most:
-            raise refusal("context_length_exceeded", param=param, tokens=tokens, most=most)
+            raise Refusal(400, why, param=request.prompt_field[0]) from error
         self.thinks = asked.chat and text.rstrip().endswith(known.thinking.opens)
         # in some models special tokens mark calls of tools
         self.decode = known.spell if concluding and concluding.tools else known.decode
