@@ -139,7 +139,8 @@ def test_a_request_chooses_how_it_is_answered(client):
 
 def test_a_pocket_target_ends_its_json(client):
     """Its server leaves out the white space, which it would write to the limit."""
-    schema = {"type": "object", "properties": {"answer": {"type": "integer"}}}
+    number = {"type": "integer", "minimum": 0, "maximum": 999}
+    schema: Any = {"type": "object", "properties": {"answer": number}}
     schema |= {"required": ["answer"], "additionalProperties": False}
     form: Any = {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema}}
     made = client.chat.completions.create(
