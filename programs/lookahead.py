@@ -3,8 +3,8 @@ verify, accept.
 
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
 are the drafted versions of the next step, ``node.target`` is the target's own. ``fork`` copies a
-state onto a runtime; ``answer.watch`` names what the fork's next ``gen`` is for, so that
-``first_done`` returns the node when it is there.
+state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
+is for: when the generation ends, ``first_done`` returns the node.
 
 An exact answer is read in pieces instead (``programs/reading.py``), and where looking ahead does
 not pay the target writes several steps in one generation (``write_alone``).
@@ -40,7 +40,7 @@ async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end, in the schedule of its request."""
     cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
     if answer.must_check_reading():
-        await check_reading(Reading(answer))
+        await check_reading(Reading(answer))  # once for a server; these tokens are not kept
     while not answer.complete:
         if answer.job.exact and answer.can_read():
             if not await read_answer(answer):
@@ -58,24 +58,25 @@ async def asynchronous(answer: Answer) -> None:
     propose(answer)
     read(answer)
     expand(answer, answer.tree.depth - 1)
-    node = await answer.first_done()  # something of the step after it: a version, or a verdict
+    node = await answer.first_done()  # of the step after it: a version or a part, or a verdict
     verify(answer, node)
     accept(answer)
 
 
 async def synchronous(answer: Answer) -> None:
     """One cycle of Algorithm 1: ``depth`` steps are drafted, the target has its version of each and
-    of the one after them, all are judged.
+    of the one after them, all are judged. A version that is read takes several rounds: a read, the
+    draft of what is missing, a read of that.
     """
     for _ in range(answer.tree.depth):
         propose(answer)
         await answer.all_done()  # the drafts
-    reading = writing = 1
-    while reading or writing:
-        reading, writing = read(answer), expand(answer, answer.tree.depth)
+    begun = 1
+    while begun:
+        begun = read(answer)
+        begun += expand(answer, answer.tree.depth)
         for node in await answer.all_done():  # the target's steps, and verdicts
             verify(answer, node)
-    await answer.all_done()  # the verdicts
     accept(answer)
 
 
@@ -90,29 +91,30 @@ def propose(answer: Answer) -> None:
             node.read_first = answer.reads_next_step()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
-                answer.watch("draft", draft, node, child)
+                answer.begin_branch("draft", draft, node, child)
                 draft += answer.gen_step(node, "draft")
 
 
 def read(answer: Answer) -> int:
     """The target reads the drafted tokens after each prefix where it is to read before it writes.
-    Those that it would have written are then its own version, up to the first that differs, with
-    its own token there. Returns how many requests began.
+    From its log-probabilities and the answer's seed follows what it would have drawn at each place:
+    up to the first token that differs, and with its own there, this is its version of the step, or
+    the beginning of it. Returns how many requests began.
     """
     nodes = answer.tree.to_read()
     for node in nodes:
         target = fork(node.state, "target")
         target += answer.known_text(node)
         target += answer.guessed_text(node)
-        answer.watch("target", target, node)
+        answer.begin_branch("target", target, node)
         target += answer.gen_read(node)
     return len(nodes)
 
 
 def expand(answer: Answer, furthest: int) -> int:
     """The target writes its own next step after each prefix up to ``furthest`` steps ahead, or what
-    is missing of one that it has read in part. If the target is to read that too, the draft writes
-    it. Returns how many requests began.
+    is missing of one that it has read in part; or the draft writes a piece of that, to be read
+    next, while that pays. Returns how many requests began.
 
     The forks run in parallel and share their prefix in the radix cache.
     """
@@ -121,7 +123,7 @@ def expand(answer: Answer, furthest: int) -> int:
         role = answer.writer_of_rest(node)
         writer = fork(node.state, role)
         writer += answer.known_text(node)
-        answer.watch(role, writer, node)
+        answer.begin_branch(role, writer, node)
         writer += answer.gen_rest(node, role)
     return len(nodes)
 
@@ -151,6 +153,6 @@ async def write_alone(answer: Answer, tokens: int) -> None:
     if answer.job.on_tokens is not None:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
-    answer.watch("target", target, root)
+    answer.begin_branch("target", target, root)
     target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
     await answer.keep_steps()  # adds each step to the answer when it is written

@@ -12,6 +12,7 @@ from lr_sglang.algorithm.reading import CHECKED, Ids, Reading
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork
+from lr_sglang.steps.step import DELIMITER, StepStop
 from lr_sglang.steps.tree import Outcome
 
 
@@ -33,6 +34,8 @@ async def read_answer(answer: Answer) -> bool:
         if ahead is not None and not whole:
             reading.close(ahead, Outcome.CANCELLED)
             ahead = None
+    while reading.unfinished and not answer.complete:
+        await finish_step(reading)
     return answer.complete
 
 
@@ -41,7 +44,7 @@ def propose_piece(reading: Reading, after: Ids = ()) -> Branch | None:
     if reading.undecided:
         return None
     draft = fork(reading.state(after), "draft")
-    branch = reading.watch("draft", draft, after)
+    branch = reading.begin_branch("draft", draft, after)
     tokens = min(reading.answer.job.experience.piece(), reading.room(after))
     draft += reading.gen(tokens, role="draft")
     return branch
@@ -61,15 +64,26 @@ async def drafted(reading: Reading, draft: Branch | None) -> Ids:
 def read_piece(reading: Reading, piece: Ids) -> Branch:
     """The target reads a piece, and writes the token after it."""
     target = fork(reading.state(piece), "target")
-    branch = reading.watch("target", target, piece)
+    branch = reading.begin_branch("target", target, piece)
     target += reading.gen(1, **reading.answer.asks_reading(len(piece)))
     return branch
+
+
+async def finish_step(reading: Reading) -> None:
+    """The target writes the rest of a step of which some tokens are accepted: what was drawn
+    stays.
+    """
+    target = fork(reading.state(), "target")
+    written = reading.begin_branch("target", target)
+    target += reading.gen(reading.room(), stop=StepStop(DELIMITER))
+    reading.take((await reading.result(written)).ids, 0)
+    reading.close(written, Outcome.BONUS)
 
 
 async def check_reading(reading: Reading) -> Ids:
     """The target writes some tokens and reads them: what it reads must be what it wrote."""
     target = fork(reading.state(), "target")
-    written = reading.watch("target", target)
+    written = reading.begin_branch("target", target)
     target += reading.gen(min(CHECKED, reading.room()), return_logprob=True, top_logprobs_num=1)
     result = await reading.result(written)
     again = read_piece(reading, result.ids)

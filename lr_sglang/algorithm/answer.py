@@ -389,7 +389,7 @@ class Answer:
         made.sampling_params.more = beyond
         return made
 
-    def watch(
+    def begin_branch(
         self, role: str, state: ProgramState, node: Node, child: Node | None = None
     ) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after
@@ -556,7 +556,11 @@ class Answer:
             said = self.drawn(branch.result, len(guess), node, len(begun))
             same = common_prefix(guess, tuple(said))
             whole = same == len(guess)
-            own = [*branch.result.ids] if whole else [one for one in said[same:][:1] if one]
+            own = (
+                [*branch.result.ids]
+                if whole
+                else [one for one in said[same:][:1] if one is not None]
+            )
             self.agreed(same, len(guess))
         drafted = node.children[0] if node.children else None
         node.guess, node.begun = None, (*begun, *guess[:same], *own)

@@ -50,6 +50,11 @@ class Reading:
         """Whether the target writes sooner by reading, as far as this answer shows."""
         return self._cycles < CYCLES or self._taken >= LEAST * self._cycles
 
+    @property
+    def unfinished(self) -> bool:
+        """Whether there are accepted tokens after the last whole step."""
+        return bool(self._ids)
+
     def room(self, more: Ids = ()) -> int:
         """Tokens left in the budget after what is accepted and ``more``."""
         tree = self.answer.tree
@@ -75,7 +80,7 @@ class Reading:
         root = self.answer.tree.root
         return self.answer.gen(root, "target", max(1, tokens), sampling, **more)
 
-    def watch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
+    def begin_branch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
         branch = self.answer.begin(role, state, self._place(more), None)
         if role == "draft":

@@ -348,6 +348,20 @@ def test_steps_are_told_while_their_tokens_arrive():
     assert len(told) > 3 and record.ids
 
 
+def test_what_was_drawn_stays_where_reading_ends():
+    """The target goes on after the tokens that were shown, and draws none of them again: another
+    draw only where the draft's token was refused would prefer the draft's tokens.
+    """
+    told = []
+    sampling = Sampling(temperature=0.6, seed=1)
+    more = {"on_tokens": lambda ids: told.append(tuple(ids)), "seeded": False, "readable": True}
+    record = write(lookahead, Dice(4), Dice(11), sampling, max_tokens=100, **more)
+    assert len(told) > 5 and len(record.ids) > 3 * record.agreed_tokens
+    for ids in told:
+        shown = (record.ids[at : at + len(ids)] for at in range(len(record.ids)))
+        assert ids in shown, ids
+
+
 @pytest.mark.parametrize("seed", [0, 3, 2**31 - 1, 2**62 + 5])
 def test_the_numbers_are_those_of_the_server(seed):
     ids = np.arange(768)
