@@ -1,5 +1,6 @@
 """What we change in SGLang on a CPU, through its own HookRegistry."""
 
+import os
 from collections.abc import Callable, Iterable
 from functools import partial
 from pkgutil import resolve_name
@@ -7,6 +8,7 @@ from typing import Any
 
 import torch
 
+from lr_sglang.cpu import gated_delta, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.sglang_api import release
 
@@ -58,6 +60,8 @@ def install() -> None:
             HookType.REPLACE,
         ),
     )
+    if settings.HYBRID in os.environ:
+        hooks += tuple((name, hook, HookType.REPLACE) for name, hook in gated_delta.REPLACED)
     for name, hook, kind in hooks:
         HookRegistry.register(name, hook, kind)
     if not release.is_tested(release.version()):
@@ -140,5 +144,5 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     With this layout MKL multiplies one to eight float32 rows 1.5 to 4 times as fast, and a row's
     result is the same with one other row as with thirty.
     """
-    if layer.weight.dtype == torch.float32:
+    if layer.weight.dtype == torch.float32 and layer.weight.dim() == 2:  # 3 in a convolution
         layer.weight.data = layer.weight.data.t().contiguous().t()

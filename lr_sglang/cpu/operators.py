@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch._ops import _OpNamespace
 
+from lr_sglang.cpu import gated_delta
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.speculation import cache, trees, verify
 
@@ -47,7 +48,7 @@ OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 OPERATORS |= {
     function.__name__: (torch.library.infer_schema(function, mutates_args=written), function)
-    for function, written in _SPECULATION
+    for function, written in (*_SPECULATION, *gated_delta.OPERATORS)
 }
 
 _libraries: list[

@@ -15,6 +15,12 @@ from lr_sglang.cpu import SWITCH
 MODEL_FILES = frozenset(
     {"llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3", "qwen3_classification"}
 )
+# What a hybrid (Gated DeltaNet) needs beside them, and the families that are one.
+HYBRID_FILES = frozenset({"qwen3_5", "qwen3_5_text", "qwen3_next", "qwen2_moe", "qwen3_vl"})
+HYBRIDS = frozenset({"qwen3_5", "qwen3_5_text"})
+# SGLang's variable for the type of the convolution's state, which it sets for hybrids only. In
+# bfloat16, its default, a prefix from the cache would give other numbers than one that is computed.
+HYBRID = "SGLANG_MAMBA_CONV_DTYPE"
 
 
 def flags() -> dict[str, Any]:
@@ -47,12 +53,12 @@ def flags() -> dict[str, Any]:
     }
 
 
-def environment(*, all_models: bool = False) -> dict[str, str]:
+def environment(*, family: str = "llama") -> dict[str, str]:
     """Variables on top of the caller's own.
 
     Args:
-        all_models: let SGLang import every model it knows, not only MODEL_FILES. Without, it says
-            of another that the architecture is not supported.
+        family: the model's type. SGLang imports the files of those that are known here, and every
+            model that it knows for any other.
     """
     variables = {
         SWITCH: "1",
@@ -78,16 +84,19 @@ def environment(*, all_models: bool = False) -> dict[str, str]:
         variables["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         )
-    if not all_models:
-        variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files())
+    if family in HYBRIDS:
+        variables[HYBRID] = "float32"
+    if family in MODEL_FILES | HYBRIDS:
+        files = MODEL_FILES | HYBRID_FILES if family in HYBRIDS else MODEL_FILES
+        variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files(files))
     return variables
 
 
-def _other_model_files() -> list[str]:
+def _other_model_files(files: frozenset[str]) -> list[str]:
     found = importlib.util.find_spec("sglang")
     if found is None or not found.submodule_search_locations:
         return []
     models = Path(found.submodule_search_locations[0], "srt", "models")
     return sorted(
-        path.stem for path in models.glob("*.py") if path.stem not in MODEL_FILES | {"__init__"}
+        path.stem for path in models.glob("*.py") if path.stem not in files | {"__init__"}
     )

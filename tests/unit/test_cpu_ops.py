@@ -241,7 +241,10 @@ def test_settings_name_flags_and_variables():
     assert flags["max-total-tokens"] == 20_000 and not any(name.startswith("-") for name in flags)
     disabled = settings.environment()["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
     assert "qwen3" not in disabled and "deepseek_v2" in disabled
-    assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(all_models=True)
+    assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(family="another")
+    hybrid = settings.environment(family="qwen3_5_text")
+    assert "qwen3_5_text" not in hybrid["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    assert hybrid[settings.HYBRID] == "float32" and settings.HYBRID not in settings.environment()
 
 
 # -- speculation's operators, each against a reference that is slow and obviously right

@@ -425,7 +425,7 @@ def platform(kind: Device, model: str) -> Platform:
         "cpu",
         flags=settings.flags(),
         # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
-        env={**settings.environment(all_models=family not in settings.MODEL_FILES), "TMPDIR": ""},
+        env={**settings.environment(family=str(family)), "TMPDIR": ""},
         module="lr_sglang.runtimes.launching.launcher",
     )
 

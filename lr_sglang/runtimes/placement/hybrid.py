@@ -19,7 +19,12 @@ COPIES = {"cpu": 3, "cuda": 5}
 # Both strategies can keep a state at every 64 tokens, the chunk of the recurrence, and no finer.
 GRID = 64
 STRATEGY: dict[str, dict[str, Any]] = {
-    "cpu": {"mamba-radix-cache-strategy": "no_buffer", "chunked-prefill-size": GRID},
+    "cpu": {
+        "mamba-radix-cache-strategy": "no_buffer",
+        "chunked-prefill-size": GRID,
+        # requests tell when they entered, so that states that were lost show in the reuse
+        "enable-metrics": True,
+    },
     "cuda": {"mamba-track-interval": GRID},
 }
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}

@@ -1,0 +1,66 @@
+"""A small hybrid with random weights: Qwen3.5's architecture, with the pocket models' tokenizer."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import torch
+from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+
+from lr_sglang import pocket
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.runtimes.placement.models import TOKENIZER_FILES
+from lr_sglang.steps.step import DELIMITER
+
+EVERY = 4  # of so many layers, one has full attention
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+
+
+def make(folder: Path, seed: int = 0) -> Path:
+    """Saves the model. A step ends every 15 tokens or so, and an answer not by itself."""
+    torch.manual_seed(seed)
+    source = pocket.weights("target")
+    known = json.loads((source / "config.json").read_text())
+    (step_end,) = load_tokenizer(str(source)).encode(DELIMITER, True)
+    config = Qwen3_5TextConfig(
+        vocab_size=known["vocab_size"],
+        hidden_size=128,
+        intermediate_size=256,
+        num_hidden_layers=2 * EVERY,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        head_dim=64,
+        linear_num_key_heads=2,
+        linear_num_value_heads=4,
+        linear_key_head_dim=32,
+        linear_value_head_dim=32,
+        full_attention_interval=EVERY,
+        max_position_embeddings=4096,
+        rope_parameters=ROPE,
+        tie_word_embeddings=False,
+        eos_token_id=known["eos_token_id"],
+        pad_token_id=known["pad_token_id"],
+        initializer_range=0.08,
+        dtype="float32",
+    )
+    model = Qwen3_5ForCausalLM(config).float()
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if name.endswith("A_log"):  # a slow decay: a wrong state long ago changes the output
+                weight.copy_(torch.log(torch.linspace(0.005, 0.2, weight.numel())))
+            elif name.endswith("conv1d.weight"):
+                weight.normal_(0, 0.5)
+            elif name.endswith("lm_head.weight"):
+                weight.normal_(0, 0.3)
+                weight[known["eos_token_id"]] = 0
+                weight[step_end] *= 2.1
+    model.save_pretrained(folder)
+    # transformers 5.19 drops the interval, which SGLang reads
+    written = json.loads((folder / "config.json").read_text())
+    text = json.dumps(written | {"full_attention_interval": EVERY}, indent=2)
+    (folder / "config.json").write_text(text)
+    for name in TOKENIZER_FILES:
+        shutil.copy(source / name, folder)
+    return folder
