@@ -29,6 +29,7 @@ class Stops:
 
     Args:
         strings: stop strings, none of them empty.
+        keep: whether the stop string that was found is returned, too.
         thinks: whether the text begins within a thought, up to whose end nothing is searched; None
             if a marker at its beginning says so. False searches all of it.
 
@@ -38,9 +39,14 @@ class Stops:
     """
 
     def __init__(
-        self, strings: Sequence[str] = (), thinks: bool | None = False, markers: Markers = TAGS
+        self,
+        strings: Sequence[str] = (),
+        keep: bool = False,
+        thinks: bool | None = False,
+        markers: Markers = TAGS,
     ) -> None:
-        self._strings, self._held, self._markers = tuple(strings), "", markers
+        self._strings, self._held, self._keep = tuple(strings), "", keep
+        self._markers = markers
         self._thinks, self.hit, self.shown = thinks, "", 0
 
     def add(self, text: str) -> str:
@@ -57,7 +63,7 @@ class Stops:
         end = end if found is None else begin + found
         self._held = "" if self.hit else text[end:]
         self.shown += end
-        return text[:end]
+        return text[:end] + (self.hit if self._keep else "")
 
     def _thought(self, text: str) -> int:
         """The number of characters that are known to be of the thought, its end included."""
@@ -87,14 +93,21 @@ class Reasoning:
     Args:
         inside: whether the prompt ends with that marker.
         split: False makes all text content.
+        whole: whether the reasoning comes in one piece, when it has ended.
 
     Attributes:
         length: number of characters of the reasoning with its markers, when it has ended.
     """
 
-    def __init__(self, inside: bool = False, split: bool = True, markers: Markers = TAGS) -> None:
+    def __init__(
+        self,
+        inside: bool = False,
+        split: bool = True,
+        whole: bool = False,
+        markers: Markers = TAGS,
+    ) -> None:
         self.markers, self._opens, self._closes = markers, markers.opens, markers.closes
-        self._inside, self._held = inside, ""
+        self._inside, self._held, self._whole = inside, "", whole
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
             "start" if split else "content"
@@ -111,6 +124,7 @@ class Reasoning:
         if self._where == "reasoning":
             thought, marker, after = self._held.partition(self._closes)
             keep = 0 if marker else beginning(thought, (self._closes,))
+            keep = len(thought) if self._whole and not marker else keep
             if shown := thought[: len(thought) - keep]:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
@@ -149,6 +163,7 @@ class StreamText:
 
     Args:
         decode: decodes ids to text.
+        keep_stop: whether the stop string is part of the text.
         thinks: as ``Stops``.
 
     Attributes:
@@ -163,10 +178,12 @@ class StreamText:
         decode: Callable[[Sequence[int]], str],
         stops: Sequence[str] = (),
         reasoning: Reasoning | None = None,
+        keep_stop: bool = False,
         thinks: bool | None = False,
     ) -> None:
         self._reasoning = reasoning or Reasoning(split=False)
-        self._decode, self._stops = decode, Stops(stops, thinks, self._reasoning.markers)
+        markers = self._reasoning.markers
+        self._decode, self._stops = decode, Stops(stops, keep_stop, thinks, markers)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids
         self._length, self._split = 0, False

@@ -131,6 +131,8 @@ def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
         inside=inside,
         split=asked.chat and service.reasoning != "off" and request.separate_reasoning is not False,
         markers=engine.roles["target"].tokenizer.thinking,
+        whole=request.stream_reasoning is False,
     )
     thinks = False if service.stop_in_thinking else inside or None
-    return StreamText(prompt.decode, request.stop or (), split, thinks)
+    keep = bool(request.no_stop_trim)
+    return StreamText(prompt.decode, request.stop or (), split, keep, thinks)

@@ -63,7 +63,6 @@ HISTORY = (
 )
 PENALTIES = ("presence_penalty", "repetition_penalty")  # followed where our plugin counts tokens
 COMPUTED = "the target computes it for each token that it writes, and drafted steps are not its own"
-SHOWN = "the target's server shows its own text in that form"
 SERVER = "the target's server does it, and the draft's cannot do the same"
 # Reasons of fields that are followed up to a bound.
 ALONE = {"model": "an adapter of the target's has no draft", "n": "that is more answers at a time"}
@@ -178,8 +177,6 @@ class Asking(Lenient):
         **_fields("images_config mm_processor_kwargs", SERVER),
         **_fields("return_hidden_states return_routed_experts return_token_ids", COMPUTED),
         **_fields("return_cached_tokens_details return_spec_tokens_details", COMPUTED),
-        **_fields("no_stop_trim", SHOWN),
-        **_fields("skip_special_tokens stream_reasoning", SHOWN, _unless(True)),
     }
     prompt_field: ClassVar[tuple[str, Any]]
 
@@ -208,7 +205,10 @@ class Asking(Lenient):
     stop_token_ids: list[TokenId] | None = None
     min_tokens: Annotated[int, Field(ge=0, lt=2**31)] | None = None
     ignore_eos: bool | None = None
+    no_stop_trim: bool | None = None
+    skip_special_tokens: bool | None = None
     separate_reasoning: bool | None = None
+    stream_reasoning: bool | None = None
     response_format: dict[str, Any] | None = None
 
     @classmethod
@@ -367,7 +367,6 @@ class ChatRequest(Asking):
             _replaces_template,
         ),
         **_fields("thinking task", "SGLang reads it for some models only"),
-        **_fields("continue_final_message", "a step begins after the text that it continues"),
         **_fields("input_ids", "token ids replace the conversation for one vocabulary only"),
         **_fields("logprobs top_logprobs return_prompt_token_ids return_meta_info", COMPUTED),
         **_fields("return_input_ids_in_sglext return_sampling_mask", COMPUTED),
@@ -380,6 +379,7 @@ class ChatRequest(Asking):
         Conversation, BeforeValidator(lambda value: value, list[Message | dict[str, Any]])
     ]
     max_completion_tokens: Tokens | None = None
+    continue_final_message: bool | None = None
     chat_template_kwargs: dict[str, Any] | None = None
     reasoning_effort: Effort | None = None
     reasoning: ReasoningWish | None = None
@@ -388,9 +388,18 @@ class ChatRequest(Asking):
     def said(self) -> list[dict[str, Any]]:
         """The conversation, in the form in which SGLang gives it to a template."""
         turns = [message.plain() for message in self.messages]
-        if turns[-1]["role"] == "assistant":  # which SGLang takes for the user's words
-            turns[-1] = {"role": "user", "content": self.messages[-1].text}
+        if turns[-1]["role"] == "assistant":
+            turns.pop()
+            # SGLang takes an answer that is not to be continued for the user's words
+            if not self.continue_final_message:
+                turns.append({"role": "user", "content": self.messages[-1].text})
         return turns
+
+    @property
+    def prefix(self) -> str:
+        """The beginning of the answer; empty if there is none."""
+        last = self.messages[-1]
+        return last.text if last.role == "assistant" and self.continue_final_message else ""
 
     @property
     def arguments(self) -> dict[str, Any]:
@@ -423,6 +432,7 @@ class CompletionRequest(Asking):
         **_fields("json_schema", GRAMMAR),
     }
     prompt_field = ("prompt", "?")
+    prefix: ClassVar[str] = ""
 
     prompt: Text | Ids | Annotated[list[Text | Ids], Field(min_length=1, max_length=1)]
     max_tokens: Tokens | None = 16  # OpenAI's default, and SGLang's

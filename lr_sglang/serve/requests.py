@@ -252,9 +252,13 @@ class Prompt:
             # special tokens with
             why = "The model's chat template refuses this conversation"
             raise Refusal(400, why, param=request.prompt_field[0]) from error
-        self.thinks = asked.chat and text.rstrip().endswith(known.thinking.opens)
+        opens, closes = known.thinking.opens, known.thinking.closes
+        opened = asked.chat and text.removesuffix(request.prefix).rstrip().endswith(opens)
+        begun = opens * opened + request.prefix
+        self.thinks = begun.rfind(opens) > begun.rfind(closes)
         # in some models special tokens mark calls of tools
-        self.decode = known.spell if concluding and concluding.tools else known.decode
+        shown = request.skip_special_tokens is False or (concluding and concluding.tools)
+        self.decode = known.spell if shown else known.decode
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
@@ -268,11 +272,14 @@ class Prompt:
     def _render(self, backend: RuntimeBackend) -> TokenText:
         request, said, known = self._asked.request, self.said, backend.tokenizer
         if isinstance(said, list):
-            return known.chat(said, True, {**backend.template_defaults, **request.arguments})
-        if isinstance(said, tuple) and not self._rendered:  # the target's
-            return TokenText.of(known.spell(said), said, known.vocabulary)
-        words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
-        return TokenText.of(words, known.raw(words), known.vocabulary)
+            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
+        elif isinstance(said, tuple) and not self._rendered:  # the target's
+            text = TokenText.of(known.spell(said), said, known.vocabulary)
+        else:
+            words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
+            text = TokenText.of(words, known.raw(words), known.vocabulary)
+        begun = request.prefix
+        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
 
 
 def conversation(asked: Asked) -> list[dict[str, Any]]:
@@ -284,7 +291,7 @@ def conversation(asked: Asked) -> list[dict[str, Any]]:
     """
     request, said = asked.request, asked.request.said
     turns = said if isinstance(said, list) else []
-    wrong = ["prompt"] * (not asked.chat)
+    wrong = ["prompt"] * (not asked.chat) + ["continue_final_message"] * bool(request.prefix)
     wrong += ["chat_template_kwargs"] * bool(request.arguments) + asked.constraints.names()
     no_texts = [turn["role"] in ("tool", "function") or "tool_calls" in turn for turn in turns]
     wrong += ["messages"] * any(no_texts)

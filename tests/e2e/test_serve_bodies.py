@@ -321,6 +321,10 @@ CONVERSATIONS: dict[str, dict[str, Any]] = {
     "spaces": {"messages": [{"role": "user", "content": "  a \n\n b  "}]},
     "a begun answer": {"messages": [*ASKED, {"role": "assistant", "content": "Sam"}]},
     "a begun answer in parts": {"messages": [*ASKED, {"role": "assistant", "content": TEXTS}]},
+    "an answer to go on with": {
+        "messages": [*ASKED, {"role": "assistant", "content": "Sam has"}],
+        "continue_final_message": True,
+    },
     "calls": {"messages": [*ASKED, {"role": "assistant", "tool_calls": [CALL]}, TOLD]},
     "calls with objects": {
         "messages": [

@@ -389,9 +389,14 @@ def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_reasoning_stays_in_the_content_where_that_is_asked_for(thinker, stream):
+def test_reasoning_stays_in_the_content_or_comes_whole_where_that_is_asked_for(thinker, stream):
     one = thinker(opened="<think>\n")
     thought, rest = "Well, 2 + 3.\n\nIt is 5.\n", "Nobody asked for this."
     choice, *_ = one.answer(stream, separate_reasoning=False)
     assert choice["content"] == f"{thought}</think>\n\n{rest}"
     assert not choice.get("reasoning_content")
+    choice, *_ = one.answer(stream, stream_reasoning=False)
+    assert choice["reasoning_content"] == thought and choice["content"] == rest
+    if stream:
+        chunks = [e for e in one.stream(stream_reasoning=False) if e != "[DONE]"]
+        assert sum("reasoning_content" in e["choices"][0]["delta"] for e in chunks) == 1
