@@ -37,9 +37,9 @@ def settle(given: Given) -> Plan:
         LookaheadError: a runtime at a URL does not answer.
     """
     asked = asked_settings(given)
-    modes = modes_of(given)
     roles: dict[str, str | None] = {role: given.get(role) for role in ROLES}
     chosen = launched.chosen(given.get("deployment"), given.get("attach"), roles)
+    modes = modes_of(given)
     deployment = with_settings(given, asked, chosen, modes)
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))

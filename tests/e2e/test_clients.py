@@ -164,7 +164,7 @@ OPENAI = """
 import sys
 
 from openai import OpenAI
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 
 one = OpenAI(base_url="http://localhost:8000/v1", api_key="none", max_retries=0)
 bare = OpenAI(base_url=sys.argv[1] + "/v1", api_key="none", max_retries=0)
@@ -191,7 +191,7 @@ with one.chat.completions.stream(**{**here, **steps}, **exact) as stream:
 
 # tools
 class Number(BaseModel):
-    answer: int
+    answer: int = Field(ge=0, le=999)  # the pocket target may write digits without end
 
 function = {"name": "add", "description": "adds", "parameters": Number.model_json_schema()}
 tools = {"tools": [{"type": "function", "function": function}], "max_tokens": 40}

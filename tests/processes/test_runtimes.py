@@ -916,7 +916,7 @@ def test_attaching_to_nothing_and_to_two_things(home):
     assert (
         "nobody.json.pid: field required" in call("run", "--attach", "nobody", "how many?").output
     )
-    with pytest.raises(ConfigError, match="--attach and --deployment"):
+    with pytest.raises(ConfigError, match="attach and a deployment both"):
         settings.settle({"attach": "nobody", "deployment": "pocket", "mode": ("lookahead",)})
 
 
