@@ -1,9 +1,14 @@
-"""A small hybrid with random weights: Qwen3.5's architecture, with the pocket models' tokenizer."""
+"""A small hybrid with random weights: Qwen3.5's architecture, with the pocket models' tokenizer.
+
+``python -m tests.hybrid make FOLDER`` saves it, ``greedy FOLDER IDS COUNT`` prints the tokens of
+transformers after a prompt: for tests whose own process has no torch.
+"""
 
 from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import torch
@@ -64,3 +69,28 @@ def make(folder: Path, seed: int = 0) -> Path:
     for name in TOKENIZER_FILES:
         shutil.copy(source / name, folder)
     return folder
+
+
+def greedy(folder: Path, ids: list[int], count: int) -> list[int]:
+    """The tokens that transformers writes after a prompt."""
+    model = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    with torch.no_grad():
+        whole = model.generate(
+            torch.tensor([ids]),
+            attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+            max_new_tokens=count,
+            min_new_tokens=count,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+    written: list[int] = whole[0, len(ids) :].tolist()
+    return written
+
+
+if __name__ == "__main__":
+    what, where, *more = sys.argv[1:]
+    if what == "make":
+        make(Path(where))
+    else:
+        sys.stdout.write(json.dumps(greedy(Path(where), json.loads(more[0]), int(more[1]))))

@@ -4,14 +4,15 @@ and without it, with n-grams and without; lookahead on it.
 
 from __future__ import annotations
 
+import json
 import random
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
-from transformers import AutoModelForCausalLM
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
@@ -22,7 +23,8 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import plan
-from tests import hybrid
+from tests.commands import ROOT
+from tests.e2e.conftest import full
 
 GREEDY = Sampling(temperature=0.0)
 SLOTS = 16
@@ -30,10 +32,18 @@ SLOTS = 16
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return hybrid.make(tmp_path_factory.mktemp("hybrid"))
+    made = tmp_path_factory.mktemp("hybrid")
+    outside("make", made)
+    return made
 
 
-@pytest.fixture(scope="module", params=["none", "ngram"])
+def outside(what: str, *arguments: object) -> str:
+    """What a process with torch says; this one may have none."""
+    command = [sys.executable, "-m", "tests.hybrid", what, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module", params=["none", *["ngram"] * full])
 def server(
     request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RuntimeBackend]:
@@ -60,21 +70,10 @@ def words(draw: random.Random, count: int) -> list[int]:
 
 @pytest.mark.timeout(900)
 def test_the_tokens_are_those_of_transformers(server: RuntimeBackend, folder: Path) -> None:
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
     draw = random.Random(7)
     for length, count in ((5, 40), (64, 40), (150, 60)):
         ids = words(draw, length)
-        with torch.no_grad():
-            whole = model.generate(
-                torch.tensor([ids]),
-                attention_mask=torch.ones(1, length, dtype=torch.long),
-                max_new_tokens=count,
-                min_new_tokens=count,
-                do_sample=False,
-                eos_token_id=None,
-                pad_token_id=0,
-            )
-        theirs = whole[0, length:].tolist()
+        theirs = json.loads(outside("greedy", folder, ids, count).splitlines()[-1])
         assert len(set(theirs)) > 5
         assert written(server, ids, count)[0] == theirs
         assert written(server, ids + theirs[:20], count - 20)[0] == theirs[20:]
