@@ -129,7 +129,8 @@ def test_its_token_layer_draws_what_the_target_draws_without(
 ) -> None:
     """Half as many forward passes at least; branches are under way together, as the slots allow."""
     options = ("run", "--task", "pocket", "--limit", str(overlap.ANSWERS), "--quiet")
-    options += ("--concurrency", "4", "--output")
+    # every version is written, by the token layer
+    options += ("--concurrency", "4", "-o", "lookahead.reading=never", "--output")
     home.call(*options, "layered", "--attach", "pocket", "--mode", "sd", "--mode", "lookahead+sd")
     home.call(*options, "plain", *pocket.attach, "--mode", "autoregressive")
     layered, plain = home.records("layered"), home.records("plain")
