@@ -280,7 +280,10 @@ def test_the_four_modes_side_by_side_on_the_embedded_default(tmp_path: Path) -> 
     for record in made:
         layered = record["mode"] in ("sd", "lookahead+sd")
         layer = record["tokens"]["target"]["sd"]
-        assert (layer["length"] or 1.0) > 1.5 if layered else layer["verified"] == 0
+        if not layered:
+            assert layer["verified"] == 0
+        elif not record.get("read_tokens"):  # what is read is not written by the token layer
+            assert (layer["length"] or 1.0) > 1.5
         set_up = record["config"]["runtimes"]["target"]["token_layer"]
         assert set_up["algorithm"] == ("standalone" if layered else "none")
     for row in ("speed-up", "steps accepted", "SD length, target"):
