@@ -456,7 +456,10 @@ class Answer:
         node, child, result = arrived.node, arrived.child, arrived.result
         assert node is not None
         if isinstance(arrived, Branch):
-            self.policy.ended(arrived, 0 if isinstance(result, LookaheadError) else len(result.ids))
+            reads = arrived.role == "target" and child is None and node.guess is not None
+            # the token after a read does not tell what a written one costs
+            uncounted = reads or isinstance(result, LookaheadError)
+            self.policy.ended(arrived, 0 if uncounted else len(result.ids))
         needed = not (node.dropped or (child.dropped if child else node.chosen))
         if needed and isinstance(arrived, Inquiry):
             self._enter_verdict(arrived)

@@ -13,7 +13,7 @@ import torch
 
 from lr_sglang.algorithm import answer as algorithm_answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.algorithm.policy import Policy, RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
 from lr_sglang.engine.reading import drawn, uniform
@@ -313,6 +313,15 @@ def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     expected = (1 - a**tokens) / (1 - a) / (1.5 + 0.13 * tokens)
     gain = sum(len(one.ids) for one in made) / sum(one.seconds for one in made)
     assert gain == pytest.approx(expected, rel=0.1)
+
+
+def test_a_read_tells_nothing_of_what_a_written_token_costs(monkeypatch):
+    told = []
+    monkeypatch.setattr(Policy, "ended", lambda self, branch, n=0: told.append((branch.role, n)))
+    more = {"verifier": Lenient(), "reading": "first", "readable": True}
+    record = write(lookahead, Dice(3), Dice(3), Sampling(temperature=0.6), max_tokens=60, **more)
+    assert record.read_tokens > 0 and ("target", 0) in told
+    assert ("target", 1) not in told  # what a read writes
 
 
 def test_the_way_that_was_slower_is_tried_again_now_and_then():
