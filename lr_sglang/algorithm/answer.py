@@ -39,7 +39,7 @@ from lr_sglang.steps.step import (
 )
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict, without_a_judge
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -174,6 +174,7 @@ class Answer:
             return
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
+        self._compare_draws(node, child, pair)
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
         if verdict is None and not self.job.drafts:
             verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
@@ -190,6 +191,16 @@ class Answer:
         if inspect.iscoroutine(found):
             # a task cancelled before it ran never awaits it
             task.add_done_callback(lambda _: found.close())
+
+    def _compare_draws(self, node: Node, child: Node, pair: Pair) -> None:
+        """Counts the tokens on which two versions agree that were written with the same numbers, as
+        reading would have shown it.
+        """
+        same_numbers = self.trace.shared_draws or self.job.sampling.temperature == 0
+        if same_numbers and child.alternative == 0 and node.begun is None:
+            drafted, own = pair.draft.ids or (), pair.target.ids or ()
+            same = common_prefix(drafted, own)
+            self.job.experience.read_tokens(same, same < min(len(drafted), len(own)))
 
     def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
         """Makes the branch of a verifier's request to a runtime."""

@@ -324,15 +324,35 @@ def test_a_read_tells_nothing_of_what_a_written_token_costs(monkeypatch):
     assert ("target", 1) not in told  # what a read writes
 
 
-def test_the_way_that_was_slower_is_tried_again_now_and_then():
-    for seconds in (0.02, 0.05):  # reading is faster, then writing
-        experience = RunStatistics()
-        assert [experience.reads_next() for _ in range(12)].count(False) == 2
-        for _ in range(3):
-            experience.versioned(True, seconds)
-            experience.versioned(False, 0.03)
-        ways = [experience.reads_next() for _ in range(320)]
-        assert ways.count(seconds < 0.03) == 310
+@pytest.mark.parametrize(("agreement", "reads"), [(0.95, True), (0.7, True), (0.3, False)])
+def test_until_both_ways_were_timed_the_agreement_decides(agreement, reads):
+    experience, rng = RunStatistics(), random.Random(1)
+    assert experience.reads_next()
+    for _ in range(40):
+        same = min(20, int(math.log(rng.random(), agreement)))
+        experience.read_tokens(same, same < 20)
+    assert {experience.reads_next() for _ in range(20)} == {reads}
+
+
+@pytest.mark.parametrize(("seconds", "others"), [(0.01, 6), (0.02, 20), (0.05, 18)])
+def test_the_slower_way_is_tried_as_often_as_it_costs_little(seconds, others):
+    experience = RunStatistics()
+    for _ in range(4):
+        experience.versioned(True, seconds)
+        experience.versioned(False, 0.03)
+    ways = [experience.reads_next() for _ in range(640)]
+    assert ways.count(seconds > 0.03) == others
+
+
+@pytest.mark.parametrize(("noise", "reads"), [(0.2, True), (3.0, False)])
+def test_writing_tells_what_reading_would_gain(noise, reads):
+    """Two versions that are written with the same numbers agree as they would if one were read."""
+    experience = RunStatistics()
+    more = {"verifier": Lenient(), "reading": "never", "experience": experience}
+    for seed in range(8):
+        write(lookahead, Dice(3), Dice(3, noise), Sampling(temperature=0.6, seed=seed), **more)
+    assert experience.agreement.weight > 5
+    assert (experience.reading_gain() > 1) == reads
 
 
 def test_every_step_has_its_events():

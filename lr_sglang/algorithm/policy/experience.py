@@ -28,11 +28,12 @@ SECOND = 16.0
 # The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
 # verdicts.
 COMMON = 16.0
-# At the start of a run one step in TRY_FIRST is written before the drafted one is read, until there
-# are TRIES of both; then one in TRY_AGAIN goes the way that was slower.
-TRIES, TRY_FIRST, TRY_AGAIN = 2, 6, 32
+# Reading a drafted step first and writing at once are compared by their times after more than TRIES
+# of both, before that by the agreement. The slower way is tried at most once in TRY_AGAIN steps, and
+# so rarely that this costs TRYING of the time.
+TRIES, TRY_AGAIN, TRYING = 3, 32, 0.02
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
-AGREEMENT, AGREED = 0.92, 32.0
+AGREEMENT, AGREED = 0.92, 8.0
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
@@ -74,7 +75,7 @@ class RunStatistics:
             was there, if a drafted one was read first, and if not.
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
         agreement: share of drafted tokens that the target would have written there.
-        steps: number of drafted steps that could be read.
+        untried: number of drafted steps since the slower of the two ways was tried.
     """
 
     answers: int = 0
@@ -92,7 +93,7 @@ class RunStatistics:
     wrote: Mean = field(default_factory=Mean)
     guesses: Mean = field(default_factory=Mean)
     agreement: Mean = field(default_factory=Mean)
-    steps: int = 0
+    untried: int = 0
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
@@ -152,21 +153,31 @@ class RunStatistics:
         return compared[0].accepted
 
     def reads_next(self) -> bool:
-        """Whether the target should read the next drafted step before it writes: the way that was
-        faster so far, and now and then the other.
+        """Whether the target should read the next drafted step before it writes: the faster way,
+        and now and then the other.
         """
-        self.steps += 1
-        known = min(self.read.weight, self.wrote.weight) >= TRIES
-        faster = not known or self.read.value < self.wrote.value
-        return faster == (self.steps % (TRY_AGAIN if known else TRY_FIRST) > 0)
+        gain = self.reading_gain()
+        self.untried += 1
+        if self.untried < max(TRY_AGAIN, (max(gain, 1 / gain) - 1) / TRYING):
+            return gain > 1
+        self.untried = 0
+        return gain <= 1
+
+    def reading_gain(self) -> float:
+        """How many times sooner the target's version of a step is there if a drafted one is read
+        first: as measured, or as the agreement lets expect.
+        """
+        if min(self.read.weight, self.wrote.weight) > TRIES:
+            return self.wrote.value / self.read.value
+        return reading.gain(self.agreement.given(AGREEMENT, AGREED))
 
     def versioned(self, read: bool, seconds: float) -> None:
         """Learns how many seconds a token of a target's version took, read or written."""
         (self.read if read else self.wrote).add(seconds)
 
     def read_tokens(self, same: int, differs: bool) -> None:
-        """Learns how many drafted tokens were the target's own, and whether one after them was
-        not.
+        """Learns how many drafted tokens were the target's own, and whether one after them was not:
+        from a read, or from two versions that were drawn with the same numbers.
         """
         for agrees in [True] * same + [False] * differs:
             self.agreement.add(agrees)
