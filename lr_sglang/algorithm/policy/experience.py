@@ -28,9 +28,9 @@ SECOND = 16.0
 # The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
 # verdicts.
 COMMON = 16.0
-# Reading a drafted step first and writing at once are compared by their times after more than TRIES
-# of both, before that by the agreement. The slower way is tried at most once in TRY_AGAIN steps, and
-# so rarely that this costs TRYING of the time.
+# Reading a drafted step first and writing at once are compared by their times, after more than
+# TRIES of both; before that by the agreement. The slower way is tried at most once in TRY_AGAIN
+# steps, and so rarely that this costs TRYING of the time.
 TRIES, TRY_AGAIN, TRYING = 3, 32, 0.02
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 AGREEMENT, AGREED = 0.92, 8.0
