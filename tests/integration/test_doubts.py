@@ -48,10 +48,11 @@ def test_three_aborts_in_a_row_that_are_not_taken():
     assert names == ["aborts"] and len(said) == 1 and "takes no aborts" in said[0]
 
 
-def answers(**lacking):
+def answers(verifier="judge", **lacking):
     """Records of answers over such a target, and what was warned of."""
     roles = runtimes(alpha=0.5, **lacking)
-    plan = PLAN.with_settings(limits=Limits(max_tokens=100))
+    look = PLAN.deployment.lookahead.replace(verifier=verifier)
+    plan = PLAN.with_settings(limits=Limits(max_tokens=100), lookahead=look)
     works = [Work(Question(str(n), f"Question {n}?"), 0, "lookahead") for n in range(6)]
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -64,6 +65,7 @@ def answers(**lacking):
     [
         ({"cached": False}, "reuse", "0.00 of the tokens"),
         ({"aborts": False}, "aborts", "no aborts"),
+        ({"cached": False, "verifier": "likelihood"}, "reuse", "0.00 of the tokens"),
     ],
 )
 def test_it_stands_in_records_and_reports(lacking, name, says, tmp_path):

@@ -334,7 +334,7 @@ def test_until_both_ways_were_timed_the_agreement_decides(agreement, reads):
     assert {experience.reads_next() for _ in range(20)} == {reads}
 
 
-@pytest.mark.parametrize(("seconds", "others"), [(0.01, 6), (0.02, 20), (0.05, 18)])
+@pytest.mark.parametrize(("seconds", "others"), [(0.01, 3), (0.02, 10), (0.05, 9)])
 def test_the_slower_way_is_tried_as_often_as_it_costs_little(seconds, others):
     experience = RunStatistics()
     for _ in range(4):

@@ -31,9 +31,9 @@ COMMON = 16.0
 # Reading a drafted step first and writing at once are compared by their times, after more than
 # TRIES of both; before that by the agreement. The slower way is tried at most once in TRY_AGAIN
 # steps, and so rarely that this costs TRYING of the time.
-TRIES, TRY_AGAIN, TRYING = 3, 32, 0.02
+TRIES, TRY_AGAIN, TRYING = 3, 64, 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
-AGREEMENT, AGREED = 0.92, 8.0
+AGREEMENT, AGREED = 0.92, 4.0
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
