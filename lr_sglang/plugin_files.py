@@ -94,14 +94,24 @@ def text_of(path: Path) -> str:
     return raw.decode("utf-16" if wide else "utf-8-sig").replace("\r\n", "\n")
 
 
-def check(file: str | Path) -> None:
-    """Checks that a Python file is there, before servers start.
+def check(file: str, name: str = "") -> None:
+    """Checks that a Python file is there and mentions a name, before servers start and without
+    running it.
 
     Raises:
-        ConfigError: there is no such file.
+        ConfigError: there is no such file, or it can have no such name.
     """
     if not expanded(file).is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
+    names, text = inside(file), expanded(file).read_text("utf-8", errors="replace")
+    # A name that is not in the text can still come from elsewhere, or be made.
+    if names and not re.search(rf"\b{name}\b|import \*|globals", text):
+        raise _lacks(file, name, names)
+
+
+def _lacks(file: str | Path, name: str, names: Sequence[str]) -> ConfigError:
+    hint = did_you_mean(name, names, f"it has {', '.join(names)}" if names else "")
+    return ConfigError(f"{file} has no {name!r}", hint=hint)
 
 
 def find(file: str | Path, name: str) -> Any:
@@ -122,8 +132,7 @@ def find(file: str | Path, name: str) -> Any:
         spec.loader.exec_module(module)
         if not hasattr(module, name):
             has = [k for k, v in vars(module).items() if k[0] != "_" and type(v) is not ModuleType]
-            hint = did_you_mean(name, has, f"it has {', '.join(has)}" if has else "")
-            raise ConfigError(f"{file} has no {name!r}", hint=hint)
+            raise _lacks(file, name, has)
         return getattr(module, name)
     except BaseException:
         del sys.modules[spec.name]

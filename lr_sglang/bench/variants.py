@@ -140,7 +140,8 @@ def methods(text: str, layered: bool) -> list[Method]:
     Raises:
         ConfigError: there is no such mode or program.
     """
-    names = [name.strip() for name in re.split(r",(?!\s*\w+=)", text)]  # not between options
+    # Not between options, nor within a list.
+    names = [name.strip() for name in re.split(r",(?!\s*\w+=|[^\[]*\])", text)]
     for name in names:
         if name not in MODES:
             program_registry.parse(name)

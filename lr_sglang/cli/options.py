@@ -243,7 +243,7 @@ runtimes = together(
 program = click.option(
     "--program",
     metavar="NAME",
-    help="Answer by a SGLang program: NAME[:KEY=VALUE,...] or FILE.py:FUNCTION "
+    help="Answer by a SGLang program: NAME or FILE.py:FUNCTION, with [:KEY=VALUE,...] "
     "(docs/programs.md).  "
     "[default: the mode's own]",
 )

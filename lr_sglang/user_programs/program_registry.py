@@ -57,7 +57,7 @@ def parse(text: str) -> Chosen:
     such program.
     """
     if found := plugin_files.named(text):
-        plugin_files.check(found.file)
+        plugin_files.check(found.file, found.name)
         return Chosen(found.name, found.file, _options(found.argument or ""))
     name, _, options = text.partition(":")
     if name not in NAMES:

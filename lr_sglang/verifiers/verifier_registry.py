@@ -132,7 +132,7 @@ def parse(text: str) -> Chosen:
         _check(kind, argument)
         return Chosen(kind, argument)
     if found := plugin_files.named(text):
-        plugin_files.check(found.file)
+        plugin_files.check(found.file, found.name)
         return Chosen("", found.argument or "", found.file, found.name)
     raise plugin_files.unknown("verifier", text, NAMES, "FILE.py:CLASS")
 

@@ -15,6 +15,7 @@ import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
+from lr_sglang.bench import variants
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
@@ -585,6 +586,12 @@ def test_options_are_json_or_text():
         "waits": 2,
     }
     assert program_registry.parse("budget_forcing:").options == {}
+
+
+def test_methods_are_not_divided_within_an_option():
+    forced = 'budget_forcing:word=["So","then"],waits=2'
+    found = variants.methods(f"lookahead,{forced},rsd", layered=False)
+    assert [method.program or method.mode for method in found] == ["lookahead", forced, "rsd"]
 
 
 def test_what_a_program_leaves_behind_is_ended():

@@ -693,6 +693,8 @@ def test_there_is_a_prompt_for_each_name_in_the_settings():
         (["launch", "poket"], "did you mean pocket?"),
         (["run", "--program", "mine.py", "x"], "it has mine.py:twice, mine.py:Thing, mine.py:TASK"),
         (["run", "--verifier", "mine.py", "x"], "which of its names is the verifier?"),
+        (["run", "--verifier", "mine.py:Thng", "x"], "did you mean Thing?"),
+        (["bench", "--methods", "lookahead,mine.py:twcie"], "did you mean twice?"),
         (["run", "--task", "mine.py"], "it has mine.py:twice"),
         (["run", "--program", "nothing.py", "x"], "no program is called 'nothing.py'"),
         (["run", "--task", "pocket", "limit"], "QUESTION 'limit' and --task pocket were given: give one"),
