@@ -200,10 +200,10 @@ class RuntimeBackend(BaseBackend):
             prompt = len(self.prompt_ids(s))
         if (left := limits.budget(prompt, self.context)) < 1:
             raise PromptTooLong(
-                f"the prompt has {prompt} tokens and leaves no room for an answer",
+                f"this model's maximum context length is {self.context} tokens; the prompt has "
+                f"{prompt} tokens and leaves no room for an answer",
                 role=self.role,
-                hint=f"the model's context is {self.context} tokens; "
-                "limits.max_total_tokens may be lower",
+                hint="limits.max_total_tokens may be lower",
             )
         return prompt, left
 
@@ -351,12 +351,15 @@ class RuntimeBackend(BaseBackend):
         cancels it.
 
         Raises:
-            ConfigError: a choice is empty. LookaheadError: as ``ask``.
+            ConfigError: a choice is no text, or a temperature is set. LookaheadError: as ``ask``.
         """
         request, s.request = s.request or Request(), None
         with self.naming:
-            if not all(choices):
-                raise ConfigError("select: a choice is empty")
+            if not choices or not all(isinstance(one, str) and one for one in choices):
+                raise ConfigError("select: choices are texts, at least one, and none is empty")
+            if temperature > 0:
+                hint = "leave temperature out: the likeliest choice is taken"
+                raise ConfigError(f"select(temperature={temperature}): nothing is drawn", hint=hint)
             encoded = [self.tokenizer.encode(choice, True) for choice in choices]
             prompt = self.prompt_ids(s)
             scored = [await self._score(prompt, ids, request) for ids in encoded]

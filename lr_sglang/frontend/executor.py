@@ -32,6 +32,14 @@ from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 
 
+def checked_stops(stop: Any) -> tuple[str, ...]:
+    """The stop strings of a ``gen``; raises ``ConfigError`` for one that is no text, or empty."""
+    stops = tuple(stop) if isinstance(stop, list | tuple) else (stop,)
+    if stop is not None and not all(isinstance(one, str) and one for one in stops):
+        raise ConfigError(f"gen(stop={stop!r}): a stop string is a text that is not empty")
+    return () if stop is None else stops
+
+
 class SamplingParams(SglSamplingParams):
     """The sampling parameters of a ``gen``.
 
@@ -42,10 +50,11 @@ class SamplingParams(SglSamplingParams):
     more: Mapping[str, Any] = {}
 
     def check(self) -> None:
-        """Raises ``ConfigError`` for an option that would have no effect."""
+        """Raises ``ConfigError`` for an option that has no effect, or that no server takes."""
         if self.n != 1:
             hint = f"s.fork({self.n}), and a gen in each of the forks"
             raise ConfigError(f"gen(n={self.n}): a gen writes one text", hint=hint)
+        checked_stops(self.stop)
         for name in ("top_logprobs_num", "return_text_in_logprobs", "logprob_start_len"):
             if getattr(self, name) is not None and not self.return_logprob:
                 hint = "return_logprob=True as well"

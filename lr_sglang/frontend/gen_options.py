@@ -9,7 +9,7 @@ import sglang as sgl
 
 from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError
-from lr_sglang.frontend.executor import Executor
+from lr_sglang.frontend.executor import Executor, checked_stops
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
 from lr_sglang.steps.step import StepStop
 
@@ -69,7 +69,7 @@ def lookahead(
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.model_fields}
     mark = LookaheadMark("\x00lookahead")
-    mark.name, mark.options, mark.stops, mark.show = name, fields, stops_of(stop), show
+    mark.name, mark.options, mark.stops, mark.show = name, fields, checked_stops(stop), show
     Lookahead().with_options(**fields)  # raises here for invalid values
     try:
         return sgl.gen(

@@ -210,6 +210,37 @@ def test_options_that_cannot_be_are_refused_where_they_are_written(wrong, name):
         lookahead("answer", **wrong)
 
 
+UNUSABLE = {
+    "choices": ({"choices": ["yes", 2]}, {"choices": ["yes", ""]}),
+    "temperature": ({"choices": ["yes", "no"], "temperature": 0.7},),
+    "stop": ({"stop": ""}, {"stop": ["x", ""]}, {"stop": [None]}, {"stop": 5}),
+}
+
+
+@pytest.mark.parametrize("most", [20, 500], ids=["target", "lookahead"])
+@pytest.mark.parametrize(
+    ("name", "given"), [(name, one) for name, each in UNUSABLE.items() for one in each]
+)
+def test_what_gen_cannot_follow_is_refused_by_name(name, given, most):
+    @sgl.function
+    def program(s):
+        s += "?" + sgl.gen("answer", max_tokens=most, **given)
+
+    with pytest.raises(ConfigError, match=name):
+        program.run(backend=backend()).text()
+
+
+def test_no_choice_and_an_empty_stop_string_of_lookahead_are_refused_by_name():
+    @sgl.function
+    def program(s):
+        s += "?" + sgl.select("answer", [])
+
+    with pytest.raises(ConfigError, match="choices"):
+        program.run(backend=backend()).text()
+    with pytest.raises(ConfigError, match="stop"):
+        lookahead("answer", stop=["x", ""])
+
+
 def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     d = backend()
     assert d.loop is background()
