@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -83,6 +84,7 @@ class CharTokenizer:
     """
 
     vocabulary = "characters"
+    size = sys.maxunicode + 1
     ends = frozenset({END})
     template = ""
     thinking = thinking.TAGS

@@ -31,3 +31,10 @@ def cancels(s, messages):
 @sgl.function
 async def waits(s, messages):
     await asyncio.Event().wait()
+
+
+@sgl.function
+async def reads_too_early(s, messages):
+    s += sgl.user(messages[-1]["content"])
+    s += sgl.assistant(sgl.gen("answer", max_tokens=100))
+    s["answer"]

@@ -51,12 +51,14 @@ class Tokenizer(Protocol):
 
     Attributes:
         vocabulary: a fingerprint; tokenizers with the same fingerprint give the same ids.
+        size: one more than the largest id.
         ends: ids that end a sequence.
         template: the source of its chat template; empty if there is none.
         thinking: how the model marks its thinking.
     """
 
     vocabulary: str
+    size: int
     ends: frozenset[int]
     template: str
     thinking: Markers
@@ -120,6 +122,7 @@ class ModelTokenizer:
         self._lock = threading.Lock()
         vocabulary = sorted(self._inner.get_vocab().items(), key=lambda item: item[1])
         self.vocabulary = hashlib.sha256(repr(vocabulary).encode()).hexdigest()[:16]
+        self.size = vocabulary[-1][1] + 1
         added = self._inner.added_tokens_decoder.values()
         own = {
             number

@@ -18,7 +18,7 @@ from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import keep_what_is_imported
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import BadReply, LookaheadError
+from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
@@ -26,11 +26,17 @@ from lr_sglang.serve.health import Health
 from lr_sglang.serve.monitoring import Metrics, log, where
 from lr_sglang.serve.protocol import PENALTIES, ChatRequest, TargetRoute
 from lr_sglang.serve.replies import Written
-from lr_sglang.serve.requests import Asked, PassedRequest, passed_request, settled
+from lr_sglang.serve.requests import (
+    Asked,
+    PassedRequest,
+    check_ids,
+    passed_request,
+    settled,
+)
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking
 from lr_sglang.user_programs.lookahead_backend import backends
-from lr_sglang.user_programs.program import Program, ProgramError
+from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
 
 END = object()  # after the last piece of an answer that went well
@@ -140,6 +146,7 @@ class AnswerEngine:
             Refusal: the request is wrong, or not allowed.
         """
         service, alone = self.service, ""
+        check_ids(body, self.roles["target"].tokenizer.size)
         if route.reads is None:
             return passed_request(route, body, ("route",), service)
         follows = PENALTIES if self.roles["target"].counts_written else ()
@@ -266,10 +273,10 @@ def _refusal(error: BaseException) -> Refusal:
     """What the client is told of an error. Logs one of ours, of a program's or a verifier's."""
     if isinstance(error, asyncio.CancelledError):
         return refusal("shutting_down")
-    if not isinstance(error, LookaheadError) or isinstance(error, ProgramError):
+    found = refusal_of(error)
+    if found.code == "internal_error":
         about = {"error": type(error).__name__, "where": where(error.__cause__ or error)}
         log("internal error", logging.ERROR, **about, hint=getattr(error, "hint", ""))
-    found = refusal_of(error)
     if found is not error:
         # they hold a program's frames and states in memory
         error.__traceback__ = error.__context__ = error.__cause__ = None

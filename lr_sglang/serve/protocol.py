@@ -25,6 +25,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.serve.errors import Refusal, checked
 
 MAX_PARTS = 4096  # messages of a conversation, and parts of one of them
+MAX_STOPS = 32  # strings of one request, as SGLang's
 INT64 = 2**63
 THINKING = ("thinking", "enable_thinking")  # arguments of templates, which know one or the other
 Tokens = Annotated[int, Field(ge=1, le=2**31)]  # JSON has integers of any length
@@ -149,7 +150,7 @@ class TextPart(Lenient):
     text: str
 
 
-Stops = Annotated[list[Stop], Field(max_length=4, fail_fast=True)]
+Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)]
 Parts = Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
@@ -310,7 +311,9 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
+Role = Literal[
+    "system", "developer", "user", "assistant", "tool", "function", "latest_reminder", "root"
+]
 
 
 class Message(Lenient):
@@ -322,6 +325,8 @@ class Message(Lenient):
     name: str | None = None
     reasoning_content: str | None = None
     tool_calls: list[ToolCall] | None = None
+    phase: Literal["commentary", "final_answer"] | None = None
+    prefix: bool | None = None
 
     @model_validator(mode="after")
     def _user_says_something(self) -> Self:

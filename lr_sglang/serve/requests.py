@@ -32,6 +32,9 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.steps.token_text import TokenText
 
 MAX_ANSWERS = 128  # of one request, as OpenAI's
+# Log-probabilities for each token, as OpenAI's. More than a vocabulary has end SGLang's scheduler.
+MAX_LOGPROBS = 20
+MAX_REASON = 500  # characters of an error that a template has raised
 # Fields that control the server and not the answer; they are removed from a client's request.
 STEERING = frozenset(
     (
@@ -41,6 +44,34 @@ STEERING = frozenset(
         *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
     )
 )
+
+
+# Fields of requests that may hold token ids; those of the second line hold nothing else.
+ID_FIELDS = (
+    *("prompt", "input", "query", "items"),
+    *("input_ids", "stop_token_ids"),
+)
+
+
+def check_ids(body: Mapping[str, Any], size: int) -> None:
+    """Checks the token ids of a request to any route: one that is not in the vocabulary would end
+    SGLang's scheduler, and with it the answers of all.
+
+    Args:
+        size: of the vocabulary.
+
+    Raises:
+        Refusal: there is such an id.
+    """
+    for name in ID_FIELDS:
+        given = body.get(name)
+        for one in given if isinstance(given, list) else ():
+            if isinstance(one, str | dict) and not name.endswith("_ids"):
+                continue  # a text, or a part of a conversation
+            ids = one if isinstance(one, list) else (one,)
+            if not all(type(number) is int and 0 <= number < size for number in ids):
+                why = f"{name}: token ids are integers from 0 to {size - 1}"
+                raise Refusal(400, why, param=name)
 
 
 @dataclass(frozen=True)
@@ -148,6 +179,9 @@ def _not_allowed(name: str, why: str) -> Refusal:
     return Refusal(400, f"lookahead.{name}: {why}", param=f"lookahead.{name}")
 
 
+LogProbabilities = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
+
+
 class Common(Lenient):
     """The fields of a request to the target that the endpoint itself reads."""
 
@@ -155,6 +189,8 @@ class Common(Lenient):
     stream: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
+    logprobs: bool | LogProbabilities | None = None
+    top_logprobs: LogProbabilities | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     max_output_tokens: Tokens | None = None
@@ -250,7 +286,7 @@ class Prompt:
         except (TemplateError, StopIteration, ValueError, TypeError) as error:
             # StopIteration: a text with every private-use character in it leaves no mark to break
             # special tokens with
-            why = "The model's chat template refuses this conversation"
+            why = f"The model's chat template refuses this conversation: {error}"[:MAX_REASON]
             raise Refusal(400, why, param=request.prompt_field[0]) from error
         opens, closes = known.thinking.opens, known.thinking.closes
         opened = asked.chat and text.removesuffix(request.prefix).rstrip().endswith(opens)

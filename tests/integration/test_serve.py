@@ -358,11 +358,16 @@ def test_a_trace_tells_every_event(quick, stream):
 OWN = Path(__file__).parents[1] / "failing_programs.py"
 
 
-@pytest.mark.parametrize("name", ["exits_in_a_task", "interrupts", "cancels"])
+@pytest.mark.parametrize("name", ["exits_in_a_task", "interrupts", "cancels", "reads_too_early"])
 def test_a_program_that_fails_costs_its_own_answer(name):
+    stream = io.StringIO()
+    monitoring.set_up_log("info", stream)
     with serving(simulated(), SERVICE.replace(program=f"{OWN}:{name}")) as one:
         assert is_documented(one.ask(), 500, "internal_error")["type"] == "server_error"
         assert one.http.get("/ready").status_code == 200
+    lines = [json.loads(line) for line in stream.getvalue().splitlines()]
+    (told,) = [line for line in lines if line["event"] == "internal error"]
+    assert told["hint"] and told["where"]
 
 
 def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
@@ -464,10 +469,21 @@ def test_a_prompt_that_is_too_long_is_refused():
     limits = SERVICE.limits.replace(max_tokens=None, max_total_tokens=41)
     with serving(scripted(["one"]), SERVICE.replace(limits=limits)) as one:
         too_long = "context_length_exceeded"
-        is_documented(one.ask(**asked(100)), 400, too_long)
+        error = is_documented(one.ask(**asked(100)), 400, too_long)
+        assert "maximum context length is 32768 tokens" in error["message"], "as clients look for"
         is_documented(one.ask(**asked(10**6)), 400, too_long)
         is_documented(one.ask(COMPLETIONS, prompt="a" * 41), 400, too_long)
         assert one.ask(**asked(20)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("arguments", "reason"),
+    [({"messages": []}, "multiple values"), ({"tokenize": True}, "multiple values")],
+)
+def test_what_the_template_says_against_a_conversation_is_told(quick, arguments, reason):
+    """As SGLang tells it; such as that a system message must be the first."""
+    error = is_documented(quick.ask(chat_template_kwargs=arguments), 400)
+    assert reason in error["message"]
 
 
 def test_a_key_is_needed_where_there_are_keys():

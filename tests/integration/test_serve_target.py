@@ -324,6 +324,35 @@ def test_the_operators_limits_hold():
         assert not target.seen
 
 
+FAR = 2**30
+# By route: what would end SGLang's scheduler.
+FATAL = [
+    (CHAT, {"logprobs": True, "top_logprobs": FAR}),
+    (CHAT, {"input_ids": [5, FAR]}),
+    (CHAT, {"input_ids": [str(FAR)]}),
+    (CHAT, {"stop_token_ids": [FAR], "min_tokens": 5}),
+    (COMPLETIONS, {"logprobs": FAR}),
+    (COMPLETIONS, {"prompt": [5, FAR]}),
+    (COMPLETIONS, {"prompt": [-1], "echo": True}),
+    (COMPLETIONS, {"prompt": [[5], [FAR]]}),
+    (COMPLETIONS, {"prompt": [[str(FAR)]]}),
+    ("/v1/embeddings", {"input": [[FAR]]}),
+    ("/v1/score", {"query": [FAR], "items": [[5]]}),
+    ("/v1/score", {"query": "a", "items": [[FAR]]}),
+    ("/v1/responses", {"top_logprobs": FAR}),
+]
+
+
+@pytest.mark.parametrize(("path", "more"), FATAL)
+def test_no_client_ends_the_targets_scheduler(both, path, more):
+    one, target = both
+    target.seen.clear()
+    requests = one.roles["draft"].transport.inner.requests
+    requests.clear()
+    is_documented(one.http.post(path, json=asked(path, **more)), 400)
+    assert not target.seen and not requests
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
     ("what", "status", "code"),

@@ -294,15 +294,19 @@ def test_messages_as_clients_send_them():
                 "name": "Ava",
                 "content": [{"type": "text", "text": "How "}, {"type": "text", "text": "?"}],
             },
+            {"role": "assistant", "content": "So", "phase": "commentary", "prefix": True},
+            {"role": "user", "content": "Go on."},
         ]
     )
     parts = [{"type": "text", "text": "How "}, {"type": "text", "text": "?"}]
     assert made.request.said == [
         {"role": "developer", "content": "Be brief."},
         {"role": "user", "content": parts},
+        {"role": "assistant", "content": "So", "phase": "commentary", "prefix": True},
+        {"role": "user", "content": "Go on."},
     ]
     told = conversation(made)
-    assert [turn["role"] for turn in told] == ["system", "user"]
+    assert [turn["role"] for turn in told] == ["system", "user", "assistant", "user"]
     assert told[1]["content"] == "How  ?", "joined as SGLang joins them"
 
 
@@ -325,6 +329,8 @@ def test_messages_as_clients_send_them():
             "unheard_of": {},
         },
         {"presence_penalty": 0, "frequency_penalty": 0.0, "logit_bias": {}},
+        {"stop": ["a"] * 32},
+        {"messages": [{"role": role, "content": "?"} for role in ("latest_reminder", "root")]},
         {"temperature": 1, "stream": True, "stream_options": {"include_usage": True, "else": 1}},
         {
             "temperature": None,
@@ -368,7 +374,7 @@ WRONG = [
     ({"n": 0}, "n"),
     ({"n": 9}, "n"),
     ({"n": 2, "lookahead": {"trace": True}}, "lookahead.trace"),
-    ({"stop": ["a"] * 5}, "stop"),
+    ({"stop": ["a"] * 33}, "stop"),
     ({"stop": ""}, "stop"),
     ({"stop": ["a" * 501]}, "stop"),
     ({"stream": "yes"}, "stream"),
