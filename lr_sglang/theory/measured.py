@@ -90,8 +90,8 @@ class Answer:
             steps=len(record["steps"]),
             judged=record["judged"],
             accepted=record["accepted"],
-            target=Times(0.0, 0) if read else Times(sum(map(_seconds, target)), len(target)),
-            draft=Times(sum(map(_seconds, draft)), len(draft)),
+            target=Times(0.0, 0) if read else Times(sum(map(seconds_of, target)), len(target)),
+            draft=Times(sum(map(seconds_of, draft)), len(draft)),
             generated=sum(branch["generated"] for branch in target),
             verdicts=Times(sum(said), len(said)),
             lookahead=look
@@ -213,7 +213,8 @@ def _layered(record: Mapping[str, Any]) -> bool:
     return bool(counts.get("verified"))
 
 
-def _seconds(branch: Mapping[str, Any]) -> float:
+def seconds_of(branch: Mapping[str, Any]) -> float:
+    """From a recorded branch's beginning to its end."""
     return float(branch["ended"] - branch["started"])
 
 

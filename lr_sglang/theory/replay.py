@@ -13,16 +13,19 @@ from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lr_sglang.theory.measured import AHEAD, finished
+from lr_sglang.theory.measured import AHEAD, finished, seconds_of
 
 
 class Timed(NamedTuple):
     """A step of an answer, with its times in seconds.
 
     Attributes:
+        target: until the target's version was there; if it read the drafted one first, from where
+            that began.
         draft: of the drafted version; the mean of the others if there was none.
         drafted: whether there was one.
         accepted: whether it was accepted; one that came too late was not.
+        read: of the first read of the drafted version; 0 if the target wrote at once.
     """
 
     target: float
@@ -30,6 +33,18 @@ class Timed(NamedTuple):
     drafted: bool
     verdict: float
     accepted: bool
+    read: float = 0.0
+
+    def perfect(self) -> Timed:
+        """With a draft that is accepted without a verdict."""
+        target = self.draft + self.read if self.read else self.target
+        return self._replace(target=target, verdict=0.0, drafted=True, accepted=True)
+
+    def drafted_faster(self) -> Timed:
+        """With a draft that is FASTER."""
+        draft = self.draft / FASTER
+        saved = self.draft - draft if self.read else 0.0
+        return self._replace(target=self.target - saved, draft=draft)
 
 
 Steps = Sequence[Timed]
@@ -38,8 +53,8 @@ FASTER = 2.0  # speed-up of a draft's token layer
 WHAT_IF: Mapping[str, Callable[[Timed], Timed]] = {
     "as it was": lambda step: step,
     "free judge": lambda step: step._replace(verdict=0.0),
-    "perfect draft": lambda step: step._replace(verdict=0.0, drafted=True, accepted=True),
-    f"draft {FASTER:g}x as fast": lambda step: step._replace(draft=step.draft / FASTER),
+    "perfect draft": Timed.perfect,
+    f"draft {FASTER:g}x as fast": Timed.drafted_faster,
 }
 
 
@@ -47,13 +62,15 @@ def headroom(record: Mapping[str, Any]) -> dict[str, float]:
     """Seconds of an answer under each of ``WHAT_IF`` and under all together.
 
     Empty for what cannot be replayed: answers of programs or of another mode, with errors, several
-    versions of a step, a depth that was adapted, or drafts that were read.
+    versions of a step, a depth that was adapted, or drafts that were read in the sync schedule.
     """
     look = record["config"].get("lookahead") if record["mode"] in AHEAD else None
     steps = record["steps"]
     if not look or "program" in record or record["error"] or not steps:
         return {}
-    if look["width"] > 1 or look.get("policy", "fixed") != "fixed" or record.get("read_tokens"):
+    if look["width"] > 1 or look.get("policy", "fixed") != "fixed":
+        return {}
+    if record.get("read_tokens") and look["schedule"] == "sync":
         return {}
     found = timed(record)
     if len(found) != len(steps):
@@ -74,23 +91,36 @@ def timed(record: Mapping[str, Any]) -> list[Timed]:
     A draft that came too late was stopped: it counts with the mean time of a draft, if that is
     longer.
     """
-    took = {
-        (role, branch["position"]): branch["ended"] - branch["started"]
-        for role in ("target", "draft")
-        for branch in finished(record, role)
-    }
-    usual = fmean([*(one for (role, _), one in took.items() if role == "draft")] or [0.0])
-    found = []
+    drafts = [*finished(record, "draft")]
+    targets = {branch["position"]: branch for branch in finished(record, "target")}
+    usual = fmean([*map(seconds_of, drafts)] or [0.0])
+    found, ready = [], 0.0  # when the prefix of the step was there
     for number, step in enumerate(record["steps"]):
-        if (target := took.get(("target", number))) is None:
+        if (target := targets.get(number)) is None:
             break
+        here = (one for one in drafts if one["position"] == number and one["started"] >= ready)
+        drafted = next(here, None)
+        draft = seconds_of(drafted) if drafted else usual
+        written, read = seconds_of(target), 0.0
+        if drafted and record.get("read_tokens") and target["started"] >= drafted["ended"]:
+            written, read = target["ended"] - drafted["started"], first_read(record, drafted)
         (verdict,) = step["verdicts"] or (None,)
-        draft, drafted = took.get(("draft", number), usual), ("draft", number) in took
         if verdict is not None and verdict["by"] == "late":
-            draft = max(draft, usual, target * 1.001)
-        asked = verdict["seconds"] if verdict is not None else 0.0
-        found.append(Timed(target, draft, drafted, asked, step["source"] == "draft"))
+            draft = max(draft, usual, written * 1.001)
+        accepted, asked = step["source"] == "draft", verdict["seconds"] if verdict else 0.0
+        found.append(Timed(written, draft, drafted is not None, asked, accepted, read))
+        ready = drafted["ended"] if drafted and accepted else target["ended"]
     return found
+
+
+def first_read(record: Mapping[str, Any], drafted: Mapping[str, Any]) -> float:
+    """Seconds of the target's first read of a drafted step."""
+    return next(
+        seconds_of(one)
+        for one in record["branches"]
+        if (one["role"], one["position"]) == ("target", drafted["position"])
+        and one["started"] >= drafted["ended"]
+    )
 
 
 def asynchronous(steps: Steps, depth: int) -> float:

@@ -4,6 +4,7 @@ import asyncio
 import collections
 import math
 import random
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -21,8 +22,10 @@ from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.results.record import of_branch
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.tree import Verdict
+from lr_sglang.theory import replay
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.scripted import END, ScriptedTransport, deployment
@@ -292,27 +295,64 @@ class Timed(Dice):
         return reply
 
 
+def timed(look: Lookahead, sampling: Sampling, verifier: Any, noise: float, model: int = 1) -> Any:
+    """An answer on the virtual clock: a token of the target takes 1 s, a read 1.5 s, a token of the
+    draft .13 s.
+    """
+    target, draft = Timed(model), Timed(model, noise)
+    target.token, target.read, draft.token = 1.0, 1.5, 0.13
+    backend = deployment(target=target, draft=draft)
+    backend.readable = True
+    job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier)
+    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    return job.record
+
+
 @pytest.mark.parametrize(("noise", "tokens"), [(0.3, 4), (0.3, 12), (1.0, 6)])
 def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
-    """On the virtual clock: (1 - a^n) / (1 - a) tokens in R + n d (docs/theory.md)."""
+    """(1 - a^n) / (1 - a) tokens in R + n d (docs/theory.md)."""
     monkeypatch.setattr(RunStatistics, "piece", lambda self: tokens)
-    target, draft = Timed(1), Timed(1, noise)
-    target.token, target.read, draft.token = 1.0, 1.5, 0.13
-
-    async def answer(seed: int) -> Any:
-        sampling = Sampling(temperature=0.6, seed=seed)
-        backend = deployment(target=target, draft=draft)
-        backend.readable = True
-        look = Lookahead(schedule="sync", max_step_tokens=20)
-        job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=Exact())
-        await run_program(lookahead, QUESTION, job, backend=backend)
-        return job.record
-
-    made = [run_virtually(answer(seed)) for seed in range(examples(12))]
+    look = Lookahead(schedule="sync", max_step_tokens=20)
+    made = [
+        timed(look, Sampling(temperature=0.6, seed=seed), Exact(), noise)
+        for seed in range(examples(12))
+    ]
     a = sum(one.agreed_tokens for one in made) / sum(one.read_tokens for one in made)
     expected = (1 - a**tokens) / (1 - a) / (1.5 + 0.13 * tokens)
     gain = sum(len(one.ids) for one in made) / sum(one.seconds for one in made)
     assert gain == pytest.approx(expected, rel=0.1)
+
+
+class Same:
+    """Accepts the target's own words, so that the answer is what the target writes."""
+
+    name = "same"
+
+    def verify(self, inquiry):
+        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
+
+
+def test_headroom_of_steps_that_were_read():
+    """Against the same answers with a draft that is the target."""
+    look = Lookahead(max_step_tokens=80, reading="first")
+    perfect = expected = 0.0
+    for model in range(12):
+        made, best = (
+            timed(look, Sampling(temperature=0), Same(), noise, model) for noise in (0.3, 0)
+        )
+        gains = replay.headroom(
+            {
+                "mode": "lookahead",
+                "config": {"lookahead": look.to_dict()},
+                "error": None,
+                "read_tokens": made.read_tokens,
+                "steps": [asdict(step) for step in made.steps],
+                "branches": [of_branch(branch) for branch in made.branches],
+            }
+        )
+        assert gains["as it was"] == pytest.approx(made.seconds, rel=0.02)
+        perfect, expected = perfect + gains["perfect draft"], expected + best.seconds
+    assert perfect == pytest.approx(expected, rel=0.1)
 
 
 def test_a_read_tells_nothing_of_what_a_written_token_costs(monkeypatch):

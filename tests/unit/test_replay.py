@@ -70,7 +70,7 @@ def test_a_late_draft_is_late_again_and_in_time_if_it_is_faster():
         {"error": "x"},
         {"steps": []},
         {"branches": []},
-        {"read_tokens": 7},
+        {"read_tokens": 7, "config": {"lookahead": Lookahead(schedule="sync").to_dict()}},
         {"config": {"lookahead": Lookahead(width=2).to_dict()}},
         {"config": {"lookahead": Lookahead(policy="adaptive").to_dict()}},
     ],

@@ -46,10 +46,13 @@ class Mean:
     value: float = 0.0
     weight: float = 0.0
 
-    def add(self, value: float) -> None:
-        """Adds a value."""
-        self.weight = self.weight * (1 - 1 / MEMORY) + 1
-        self.value += (value - self.value) / self.weight
+    def add(self, value: float, times: int = 1) -> None:
+        """Adds a value, ``times`` in a row."""
+        fade = (1 - 1 / MEMORY) ** times
+        added = (1 - fade) * MEMORY
+        self.weight = self.weight * fade + added
+        if added:
+            self.value += (value - self.value) * added / self.weight
 
     def given(self, prior: float, trust: float) -> float:
         """The mean, with a prior that has the weight of ``trust`` values."""
@@ -179,8 +182,8 @@ class RunStatistics:
         """Learns how many drafted tokens were the target's own, and whether one after them was not:
         from a read, or from two versions that were drawn with the same numbers.
         """
-        for agrees in [True] * same + [False] * differs:
-            self.agreement.add(agrees)
+        self.agreement.add(1.0, same)
+        self.agreement.add(0.0, int(differs))
 
     def piece(self) -> int:
         """How many tokens to draft before the target reads them."""
