@@ -146,7 +146,7 @@ def summary(traces: list[Trace], baseline: list[Trace]) -> dict[str, Any]:
         "judge_calls": sum(c["judge"]["calls"] for c in counts),
         "wasted_share": sum(c["wasted"] for c in counts) / sum(c["generated"] for c in counts),
         "reuse": {
-            role: ratio(role, "cached", "shareable") for role in ("target", "draft", "judge")
+            role: ratio(role, "reused", "shareable") for role in ("target", "draft", "judge")
         },
         "hit_rate": {
             role: ratio(role, "cached", "prompt") for role in ("target", "draft", "judge")

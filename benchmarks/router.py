@@ -158,11 +158,13 @@ def figures(rounds: Sequence[Any]) -> dict[str, float]:
     traces = [trace for made, _, _ in rounds for trace in made]
     tokens = [trace.tokens()["target"] for trace in traces]
     each = [sum(counts) for counts in zip(*(requests for _, _, requests in rounds), strict=True)]
-    cached, shareable = sum(t["cached"] for t in tokens), sum(t["shareable"] for t in tokens)
+    prompt, cached, shareable, reused = (
+        sum(t[name] for t in tokens) for name in ("prompt", "cached", "shareable", "reused")
+    )
     return {
         "answers": len(traces),
-        "reuse": cached / shareable,
-        "computed": (sum(t["prompt"] for t in tokens) - cached) / len(traces),
+        "reuse": reused / shareable,
+        "computed": (prompt - cached) / len(traces),
         "busier": max(each) / sum(each),
         "tokens_per_second": sum(len(t.ids) for t in traces)
         / sum(seconds for _, seconds, _ in rounds),

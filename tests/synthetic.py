@@ -17,6 +17,7 @@ NONE = {
     "prompt": 0,
     "cached": 0,
     "shareable": 0,
+    "reused": 0,
     "reuse": None,
     "hit_rate": None,
 }

@@ -61,7 +61,7 @@ class Generation:
         cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not
             report it.
         meta: the runtime's own meta_info.
-        shareable: gives the tokens of the prompt that could have been in the cache: see
+        shareable: gives the tokens of the prompt that an earlier request shares: see
             ``RequestLog``.
         logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked
             for.
@@ -124,6 +124,7 @@ class Branch(Request):
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
         sd: counts of its token layer, as of ``trace.acceptance``.
+        shared_tokens: tokens of its prompt that an earlier request of its runtime shares.
         shareable: gives ``shared_tokens``, once all earlier branches have ended.
         queued, prefill: seconds in the runtime's queue and in its prefill; None if it does not
             report them.
@@ -174,6 +175,11 @@ class Branch(Request):
                 self.sd = tuple(int(made.meta.get(name) or 0) for name in SD)
             if "queue_time" in made.meta or "forward_entry_time" in made.meta:
                 self.queued, self.prefill = waits(made.meta)
+
+    @property
+    def reused_tokens(self) -> int:
+        """Tokens found in the cache of those that an earlier request shares."""
+        return min(self.cached_tokens or 0, self.shared_tokens or 0)
 
     def close(self, outcome: Outcome) -> None:
         """Sets the branch's outcome, once."""

@@ -12,7 +12,7 @@ from typing import Literal
 
 from lr_sglang.engine.branch import Branch
 
-REUSED = 0.9  # cached tokens over those that could be, below which it is said
+REUSED = 0.9  # tokens found in the cache over those that could be, below which it is said
 BRANCHES = 20  # over which reuse is looked at
 UNHEARD = 3  # aborts in a row that were not taken
 
@@ -38,7 +38,7 @@ class Doubts:
     little_reuse: str = ""
     found: dict[Name, str] = field(default_factory=dict)
     _branches: int = 0
-    _cached: int = 0
+    _reused: int = 0
     _shared: int = 0
     _unheard: int = 0
 
@@ -55,16 +55,16 @@ class Doubts:
         if not branch.shared_tokens:
             return
         self._branches += 1
-        self._cached += branch.cached_tokens or 0
+        self._reused += branch.reused_tokens
         self._shared += branch.shared_tokens
         if self._branches < BRANCHES:
             return
-        if (share := self._cached / self._shared) < REUSED:
+        if (share := self._reused / self._shared) < REUSED:
             why = self.little_reuse or "its memory may be short, or others may use it"
             self.note(
                 "reuse", f"{share:.2f} of the tokens that it could have reused were reused: {why}"
             )
-        self._branches = self._cached = self._shared = 0
+        self._branches = self._reused = self._shared = 0
 
     def has(self, name: Name) -> float:
         """1.0 if there is this doubt, else 0.0."""

@@ -1,8 +1,10 @@
-"""The reuse of prefixes in a runtime: cached tokens over the tokens that a request could have found
-in the cache.
+"""The reuse of prefixes in a runtime: tokens that a request found in the cache over those that it
+could have found there.
 
 A request could have found the longest prefix that it shares with any request prefilled before, less
-the one token that is always computed. An unfinished request shares its prompt only.
+the one token that is always computed. An unfinished request shares its prompt only. Prompts and
+outputs alone say this: what others left in the cache, or requests that are remembered no more,
+counts neither way.
 """
 
 from __future__ import annotations
@@ -65,7 +67,7 @@ class RequestLog:
             most: tokens that may come from the cache: not those with log-probabilities.
 
         Returns:
-            A function that gives the tokens of the prompt that could have been in the cache; to be
+            A function that gives the tokens of the prompt that an earlier request shares; to be
             called when all earlier requests have ended.
         """
         entered, prefilled = sent, now
@@ -85,8 +87,7 @@ class RequestLog:
         ):
             self._forget(self._entries.popleft())
         limit = len(prompt) - 1
-        cached = int(meta.get("cached_tokens") or 0)
-        return partial(self._shareable, entry, cached, limit if most is None else min(most, limit))
+        return partial(self._shareable, entry, limit if most is None else min(most, limit))
 
     def _forget(self, entry: Prefilled) -> None:
         self._tokens -= len(entry.prompt)
@@ -96,9 +97,9 @@ class RequestLog:
         if not alike:
             del self._alike[head]
 
-    def _shareable(self, entry: Prefilled, cached: int, most: int) -> int:
+    def _shareable(self, entry: Prefilled, most: int) -> int:
         alike, short = (self._alike.get(head, deque()) for head in (_head(entry.prompt), ()))
-        best = _longest(entry, alike, cached, most, self.longest_output)
+        best = _longest(entry, alike, 0, most, self.longest_output)
         best = _longest(entry, short, best, most, self.longest_output)
         if best >= HEAD:
             return best  # prompts with another head share less

@@ -168,9 +168,9 @@ async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
 
 
 async def reuse(transport: Transport) -> float | None:
-    """Cached tokens over those that could be shared: of a prompt that grows by steps, of two that
-    grow at once, and of one that goes on from an answer that was aborted. None if the server does
-    not report what it had in its cache.
+    """Tokens found in the cache over those that could be: of a prompt that grows by steps, of two
+    that grow at once, and of one that goes on from an answer that was aborted. None if the server
+    does not report what it had in its cache.
 
     Raises:
         LookaheadError: the runtime failed.
@@ -196,7 +196,10 @@ async def reuse(transport: Transport) -> float | None:
     (prompt,) = random_prompts(1, prompt)
     await ask(prompt)
     known = [cached for cached in told if cached is not None]
-    return sum(known) / sum(one() for one in shareable) if len(known) == len(told) else None
+    if len(known) < len(told):
+        return None
+    shared = [one() for one in shareable]
+    return sum(map(min, known, shared)) / sum(shared)
 
 
 @dataclass(frozen=True)

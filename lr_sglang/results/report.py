@@ -311,11 +311,11 @@ def _time(rows: Sequence[Row]) -> dict[str, Any]:
 
 
 def _role(tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    names = ("calls", "generated", "prompt", "cached", "shareable")
+    names = ("calls", "generated", "prompt", "cached", "shareable", "reused")
     sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
     counts = [[one["sd"][name] for name in ("verified", "drafted", "accepted")] for one in tokens]
     return sums | {
-        "reuse": sums["cached"] / sums["shareable"] if sums["shareable"] else None,
+        "reuse": sums["reused"] / sums["shareable"] if sums["shareable"] else None,
         "hit_rate": sums["cached"] / sums["prompt"] if sums["prompt"] else None,
         "sd": acceptance(counts),
     }

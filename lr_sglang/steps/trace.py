@@ -119,8 +119,10 @@ class Trace:
 
     def tokens(self) -> dict[str, Any]:
         """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft
-        (generated = used + wasted); for each role prompt, cached and shareable tokens, ``reuse``,
-        cached / prompt (``hit_rate``), and the counts of its token layer (``acceptance``)."""
+        (generated = used + wasted); for each role prompt, cached, shareable and reused tokens,
+        ``reuse``, cached / prompt (``hit_rate``), and the counts of its token layer
+        (``acceptance``).
+        """
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)
@@ -134,13 +136,15 @@ class Trace:
         prompt = sum(b.prompt_tokens for b in known)
         cached = sum(b.cached_tokens or 0 for b in known)
         shared = sum(b.shared_tokens or 0 for b in known)
+        reused = sum(b.reused_tokens for b in known)
         return {
             "calls": len(self.of(role)),
             "generated": sum(b.generated_tokens for b in self.of(role)),
             "prompt": prompt,
             "cached": cached,
             "shareable": shared,
-            "reuse": cached / shared if shared else None,
+            "reused": reused,
+            "reuse": reused / shared if shared else None,
             "hit_rate": cached / prompt if prompt else None,
             "sd": acceptance(b.sd for b in self.of(role)),
         }

@@ -123,7 +123,7 @@ def test_answers_are_the_targets_own_and_branches_stay_together(
         after > then for after, then in zip(map(served, routed.workers), before, strict=True)
     ), "one had nothing"
     tokens = [trace.tokens()["target"] for trace in traces if isinstance(trace, Trace)]
-    reuse = sum(t["cached"] for t in tokens) / sum(t["shareable"] for t in tokens)
+    reuse = sum(t["reused"] for t in tokens) / sum(t["shareable"] for t in tokens)
     assert reuse > 0.95, tokens
     steps = [step for trace in traces if isinstance(trace, Trace) for step in trace.steps]
     assert any(step.verdicts for step in steps)  # whether one agrees word for word is chance

@@ -90,7 +90,7 @@ def whole(record, mode):
     assert tokens["used"] == sum(step["tokens"] for step in record["steps"]) <= tokens["generated"]
     assert all(branch["outcome"] and branch["ended"] for branch in record["branches"])
     for role in ("target", "draft", "judge"):
-        assert tokens[role]["cached"] <= tokens[role]["shareable"] <= tokens[role]["prompt"]
+        assert tokens[role]["reused"] <= tokens[role]["shareable"] <= tokens[role]["prompt"]
     assert record["config"]["runtimes"]["target"]["model"]
     if mode == "autoregressive":
         assert record["alpha"] is None and tokens["wasted"] == 0

@@ -59,7 +59,7 @@ def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
         ("target", Outcome.ACCEPTED, 3, 8, 10),
         ("target", Outcome.CORRECTED, 2, 9, 10),
         ("draft", Outcome.ACCEPTED, 2, 0, 0),
-        ("draft", Outcome.REJECTED, 3, 5, 5),
+        ("draft", Outcome.REJECTED, 3, 9, 5),
         ("judge", Outcome.ACCEPTED, 1, 20, 40),
     ):
         branch = Branch(
@@ -108,6 +108,7 @@ def test_a_record_has_what_the_release_promises():
     assert made["tokens"]["generated"] == 10
     assert made["tokens"]["used"] + made["tokens"]["wasted"] == made["tokens"]["generated"]
     assert made["tokens"]["target"]["reuse"] == 17 / 20
+    assert made["tokens"]["draft"]["reuse"] == 1.0, "others' tokens in the cache do not count"
     assert (
         made["tokens"]["judge"] | {"reuse": 0.5, "hit_rate": 1.0, "calls": 1}
         == made["tokens"]["judge"]

@@ -23,8 +23,14 @@ def noted(
 HEAD = "the question is: "
 
 
-def test_what_the_runtime_reports_as_cached_was_there_to_share():
-    assert noted(RequestLog(), HEAD, 1, cached_tokens=7)() == 7
+@pytest.mark.parametrize(("cached", "reused"), [(0, 0), (2, 2), (7, 3)])
+def test_what_was_cached_does_not_say_what_could_be(cached, reused):
+    """Three tokens are shared; what else is cached comes from others."""
+    log = RequestLog()
+    noted(log, HEAD[:3], 1)
+    shared = noted(log, HEAD, 2, cached_tokens=cached)()
+    branch = Branch("target", 0, cached_tokens=cached, shared_tokens=shared)
+    assert (shared, branch.reused_tokens) == (3, reused)
 
 
 def test_only_the_last_requests_are_remembered():
