@@ -191,8 +191,8 @@ def _back(record: Record, began: float) -> Iterator[Span]:
             needed = [other for other in of[n] if other.kind != "judge"]
         elif n > 0:  # another branch needs the previous step
             needed = [*of[n - 1], *kept[n - 1 : n]]
-        else:
-            break
+        else:  # or, of the first one, the drafted tokens that it has read
+            needed = of[0]
     yield Span("controller", began, now, 0)
 
 

@@ -516,6 +516,18 @@ def test_the_step_after_a_late_draft_counts_as_late():
     assert {p: round(s, 6) for p, s in parts.items() if s} == {"target": 1.0, "late": 1.0}
 
 
+def test_pieces_of_the_first_step_that_are_drafted_and_read_count_as_such():
+    branches = [
+        synthetic.branch("draft", 0, 0.0, 0.3, "rejected", 9),
+        synthetic.branch("target", 0, 0.3, 1.0, "corrected", 1),
+        synthetic.branch("draft", 0, 1.0, 1.2, "accepted", 9),
+        synthetic.branch("target", 0, 1.2, 2.0, "accepted", 1),
+    ]
+    record = answer([made(0, "draft", "accepted", 2.0)], branches, 2.0)
+    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
+    assert parts == {"draft": 0.5, "target": 1.5}
+
+
 def test_queueing_and_prefill_are_told_apart_where_the_runtime_reports_them():
     branch = {**synthetic.branch("target", 0, 0.1, 2.0, "bonus", 9), "queued": 0.4, "prefill": 0.5}
     record = answer([made(0, "target", "written", 2.1)], [branch], 2.1)
