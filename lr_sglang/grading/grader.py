@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from threading import Lock
 from typing import Any
@@ -29,18 +28,16 @@ class Grader(AbstractContextManager["Grader"]):
 
     Args:
         kind: one of ``tasks.task.GRADERS``, or a function of the answer's text and the question.
-        workers: processes for Math-Verify.
 
     Raises:
         ConfigError: there is no such kind.
     """
 
-    def __init__(self, kind: str | Function, workers: int = 1) -> None:
+    def __init__(self, kind: str | Function) -> None:
         if isinstance(kind, str) and kind not in GRADERS:
             raise ConfigError(f"there is no grader {kind!r}", hint=f"one of {', '.join(GRADERS)}")
         self.kind = kind
-        self.workers = workers
-        self._pool = Pool(workers)
+        self._pool = Pool()
         self._one = Lock()  # a user's function is called for one answer at a time
 
     @property
@@ -89,14 +86,6 @@ class Grader(AbstractContextManager["Grader"]):
         except Exception as error:  # noqa: BLE001 - an answer that a grader chokes on costs its own verdict only
             why = f"grading failed: {error!r}"[:500]
         return self._fields(Grade(None, reason=why, failed=True))
-
-    def verdicts(self, records: Iterable[Record]) -> Iterator[Fields]:
-        """The verdicts on records in their order, ``workers`` at a time."""
-        threads = ThreadPoolExecutor(self.workers)
-        try:
-            yield from threads.map(self.verdict, records)
-        finally:
-            threads.shutdown(wait=False, cancel_futures=True)
 
     def __exit__(self, *_: object) -> None:
         """Ends the worker processes."""

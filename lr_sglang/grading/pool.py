@@ -28,18 +28,17 @@ ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose ow
 
 
 class Pool(AbstractContextManager["Pool"]):
-    """Compares answers in other processes. Any thread may ask. A context manager: leaving it ends
-    the processes.
+    """Compares answers in another process, which starts with the first comparison. Any thread may
+    ask. A context manager: leaving it ends the process.
 
     Args:
-        size: the number of processes; they are started when the first answer is compared.
         seconds: for one verdict.
     """
 
-    def __init__(self, size: int = 1, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = SECONDS) -> None:
         self.seconds = seconds
         context: Any = multiprocessing.get_context("spawn")  # a fork would copy locked locks
-        self._pool = ProcessPool(size, initializer=begin, context=context)
+        self._pool = ProcessPool(1, initializer=begin, context=context)
         self._lock = threading.Lock()
         self._asked: set[ProcessFuture[tuple[bool, str]]] = set()
         self._closed = False
