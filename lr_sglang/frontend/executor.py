@@ -12,7 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 from lr_sglang.engine.loop import running_loop
 from lr_sglang.engine.request import Request
@@ -72,19 +72,9 @@ class SamplingParams(SglSamplingParams):
 
 
 class NotReady(LookaheadError):
-    """A coroutine read a variable or text that is being generated; waiting would block the loop
-    that generates it.
+    """A coroutine read or forked a state that is being generated; waiting would block the loop that
+    generates it.
     """
-
-
-class ForkHere(NamedTuple):
-    """A queue entry of a state that was forked during a generation; the fork waits until it is
-    executed.
-    """
-
-    fork: Executor
-    reached: asyncio.Future[None]
-    known: dict[str, Any]  # the fork's variables until then
 
 
 class Executor(StreamExecutor):
@@ -132,7 +122,7 @@ class Executor(StreamExecutor):
             backend, arguments, default_sampling_para, chat_template, False, None, use_thread=False
         )
         self.loop = backend.loop
-        self._waiting: deque[SglExpr | ForkHere] = deque()
+        self._waiting: deque[SglExpr] = deque()
         self._task: asyncio.Task[None] | None = None
         self._sent = self._received = 0  # expressions sent and received from other threads
         self._on_done: list[Callable[[], None]] = []
@@ -159,7 +149,7 @@ class Executor(StreamExecutor):
         self._received += 1
         self._add(expr)
 
-    def _add(self, expr: SglExpr | ForkHere) -> None:
+    def _add(self, expr: SglExpr) -> None:
         self._waiting.append(expr)
         if self._task is None:
             self._drain()
@@ -174,7 +164,7 @@ class Executor(StreamExecutor):
         if self._waiting and self.error_ is not None:
             self._fail(self.error_)
 
-    def _begin(self, expr: SglExpr | ForkHere) -> None:
+    def _begin(self, expr: SglExpr) -> None:
         if isinstance(expr, SglGen):
             self._start(self._generate(expr))
         elif isinstance(expr, SglExprList):
@@ -183,9 +173,6 @@ class Executor(StreamExecutor):
             self._start(self._select(expr))
         elif isinstance(expr, SglConcateAndAppend):
             self._start(self._after([s.stream_executor for s in expr.states], expr))
-        elif isinstance(expr, ForkHere):
-            expr.fork._adopt(self, expr.known)
-            expr.reached.set_result(None)
         else:
             self._execute(expr)
 
@@ -281,9 +268,6 @@ class Executor(StreamExecutor):
                     self.variables.pop(name, None)
         for event in self.variable_event.values():
             event.set()
-        for expr in self._waiting:
-            if isinstance(expr, ForkHere):
-                expr.reached.set_exception(error)
         self._waiting.clear()
 
     async def drained(self) -> None:
@@ -308,8 +292,6 @@ class Executor(StreamExecutor):
 
     def get_var(self, name: str) -> Any:
         self._need(name)
-        if name not in self.variables:
-            self.sync()  # it may be a fork of a state that is generating
         if name not in self.variables:
             self._raise()
         return self.variables[name]
@@ -356,16 +338,17 @@ class Executor(StreamExecutor):
     # Forks
 
     def fork(self, size: int = 1, position_ids_offset: list[int] | None = None) -> list[Executor]:
-        """As SGLang's. On the loop, forks made during a generation continue from the
-        text after it.
-        """
+        """As SGLang's."""
         return [self.forked(self.backend) for _ in range(int(size))]
 
     def forked(self, backend: Any) -> Executor:
-        """One fork, on this backend."""
-        if running_loop() is not self.loop:
-            self.sync()
-        self._raise()
+        """One fork, on this backend. Waits in a program's thread; on the loop it raises while the
+        state generates.
+
+        Raises:
+            NotReady: as ``sync``.
+        """
+        self._check()
         made = object.__new__(type(self))
         made.__dict__ = {
             **self.__dict__,
@@ -385,29 +368,11 @@ class Executor(StreamExecutor):
             "_on_done": [],
             "request": None,
         }
-        if self._task is not None:
-            reached = self.loop.create_future()
-            made._start(reached)
-            self._add(ForkHere(made, reached, dict(made.variables)))
         return made
-
-    def _adopt(self, parent: Any, known: dict[str, Any]) -> None:
-        """Copies the parent's text and variables as they are at the fork, except variables that the
-        fork has set.
-        """
-        own = {
-            name: value
-            for name, value in self.variables.items()
-            if known.get(name, known) is not value
-        }
-        self.variables, self.turns = parent.variables | own, parent.turns
-        self.text_, self.messages_ = parent.text_, list(parent.messages_)
-        self.fork_start_text_pos = len(parent.text_)
-        self.cur_role, self.cur_role_begin_pos = parent.cur_role, parent.cur_role_begin_pos
 
 
 def _not_ready(what: str) -> NotReady:
-    return NotReady(f"{what} is still being generated", hint="await lr.sync(s) before reading it")
+    return NotReady(f"{what} is still being generated", hint="await lr.sync(s) before that")
 
 
 async def sync(*states: ProgramState) -> None:
