@@ -20,7 +20,6 @@ from lr_sglang.config import Role
 from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.probes import Counted
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.stream_text import thinks
@@ -102,16 +101,11 @@ class Examination:
 
     Attributes:
         costs: by role, milliseconds of a token by answers at once and of reading by tokens.
-        tokens: sent and received, in all; ``computed``: those that were in no cache; ``seconds``:
-            that it took.
     """
 
     lines: list[Line] = field(default_factory=list)
     modes: list[Expected] = field(default_factory=list)
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
-    tokens: int = 0
-    computed: int = 0
-    seconds: float = 0.0
 
     @property
     def able(self) -> bool:
@@ -131,18 +125,8 @@ def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
     Args:
         plan: its settings of lookahead are those that are tried.
     """
-    began, made = time.monotonic(), Examination()
-    counted = {role: Counted(backend.transport) for role, backend in roles.items()}
-    for role, transport in counted.items():
-        roles[role].transport = transport
-    try:
-        made.lines.extend(_Examiner(roles, plan, made).lines())
-    finally:
-        for role, transport in counted.items():
-            roles[role].transport = transport.inner
-    made.tokens = sum(one.tokens for one in counted.values())
-    made.computed = made.tokens - sum(one.cached for one in counted.values())
-    made.seconds = time.monotonic() - began
+    made = Examination()
+    made.lines.extend(_Examiner(roles, plan, made).lines())
     return made
 
 

@@ -126,7 +126,3 @@ def _verdict(found: Examination, command: str) -> Iterator[str]:
         yield "Lookahead can run here, and does not pay for one answer at a time"
     if command:
         yield f"start with: {command}"
-    yield (
-        f"{found.tokens} tokens sent and received, {found.computed} of them computed, "
-        f"{found.seconds:.0f} s"
-    )

@@ -272,25 +272,3 @@ def _meta(reply: Mapping[str, Any]) -> Mapping[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise BadReply(f"/generate: a reply without {error}") from error
     return found
-
-
-class Counted:
-    """A transport that counts the tokens that it sends and gets, and those of them that the runtime
-    had in its cache.
-    """
-
-    def __init__(self, inner: Transport) -> None:
-        self.inner, self.tokens, self.cached = inner, 0, 0
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.inner, name)
-
-    async def generate(
-        self, payload: dict[str, Any], request: Request, timeout: float
-    ) -> dict[str, Any]:
-        """As ``Transport.generate``."""
-        self.tokens += len(payload["input_ids"])
-        reply = await self.inner.generate(payload, request, timeout)
-        self.tokens += len(reply.get("output_ids") or ())
-        self.cached += int((reply.get("meta_info") or {}).get("cached_tokens") or 0)
-        return reply
