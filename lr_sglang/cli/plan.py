@@ -20,7 +20,7 @@ from lr_sglang.errors import RecordError
 from lr_sglang.results.store import each_record
 from lr_sglang.theory import judged, paper, reading
 from lr_sglang.theory.judged import Case, Choice, best_depth
-from lr_sglang.theory.measured import AHEAD, Answer, Measured, measure
+from lr_sglang.theory.measured import Answer, Measured, measure
 
 SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
 LAYERED = ("target", "draft")  # roles with a token layer
@@ -59,11 +59,6 @@ class LayerSpeed(click.ParamType):
     "--records", type=options.ANY_PATH, metavar="DIR", help="Measure all that in a run's folder."
 )
 @click.option(
-    "--mode",
-    type=options.Choice(AHEAD),
-    help="Of the run's modes, which.  [default: the first there is]",
-)
-@click.option(
     "--layer-speed",
     type=LayerSpeed(),
     metavar="NUMBER",
@@ -84,9 +79,7 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
       lr-sglang plan --alpha 0.63 --c1 0.1 --judge 0.05 --layer-speed target=4.3,draft=2
       lr-sglang plan --records runs/demo_20261121_214821
     """
-    if records is None and given["mode"]:
-        raise click.UsageError("--mode is of the run in --records")
-    measured = _measured(records, given["mode"]) if records is not None else None
+    measured = _measured(records) if records is not None else None
     found = _forecast(_case(given, measured), given, measured)
     if json:
         # JSON has no infinity: null stands for it.
@@ -100,14 +93,14 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
         out.print(Text(line) if isinstance(line, str) else line, soft_wrap=isinstance(line, str))
 
 
-def _measured(run: Path, mode: str | None) -> Measured:
-    """The inputs of the formulas, of a run's folder or the file in it.
+def _measured(run: Path) -> Measured:
+    """The inputs of the formulas, of the first mode with lookahead in a run's folder or file.
 
     Raises:
         RecordError: the records cannot be read, or lack a field.
     """
     try:
-        return measure(map(Answer.of, each_record(run)), mode)
+        return measure(map(Answer.of, each_record(run)))
     except (KeyError, TypeError) as error:
         raise RecordError(
             f"{run}: a record lacks {error}", hint="take a run of this release"

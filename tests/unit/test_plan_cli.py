@@ -161,8 +161,6 @@ def test_of_several_modes_one_is_measured(found, folder):
     layered = lookahead("a", "lookahead+sd", branches=[drawn, branch("draft", "accepted", 0.3)])
     where = folder(lookahead(), layered, {**autoregressive(), "mode": "sd"})
     assert found("--records", where)["measured"]["mode"] == "lookahead"
-    said = found("--records", where, "--mode", "lookahead+sd")
-    assert (said["measured"]["base"], said["case"]["c1"]) == ("sd", pytest.approx(0.1))
 
 
 def test_a_run_with_alternatives_tells_the_acceptance_of_a_step_at_its_width(found, folder):
@@ -260,7 +258,6 @@ def test_the_plan_is_a_command(found, arguments, plan):
         ((*PAPER, "--layer-speed", "judge=2"), "target=NUMBER,draft=NUMBER"),
         ((*PAPER, "--layer-speed", "2,draft=2"), "target=NUMBER,draft=NUMBER"),
         ((*PAPER, "--depth", 65), "--depth"),
-        ((*PAPER, "--mode", "lossless"), "--records"),
     ],
 )
 def test_bad_input_is_named(call, arguments, message):
