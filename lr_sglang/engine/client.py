@@ -153,6 +153,10 @@ class Client:
         """
         return await self._exchange("GET", path, None, timeout)
 
+    async def infos(self, path: str, timeout: float = INFO_SECONDS) -> list[dict[str, Any]]:
+        """A document of each server behind the URL; raises as ``get``."""
+        return [await self.get(path, timeout)]
+
     async def post(
         self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
     ) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.request import INFO_SECONDS, Request
-from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown
+from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent
 
@@ -50,12 +50,12 @@ class RouterClient(Client):
         """Addresses of the workers when the list was last read."""
         return list(self._workers)
 
-    async def infos(self) -> list[Mapping[str, Any]]:
-        """The ``/server_info`` of each worker that answers."""
-        found: list[Mapping[str, Any]] = []
+    async def infos(self, path: str, timeout: float = INFO_SECONDS) -> list[dict[str, Any]]:
+        """A document of each worker that answers."""
+        found: list[dict[str, Any]] = []
         for worker in self._workers.values():
             with suppress(LookaheadError):
-                found.append(await worker.get("/server_info"))
+                found.append(await worker.get(path, timeout))
         return found
 
     async def generate(
@@ -114,13 +114,13 @@ class RouterClient(Client):
         for worker in self._workers.values():
             await worker.close()
 
-    async def refresh(self) -> None:
+    async def refresh(self, timeout: float = INFO_SECONDS) -> None:
         """Reads the list of workers.
 
         Raises:
             LookaheadError: the router does not answer, or the server is no router (``BadReply``).
         """
-        listed = read_workers(await super().get("/workers", INFO_SECONDS))
+        listed = read_workers(await super().get("/workers", timeout))
         if listed is None:
             raise BadReply(
                 f"{self.url}/workers does not answer as SGLang's router does", role=self.role
@@ -148,3 +148,24 @@ class RouterClient(Client):
     async def _refresh_quietly(self) -> None:
         with suppress(LookaheadError):  # the known workers are kept
             await self.refresh()
+
+
+async def reach(url: str, role: str, api_key: str = "", timeout: float = INFO_SECONDS) -> Client:
+    """A client of the server at a URL; of SGLang's router and its workers, if that is there.
+
+    Raises:
+        LookaheadError: nothing answers there, or the router has no workers.
+    """
+    routed = RouterClient(url, role, api_key)
+    try:
+        await routed.refresh(timeout)
+    except (RuntimeRefused, BadReply):
+        return Client(url, role, api_key)
+    finally:  # requests may be made on another loop
+        await routed.disconnect()
+    if not routed.workers:
+        hint = "start some, or wait until the router has found them"
+        raise RuntimeDown(
+            f"{url} is a router with no workers that speak HTTP", role=role, hint=hint
+        )
+    return routed

@@ -15,9 +15,10 @@ from jinja2.exceptions import TemplateError
 
 from lr_sglang import plugin_files
 from lr_sglang.config import Runtime
-from lr_sglang.engine import router
+from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import INFO_SECONDS, Transport
-from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeTimeout
+from lr_sglang.engine.router import reach
+from lr_sglang.errors import ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 
@@ -49,69 +50,52 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
     """
     key, url = api_key(role, runtime), runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
-    try:
-        infos = what_runs(role, runtime, timeout)
-    except probe.NoSuchRoute as error:
-        if tokenizer:
-            return Attached(url, tokenizer, key)
+    infos = what_runs(role, runtime, timeout)
+    if tokenizer:
+        return Attached(url, tokenizer, key)
+    if not infos:
         raise ConfigError(
             f"{url} does not say what it runs: it has no /model_info, and no worker that can "
-            "be asked from here, as"
-            " SGLang's router would",
+            "be asked from here, as SGLang's router would",
             role=role,
             hint="give 'tokenizer' (a path or a hub name) for this runtime, or the URL of an "
             "SGLang server",
-        ) from error
-    if not tokenizer:
-        named = [info.tokenizer for info in infos]
-        here = [
-            one for one in named if not models.is_path(one) or plugin_files.expanded(one).is_dir()
-        ]
-        if not here:
-            raise ConfigError(
-                f"{url} has its tokenizer in {infos[0].tokenizer}, which this machine does not "
-                "have",
-                role=role,
-                hint="give 'tokenizer' (a path here or a hub name) for this runtime",
-            )
-        tokenizer = here[0]
-    return Attached(url, tokenizer, key)
+        )
+    named = [info.tokenizer for info in infos]
+    here = [one for one in named if not models.is_path(one) or plugin_files.expanded(one).is_dir()]
+    if not here:
+        raise ConfigError(
+            f"{url} has its tokenizer in {named[0]}, which this machine does not have",
+            role=role,
+            hint="give 'tokenizer' (a path here or a hub name) for this runtime",
+        )
+    return Attached(url, here[0], key)
 
 
 def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.ModelInfo]:
     """What the server at ``runtime.url`` runs, or each worker behind a router that can be asked
-    from here.
+    from here; empty if the server does not report its model.
 
     Raises:
-        NoSuchRoute: the server does not report its model.
         RuntimeDown: the server does not answer, or the router has no workers.
         RuntimeTimeout, RuntimeRefused, BadReply, ConfigError: as ``attach``.
     """
-    url, key, workers = runtime.url.rstrip("/"), api_key(role, runtime), None
-    try:
-        return [probe.model_info(url, api_key=key, timeout=timeout, role=role)]
-    except probe.NoSuchRoute:
-        with suppress(BadReply, probe.NoSuchRoute):  # not the reply of a router
-            workers = router.read_workers(
-                probe.document(url, "/workers", api_key=key, timeout=timeout, role=role)
-            )
-        if workers is None:
-            _refuse_other_servers(url, key, timeout, role)
-            raise
-    if not workers:
-        hint = "start some, or wait until the router has found them"
-        raise RuntimeDown(
-            f"{url} is a router with no workers that speak HTTP", role=role, hint=hint
-        )
-    infos = []
-    for worker in workers:
+    url, key = runtime.url.rstrip("/"), api_key(role, runtime)
+
+    async def asked() -> list[dict[str, Any]]:
+        client = await reach(url, role, key, timeout)
         try:
-            infos.append(probe.model_info(worker, api_key=key, timeout=timeout, role=role))
-        except (RuntimeDown, RuntimeTimeout):
-            continue  # it may have just died, or be in a network that this machine cannot reach
-    if not infos:
-        raise probe.NoSuchRoute(f"no worker behind {url} can be asked from here", role=role)
-    return infos
+            return await client.infos("/model_info", timeout)
+        finally:
+            await client.close()
+
+    try:
+        return [probe.info_of(one, url, role) for one in call(asked())]
+    except RuntimeRefused as error:
+        if error.status != 404:
+            raise
+    _refuse_other_servers(url, key, timeout, role)
+    return []
 
 
 def _refuse_other_servers(url: str, key: str, timeout: float, role: str) -> None:
@@ -148,10 +132,8 @@ def model_of(role: str, runtime: Runtime) -> str:
     """
     model = runtime.model
     if runtime.url:
-        try:
-            model = what_runs(role, runtime)[0].model
-        except probe.NoSuchRoute:
-            model = runtime.tokenizer  # checked when a run attaches to it
+        infos = what_runs(role, runtime)
+        model = infos[0].model if infos else runtime.tokenizer  # checked when a run attaches to it
     pocket = _POCKET.search(model)
     return f"{models.POCKET}{pocket[1]}" if pocket else models.shape_of(model) or model
 

@@ -15,9 +15,9 @@ from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.request import Transport
-from lr_sglang.engine.router import RouterClient
+from lr_sglang.engine.router import RouterClient, reach
 from lr_sglang.engine.tokenizer import ends_of_server, load_tokenizer
-from lr_sglang.errors import BadReply, RuntimeDown, RuntimeRefused
+from lr_sglang.errors import RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, check_tokens
 from lr_sglang.runtimes.launching import probe
@@ -100,7 +100,7 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
     for role, url in fleet.urls.items():
         runtime = fleet.deployment.runtime(role)
         assert runtime is not None
-        transport, infos = call(_reach(url, role, fleet.keys.get(role, "")))
+        transport, infos = call(_asked(url, role, fleet.keys.get(role, "")))
         known = load_tokenizer(fleet.tokenizers[role], _template(infos))
         backend = RuntimeBackend(role, transport, known, timeout=runtime.timeout)
         roles[role] = backend  # before a check that may fail
@@ -134,26 +134,17 @@ async def _check_seeds(roles: Mapping[str, RuntimeBackend], fleet: Fleet) -> Non
                 roles[role].doubts.found["seeds"] = f"it ignores seeds: {fault}"
 
 
-async def _reach(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
+async def _asked(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:
     """A client for a role's URL, and the ``/server_info`` of its server, or of each worker of a
-    router.
+    router; none of a proxy of another kind.
     """
-    server, router = Client(url, role, key), RouterClient(url, role, key)
+    client = await reach(url, role, key)
     try:
-        return server, [await server.get("/server_info", timeout=30.0)]
-    except RuntimeRefused as refused:  # a router has no such route
-        try:
-            await router.refresh()
-        except (RuntimeRefused, BadReply):
-            return server, []  # a proxy of another kind
-        if not router.workers:
-            raise RuntimeDown(
-                f"the router {router.url} has no workers", role=router.role
-            ) from refused
-        return router, await router.infos()
+        return client, await client.infos("/server_info", 30.0)
+    except RuntimeRefused:
+        return client, []
     finally:  # answers may run on another loop
-        await server.disconnect()
-        await router.disconnect()
+        await client.disconnect()
 
 
 def _template(infos: Sequence[Mapping[str, Any]]) -> str:

@@ -18,9 +18,10 @@ from click.testing import CliRunner
 
 from lr_sglang.cli import COMMANDS, cli, options, session, settings
 from lr_sglang.config import Deployment, Runtime
+from lr_sglang.engine.client import Client, refusal
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.runtimes.attach import what_runs
+from lr_sglang.runtimes import attach
 from lr_sglang.runtimes.launching import flags, probe
 from lr_sglang.runtimes.launching.server import ProgressEvent
 from lr_sglang.sglang_api import release
@@ -431,7 +432,7 @@ def test_what_cannot_be_assigned_is_a_named_error(text, said, hint):
 
 def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
     info = probe.ModelInfo("/somewhere/pocket/weights/judge", "")
-    monkeypatch.setattr(probe, "model_info", lambda url, **more: info)
+    monkeypatch.setattr(attach, "what_runs", lambda role, runtime: [info])
     plan = settings.settle({"judge": "http://user:secret@host:1"})
     assert plan.models["judge"] == "pocket:judge"
     assert plan.deployment.judge_prompt == "pocket"
@@ -684,7 +685,6 @@ def test_there_is_a_prompt_for_each_name_in_the_settings():
         (["run", "--schedule", "asinc", "x"], "Did you mean async?"),
         (["bench", "--modes", "sd,lookahed"], "Did you mean lookahead?"),
         (["bench", "--fair", "replica"], "Did you mean replicas?"),
-        (["plan", "--mode", "lookahead+s"], "Did you mean lookahead+sd?"),
         (["report", "x", "--export", "evalpus"], "Did you mean evalplus?"),
         (["run", "-o", "lookahead.schedule=asinc", "x"], "did you mean async?"),
         (["run", "-o", "runtimes.target.device=cdua", "x"], "did you mean cuda?"),
@@ -770,14 +770,14 @@ def test_the_import_of_sglang_is_told_where_servers_were_up(monkeypatch, tmp_pat
     ],
 )
 def test_another_server_than_sglangs_is_recognised(owner, path, said, monkeypatch):
-    def document(url, route, *_, **__):
-        if route == "/v1/models" and not url.endswith("/v1"):
+    async def get(self, route, timeout=0):
+        if route == "/v1/models" and not self.url.endswith("/v1"):
             return {"data": [{"id": "m", "owned_by": owner}]}
-        raise probe.NoSuchRoute("not found")
+        raise refusal(404, "not found", route, "target")
 
-    monkeypatch.setattr(probe, "document", document)
+    monkeypatch.setattr(Client, "get", get)
     with pytest.raises(ConfigError, match=said) as caught:
-        what_runs("target", Runtime(url=f"http://127.0.0.1:1{path}"))
+        attach.what_runs("target", Runtime(url=f"http://127.0.0.1:1{path}"))
     assert caught.value.role == "target" and caught.value.hint
 
 

@@ -24,7 +24,7 @@ from lr_sglang.config import (
     TokenLayer,
 )
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import built_in, load_deployment, override_all
+from lr_sglang.runtimes import attach, built_in, load_deployment, override_all
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 from lr_sglang.serve.protocol import ChatRequest, LookaheadRequest
@@ -461,9 +461,8 @@ def table_of(*texts, own=None):
 
 @pytest.mark.parametrize("one", DEPLOYMENT, ids=lambda one: one.name)
 def test_every_setting_can_be_assigned_and_arrives_in_the_plan(one, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        probe, "model_info", lambda url, **more: probe.ModelInfo("dummy:qwen3-32b", "")
-    )
+    known = [probe.ModelInfo("dummy:qwen3-32b", "")]
+    monkeypatch.setattr(attach, "what_runs", lambda role, runtime: known)
     (tmp_path / "base.toml").write_text(FILE)
     table, _, last = one.name.rpartition(".")
     text = text_for(one)

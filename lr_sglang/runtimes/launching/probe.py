@@ -13,14 +13,9 @@ from typing import Any
 
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
-from lr_sglang.errors import BadReply, RuntimeRefused
+from lr_sglang.errors import BadReply
 
 SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
-_ADDRESS = "check that the server runs and that the address and port are right"
-
-
-class NoSuchRoute(RuntimeRefused):
-    """The address answers 404: it is no SGLang server, or SGLang's router."""
 
 
 @dataclass(frozen=True)
@@ -44,11 +39,15 @@ def model_info(
     Raises:
         RuntimeDown: no server answers.
         RuntimeTimeout: the answer takes longer than ``timeout`` seconds.
-        NoSuchRoute: the address answers, but not as an SGLang server does.
         RuntimeRefused: it answers with an error status (a wrong API key, for example).
         BadReply: it answers with something else.
     """
     reply = document(url, "/model_info", api_key=api_key, timeout=timeout, role=role)
+    return info_of(reply, url, role)
+
+
+def info_of(reply: Mapping[str, Any], url: str, role: str | None) -> ModelInfo:
+    """A server's ``/model_info``; raises ``BadReply`` if it is none."""
     try:
         model = str(reply["model_path"])
         tokenizer = str(reply.get("tokenizer_path") or model)
@@ -109,12 +108,7 @@ def document(
         finally:
             await client.close()
 
-    try:
-        return call(asked())
-    except RuntimeRefused as error:
-        if error.status != 404:
-            raise
-        raise NoSuchRoute(f"{url}{path} is not found", role=role, hint=_ADDRESS) from error
+    return call(asked())
 
 
 def held(info: Mapping[str, Any]) -> int | None:
