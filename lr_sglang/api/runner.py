@@ -16,7 +16,6 @@ from typing import Any
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Plan
-from lr_sglang.config import Lookahead
 from lr_sglang.engine.loop import STOP_SECONDS, call, keep_what_is_imported
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -30,7 +29,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backends
+from lr_sglang.user_programs.lookahead_backend import backend_of
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.requests import RequestMaker
 
@@ -66,12 +65,10 @@ class Runner:
 
     def __post_init__(self) -> None:
         program, prompt = self.plan.program, self.plan.deployment.judge_prompt
-        self._running: set[AnswerRequest] = set()
         self._loop = self.roles["target"].loop
         self._config = cache(partial(self.plan.configured, **self.asked))
         self._program = Program.load(program) if program else None
         self._requests = RequestMaker(self.roles, prompt, policy.RunStatistics())
-        self._backend = backends(self._requests)
 
     def run(
         self, work: Sequence[Work], idle: Callable[[], None] = lambda: None
@@ -131,7 +128,7 @@ class Runner:
                 task.result()
         finally:
             todo.clear()
-            for job in self._running:
+            for job in self._requests.running:
                 job.stop()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)  # grading goes on to its end
             for task in tasks:
@@ -149,18 +146,15 @@ class Runner:
             sample=item.sample,
             on_step=(lambda step: tell(item, step)) if tell else None,
         )
-        self._running.add(job)
         about = self._config(item.mode), self.versions
         try:
             asked = messages(item.question.question, self.asked.get("prompt_suffix", ""))
-            await answer(self._program, MODES[item.mode], asked, job, self.roles, self._backend)
+            await answer(self._program, MODES[item.mode], asked, job, self._requests)
         except LookaheadError as error:
             is_down = isinstance(error, RuntimeDown) and error.role == "target"
             if is_down or isinstance(error, Cancelled | ConfigError):
                 raise
             return record.make(item.question, item.mode, job, *about, error)
-        finally:
-            self._running.discard(job)
         return record.make(item.question, item.mode, job, *about)
 
 
@@ -176,19 +170,23 @@ async def answer(
     mode: Mode,
     asked: Conversation | Rendered | TokenText,
     job: AnswerRequest,
-    roles: Mapping[str, RuntimeBackend],
-    backend: Callable[[Lookahead, bool], LookaheadBackend],
+    requests: RequestMaker,
 ) -> None:
     """Answers a conversation by a program, or the mode's own program; ``job.record`` is the trace.
 
     Args:
         asked: the conversation, or its prompt as each runtime renders it.
-        backend: returns a backend by the settings, and whether the mode looks ahead.
+        job: made by ``requests``, which has it among those that are running meanwhile.
 
     Raises:
         LookaheadError: a runtime or the program failed, or the job was stopped.
     """
-    if program is not None:
-        await perform(program, asked, job, backend(job.lookahead, mode.ahead))
-    else:
-        await run_program(PROGRAMS[mode.program], asked, job, backend=roles["target"])
+    requests.running.add(job)
+    try:
+        if program is not None:
+            backend = backend_of(requests, job.lookahead, mode.ahead)
+            await perform(program, asked, job, backend)
+        else:
+            await run_program(PROGRAMS[mode.program], asked, job, backend=requests.roles["target"])
+    finally:
+        requests.running.discard(job)

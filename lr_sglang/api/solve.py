@@ -14,18 +14,17 @@ import time
 import warnings
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any, TypeVar
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import GIVEN
 from lr_sglang.api.runner import answer
 from lr_sglang.config import ConfigModel, Deployment, Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import STOP_SECONDS, call, elsewhere
-from lr_sglang.errors import Cancelled, ConfigError, did_you_mean
+from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
 from lr_sglang.results import machine, record
@@ -39,7 +38,7 @@ from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of, backends
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of
 from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
 
@@ -89,7 +88,6 @@ class OpenDeployment:
 
     Attributes:
         config: its runtimes, and the defaults of its answers.
-        backends: returns the backend for programs with given settings; only while it is open.
         given: whether ``deployment`` was called with backends.
     """
 
@@ -103,7 +101,7 @@ class OpenDeployment:
         self.config, self._logs, self._timeout = config, logs, timeout
         self._given, self.given = roles, roles is not None
         self._requests: RequestMaker | None = None
-        self._stack, self._running = ExitStack(), set[AnswerRequest]()
+        self._stack = ExitStack()
 
     def open(self) -> OpenDeployment:
         """Starts the servers, for code that cannot use a ``with`` block; ``close`` stops them.
@@ -132,7 +130,7 @@ class OpenDeployment:
             if not self.given:
                 call(requests.check_judge(self.config.lookahead), roles["target"].loop)
             self._stack = stack.pop_all()
-        self._requests, self.backends = requests, backends(requests)
+        self._requests = requests
         return self
 
     def close(self) -> None:
@@ -141,13 +139,10 @@ class OpenDeployment:
         """
         closed, self._requests = self._requests, None
         deadline = time.monotonic() + STOP_SECONDS
-        while self._running and time.monotonic() < deadline:
-            for job in list(self._running):
+        while closed and closed.running and time.monotonic() < deadline:
+            for job in list(closed.running):
                 job.stop()
             time.sleep(STOP_AGAIN)
-        if closed is not None:
-            closed.verifier.cache_clear()
-            self.backends.cache_clear()
         self._stack.close()
 
     def __enter__(self) -> OpenDeployment:
@@ -195,21 +190,6 @@ class OpenDeployment:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of its answers."""
         return self.roles["target"].loop
-
-    @contextmanager
-    def answering(self, job: AnswerRequest) -> Iterator[None]:
-        """Registers an answer in progress, so that ``close`` cancels it.
-
-        Raises:
-            Cancelled: the deployment was closed.
-        """
-        if self._requests is None:
-            raise Cancelled("the deployment was closed")
-        self._running.add(job)
-        try:
-            yield
-        finally:
-            self._running.discard(job)
 
 
 Asked = str | Sequence[Mapping[str, str]]
@@ -327,11 +307,10 @@ class AnswerTask:
         Raises:
             LookaheadError: a runtime failed, or the job was stopped.
         """
-        live, job, mode = self.live, self.job, self.mode
-        with live.answering(job):
-            if mode.ahead and not live.given:
-                await live.requests.prepare(job.lookahead)
-            await answer(self.program, mode, self.messages, job, live.roles, live.backends)
+        requests, job, mode = self.live.requests, self.job, self.mode
+        if mode.ahead and not self.live.given:
+            await requests.prepare(job.lookahead)
+        await answer(self.program, mode, self.messages, job, requests)
         asked = self.messages[-1]["content"]
         config = {
             "program": self.program.name if self.program else mode.program,

@@ -35,7 +35,6 @@ from lr_sglang.serve.requests import (
 )
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking
-from lr_sglang.user_programs.lookahead_backend import backends
 from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
 
@@ -111,7 +110,6 @@ class AnswerEngine:
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)
         self.program = Program.load(service.program) if service.program else None
-        self.backend = backends(self.requests)
         self.thinking = Thinking(roles, service)
         self._set_gauges()
         keep_what_is_imported()

@@ -66,7 +66,7 @@ class LookaheadAnswer:
         if (conclusion := asked.conclusion) is not None:
             program, said = concluding(conclusion, job.limits.max_tokens), conclusion.prompt
         try:
-            await answer(program, asked.mode, said, job, engine.roles, engine.backend)
+            await answer(program, asked.mode, said, job, engine.requests)
         except ConfigError as error:
             # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error

@@ -12,7 +12,6 @@ from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
-from functools import _lru_cache_wrapper, lru_cache, partial
 from typing import Any
 
 from lr_sglang.algorithm import policy
@@ -64,7 +63,8 @@ class LookaheadBackend(BaseBackend):
         judge_prompt: name of the judge's prompt.
         on_event: called with each event while an answer is made.
         ahead: False makes the target answer alone, as the baseline of a comparison.
-        experience: statistics shared by answers; None makes new ones.
+        requests: makes the requests of its answers, which share runtimes, verifiers and
+            statistics with others; None makes a new one.
 
     Attributes:
         roles: the backends that ``fork`` and ``on`` move a state to; within a program they record
@@ -86,7 +86,7 @@ class LookaheadBackend(BaseBackend):
         everything: bool = True,
         on_event: Callable[[Event], None] | None = None,
         ahead: bool = True,
-        experience: policy.RunStatistics | None = None,
+        requests: RequestMaker | None = None,
     ) -> None:
         super().__init__()
         self.roles: Mapping[str, RuntimeBackend | RecordingBackend] = roles
@@ -99,8 +99,7 @@ class LookaheadBackend(BaseBackend):
         self.ahead, self.limits = ahead, Limits()
         self._run: ProgramRun | None = None
         self._samples = Samples()
-        known = experience or policy.RunStatistics()
-        self._requests = RequestMaker(roles, judge_prompt, known)
+        self._requests = requests or RequestMaker(roles, judge_prompt, policy.RunStatistics())
         if ahead:
             self._requests.verifier(self.options.verifier)
 
@@ -277,16 +276,11 @@ class LookaheadBackend(BaseBackend):
 
 
 def backend_of(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:
-    """A backend whose answers share runtimes and statistics with those of ``requests``."""
-    prompt, known = requests.judge_prompt, requests.statistics(look)
+    """A backend for answers of ``requests``."""
+    prompt = requests.judge_prompt
     return LookaheadBackend(
-        requests.roles, look, judge_prompt=prompt, ahead=ahead, experience=known
+        requests.roles, look, judge_prompt=prompt, ahead=ahead, requests=requests
     )
-
-
-def backends(requests: RequestMaker) -> _lru_cache_wrapper[LookaheadBackend]:
-    """``backend_of`` with a cache of the last 64 settings."""
-    return lru_cache(64)(partial(backend_of, requests))
 
 
 def _meta(trace: Trace, delivery: StreamText) -> dict[str, Any]:

@@ -35,6 +35,9 @@ class RequestMaker:
         judge_prompt: name of the judge's prompt; empty for the paper's.
         statistics: shared by all answers; None to share them among answers with equal ``Lookahead``
             settings.
+
+    Attributes:
+        running: the requests of answers that are being made.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class RequestMaker:
         statistics: RunStatistics | None = None,
     ) -> None:
         self.roles, self.judge_prompt = roles, judge_prompt or "paper"
+        self.running: set[AnswerRequest] = set()
         self.statistics: Callable[[Lookahead], RunStatistics] = (
             cache(lambda _: policy.RunStatistics()) if statistics is None else lambda _: statistics
         )

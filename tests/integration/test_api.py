@@ -96,7 +96,7 @@ def test_leaving_a_stream_early_stops_the_answer():
         for step in lr.stream(QUESTION, deployment=d):
             assert step.position == 0
             break
-        assert not d._running
+        assert not d.requests.running
 
         async def go():
             with pytest.raises(asyncio.TimeoutError):
@@ -104,7 +104,7 @@ def test_leaving_a_stream_early_stops_the_answer():
                     await lr.asolve(QUESTION, deployment=d)
 
         asyncio.run(go())
-        assert not d._running
+        assert not d.requests.running
 
 
 def test_events_are_told(d):
@@ -156,7 +156,7 @@ def test_what_is_given_twice_is_refused():
 def test_closing_stops_what_is_running():
     d = lr.deployment(simulated(steps=300, seconds=0.05)).open()
     thread, raised = in_thread(lambda: lr.solve(QUESTION, deployment=d))
-    until(lambda: d._running or not thread.is_alive(), 20)
+    until(lambda: d.requests.running or not thread.is_alive(), 20)
     d.close()
     d.close()
     thread.join(20)
