@@ -12,6 +12,7 @@ the operating system woke the simulated runtimes, which lowers the efficiency.
 
 from __future__ import annotations
 
+import asyncio
 import json as json_format
 import os
 import resource
@@ -19,6 +20,7 @@ import selectors
 import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
@@ -37,13 +39,12 @@ import click
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import ROLES, Lookahead, Sampling
-from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import background
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results.record import Record
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
 from lr_sglang.theory.judged import speedup
+from tests import plan
 from tests.simulated.model import Simulation, Writer
 from tests.simulated.options import simulation as simulation_of
 from tests.simulated.options import simulation_options
@@ -51,6 +52,39 @@ from tests.simulated.transport import simulated_roles, wake_exactly
 from tests.simulated.virtual import alone, answer_all, numbers, questions
 
 MODE = "lookahead"
+LATENESS_SECONDS = 0.02
+LATENESSES = 6000  # number of samples, of two minutes
+
+
+class Lateness:
+    """Samples the delay of a timer of the running loop. Call ``start`` and ``stop`` on that loop."""
+
+    def __init__(self) -> None:
+        self._samples: deque[float] = deque(maxlen=LATENESSES)
+        self._task: asyncio.Task[None] | None = None
+
+    def start(self) -> None:
+        """Starts sampling."""
+        self._task = asyncio.get_running_loop().create_task(self._sample())
+
+    def stop(self) -> None:
+        """Stops sampling; the samples are kept."""
+        if self._task is not None:
+            self._task.cancel()
+
+    def p99(self) -> float:
+        """The 99th percentile of the lateness, in seconds; 0 without samples."""
+        ordered = sorted(self._samples)
+        return ordered[int(0.99 * (len(ordered) - 1))] if ordered else 0.0
+
+    async def _sample(self) -> None:
+        loop = asyncio.get_running_loop()
+        due = loop.time() + LATENESS_SECONDS
+        while True:
+            await asyncio.sleep(max(0.0, due - loop.time()))
+            now = loop.time()
+            self._samples.append(max(0.0, now - due))
+            due = now + LATENESS_SECONDS
 
 
 @dataclass(frozen=True)

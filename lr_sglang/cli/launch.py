@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import threading
 import time
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -100,7 +99,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
     Raises:
         ConfigError: modes that need different servers, or roles that do not fit on the GPUs.
     """
-    if len(plan.server_sets(plan.modes)) > 1:
+    if len(set(map(plan.layered, plan.modes))) > 1:
         raise ConfigError(
             f"modes {', '.join(plan.modes)} need different servers: a token layer is set when "
             "a server starts",
@@ -184,7 +183,9 @@ def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
             display.note(
                 f'attach: lr-sglang run --attach {shlex.quote(up.name)} "..."    end: Ctrl-C'
             )
-        running.watch(threading.Event(), tell)
+        while True:
+            running.check(tell)
+            time.sleep(fleet.POLL)
     except KeyboardInterrupt:  # the usual way to end it
         display.note("stopping the servers")
     finally:

@@ -8,7 +8,6 @@ import json
 import logging
 import resource
 import socket
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
@@ -21,13 +20,12 @@ from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import Fleet, launched
+from lr_sglang.runtimes import launched
 from lr_sglang.serve.settings import ServeSettings, Service, check_public, load_keys
 from lr_sglang.verifiers import verifier_registry
 
 if TYPE_CHECKING:
     from lr_sglang.frontend.backend import RuntimeBackend
-    from lr_sglang.serve.server import EndpointServer
 
 DEAF_SECONDS = 60
 FILES = 2**16
@@ -101,7 +99,7 @@ def run(given: Given, display: Display) -> None:
             given up.
     """
     plan = settle(given).checked()
-    if len(plan.server_sets(plan.modes)) > 1:
+    if len(set(map(plan.layered, plan.modes))) > 1:
         hint = "a token layer is set when a server starts: serve them at two ports"
         raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
     service = service_of(plan, given)
@@ -128,11 +126,13 @@ def run(given: Given, display: Display) -> None:
 
             set_up_log(given["log_level"])
             _check_templates(live.roles)
-            server = EndpointServer(create_app(live.roles, service, allowed), service, ready)
+            app = create_app(live.roles, service, allowed)
+            server = EndpointServer(app, service, ready, live.fleet)
             # else old connections would prevent listen()
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            with _watched(live.fleet, server):
-                server.run(sockets=[sock])
+            server.run(sockets=[sock])
+            if server.failed is not None:
+                raise server.failed
             display.note("stopped")
 
 
@@ -250,41 +250,3 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
     else:
         click.echo(f"{url}/v1  model: {service.model}")
         display.note(f"a page to watch it: {url}/    end: Ctrl-C")
-
-
-@contextmanager
-def _watched(fleet: Fleet | None, server: EndpointServer) -> Iterator[None]:
-    """Logs the end of a server that we started; without its target the endpoint ends.
-
-    Raises:
-        LaunchError: the target's server has ended.
-    """
-    if fleet is None or not fleet.servers:
-        yield
-        return
-    ending, failed = threading.Event(), list[LaunchError]()
-
-    def watch() -> None:
-        try:
-            fleet.watch(ending, _ended)
-        except LaunchError as error:
-            _ended(error)
-            failed.append(error)
-            server.end()
-
-    thread = threading.Thread(target=watch, name="lr-watch", daemon=True)
-    thread.start()
-    try:
-        yield
-    finally:
-        ending.set()
-        thread.join()
-    if failed:
-        raise failed[0]
-
-
-def _ended(error: LaunchError) -> None:
-    from lr_sglang.serve.monitoring import log
-
-    about = {"role": error.role, "message": error.message, "hint": error.hint}
-    log("server ended", logging.WARNING, **about)

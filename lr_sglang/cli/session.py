@@ -43,24 +43,8 @@ class Session:
         return {"prefix_cache": caches}
 
     def started(self) -> dict[str, Runtime]:
-        """The started servers by role, each as a runtime at its URL, for other sessions that need
-        the same server.
-        """
-        fleet, found = self.fleet, {}
-        for role in fleet.servers if fleet else ():
-            assert fleet is not None
-            one = fleet.deployment.runtimes[role]
-            found[role] = Runtime(
-                url=fleet.urls[role],
-                tokenizer=fleet.tokenizers[role],
-                timeout=one.timeout,
-                context_length=one.context_length,
-            )
-        return found
-
-    def dead(self) -> set[str]:
-        """The roles whose server has ended."""
-        return set(self.fleet.dead()) if self.fleet else set()
+        """The runtimes by role, each at its URL, for other sessions that need the same server."""
+        return self.fleet.at_urls() if self.fleet else {}
 
 
 @contextmanager

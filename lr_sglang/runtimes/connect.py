@@ -22,6 +22,7 @@ from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, check_tokens
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
+from lr_sglang.runtimes.launching.server import tail_of
 from lr_sglang.sglang_api import internal_state
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
@@ -70,7 +71,7 @@ def _logs_told(fleet: Fleet) -> Iterator[None]:
             f"its server ended with status {server.status}",
             role=error.role,
             hint=f"its log: {server.log}",
-            detail=server.tail(),
+            detail=tail_of(server.log),
         ) from None
 
 
@@ -108,8 +109,6 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
             call(check_tokens(transport, backend.tokenizer, role))
         backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
-        if runtime.url and infos and not isinstance(transport, RouterClient):
-            call(transport.check_model())
     for backend in roles.values():
         backend.roles = roles
     call(_check_seeds(roles, fleet))

@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.config import ROLES, ConfigModel, Deployment, Runtime
+from lr_sglang.config import ROLES, ConfigModel, Deployment
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.deployments import DEFAULT, built_in, custom, load_deployment, override_all
@@ -80,16 +80,12 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, started: str) -> Lau
     """The description of a fleet for its file."""
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
-    runtimes: dict[str, Runtime] = {}
     for role in (role for role in ROLES if role in fleet.urls):
         url, runtime, server = fleet.urls[role], deployment.runtime(role), fleet.server(role)
         assert runtime is not None
         process = (server.pid, str(server.log.resolve())) if server else (None, None)
         roles[role] = {"url": url, "model": runtime.model, "pid": process[0], "log": process[1]}
-        if role in deployment.runtimes:
-            at_url = runtime if runtime.url else Runtime(url=url, timeout=runtime.timeout)
-            runtimes[role] = at_url.replace(tokenizer=fleet.tokenizers[role] or at_url.tokenizer)
-    us, attachable = os.getpid(), deployment.replace(runtimes=runtimes)
+    us, attachable = os.getpid(), deployment.replace(runtimes=fleet.at_urls())
     return Launched(
         name=deployment.name,
         pid=us,

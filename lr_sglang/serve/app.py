@@ -77,7 +77,6 @@ def create_app(
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
-        engine.lateness.start()
         rendering = ThreadPoolExecutor(PROMPT_THREADS, "lr-prompt")
         asyncio.get_running_loop().set_default_executor(rendering)
         tasks = [asyncio.create_task(work) for work in (health.run(), engine.prepare())]
@@ -89,7 +88,6 @@ def create_app(
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            engine.lateness.stop()
 
     app = FastAPI(
         title="lr-sglang",

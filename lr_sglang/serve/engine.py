@@ -7,14 +7,16 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import deque
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, get_args
 
+import numpy as np
+
 from lr_sglang.algorithm import policy
 from lr_sglang.engine.doubts import Name
-from lr_sglang.engine.lateness import Lateness
 from lr_sglang.engine.loop import keep_what_is_imported
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.request import Request
@@ -38,6 +40,7 @@ from lr_sglang.serve.thinking import Thinking
 from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
 
+LATE_KEPT = 1200  # timers, of two minutes
 END = object()  # after the last piece of an answer that went well
 # Takes the pieces for the client, then ``END`` or a ``Refusal``; any number of them, so that a
 # client that reads slowly, or not at all, holds no place once its answer is made.
@@ -89,6 +92,7 @@ class AnswerEngine:
 
     Attributes:
         program: the operator's own, which answers all requests; None for ours.
+        late: how late the last timers of the event loop were, in seconds.
 
     Raises:
         ConfigError: a verifier lacks its runtime, or a mode its draft; there is no such program.
@@ -104,7 +108,7 @@ class AnswerEngine:
         self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
         self.admission = Admission(service.concurrency, service.queue)
         self.answers: dict[asyncio.Task[None], Put] = {}
-        self.lateness, self._target_name = Lateness(), ""
+        self.late, self._target_name = deque[float](maxlen=LATE_KEPT), ""
         self.requests = RequestMaker(roles, service.judge_prompt, policy.RunStatistics())
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
@@ -118,7 +122,7 @@ class AnswerEngine:
         metrics = self.metrics
         metrics.running.set_function(lambda: self.admission.running)
         metrics.waiting.set_function(lambda: self.admission.waiting)
-        metrics.loop_late.set_function(self.lateness.p99)
+        metrics.loop_late.set_function(lambda: float(np.quantile([*self.late, 0.0], 0.99)))
         if (judge := self.roles.get("judge")) is not None:
             judge.checks.warn = lambda reason: log(
                 "judge not trusted", logging.WARNING, role=judge.role, reason=reason

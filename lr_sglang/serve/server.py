@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 from collections.abc import Callable
@@ -12,6 +13,8 @@ import uvicorn
 from fastapi import FastAPI
 
 from lr_sglang import plugin_files
+from lr_sglang.errors import LaunchError
+from lr_sglang.runtimes import Fleet
 from lr_sglang.serve.monitoring import log
 from lr_sglang.serve.settings import Service
 
@@ -20,6 +23,12 @@ LAST_SECONDS = 3
 # An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just
 # when the next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
+TICK_SECONDS, CHECK_TICKS = 0.1, 5  # of uvicorn; between two checks of the runtimes' servers
+
+
+def _tell(error: LaunchError) -> None:
+    about = {"role": error.role, "message": error.message, "hint": error.hint}
+    log("server ended", logging.WARNING, **about)
 
 
 class Ended(KeyboardInterrupt):
@@ -37,10 +46,18 @@ class EndpointServer(uvicorn.Server):
     Args:
         app: from ``create_app``.
         ready: called when it listens.
+        fleet: the runtimes' servers; their ends are logged, and without the target's it ends.
+
+    Attributes:
+        failed: the end of the target's server.
     """
 
     def __init__(
-        self, app: FastAPI, service: Service, ready: Callable[[], None] = lambda: None
+        self,
+        app: FastAPI,
+        service: Service,
+        ready: Callable[[], None] = lambda: None,
+        fleet: Fleet | None = None,
     ) -> None:
         super().__init__(
             uvicorn.Config(
@@ -58,7 +75,9 @@ class EndpointServer(uvicorn.Server):
             )
         )
         self._engine, self._service, self._ready = app.state.engine, service, ready
-        self._signals, self._until = 0, 0.0
+        self._signals, self._until, self._fleet = 0, 0.0, fleet
+        self._ticked = float("inf")
+        self.failed: LaunchError | None = None
 
     def run(self, sockets: list[socket.socket] | None = None) -> None:
         """Serves until it is ended. ``sys.exit`` in a program's task ends that task and not the
@@ -88,6 +107,15 @@ class EndpointServer(uvicorn.Server):
             raise Ended
 
     async def on_tick(self, counter: int) -> bool:
+        before, self._ticked = self._ticked, time.monotonic()
+        self._engine.late.append(max(0.0, self._ticked - before - TICK_SECONDS))
+        if self._fleet and self.failed is None and counter % CHECK_TICKS == 0:
+            try:
+                self._fleet.check(_tell)
+            except LaunchError as error:
+                _tell(error)
+                self.failed = error
+                self.end()
         if self._signals:
             self._drain()
         return await super().on_tick(counter)

@@ -146,7 +146,7 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
     asked = {}
     for path in EXAMPLES:
         plan = plan_of(path)
-        for modes in plan.server_sets(FOUR):
+        for modes in (FOUR[::2], FOUR[1::2]):
             for role, line in lines(shaped(plan.needed(modes))).items():
                 asked[f"{path.stem} {modes[0]} {role}"] = line
     out = tmp_path_factory.mktemp("answers") / "answers.json"

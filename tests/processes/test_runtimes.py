@@ -331,7 +331,7 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     server, stages = start(), []
     info = server.wait_ready(10, stage=stages.append)
     assert info.model == info.tokenizer
-    assert stages == ["warming", "ready"] and "max_new_tokens" in server.tail()
+    assert stages == ["warming", "ready"] and "max_new_tokens" in servers.tail_of(server.log)
     assert server.alive() and server.status is None
     pids = pids_in(server.log)
     folder = re.search(r"TMPDIR (\S+)", server.log.read_text())[1]
@@ -612,7 +612,7 @@ def test_servers_are_warmed_greedily_and_as_the_deployment_draws(temperature, fa
         for server in running.servers.values():
             sent = [
                 json.loads(line)["sampling_params"]
-                for line in server.tail().splitlines()
+                for line in servers.tail_of(server.log).splitlines()
                 if "{" in line
             ]
             assert [each["temperature"] for each in sent] == [
@@ -627,7 +627,8 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
     with launch(deployment(tmp_path), tmp_path / "logs", events.append, timeout=20) as running:
         assert running.urls["judge"] == running.urls["target"] != running.urls["draft"]
         assert set(running.tokenizers.values()) == {str(tmp_path)} and not running.keys
-        assert running.dead() == [] and running.server("judge") is running.servers["target"]
+        running.check(pytest.fail)
+        assert running.server("judge") is running.servers["target"]
         assert [e.stage for e in events if e.role == "draft"] == ["starting", "warming", "ready"]
         pids = [
             pid
@@ -635,7 +636,10 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
             for pid in pids_in(tmp_path / "logs" / f"{role}.log")
         ]
         os.kill(pids[0], signal.SIGKILL)
-        until(lambda: running.dead() == ["judge", "target"], SOON)
+        until(lambda: not running.servers["target"].alive(), SOON)
+        with pytest.raises(LaunchError, match="status 137") as caught:
+            running.check(pytest.fail)
+        assert caught.value.role == "target"
         assert running.server("target").status == 137 and not any(map(runs, pids[:3]))
     assert not any(map(runs, pids))
 

@@ -28,7 +28,7 @@ Progress = Callable[[ProgressEvent], None]
 
 # Concurrent answers that a server with a token layer has slots for by default.
 ANSWERS = 16
-POLL = 0.5  # seconds between two looks at the servers
+POLL = 0.5  # seconds between two checks of the servers
 
 
 @dataclass
@@ -48,12 +48,7 @@ class Fleet(AbstractContextManager["Fleet"]):
     tokenizers: dict[str, str] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict, repr=False)
     servers: dict[str, Server] = field(default_factory=dict)
-
-    def dead(self) -> list[str]:
-        """Roles whose server, which we started, has ended."""
-        gone = {role for role, server in self.servers.items() if not server.alive()}
-        sharing = {role for role, other in self.deployment.shared.items() if other in gone}
-        return sorted(gone | sharing)
+    _told: set[str] = field(default_factory=set)
 
     def server(self, role: str) -> Server | None:
         """The process that plays a role, its own or a shared one; None where the role is
@@ -61,25 +56,31 @@ class Fleet(AbstractContextManager["Fleet"]):
         """
         return self.servers.get(self.deployment.shared.get(role, role))
 
-    def watch(self, ending: threading.Event, tell: Callable[[LaunchError], None]) -> None:
-        """Returns when ``ending`` is set, and leaves the servers running.
+    def at_urls(self) -> dict[str, Runtime]:
+        """Its runtimes as they are reached now, for another deployment."""
+        found = {}
+        for role, one in self.deployment.runtimes.items():
+            known = {"timeout": one.timeout, "context_length": one.context_length}
+            at_url = one if one.url else Runtime(url=self.urls[role], **known)
+            found[role] = at_url.replace(tokenizer=self.tokenizers[role] or at_url.tokenizer)
+        return found
+
+    def check(self, tell: Callable[[LaunchError], None]) -> None:
+        """Looks for servers that we started and that have ended.
 
         Args:
-            tell: called once for each server, which we started, that has ended; answers go on
-                without draft and judge.
+            tell: called once for each; answers go on without draft and judge.
 
         Raises:
             LaunchError: the target has ended; without it, nothing can be answered.
         """
-        told: set[str] = set()
-        while not ending.wait(POLL):
-            for role, server in self.servers.items():
-                if server.alive() or role in told:
-                    continue
-                if role == self.deployment.shared.get("target", "target"):
-                    raise server.died()
-                told.add(role)
-                tell(server.died())
+        for role, server in self.servers.items():
+            if server.alive() or role in self._told:
+                continue
+            if role == self.deployment.shared.get("target", "target"):
+                raise server.died()
+            self._told.add(role)
+            tell(server.died())
 
     def stop(self) -> None:
         """Stops every server that we started; idempotent."""

@@ -278,10 +278,6 @@ class Server:
         """True from ``start`` until the process ends, by itself or by ``stop``."""
         return self._guardian is not None and self.status is None
 
-    def tail(self, lines: int = 30) -> str:
-        """The last lines of its log."""
-        return tail_of(self.log, lines)
-
     def wait_ready(
         self,
         timeout: float,
@@ -322,7 +318,7 @@ class Server:
             if not self.alive():
                 raise self.died(" while starting") from error
             why = f"the first request failed: {error.message}"
-            raise LaunchError(why, role=self.role, detail=self.tail()) from error
+            raise LaunchError(why, role=self.role, detail=tail_of(self.log)) from error
         finally:
             self._give_up_port()
         stage("ready")
@@ -344,7 +340,7 @@ class Server:
                 raise self.died(" while starting")
             if now > limit:
                 raise self._late(timeout)
-            if not loading and LOADING_MARK in self.tail(2000):
+            if not loading and LOADING_MARK in tail_of(self.log, 2000):
                 loading = True
                 stage("loading")
             # While SGLang imports and loads, it does not listen: the connection is refused at once.
@@ -384,12 +380,12 @@ class Server:
 
     def died(self, when: str = "") -> LaunchError:
         """The error for a server that has ended, from its exit status and its log."""
-        text = self.tail(400)
+        text = tail_of(self.log, 400)
         message = f"the server ended with status {self.status}{when}"
         if why := cause(text):
             message += f": {why}"
         hint = advice(text, self.status) or f"its log: {self.log}"
-        return LaunchError(message, role=self.role, hint=hint, detail=self.tail())
+        return LaunchError(message, role=self.role, hint=hint, detail=tail_of(self.log))
 
     def _late(self, timeout: float) -> LaunchError:
         hint = "large models need longer: raise the launch timeout; its log shows how far it came"
@@ -397,7 +393,7 @@ class Server:
             f"the server is not ready after {timeout:g} s",
             role=self.role,
             hint=hint,
-            detail=self.tail(),
+            detail=tail_of(self.log),
         )
 
 
