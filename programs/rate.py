@@ -1,6 +1,4 @@
-"""The target's opinion of a drafted step: log-probabilities (one prefill), or a one-token rating
-(SpecReason).
-"""
+"""The target's opinion of a drafted step: a one-token rating (SpecReason)."""
 
 from __future__ import annotations
 
@@ -19,18 +17,6 @@ QUESTION = (
     "needed. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
 )
 OPENING = "The digit is "
-
-
-def weigh(s: ProgramState, draft: Step, tokens: int) -> ProgramState:
-    """Asks for the log-probability of each token of a step after ``s``: one prefill, nothing
-    generated.
-    """
-    state = fork(s, "target")
-    state += draft.tokens()
-    state += sgl.gen(
-        "weight", max_tokens=0, temperature=0.0, return_logprob=True, logprob_start_len=-tokens
-    )
-    return state
 
 
 def rate(s: ProgramState, draft: Step) -> ProgramState:

@@ -29,7 +29,6 @@ NAMES = (
     "self_consistency",
     "spec_cot",
     "specreason",
-    "tree_search",
 )
 _HINT = "docs/programs.md has an example"
 

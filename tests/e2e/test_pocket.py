@@ -32,9 +32,8 @@ from lr_sglang.runtimes.connect import connected
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
-from tests import in_thread
+from tests import in_thread, plan
 from tests.e2e.conftest import Pocket, full
 from tests.serving import ROOT, until
 from tools.pocket.meaning import meaning
@@ -310,7 +309,6 @@ full = os.environ.get("LR_SGLANG_FULL") == "1"
 OPTIONS = {
     "self_consistency": ":samples=3",
     "best_of_n": ":samples=2",
-    "tree_search": ":beam=1,width=2,most=12",
     "plan_then_solve": ":plan_tokens=100",
     "budget_forcing": ":most=300",
     "early_exit": ":every=16,agree=2",
@@ -327,7 +325,6 @@ KNOWN = (
     "rsd",
     "spec_cot",
     "specreason",
-    "tree_search",
 )
 
 

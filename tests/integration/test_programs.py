@@ -2,7 +2,6 @@
 words matter.
 """
 
-import asyncio
 import itertools
 import json
 import math
@@ -20,15 +19,14 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.results import accounting
-from lr_sglang.steps.step import DELIMITER, split
+from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from lr_sglang.verifiers.exact import Exact
-from tests import in_thread
+from tests import in_thread, plan
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 from tests.serving import until
 from tests.simulated.model import Model, Simulation
@@ -206,7 +204,8 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
     job, told = answered("specreason", roles)
     steps = [f"9 eggs, {source} {at}" for at in range(4)]
     assert job.record.text == DELIMITER.join(steps)
-    assert [step.text for step in job.record.steps] == split(job.record.text)
+    kept = [f"{one}{DELIMITER}" for one in steps[:-1]] + steps[-1:]
+    assert [step.text for step in job.record.steps] == kept
     assert [step.source for step in job.record.steps] == [source] * 4
     assert told["answered"]["draft"] == 4
     if source == "draft":
@@ -217,7 +216,6 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
 # Programs that write by steps, with options that keep whatever the draft writes.
 BY_STEPS = (
     "specreason",
-    "tree_search",
     "glimp_router:unsure=9",
     "spec_cot:least=0",
     "rsd:threshold=0",
@@ -283,35 +281,6 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
         backend.context = 10
     with pytest.raises(PromptTooLong):
         answered(program, roles)
-
-
-def test_tree_search_follows_the_best_rated_steps():
-    """Of every four proposals two say 'down', which is rated worse than 'up'."""
-    proposed = []
-
-    def draft(text, sampling):
-        proposed.append("down" if len(proposed) % 2 else "up")
-        return proposed[-1] + (DELIMITER if text.count(DELIMITER) < 2 else chr(END))
-
-    roles = scripted(lambda text, sampling: "0", draft)
-    target, one_at_a_time = roles["target"].transport, asyncio.Lock()
-    answer = target.generate
-
-    async def rate(payload, request, timeout):
-        said = "".join(chr(i) for i in payload["input_ids"])
-        async with one_at_a_time:
-            target.write = lambda text, sampling: (
-                "9" if said.rfind("up") > said.rfind("down") else "1"
-            )
-            return await answer(payload, request, timeout)
-
-    target.generate = rate
-    search = Program.load("tree_search:beam=1,width=4").function
-    state = search.run(
-        ASKED, backend=LookaheadBackend(roles, Lookahead(verifier="exact"), judge_prompt="paper")
-    )
-    assert state["answer"] == DELIMITER.join(["up"] * 3) and state["value"] == 9
-    assert len(proposed) == 12
 
 
 def test_a_plan_comes_first_and_the_answer_follows_it():
