@@ -15,7 +15,6 @@ from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
-    ConfigError,
     LookaheadError,
     PromptTooLong,
     RuntimeBusy,
@@ -58,7 +57,6 @@ class Client:
 
     Attributes:
         abort_failed: whether the server refused the last abort.
-        model: the server's model, read by ``check_model``, again after each new connection.
     """
 
     def __init__(
@@ -68,10 +66,6 @@ class Client:
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
-        self.model, self._new = (
-            "",
-            False,
-        )  # whether a connection was made since the last check_model
         self._session: Any = None
         self._loop: Any = None  # the loop of the session
         self._aborts: set[asyncio.Task[None]] = set()
@@ -83,7 +77,6 @@ class Client:
 
         Raises:
             Cancelled, RuntimeDown, RuntimeTimeout, RuntimeRefused, PromptTooLong, BadReply.
-            ConfigError: the server runs another model than before.
         """
         key = request.key
         try:
@@ -91,12 +84,9 @@ class Client:
                 body = {**payload, "rid": request.sending(self.abort)}
                 more = {ROUTING_KEY: key} if key else {}
                 try:
-                    reply = await self._exchange(
+                    return await self._exchange(
                         "POST", "/generate", body, timeout, more, request.on_tokens
                     )
-                    if self._new and self.model:
-                        await self.check_model()
-                    return reply
                 except (RuntimeDown, RuntimeTimeout, WorkerLost) as error:
                     if request.cancelled:
                         raise Cancelled(
@@ -118,32 +108,6 @@ class Client:
         finally:
             request.end()
         raise AssertionError("unreachable")
-
-    async def _connected(self, *_: Any) -> None:
-        self._new = True
-
-    async def check_model(self) -> None:
-        """Reads the server's model and stores it. A server that refuses the request is accepted.
-
-        Raises:
-            ConfigError: the model has changed. RuntimeDown, RuntimeTimeout: the server does not
-                answer.
-        """
-        try:
-            now = str((await self.get("/model_info")).get("model_path") or self.model)
-        except (RuntimeRefused, BadReply):
-            return
-        if now != (self.model or now):
-            hint = (
-                "start the former model at this URL again, or restart this command to use "
-                "the new one"
-            )
-            raise ConfigError(
-                f"another model runs at {self.url}: {now}, not {self.model}",
-                role=self.role,
-                hint=hint,
-            )
-        self.model, self._new = now, False
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a JSON document of the runtime.
@@ -306,13 +270,10 @@ class Client:
         if self._session is None:
             self._loop = here
             connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEP_ALIVE_SECONDS)
-            trace = aiohttp.TraceConfig()
-            trace.on_connection_create_end.append(self._connected)
             self._session = aiohttp.ClientSession(
                 connector=connector,
                 headers=self._headers,
                 cookie_jar=aiohttp.DummyCookieJar(),
-                trace_configs=[trace],
             )
         limits = aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_SECONDS, sock_read=timeout)
         begun = False

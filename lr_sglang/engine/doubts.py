@@ -5,22 +5,18 @@ Answers are right all the same, and slower or other ones.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.judge_check import warn
 
 REUSED = 0.9  # tokens found in the cache over those that could be, below which it is said
 BRANCHES = 20  # over which reuse is looked at
 UNHEARD = 3  # aborts in a row that were not taken
 
 Name = Literal["reuse", "aborts", "seeds", "slots"]
-
-
-def _warn(text: str) -> None:
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @dataclass(eq=False)
@@ -34,7 +30,7 @@ class Doubts:
     """
 
     role: str
-    warn: Callable[[str], None] = _warn
+    warn: Callable[[str], None] = warn
     little_reuse: str = ""
     found: dict[Name, str] = field(default_factory=dict)
     _branches: int = 0

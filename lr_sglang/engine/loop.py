@@ -85,14 +85,8 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
         raise ConfigError(
             "the event loop cannot wait for itself", hint="await the asynchronous function instead"
         )
-    ended, made = threading.Event(), list[asyncio.Task[T]]()
-
-    def start() -> None:
-        task = loop.create_task(work)
-        made.append(task)
-        task.add_done_callback(lambda _: ended.set())
-
-    loop.call_soon_threadsafe(start)
+    ended = threading.Event()
+    made = _started(work, loop, lambda _: ended.set())
     try:
         ended.wait()
     except BaseException:
@@ -102,13 +96,20 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
     return made[0].result()
 
 
-def turns(loop: asyncio.AbstractEventLoop, seconds: float = 2.0) -> bool:
-    """Whether a loop runs a callback within ``seconds``; a program or verifier that blocks may hold
-    it up.
-    """
-    turned = threading.Event()
-    loop.call_soon_threadsafe(turned.set)
-    return turned.wait(seconds)
+def _started(
+    work: Coroutine[Any, Any, T],
+    loop: asyncio.AbstractEventLoop,
+    ended: Callable[[asyncio.Task[T]], None],
+) -> list[asyncio.Task[T]]:
+    """Starts a task on a loop of another thread, and puts it into the list once it is made."""
+    made: list[asyncio.Task[T]] = []
+
+    def start() -> None:
+        made.append(loop.create_task(work))
+        made[0].add_done_callback(ended)
+
+    loop.call_soon_threadsafe(start)
+    return made
 
 
 async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
@@ -119,17 +120,12 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
     if here is loop:
         return await work
     ended: asyncio.Future[None] = here.create_future()
-    made: list[asyncio.Task[T]] = []
 
     def end(task: asyncio.Task[T]) -> None:
         with suppress(RuntimeError):  # the waiting loop is closed
             here.call_soon_threadsafe(ended.set_result, None)
 
-    def start() -> None:
-        made.append(loop.create_task(work))
-        made[0].add_done_callback(end)
-
-    loop.call_soon_threadsafe(start)
+    made = _started(work, loop, end)
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:

@@ -18,24 +18,14 @@ class Pool:
     """Assigns slots to requests by urgency, then in order of arrival. Belongs to one event loop.
 
     Args:
-        size: requests that the runtime runs at a time; None for no limit. It may be changed.
+        size: requests that the runtime runs at a time; None for no limit.
     """
 
     def __init__(self, size: int | None = None) -> None:
-        self._size, self.running = size, 0
+        self.size, self.running = size, 0
         self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ready: dict[Request, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
-
-    @property
-    def size(self) -> int | None:
-        """Requests that may run at a time."""
-        return self._size
-
-    @size.setter
-    def size(self, size: int | None) -> None:
-        self._size = size
-        self._admit()
 
     @property
     def waiting(self) -> int:
@@ -44,7 +34,7 @@ class Pool:
 
     def free(self) -> bool:
         """Whether a request would begin at once."""
-        return self._size is None or self.running < self._size
+        return self.size is None or self.running < self.size
 
     async def enter(self, request: Request, order: int = 0) -> None:
         """Waits for a slot; ``leave`` gives it back.

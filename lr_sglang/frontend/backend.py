@@ -10,13 +10,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
 from lr_sglang.engine.branch import Generation, each_stop, until
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
-from lr_sglang.engine.loop import background, call, turns
+from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.request import Request, Transport
@@ -48,6 +49,7 @@ _NO_MARKERS = ChatTemplate(
 BRANCH_TOKENS = (
     200  # tokens that a branch does not share: its own step and the drafted step before it
 )
+CLOSE_SECONDS = 10.0  # that closing the connections may take, which waits for aborts
 STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
@@ -162,9 +164,6 @@ class RuntimeBackend(BaseBackend):
         """
         if self._loop is None or self._loop.is_closed():
             self._loop = loop
-
-    def get_model_name(self) -> str:
-        return str(call(self.transport.get("/model_info"), self.loop).get("model_path", ""))
 
     def prompt_ids(self, s: Executor) -> tuple[int, ...]:
         """The token ids of a state's text.
@@ -398,11 +397,13 @@ class RuntimeBackend(BaseBackend):
         return [(logprob, token, None) for logprob, token in zip(found, option, strict=True)]
 
     def shutdown(self) -> None:
-        """Closes the connections, unless the loop is blocked. Call it in another thread than the
-        loop's.
+        """Closes the connections, unless the loop is blocked by a program or a verifier. Call it in
+        another thread than the loop's.
         """
-        if self.loop.is_running() and turns(self.loop):
-            call(self.transport.close(), self.loop)
+        if self.loop.is_running():
+            closed = asyncio.run_coroutine_threadsafe(self.transport.close(), self.loop)
+            with suppress(TimeoutError):
+                closed.result(CLOSE_SECONDS)
 
     def flush_cache(self) -> None:
         """Empties the runtime's radix cache and the log of requests. Call it in another thread than

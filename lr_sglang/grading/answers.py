@@ -5,6 +5,7 @@ the text's length.
 from __future__ import annotations
 
 import re
+import textwrap
 
 from lr_sglang.steps import thinking
 from lr_sglang.tasks.boxed import boxes
@@ -31,11 +32,8 @@ _STATED = (  # in the order in which they are believed
 )
 _SENTENCE = re.compile(r"\.(?:\s|$)|。")
 _BOLD_ENDS = re.compile(r"\*\*(?=[\s!?,;:.)]|$)")
-# A fence of Markdown: its indentation, its mark, and a language.
-_FENCE = re.compile(r"^([ \t]*+)(`{3,}+|~{3,}+)[ \t]*+([\w+#.-]*+)[^\n`]*+$", re.MULTILINE)
-_WITHIN = re.compile(r"(?<=[^\s`])(?=```(?:python|py)\w*[ \t]*\n)")  # a fence that begins in a line
-_BARE = re.compile(r"^(?:def|class|import|from|    )[ \t]*+\S", re.MULTILINE)
-PYTHON = re.compile(r"(?:python|py)[\d.]*")
+_BLOCK = re.compile(r"```([\w+#.-]*)[^\n`]*\n(.*?)```", re.DOTALL)
+_PYTHON = re.compile(r"(?:py(?:thon)?[\d.]*)?")
 
 
 def after_thinking(text: str) -> str:
@@ -94,43 +92,10 @@ def _boxed(text: str) -> list[tuple[int, str]]:
     return [(begins, ", ".join(dict.fromkeys(contents))) for begins, contents in groups]
 
 
-def code(text: str, wanted: str = "") -> str | None:
-    """The program: the last block after the thinking that has ``wanted`` in it, else the last that
-    is said to be Python, else the last of no language.
-
-    Without a fence it is all of the text, if that looks like a program.
+def code(text: str) -> str:
+    """The program: the last block of Python, or of no language, after the thinking; empty if there
+    is none.
     """
-    part = _WITHIN.sub("\n", after_thinking(text))
-    blocks = _blocks(part)
-    named = [body for language, body in blocks if PYTHON.fullmatch(language)]
-    ours = [body for language, body in blocks if not language or PYTHON.fullmatch(language)]
-    if ours:
-        fits = (body for body in reversed(ours) if wanted and wanted in body)
-        return next(fits, (named or ours)[-1])
-    return part.strip("\n") if _BARE.search(part) and not blocks else None
-
-
-def _blocks(text: str) -> list[tuple[str, str]]:
-    """Language and content of all fenced blocks; of one that is never closed only if it is the
-    first. A fence behind a program that began without one closes it.
-    """
-    found: list[tuple[str, str]] = []
-    opened: re.Match[str] | None = None
-    for fence in _FENCE.finditer(text):
-        first = opened is None and not found and not fence[3]
-        if first and _BARE.match(text[: fence.start()].lstrip("\n")):
-            found.append(("python", text[: fence.start()].strip("\n")))
-        elif opened is None or fence[3]:  # an earlier one was never closed
-            opened = fence
-        elif fence[2].startswith(opened[2]):
-            found.append((opened[3].lower(), _content(text[opened.end() : fence.start()], opened)))
-            opened = None
-    if opened is not None and not found:
-        found.append((opened[3].lower(), _content(text[opened.end() :], opened)))
-    return found
-
-
-def _content(lines: str, opened: re.Match[str]) -> str:
-    """The lines of a block, without as much indentation as its fence has."""
-    lines = lines.strip("\n")
-    return re.sub(rf"^[ \t]{{1,{len(opened[1])}}}", "", lines, flags=re.M) if opened[1] else lines
+    found = _BLOCK.findall(after_thinking(text))
+    programs = [body for language, body in found if _PYTHON.fullmatch(language)]
+    return textwrap.dedent(programs[-1]).strip("\n") if programs else ""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
-import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -57,23 +55,18 @@ def export(form: str, records: Iterable[Record], folder: Path) -> list[Path]:
     return written
 
 
-def _program(record: Record, wanted: str = "") -> str:
+def _program(record: Record) -> str:
     """The program of an answer; empty where there is none."""
-    return "" if record["error"] else answers.code(record["text"], wanted) or ""
+    return "" if record["error"] else answers.code(record["text"])
 
 
 def _solution(record: Record) -> str:
-    """HumanEval's prompt and the function; a program that does not define it is taken as its body.
-
-    The prompt comes first, because it has imports and helpers that an answer may leave out.
+    """HumanEval's prompt and the program: the prompt has imports and helpers that an answer may
+    leave out.
     """
     about: dict[str, Any] = record.get("extra") or {}
-    if not {"prompt", "entry_point"} <= about.keys():
+    if "prompt" not in about:
         why = f"question {record['question_id']} is none of HumanEval"
         raise RecordError(why, hint="evalplus grades the task humaneval")
-    name = about["entry_point"]
-    program = _program(record, f"def {name}")
-    if program and not re.search(rf"^(?:async )?def {re.escape(name)}\b", program, re.MULTILINE):
-        first = next(line for line in program.split("\n") if line.strip())
-        program = program if first[0].isspace() else textwrap.indent(program, "    ")
+    program = _program(record)
     return f"{about['prompt']}\n{program}" if program else ""

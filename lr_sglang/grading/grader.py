@@ -16,7 +16,6 @@ from lr_sglang.grading.pool import Pool
 from lr_sglang.results.record import Record
 from lr_sglang.tasks import boxed
 from lr_sglang.tasks.question import Question
-from lr_sglang.tasks.task import GRADERS
 
 Fields = dict[str, Any]  # of a record
 Function = Callable[[str, Question], bool | Grade | None]
@@ -28,14 +27,9 @@ class Grader(AbstractContextManager["Grader"]):
 
     Args:
         kind: one of ``tasks.task.GRADERS``, or a function of the answer's text and the question.
-
-    Raises:
-        ConfigError: there is no such kind.
     """
 
     def __init__(self, kind: str | Function) -> None:
-        if isinstance(kind, str) and kind not in GRADERS:
-            raise ConfigError(f"there is no grader {kind!r}", hint=f"one of {', '.join(GRADERS)}")
         self.kind = kind
         self._pool = Pool()
         self._one = Lock()  # a user's function is called for one answer at a time

@@ -63,7 +63,8 @@ class JudgeCheck:
             )
 
 
-def _warn(text: str) -> None:
+def warn(text: str) -> None:
+    """Warns whoever has called from Python."""
     warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
@@ -75,7 +76,7 @@ class JudgeChecks:
         warn: the ``warn`` of checks that are made from now on.
     """
 
-    warn: Callable[[str], None] = _warn
+    warn: Callable[[str], None] = warn
     made: dict[str, JudgeCheck] = field(default_factory=dict)
 
     def of(self, verifier: str) -> JudgeCheck:

@@ -228,17 +228,3 @@ def split_ids(
         steps.append(step)
         at, window = at + len(step.ids), WINDOW
     return steps
-
-
-def split(text: str) -> list[str]:
-    """Splits a whole answer into steps; joined they give ``text``.
-
-    >>> split("One.\\n\\nTwo.")
-    ['One.\\n\\n', 'Two.']
-    """
-    steps = []
-    while text:
-        end = delimiter_end("", text)
-        steps.append(text[:end])
-        text = text[len(steps[-1]) :]
-    return steps

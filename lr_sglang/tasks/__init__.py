@@ -24,7 +24,6 @@ __all__ = [
 def load(
     name_or_path: str | Path,
     limit: int | None = None,
-    span: slice | None = None,
     *,
     file: Path | None = None,
 ) -> list[Question]:
@@ -33,7 +32,7 @@ def load(
     Args:
         name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question``
             and, optionally, ``answer`` (or ``gold``) and ``id``.
-        span: which questions, counted from 0; ``limit`` then takes the first ones of them.
+        limit: of the questions, which then are the first ones.
         file: with the questions of the task; its rows may be in the form of the task's data set.
 
     Raises:
@@ -44,7 +43,7 @@ def load(
     found = find(name_or_path) if isinstance(name_or_path, str) else None
     path = plugin_files.expanded(name_or_path if found is None else file or "")
     everything = found.questions(path if file else None) if found else of_file(path)
-    chosen = everything[span or slice(None)][:limit]
+    chosen = everything[:limit]
     if not chosen:
         name = name_or_path if found else Path(name_or_path).name
         raise ConfigError(f"{name}: no question is left; it has {len(everything)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -199,15 +199,3 @@ class Work:
     def key(self) -> tuple[str, int, str]:
         """The key of its record (``results.record.key``)."""
         return self.question.id, self.sample, self.mode
-
-
-def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
-    """The samples, all modes in turn for each question, so that other load on the machine affects
-    all modes alike.
-    """
-    return [
-        Work(question, sample, mode)
-        for question in questions
-        for sample in range(samples)
-        for mode in modes
-    ]

@@ -95,11 +95,9 @@ class GenerationTrace:
         return moved
 
     def figures(self) -> dict[str, Any]:
-        """The figures for the record; ``aside`` has the steps that are not in the answer, without
-        their texts.
-        """
+        """The figures for the record."""
         trace = self.trace
-        told = {
+        return {
             "began": round(self.began, 6),
             "seconds": round(trace.seconds, 6),
             "role": self.role,
@@ -111,22 +109,6 @@ class GenerationTrace:
             "branches": len(trace.branches),
             "in_answer": self.at is not None,
         }
-        if self.ahead and self.at is None:
-            told["aside"] = [_bare(self.moved(step, 0)) for step in trace.steps]
-        return told
-
-
-def _bare(step: StepRecord) -> dict[str, Any]:
-    verdicts = [
-        None if v is None else {"by": v.by, "seconds": round(v.seconds, 6)} for v in step.verdicts
-    ]
-    seconds = round(step.seconds, 6)
-    return {
-        "source": step.source,
-        "outcome": step.outcome,
-        "seconds": seconds,
-        "verdicts": verdicts,
-    }
 
 
 def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:

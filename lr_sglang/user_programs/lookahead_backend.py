@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
@@ -45,9 +45,6 @@ from lr_sglang.verifiers.requests import RequestMaker
 
 __all__ = ["LookaheadBackend", "lookahead"]
 
-# Number of traces that ``LookaheadBackend.traces`` keeps.
-MAX_TRACES = 64
-
 
 class LookaheadBackend(BaseBackend):
     """Runs SGLang programs on a deployment, with lookahead reasoning for their free-text ``gen``.
@@ -70,7 +67,6 @@ class LookaheadBackend(BaseBackend):
         roles: the backends that ``fork`` and ``on`` move a state to; within a program they record
             its requests.
         counts: number of generations by ``lookahead``, and of others by the reason.
-        traces: the traces of the last answers, the latest last.
 
     Raises:
         ConfigError: the verifier lacks its runtime.
@@ -95,7 +91,6 @@ class LookaheadBackend(BaseBackend):
         self.target, self.on_event = roles["target"], on_event
         self.chat_template = self.target.chat_template
         self.counts: Counter[str] = Counter()
-        self.traces: deque[Trace] = deque(maxlen=MAX_TRACES)
         self.ahead, self.limits = ahead, Limits()
         self._run: ProgramRun | None = None
         self._samples = Samples()
@@ -109,9 +104,6 @@ class LookaheadBackend(BaseBackend):
         made.roles, made._run, made.limits = run.roles, run, run.job.limits
         made.on_event = run.job.on_event or self.on_event
         return made
-
-    def get_model_name(self) -> str:
-        return self.target.get_model_name()
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -140,13 +132,6 @@ class LookaheadBackend(BaseBackend):
         """As ``RuntimeBackend.aselect``: by the target."""
         self.counts["select"] += 1
         return await self.roles["target"].aselect(s, choices, temperature, method)
-
-    def end_program(self, s: Any) -> None:
-        pass
-
-    def shutdown(self) -> None:
-        for backend in self.roles.values():
-            backend.shutdown()
 
     def flush_cache(self) -> None:
         for backend in self.roles.values():
@@ -237,7 +222,6 @@ class LookaheadBackend(BaseBackend):
             finally:
                 end(state)
             give(whole.rest(delivery.rest()))
-        self.traces.append(job.record)
         return part.given, _meta(job.record, delivery)
 
     def _beside(self, s: Executor) -> ProgramState:

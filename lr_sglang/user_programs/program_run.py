@@ -30,7 +30,6 @@ from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 
-CLOSE_AFTER_STOPS = 5  # calls of stop() after which it closes the connections of cancelled requests
 MAX_ASKED = 2**16  # number of different prompts
 
 
@@ -87,7 +86,6 @@ class ProgramRun:
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
-        self._stops = 0
         job.listen(self._stop_soon)
 
     def now(self) -> float:
@@ -143,15 +141,8 @@ class ProgramRun:
     def stop(self) -> None:
         """Cancels the running generations, and makes new ones fail. Call it on the loop."""
         self._stopped = True
-        self._stops += 1
         for one in list(self._running.values()):
             one.stop() if isinstance(one, AnswerRequest) else one.cancel()
-            requests = one.record.branches if isinstance(one, AnswerRequest) else [one]
-            for request in (
-                requests if self._stops > CLOSE_AFTER_STOPS else ()
-            ):  # a runtime that hangs handles no abort
-                if request.cancelled:
-                    request.close_connection()
 
     async def close(self) -> None:
         """Cancels the generations that still run when a program has ended, and waits for

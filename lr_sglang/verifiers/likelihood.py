@@ -15,7 +15,7 @@ from lr_sglang.engine.branch import Generation
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.programs.rate import weigh
+from lr_sglang.frontend.dsl import weigh
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
@@ -64,4 +64,4 @@ class Likelihood(Asking):
                 score=score,
             )
 
-        return self.ask(inquiry, lambda: weigh(state, draft, tokens), read)
+        return self.ask(inquiry, lambda: weigh(state, draft.tokens()), read)

@@ -84,19 +84,10 @@ class Setup:
         return self.roles[role]
 
     def prompt(self) -> JudgePrompt:
-        """The prompt of the judge.
-
-        Raises:
-            ConfigError: there is no such prompt.
-        """
+        """The prompt of the judge."""
         from lr_sglang.programs.judge import PROMPTS
 
-        name = self.judge_prompt or "paper"
-        if name not in PROMPTS:
-            raise ConfigError(
-                f"no judge prompt is called {name!r}", hint=f"one of {', '.join(PROMPTS)}"
-            )
-        return PROMPTS[name]
+        return PROMPTS[self.judge_prompt or "paper"]
 
 
 @dataclass(frozen=True)
