@@ -36,7 +36,7 @@ from lr_sglang.config import Limits, Lookahead
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import share
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.tasks.question import plan
+from tests import plan
 from tools.pocket.meaning import meaning
 
 VERIFIERS = (

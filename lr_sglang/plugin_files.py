@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import codecs
 import hashlib
@@ -20,6 +19,8 @@ from lr_sglang.errors import ConfigError, did_you_mean
 
 # Matches the first ``FILE.py:NAME`` in the text; the argument may contain others.
 _NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
+# A public name that a file defines.
+_DEFINED = re.compile(r"^(?:async )?(?:def|class) ([a-zA-Z]\w*)|^([a-zA-Z]\w*) *=", re.MULTILINE)
 _PREFIX = "lr_sglang_file_"  # of the names of modules loaded from such files
 
 
@@ -44,19 +45,9 @@ def inside(file: str) -> list[str]:
     such file.
     """
     path = expanded(file)
-    if path.suffix != ".py":
+    if path.suffix != ".py" or not path.is_file():
         return []
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return []
-    names = []
-    for node in tree.body:
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            names.append(node.name)
-        elif isinstance(node, ast.Assign):
-            names += [target.id for target in node.targets if isinstance(target, ast.Name)]
-    return [name for name in names if not name.startswith("_")]
+    return ["".join(found) for found in _DEFINED.findall(path.read_text("utf-8", "replace"))]
 
 
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:

@@ -9,11 +9,13 @@ import itertools
 import json
 import os
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
+
+from lr_sglang.tasks.question import Question, Work
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 
@@ -45,6 +47,16 @@ def loaded(file: Path) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def plan(questions: Sequence[Question], modes: Sequence[str], samples: int = 1) -> list[Work]:
+    """The samples, all modes in turn for each question."""
+    return [
+        Work(question, sample, mode)
+        for question in questions
+        for sample in range(samples)
+        for mode in modes
+    ]
 
 
 def records(folder: Path) -> list[dict[str, Any]]:

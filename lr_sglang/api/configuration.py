@@ -11,7 +11,6 @@ from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes.placement import models
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -102,15 +101,6 @@ class Plan:
         used = (self.deployment.lookahead.verifier, *verifiers)
         return not _is_outside(self.program) and not any(map(verifier_registry.runs_models, used))
 
-    def server_sets(self, modes: Collection[str]) -> list[list[str]]:
-        """Groups of modes that can share servers, which need a restart to turn the token layer on
-        or off.
-        """
-        sets: dict[bool, list[str]] = {}
-        for mode in modes:
-            sets.setdefault(self.layered(mode), []).append(mode)
-        return list(sets.values())
-
     def needed(self, modes: Collection[str], answers: int = 1) -> Deployment:
         """The deployment that these modes need, with slots for ``answers`` concurrent answers."""
         roles: set[Role] = {role for mode in modes for role in self.roles(mode)}
@@ -146,16 +136,6 @@ class Plan:
         )
         requests: list[Role] = [*roles, "judge"] if asked else [*roles]
         return sum(policy.in_flight(self.deployment.lookahead, role) for role in requests)
-
-    def shapes(self, modes: Collection[str]) -> list[str]:
-        """The models with random weights that these modes use."""
-        named = {
-            self.models[role] for mode in modes for role in self.roles(mode) if role in self.models
-        }
-        named |= {
-            runtime.token_layer.draft_model for runtime in self.needed(modes).runtimes.values()
-        }
-        return sorted({shape for model in named if (shape := models.shape_of(model))})
 
     def placement(self) -> dict[str, Any]:
         """Where each role runs, for run.json; without user and password of a URL."""

@@ -161,8 +161,8 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
     """
     asked = {"questions": task, "prompt_suffix": suffix}
     sets, stretches = [], []
-    for number, modes in enumerate(plan.server_sets(plan.modes)):
-        of = [Variant("", mode, task, concurrency, plan, asked) for mode in modes]
+    variants = [Variant("", mode, task, concurrency, plan, asked) for mode in plan.modes]
+    for number, of in enumerate(servers.server_sets(variants)):
         mine = [Turn(of[0], items)]
         if len(of) > 1:
             each = [Turn(variant, (item,)) for item in items for variant in of]

@@ -12,7 +12,6 @@ import click
 
 from lr_sglang import __version__
 from lr_sglang.cli.failures import guarded
-from lr_sglang.errors import did_you_mean
 from lr_sglang.sglang_api import release
 
 PREFIX = "LR_SGLANG"  # of variables that stand for options
@@ -49,14 +48,6 @@ class Commands(click.Group):
         command: click.Command = getattr(importlib.import_module(COMMANDS[cmd_name][0]), cmd_name)
         return command
 
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0] not in COMMANDS:
-            hint = did_you_mean(args[0], COMMANDS, "lr-sglang --help lists them")
-            ctx.fail(f"No such command {args[0]!r}: {hint}")
-        return super().resolve_command(ctx, args)
-
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
@@ -68,6 +59,7 @@ class Commands(click.Group):
 
 @click.group(
     cls=Commands,
+    commands=dict.fromkeys(COMMANDS, click.Command(None)),  # for click's "Did you mean"
     context_settings={
         "auto_envvar_prefix": PREFIX,
         "help_option_names": ["-h", "--help"],

@@ -21,7 +21,6 @@ from lr_sglang.cli import execute, options
 from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.report import tell
-from lr_sglang.cli.run import RANDOM
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError, RecordError
@@ -53,8 +52,6 @@ class Modes(options.Choice):
         super().__init__(["all", *MODES])
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        if isinstance(value, tuple):
-            return value
         parts = [
             super(Modes, self).convert(part.strip(), param, ctx) for part in str(value).split(",")
         ]
@@ -141,8 +138,6 @@ def bench(**given: Any) -> None:
         for name, one in sources.items()
     }
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
-    if shapes := plan.shapes(plan.modes):
-        display.warn(f"{', '.join(shapes)}: {RANDOM}")
     most = max(samples_of(name, given) for name in sources)
     execution = Execution(
         folder, made, display, most, plan.deployment.launch_timeout, command=_command(given, made)

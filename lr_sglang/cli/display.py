@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
+from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -62,17 +63,23 @@ def grid(
     return table
 
 
-def findings(rows: Iterable[tuple[Text, str, str, str]]) -> Table:
-    """A table of findings: a mark, a name, what was found, and below it what to do, if anything."""
+# Of findings, by their status.
+COLOURS = {"ok": "green", "note": "yellow", "warning": "yellow", "missing": "red", "fault": "red"}
+
+
+def findings(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+    """A table of findings: a status, a name, what was found, and below it what to do, if
+    anything.
+    """
     table = Table.grid(padding=(0, 2))
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for mark, name, found, advice in rows:
+    for status, name, found, advice in rows:
         text = Text(found)
         if advice:
             text.append(f"\n{advice}", style="dim")
-        table.add_row(mark, name, text)
+        table.add_row(Text(status, style=COLOURS[status]), name, text)
     return table
 
 
@@ -109,12 +116,7 @@ def answer(record: Record) -> str:
     words = record["answer"] or next(
         (one for one in reversed(record["text"].splitlines()) if one.strip()), ""
     )
-    return shorten(" ".join(words.split()), ANSWER)
-
-
-def shorten(text: str, most: int) -> str:
-    """The first ``most`` characters of a text."""
-    return text if len(text) <= most else text[: most - 1] + "…"
+    return shorten(words, ANSWER, placeholder="…")
 
 
 def count(number: int, of: str) -> str:

@@ -103,7 +103,7 @@ def parts() -> Iterator[Check]:
     """
     yield sglang()
     for name in PACKAGES:
-        found = machine.version(name)
+        found = release.version(name)
         yield needed(name, bool(found), found or "not installed", INSTALL)
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
     lacking = [
@@ -200,7 +200,6 @@ def hub() -> Check:
     return Check("model hub", "ok", address)
 
 
-MARKS = {"ok": ("ok", "green"), "note": ("-", "yellow"), "missing": ("missing", "red")}
 # What only servers on a GPU need (those on a CPU are kept from importing FlashInfer), and only the
 # pocket models on a CPU.
 FOR_GPUS = {"flashinfer-python", "GPU driver", "CUDA toolkit"}
@@ -313,11 +312,8 @@ def _show(found: Findings) -> None:
 
     from lr_sglang.cli.display import findings
 
-    console, marks = Console(highlight=False), ((MARKS[one.status], one) for one in found.checks)
-    rows = (
-        (Text(mark, style=colour), one.name, one.found, one.get) for (mark, colour), one in marks
-    )
-    console.print(findings(rows))
+    console = Console(highlight=False)
+    console.print(findings((one.status, one.name, one.found, one.get) for one in found.checks))
     console.print()
     for line in found.verdict:
         console.print(Text(line), soft_wrap=True)
@@ -331,7 +327,7 @@ def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> st
         variables: the environment; only names that change what we do are shown.
     """
     about, versions = machine.machine(), machine.versions()
-    versions |= {name: machine.version(name) for name in ALSO}
+    versions |= {name: release.version(name) for name in ALSO}
     named = [f"- {name}: {version or 'not installed'}" for name, version in versions.items()]
     variables_set = [f"- {name} is set" for name in sorted(variables) if _SETTINGS.match(name)]
     lines = [

@@ -26,11 +26,11 @@ from lr_sglang.cli import session as sessions
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given
 from lr_sglang.config import Runtime
-from lr_sglang.errors import ConfigError, GradingError, LookaheadError, RecordError
+from lr_sglang.errors import ConfigError, GradingError, LaunchError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results import machine
 from lr_sglang.results.record import Brief, Record, grading_failed, key
-from lr_sglang.results.store import RUN, Store, new_folder, newest_folder, write_whole, writing
+from lr_sglang.results.store import RUN, Store, new_folder, write_whole, writing
 from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import SUFFIX
@@ -74,8 +74,8 @@ def of_command(given: Given, question: str | None = None) -> Source:
             if given["task"] is not None
             else of_file(given)
         )
-    if given["limit"] or given.get("range"):
-        raise click.UsageError("--limit and run.range are for --task and --input")
+    if given["limit"]:
+        raise click.UsageError("--limit is for --task and --input")
     try:
         text = sys.stdin.read().removesuffix("\n") if question == "-" else question
         text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
@@ -105,23 +105,17 @@ def _chosen(
     task: Task | None = None,
     file: Path | None = None,
 ) -> Source:
-    ends = (given.get("range") or ":").split(":")
-    span = slice(*(int(end) if end else None for end in ends))
     suffix = suffix if given.get("prompt_suffix") is None else given["prompt_suffix"]
-    return Source(name, tasks.load(of, given["limit"], span, file=file), suffix, task)
+    return Source(name, tasks.load(of, given["limit"], file=file), suffix, task)
 
 
 def folder_for(name: str, given: Given) -> Path:
-    """The folder of the records: --output, else a new one in ``runs``, or with --resume the newest
-    of that name.
-    """
-    name, output, resume = (
-        re.sub(r"[^\w.-]+", "-", name),
-        given["output"],
-        given.get("resume"),
-    )
+    """The folder of the records: --output, else a new one in ``runs``."""
+    output, resume = given["output"], given.get("resume")
     if output is None:
-        return newest_folder(RUNS, name) if resume else new_folder(RUNS, name)
+        if resume:
+            raise click.UsageError("--resume goes with --output DIR, which the run was begun in")
+        return new_folder(RUNS, re.sub(r"[^\w.-]+", "-", name))
     if resume and not (output / RUN).is_file():
         raise RecordError(
             f"{output}: there is no run in it to resume", hint="without --resume one is begun there"
@@ -241,10 +235,8 @@ class Execution:
                     )
 
     def records(self) -> list[Brief]:
-        """The records of all samples in short, sorted by mode."""
-        rank = {mode: place for place, mode in enumerate(self.order.variants[0].plan.modes)}
+        """The records of all samples in short."""
         works = [(turn.variant, work) for turn in self.order.turns for work in turn.works]
-        works.sort(key=lambda one: rank.get(one[0].mode, 0))
         return [self.stores[variant.folder].records[work.key] for variant, work in works]
 
     def run(self, *, resume: bool = False) -> list[Brief]:
@@ -434,13 +426,13 @@ class Watch:
             live.roles["judge"].checks.warn = display.warn
 
     def servers(self) -> None:
-        """Looks for servers that have ended."""
-        # the end of the target's server ends the command
-        for role in sorted(self.live.dead() - self.told - {"target"}):
-            self.told.add(role)
-            self.display.warn(
-                f"{role}: its server has ended; answers go on without it, slower but no worse"
-            )
+        """Looks for servers that have ended; the end of the target's is its ``LaunchError``."""
+        if self.live.fleet is not None:
+            self.live.fleet.check(self._ended)
+
+    def _ended(self, error: LaunchError) -> None:
+        self.told.add(error.role or "")
+        self.display.warn(f"{error}; answers go on without it, slower but no worse")
 
     def record(self, record: Record) -> None:
         """Looks for failures that a sample survived."""

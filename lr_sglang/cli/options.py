@@ -32,8 +32,6 @@ class Assignment(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> tuple[str, Any]:
-        if isinstance(value, tuple):
-            return value
         name, equals, text = str(value).partition("=")
         if not equals or not name.strip():
             self.fail(f"{value!r} is no NAME=VALUE, such as lookahead.width=2", param, ctx)
@@ -119,7 +117,6 @@ AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
 class RunSettings(ConfigModel):
     """Of ``run`` and ``bench``: ``-o run.NAME=VALUE``."""
 
-    range: str = setting("", "questions A to B-1, counted from 0: A:B", pattern=r"^(\d*:\d*)?$")
     prompt_suffix: str | None = setting(None, "appended to each question; by default the task's")
 
 
@@ -268,7 +265,7 @@ limit = click.option("--limit", type=AT_LEAST_1, help="Questions of each task, a
 resume = click.option(
     "--resume",
     is_flag=True,
-    help="Go on with what is in --output, or with the newest of that name.",
+    help="Go on with what is in --output.",
 )
 
 token_layer = click.option(

@@ -34,8 +34,6 @@ class LayerSpeed(click.ParamType):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> dict[str, float]:
-        if isinstance(value, dict):
-            return value
         parts = dict(part.rpartition("=")[::2] for part in str(value).split(","))
         if "" in parts:
             parts = dict.fromkeys(LAYERED, parts[""]) if len(parts) == 1 else parts

@@ -10,8 +10,6 @@ import click
 
 from lr_sglang.cli import options
 
-RANDOM = "weights are random; the text means nothing, only speeds can be measured"
-
 
 @click.command()
 @click.argument("question", required=False)
@@ -56,8 +54,6 @@ def run(question: str | None, **given: Any) -> None:
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     asked = execute.of_command(given, question)
     plan = settle(given).checked()
-    if shapes := plan.shapes(plan.modes):
-        display.warn(f"{', '.join(shapes)}: {RANDOM}")
     if asked.name and asked.suffix:
         other = "-o run.prompt_suffix=TEXT replaces it"
         display.note(f"every question ends with: {asked.suffix} ({other})")

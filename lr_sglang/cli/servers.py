@@ -23,8 +23,6 @@ from lr_sglang.runtimes import launched
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.api.examine import Examination
 
-COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
-
 
 def examined(given: Given) -> None:
     """Examines the servers that the options name, and prints what was found.
@@ -95,8 +93,7 @@ def _command(given: Given, found: Examination) -> str:
 
 
 def _show(found: Examination, command: str, display: Display) -> None:
-    marks = ((Text(one.status, style=COLOURS[one.status]), one) for one in found.lines)
-    rows = ((mark, one.title, one.found, one.advice) for mark, one in marks)
+    rows = ((one.status, one.title, one.found, one.advice) for one in found.lines)
     display.out.print(findings(rows))
     if found.modes:
         head = ("mode", "tokens/s", "expected", "by the formulas", "best depth")

@@ -128,10 +128,8 @@ def _of_generation(
     from 0.
     """
     first, began = one["first"], one["began"]
-    steps = one.get("aside") or (
-        record["steps"][first : first + one["steps"]] if one["in_answer"] else []
-    )
-    if not one["lookahead"] or not steps:  # one request, or a generation that has failed
+    steps = record["steps"][first : first + one["steps"]] if one["in_answer"] else []
+    if not one["lookahead"] or not steps:  # one request, or a generation that is not in the answer
         alone = branches[0] if len(branches) == 1 else {}
         return _End(ended, first, one["role"], began, *_waits(alone)).spans(
             one["role"], began, ended

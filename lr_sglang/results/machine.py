@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import platform
 from pathlib import Path
@@ -14,18 +13,10 @@ from lr_sglang.sglang_api import release
 PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
 
 
-def version(package: str) -> str:
-    """The version of an installed package, without importing it; empty if it is not installed."""
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return ""
-
-
 def versions() -> dict[str, str]:
     """Versions by package."""
     found = {"python": platform.python_version()}
-    found |= {name.replace("-", "_"): version(name) for name in PACKAGES}
+    found |= {name.replace("-", "_"): release.version(name) for name in PACKAGES}
     return found | {"sglang_tested": "yes" if release.is_tested(found["sglang"]) else "no"}
 
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import glob
 import hashlib
 import json
 import os
@@ -38,20 +37,6 @@ def new_folder(root: Path, name: str) -> Path:
     ).exists():
         now += 1
     return folder
-
-
-def newest_folder(root: Path, name: str) -> Path:
-    """The latest folder of runs called ``name``.
-
-    Raises:
-        RecordError: there is none.
-    """
-    stamp = "[0-9]" * 8 + "_" + "[0-9]" * 6
-    found = sorted(path.parent for path in root.glob(f"{glob.escape(name)}_{stamp}/{RUN}"))
-    if not found:
-        hint = "give its folder: --resume --output DIR"
-        raise RecordError(f"there is no run called {name!r} in {root} to resume", hint=hint)
-    return found[-1]
 
 
 def each_record(run: Path) -> Iterator[Record]:

@@ -26,19 +26,11 @@ def leave_torch_out() -> None:
     from transformers import utils
 
     for module in (utils, utils.import_utils):
-        module.is_torch_available = _no
+        module.is_torch_available = lambda: False
     stand_in = ModuleType(_PATCHES)
-    stand_in.apply_all = _nothing  # type: ignore[attr-defined]
+    stand_in.apply_all = lambda: None  # type: ignore[attr-defined]
     sys.modules[_PATCHES] = stand_in
     try:
         import sglang  # noqa: F401
     finally:
         del sys.modules[_PATCHES]
-
-
-def _no() -> bool:
-    return False
-
-
-def _nothing() -> None:
-    pass

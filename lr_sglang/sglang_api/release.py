@@ -7,10 +7,10 @@ from importlib import metadata
 TESTED = ("0.5.16", "0.5.23")
 
 
-def version() -> str:
-    """The installed release; empty if SGLang is not installed."""
+def version(package: str = "sglang") -> str:
+    """The version of an installed package, without importing it; empty if it is not installed."""
     try:
-        return metadata.version("sglang")
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
         return ""
 

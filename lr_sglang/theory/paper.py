@@ -104,28 +104,12 @@ def s1(alpha1: float, c1: float) -> float:
 
 
 def s2(alpha1: float, c1: float, k1: int) -> float:
-    """Theorem 2, second case, for k1 < ceil(1/c1): async speed-up where the width of the target is
-    the limit.
+    """Theorem 2, second case, for k1 <= 1/c1: async speed-up where the width of the target is the
+    limit.
 
     E[1 + X] / E[ceil((X + 1)/k1) + c1 (X mod k1)]
-    = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)).
-
-    Raises:
-        ConfigError: also if only the first case holds (at k1 = 1/c1 both hold and agree).
-    """
-    check(alpha1, c1, k1)
-    within(
-        "k1",
-        k1,
-        k1 * c1 <= 1 + _ROUNDING,
-        f"at most 1/c1 = {1 / c1 if c1 else math.inf:g} for S2; S1 holds here",
-    )
-    return _s2(alpha1, c1, k1)
-
-
-def _s2(alpha1: float, c1: float, k1: int) -> float:
-    """S2, with numerator and denominator divided by 1 - alpha1, so that it is defined for alpha1 =
-    1.
+    = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)),
+    with both divided by 1 - alpha1, so that it is defined for alpha1 = 1.
     """
     run = expected_run(alpha1, k1)
     return run / (1 + c1 * (run - 1 - (k1 - 1) * alpha1**k1))
@@ -139,7 +123,7 @@ def f_async(alpha1: float, c1: float, k1: int) -> float:
     2).
     """
     check(alpha1, c1, k1)
-    return s1(alpha1, c1) if draft_limited(c1, k1) else _s2(alpha1, c1, k1)
+    return s1(alpha1, c1) if draft_limited(c1, k1) else s2(alpha1, c1, k1)
 
 
 def h(

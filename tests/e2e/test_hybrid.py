@@ -22,7 +22,7 @@ from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
+from tests import plan
 from tests.commands import ROOT
 from tests.e2e.conftest import full
 

@@ -37,8 +37,8 @@ from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.trace import acceptance
-from lr_sglang.tasks.question import Work, plan
-from tests import in_thread, records
+from lr_sglang.tasks.question import Work
+from tests import in_thread, plan, records
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import assert_idle
 

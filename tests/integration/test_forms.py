@@ -15,7 +15,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.engine.loop import background
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
+from tests import plan
 from tests.scripted import deployment
 from tests.scripted_cli import transports
 

@@ -17,8 +17,7 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
-from tests import FULL
+from tests import FULL, plan
 from tests.scripted import deployment
 from tests.scripted_cli import transports
 from tests.serving import until

@@ -292,28 +292,6 @@ def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
     assert len(set(rids)) == len(rids) == 4
 
 
-@pytest.mark.parametrize("known", ["org/a", ""])
-def test_another_model_behind_a_connection_that_broke_is_a_named_error(server, http, known):
-    """With the right one it goes on."""
-    server.model = known
-    call(http.client.check_model())
-    http.generate({}, Request(), 5)
-    server.generate = hung_up
-    with pytest.raises(RuntimeDown):
-        http.generate({}, Request(), 5)
-    server.generate, server.model = lambda handler, body: handler.reply(REPLY), "org/b"
-    if not known:  # of a server that does not tell
-        assert http.generate({}, Request(), 5) == REPLY
-        return
-    for _ in range(2):
-        with pytest.raises(
-            ConfigError, match=r"target: another model runs at .*: org/b, not org/a"
-        ):
-            http.generate({}, Request(), 5)
-    server.model = "org/a"
-    assert http.generate({}, Request(), 5) == REPLY
-
-
 @pytest.mark.parametrize(
     "begins",
     [
@@ -731,7 +709,6 @@ def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, worke
             2048,
         )
         assert (backend.seeded, backend.token_layer) == (True, "")
-        assert backend.get_model_name() == MODEL
 
 
 @pytest.mark.parametrize(("wanted", "said"), [(4, 0), (9, 1)])

@@ -414,7 +414,6 @@ TEXTS = {
     "gate": "0.5",
     "max_false_accepts": "0.5",
     "paper": "table1",
-    "range": "2:4",
     "judge_prompt": "pocket",
     "context_length": "4096",
 }
@@ -492,8 +491,8 @@ def test_every_setting_of_a_command_can_be_assigned(root, model, one):
 
 def test_the_settings_of_a_command_become_its_parameters():
     command = cli.get_command(None, "run")
-    given = command.make_context("run", ["-o", "run.range=0:5", "q"]).params
-    assert (given["range"], given["prompt_suffix"], given["option"]) == ("0:5", None, {})
+    given = command.make_context("run", ["-o", "run.prompt_suffix=So:", "q"]).params
+    assert (given["prompt_suffix"], given["option"]) == ("So:", {})
 
 
 def test_a_role_that_shares_a_runtime_has_no_settings_of_its_own():

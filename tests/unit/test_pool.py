@@ -112,27 +112,6 @@ async def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
 
 
 @run_by(run_virtually)
-async def test_more_slots_let_more_in_and_fewer_are_waited_for():
-    asks = await full(2)
-    for name in "abcd":
-        await asks.ask(name)
-    asks.pool.size = 4
-    await settled()
-    assert asks.entered == ["a", "b"] and asks.pool.running == 4
-    asks.pool.size = 1
-    for _ in range(3):  # what runs goes on
-        asks.pool.leave()
-        await settled()
-        assert asks.entered == ["a", "b"]
-    asks.pool.leave()
-    await settled()
-    assert asks.entered == ["a", "b", "c"] and asks.pool.running == 1
-    asks.pool.size = None
-    await settled()
-    assert asks.entered == ["a", "b", "c", "d"] and asks.pool.waiting == 0
-
-
-@run_by(run_virtually)
 async def test_however_they_come_and_go_no_slot_is_lost():
     """Never more than there are, and never one free while somebody waits."""
 

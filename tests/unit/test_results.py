@@ -241,21 +241,6 @@ def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
         assert len(again.records) == 2
 
 
-def test_the_newest_folder_of_a_name(tmp_path):
-    for name in (
-        "pocket_20260101_000000",
-        "pocket_20260102_000000",
-        "pocket_hard_20270101_000000",
-        "other_1",
-    ):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / store.RUN).write_text("{}")
-    (tmp_path / "pocket_20280101_000000").mkdir()  # with no run in it
-    assert store.newest_folder(tmp_path, "pocket").name == "pocket_20260102_000000"
-    with pytest.raises(RecordError, match="no run called"):
-        store.newest_folder(tmp_path, "poc*")
-
-
 def test_a_record_reaches_the_disk_in_one_write(tmp_path, monkeypatch):
     events = []
     with opened(tmp_path) as first:

@@ -117,23 +117,16 @@ def test_random_weights_are_asked_for_where_there_are_none(
 # -- records and warnings
 
 
-def test_records_and_warnings_name_them():
+def test_records_name_them():
     given = {
-        "mode": ("sd", "lookahead"),
+        "mode": ("lookahead",),
         "target": "dummy:qwen3-32b",
         "draft": models.locate("dummy:qwen3-1.7b"),
         "verifier": "random:0.6",
-        "token_layer": "eagle3",
-        "option": {
-            "runtimes": {"target": {"token_layer": {"draft_model": "dummy:qwen3-32b-eagle3"}}}
-        },
     }
     plan = settings.settle(dict(**given))
     assert plan.models == {"target": "dummy:qwen3-32b", "draft": "dummy:qwen3-1.7b"}
     assert plan.configured("lookahead")["runtimes"]["draft"]["model"] == "dummy:qwen3-1.7b"
-    assert plan.shapes(["lookahead"]) == ["dummy:qwen3-1.7b", "dummy:qwen3-32b"]
-    assert plan.shapes(["autoregressive", "sd"]) == ["dummy:qwen3-32b", "dummy:qwen3-32b-eagle3"]
-    assert settings.settle({}).shapes(["lookahead"]) == []
 
 
 # -- ids that the tokenizer does not know

@@ -26,11 +26,9 @@ def test_the_built_in_task_has_gold_answers_and_ids_of_its_own():
     assert all(q.answer for q in questions)
 
 
-def test_range_then_limit():
+def test_a_limit_takes_the_first_questions():
     everything = tasks.load("pocket")
-    assert tasks.load("pocket", 2, slice(10, 20)) == everything[10:12]
-    assert tasks.load("pocket", span=slice(198, None)) == everything[198:]
-    assert tasks.load("pocket", span=slice(3)) == everything[:3]
+    assert tasks.load("pocket", 3) == everything[:3]
 
 
 def test_a_file_may_leave_out_answer_and_id(tmp_path):
@@ -144,11 +142,6 @@ def test_no_such_task_names_those_there_are(name, tmp_path, monkeypatch):
     with pytest.raises(ConfigError) as caught:
         tasks.load(name)
     assert "lr-sglang tasks" in caught.value.hint or ".py" in name
-
-
-def test_a_range_past_the_end_is_refused():
-    with pytest.raises(ConfigError, match="no question is left; it has 200"):
-        tasks.load("pocket", span=slice(200, None))
 
 
 @pytest.mark.parametrize(

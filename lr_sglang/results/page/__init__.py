@@ -142,8 +142,7 @@ def detail(record: Record) -> dict[str, Any]:
         },
         **{name: record[name] for name in ("judged", "accepted", "finish")},
         "spoken": _spoken(record),
-        "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])]
-        or _unsplit(record),
+        "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])],
         "branches": [*branches, *map(_piece, path)],
     }
 
@@ -185,25 +184,6 @@ def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
         "target": version(step["text"] if own else step["target_text"], state=""),
         "drafts": [draft(number, text) for number, text in enumerate(drafts)],
     }
-
-
-def _unsplit(record: Record) -> list[dict[str, Any]]:
-    """The one row of an answer whose steps are not known."""
-    empty: dict[str, Any] = {
-        "draft_texts": [],
-        "verdicts": [],
-        "target_text": None,
-        "ending": "delimiter",
-    }
-    known = {
-        "source": "target",
-        "outcome": "written",
-        "text": record["text"],
-        "seconds": record["seconds"],
-    }
-    return (
-        [_step({**known, **empty, "tokens": record["tokens"]["used"]}, 0)] if record["text"] else []
-    )
 
 
 def _branch(branch: dict[str, Any], end: float) -> dict[str, Any]:
