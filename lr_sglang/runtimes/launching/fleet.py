@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from lr_sglang import hub
 from lr_sglang.algorithm import policy
@@ -60,7 +61,7 @@ class Fleet(AbstractContextManager["Fleet"]):
         """Its runtimes as they are reached now, for another deployment."""
         found = {}
         for role, one in self.deployment.runtimes.items():
-            known = {"timeout": one.timeout, "context_length": one.context_length}
+            known: dict[str, Any] = {"timeout": one.timeout, "context_length": one.context_length}
             at_url = one if one.url else Runtime(url=self.urls[role], **known)
             found[role] = at_url.replace(tokenizer=self.tokenizers[role] or at_url.tokenizer)
         return found
