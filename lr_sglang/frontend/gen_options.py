@@ -8,6 +8,7 @@ from typing import Any
 import sglang as sgl
 
 from lr_sglang.config import Lookahead
+from lr_sglang.engine.branch import each_stop
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.executor import Executor, checked_stops
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
@@ -90,9 +91,7 @@ def strip_mark(params: SglSamplingParams) -> None:
 
 def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:
     """The stop strings of a ``gen``, marked or not."""
-    if isinstance(stop, LookaheadMark):
-        return stop.stops
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+    return stop.stops if isinstance(stop, LookaheadMark) else each_stop(stop)
 
 
 def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) -> str:
