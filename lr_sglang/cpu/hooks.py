@@ -30,9 +30,10 @@ def install() -> None:
 
     _allow_intel_amx()
     batch_info = f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
-    linear = f"{_SRT}.layers.quantization.unquant.UnquantizedLinearMethod"
+    unquantized, loaded = f"{_SRT}.layers.quantization.unquant", "process_weights_after_loading"
     hooks: tuple[tuple[str, Callable[..., Any], Any], ...] = (
-        (f"{linear}.process_weights_after_loading", _lay_out_weight, HookType.AFTER),
+        (f"{unquantized}.UnquantizedLinearMethod.{loaded}", _lay_out_weight, HookType.AFTER),
+        (f"{unquantized}.UnquantizedEmbeddingMethod.{loaded}", _lay_out_weight, HookType.AFTER),
         (f"{_SRT}.models.qwen3.Qwen3Model.forward", qwen3.forward_qwen3, HookType.AROUND),
         (f"{_BACKEND}.__init__", _use_batched_attention, HookType.AFTER),
         (f"{_BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE),
@@ -139,7 +140,8 @@ def _begin_forward(backend: Any, *args: object, **kwargs: object) -> None:
 
 
 def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
-    """Keep a linear layer's weight as [in, out] in memory, seen as [out, in] as before.
+    """Keep the weight of a linear layer, or of the vocabulary, as [in, out] in memory, seen as
+    [out, in] as before.
 
     With this layout MKL multiplies one to eight float32 rows 1.5 to 4 times as fast, and a row's
     result is the same with one other row as with thirty.

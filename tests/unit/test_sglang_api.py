@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import pytest
+import torch
+from sglang.srt.plugins.hook_registry import HookRegistry
 
 from lr_sglang.cpu import hooks
 from lr_sglang.sglang_api import release
@@ -19,3 +21,21 @@ def test_an_untested_release_that_lacks_what_is_hooked_is_not_run():
     for name in ("json.decoder.JSONDecoder.gone", "json.decoder.Gone.decode", "json.gone.It"):
         with pytest.raises(SystemExit, match=rf"this SGLang has no {name}; tested with"):
             hooks._need([name])
+
+
+def test_a_server_lays_out_the_weight_of_the_vocabulary_as_those_of_the_layers(monkeypatch):
+    """A tied weight is a table of rows too, which stay what they were."""
+    found = {}
+    monkeypatch.setattr(
+        HookRegistry, "register", lambda name, hook, kind: found.update({name: hook})
+    )
+    monkeypatch.setattr(hooks, "_allow_intel_amx", lambda: None)
+    hooks.install()
+    laid_out = {name.split(".")[-2]: hook for name, hook in found.items() if "unquant" in name}
+    assert set(laid_out) == {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
+    for hook in laid_out.values():
+        layer = torch.nn.Embedding(50, 8)
+        rows = layer.weight.detach().clone()
+        hook(None, None, layer)
+        assert layer.weight.stride() == (1, 50)
+        assert torch.equal(layer(torch.tensor([3, 49])), rows[[3, 49]])
