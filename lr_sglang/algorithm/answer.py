@@ -325,7 +325,13 @@ class Answer:
         """
         rows = [row for row in result.meta.get("input_top_logprobs") or () if row]
         seed, first = self.job.draws("target", node)
-        return drawn(rows[-drafted:], self.job.sampling, seed, first + place)
+        return drawn(
+            rows[-drafted:],
+            self.job.sampling,
+            seed,
+            first + place,
+            server_draws=not self.own_numbers,
+        )
 
     def gen_read(self, node: Node) -> SglGen:
         """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes

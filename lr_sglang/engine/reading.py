@@ -23,22 +23,30 @@ _SEED_BITS = 2**63 - 1
 Row = Sequence[tuple[float, int, Any]]  # log-probability, token id, text
 
 
-def drawn(rows: Sequence[Row], sampling: Sampling, seed: int, place: int) -> list[int | None]:
+def drawn(
+    rows: Sequence[Row], sampling: Sampling, seed: int, place: int, *, server_draws: bool = True
+) -> list[int | None]:
     """The tokens that the target would have drawn.
 
     Args:
         rows: the most probable tokens of each place, with log-probabilities at temperature 1.
         seed: of the answer.
         place: of the first row: the number of the answer's tokens before it.
+        server_draws: whether the server draws a token that is not decided here with the same
+            number. If not, whether it is decided must not follow from the number: the tokens would
+            have another distribution.
 
     Returns:
         The token of each place; None where these tokens do not decide it.
     """
     numbers = range(place, place + len(rows))
-    return [_drawn(row, sampling, seed, number) for row, number in zip(rows, numbers, strict=True)]
+    return [
+        _drawn(row, sampling, seed, number, server_draws)
+        for row, number in zip(rows, numbers, strict=True)
+    ]
 
 
-def _drawn(row: Row, sampling: Sampling, seed: int, place: int) -> int | None:
+def _drawn(row: Row, sampling: Sampling, seed: int, place: int, server_draws: bool) -> int | None:
     found = sorted(((float(one[0]), int(one[1])) for one in row), key=lambda one: (-one[0], one[1]))
     if len(found) < 2:
         return None
@@ -46,16 +54,19 @@ def _drawn(row: Row, sampling: Sampling, seed: int, place: int) -> int | None:
     ids = np.array([one[1] for one in found])
     if sampling.temperature == 0:
         return int(ids[0]) if logs[0] > logs[1] else None
-    kept = _kept(logs, sampling)
-    if not kept:
+    fewest, most = _kept(logs, sampling)
+    if not most or (fewest < most and not server_draws):
         return None
-    weights = np.exp((logs[:kept] - logs[0]) / sampling.temperature)
-    race = weights / -np.log(uniform(seed, place, ids[:kept]))
-    return int(ids[race.argmax()])
+    weights = np.exp((logs[:most] - logs[0]) / sampling.temperature)
+    race = weights / -np.log(uniform(seed, place, ids[:most]))
+    best = int(race.argmax())
+    return int(ids[best]) if best < fewest else None
 
 
-def _kept(logs: NDArray[np.float64], sampling: Sampling) -> int:
-    """How many of the most probable tokens the filters keep; 0 if it cannot be told from these."""
+def _kept(logs: NDArray[np.float64], sampling: Sampling) -> tuple[int, int]:
+    """The least and the largest number of the most probable tokens that the filters may keep; 0 and
+    0 if they may keep others than these.
+    """
     temperature = sampling.temperature
     weights = np.exp((logs - logs[0]) / temperature)
     kept = len(logs)
@@ -66,20 +77,19 @@ def _kept(logs: NDArray[np.float64], sampling: Sampling) -> int:
         passing = int((weights >= sampling.min_p).sum())
         bounded = bounded or passing < len(logs)
         kept = min(kept, passing)
+    fewest = kept
     if sampling.top_p < 1:
         if temperature > 1:
-            return 0  # nothing bounds the weight of the tokens that are not here
+            return 0, 0  # nothing bounds the weight of the tokens that are not here
         # Tokens that are not here are at most as probable as the last one; they have `rest`.
         rest = max(0.0, 1.0 - float(np.exp(logs).sum()))
         unseen = rest * float(np.exp(logs[-1] * (1 / temperature - 1) - logs[0] / temperature))
         before = weights.cumsum() - weights
-        fewest = int((before / weights.sum() <= sampling.top_p).sum())
+        fewest = min(kept, int((before / weights.sum() <= sampling.top_p).sum()))
         most = int((before / (weights.sum() + unseen) <= sampling.top_p).sum())
-        if min(fewest, kept) != min(most, kept):
-            return 0
         bounded = bounded or most < len(logs)
         kept = min(kept, most)
-    return kept if bounded else 0
+    return (fewest, kept) if bounded else (0, 0)
 
 
 def uniform(seed: int, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
