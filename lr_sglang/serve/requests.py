@@ -189,7 +189,7 @@ class Common(Lenient):
     stream: bool | None = None
     n: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
     best_of: Annotated[int, Field(ge=1, le=MAX_ANSWERS)] | None = None
-    logprobs: bool | LogProbabilities | None = None
+    logprobs: LogProbabilities | bool | None = None
     top_logprobs: LogProbabilities | None = None
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None

@@ -349,8 +349,8 @@ def test_no_client_ends_the_targets_scheduler(both, path, more):
     target.seen.clear()
     requests = one.roles["draft"].transport.inner.requests
     requests.clear()
-    is_documented(one.http.post(path, json=asked(path, **more)), 400)
-    assert not target.seen and not requests
+    error = is_documented(one.http.post(path, json=asked(path, **more)), 400)
+    assert error["param"] in more and not target.seen and not requests
 
 
 @pytest.mark.parametrize("stream", [False, True])
