@@ -10,7 +10,7 @@ import json
 import os
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -18,6 +18,7 @@ from typing import Any
 from lr_sglang.tasks.question import Question, Work
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
+ROOT = Path(__file__).parents[1]
 
 
 def examples(few: int) -> int:
@@ -91,6 +92,18 @@ def looping() -> Iterator[asyncio.AbstractEventLoop]:
     loop.call_soon_threadsafe(loop.stop)
     thread.join()
     loop.close()
+
+
+def fixture_of(opened: Callable[[], AbstractContextManager[Any]], scope: str = "module") -> Any:
+    """A fixture: what a context manager gives, open for all tests of a module or for one."""
+    import pytest  # which simulated servers, that import this package too, do without
+
+    @pytest.fixture(scope=scope)  # type: ignore[call-overload]
+    def given() -> Iterator[Any]:
+        with opened() as one:
+            yield one
+
+    return given
 
 
 Test = Callable[..., Coroutine[Any, Any, None]]

@@ -1,7 +1,5 @@
 """The commands that README.md and the pages show, as they stand there."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

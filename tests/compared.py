@@ -2,8 +2,6 @@
 in it.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re
@@ -73,10 +71,17 @@ def summed(chunks: list[dict[str, Any]]) -> dict[str, Any]:
     for chunk in chunks:
         if chunk.get("usage"):
             found |= {"usage": chunk["usage"], "usages": "usage" in found}
+        if "lookahead" in chunk:
+            found["lookahead"] = chunk["lookahead"]
         for choice in chunk["choices"]:
-            said = choices.setdefault(choice["index"], {})
-            for name, value in {**choice, **choice.get("delta", {})}.items():
-                if name in ("delta", "index") or value is None:
+            said, delta = choices.setdefault(choice["index"], {}), choice.get("delta", {})
+            for call in delta.get("tool_calls") or ():
+                calls, part = said.setdefault("tool_calls", []), call["function"]
+                if part.get("name"):
+                    calls.append({**call, "function": {**part, "arguments": ""}})
+                calls[-1]["function"]["arguments"] += part.get("arguments") or ""
+            for name, value in {**choice, **delta}.items():
+                if name in ("delta", "index", "tool_calls") or value is None:
                     continue
                 text = isinstance(value, str) and name in TEXTS
                 said[name] = said.get(name, "") + value if text else value

@@ -72,3 +72,24 @@ def as_in_a_command() -> None:
     background()
     keep_what_is_imported()
     gc.enable()
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch):
+    """The folder in which a test runs, which has it for itself."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def servers(here, monkeypatch):
+    """Scripted runtimes in the place of those that a command starts; it runs in a folder of its
+    own.
+    """
+    from lr_sglang.cli import session
+    from tests.scripted_cli import Servers
+
+    made = Servers()
+    monkeypatch.setattr(session, "session", made)
+    monkeypatch.setenv("COLUMNS", "80")
+    return made

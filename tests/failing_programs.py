@@ -1,7 +1,5 @@
 """Programs and a verifier of a user that fail, each in its way."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 

@@ -4,8 +4,6 @@
 transformers after a prompt: for tests whose own process has no torch.
 """
 
-from __future__ import annotations
-
 import json
 import shutil
 import sys

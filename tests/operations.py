@@ -1,16 +1,13 @@
 """The units of examples/operations, read as systemd reads them."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests import loaded
+from tests import ROOT, loaded
 
-ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "examples" / "operations"
 
 
@@ -25,7 +22,7 @@ class Service:
     stop_seconds: float
 
     @classmethod
-    def read(cls, file: Path) -> Service:
+    def read(cls, file: Path) -> "Service":
         """Reads the settings that these units have; ``%i`` stays."""
         pairs = [
             line.split("=", 1)

@@ -3,8 +3,6 @@
 A writer is a function of the text in the prompt's open turn, and chr(END) ends what it writes.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
@@ -122,6 +120,8 @@ def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
     ``whole`` is an answer (with its END) to go on with as long as the prompt is a prefix of it.
     """
 
+    plain = goes_on(whole)
+
     def write(text: str, sampling: dict[str, Any]) -> str:
         rng = random.Random(repr((seed, text)))
         if rng.random() > alpha:
@@ -129,18 +129,22 @@ def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
             return rng.choice(("other", "o", "", "\n")) + rng.choice(
                 (DELIMITER, DELIMITER, "\n\n\n", chr(END))
             )
-        return whole[len(text) :] if whole.startswith(text) and text != whole else "lost" + chr(END)
+        return plain(text, sampling)
 
     return write
+
+
+def goes_on(whole: str) -> Writer:
+    """A model that goes on with an answer wherever the prompt is a prefix of it, and else, and
+    after it, is lost.
+    """
+    return lambda text, sampling: (
+        whole[len(text) :] if whole.startswith(text) and text != whole else "lost" + chr(END)
+    )
 
 
 def chapters(steps: Sequence[str]) -> Writer:
     """A model that goes on with a fixed answer wherever the prompt is a prefix of it, and else ends
     at once.
     """
-    whole = DELIMITER.join(steps) + chr(END)
-
-    def write(text: str, sampling: dict[str, Any]) -> str:
-        return whole[len(text) :] if whole.startswith(text) else "lost" + chr(END)
-
-    return write
+    return goes_on(DELIMITER.join(steps) + chr(END))

@@ -2,8 +2,6 @@
 ``lr-sglang``.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -31,11 +29,7 @@ def answers(draft: bool = False) -> Any:
         "And so on.",
         LAST + chr(END),
     ]
-
-    def write(text: str, sampling: dict[str, Any]) -> str:
-        return DELIMITER.join(steps[text.count(DELIMITER) :])
-
-    return write
+    return lambda text, sampling: DELIMITER.join(steps[text.count(DELIMITER) :])
 
 
 def aligned(text: str, sampling: dict[str, Any]) -> str:

@@ -1,7 +1,5 @@
 """The command line's servers, each in a process of its own, and what their answers must be."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -16,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import psutil
 
 from tests.simulated.model import TARGET, Model, Writer
 
@@ -58,6 +57,14 @@ class Process:
     def log(self) -> list[dict[str, Any]]:
         """The lines of an endpoint's log."""
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
+
+    def guardian(self, log: Path) -> psutil.Process:
+        """The process that it started for the server with this log, to which that writes too."""
+        children = psutil.Process(self.pid).children()
+        (found,) = (
+            one for one in children if os.readlink(f"/proc/{one.pid}/fd/1") == str(log.resolve())
+        )
+        return found
 
     def stop(self, number: int = signal.SIGTERM, seconds: float = 40.0) -> int:
         """Ends it, by force when it takes longer than so many seconds; says how it ended."""

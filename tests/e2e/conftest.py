@@ -1,7 +1,5 @@
 """Real SGLang servers for the end-to-end tests, started once for all of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass

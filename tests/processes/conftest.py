@@ -1,7 +1,5 @@
 """A real browser (Debian's Chromium, headless) for the tests of pages."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from collections.abc import Iterator

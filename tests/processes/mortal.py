@@ -2,8 +2,6 @@
 got and when.
 """
 
-from __future__ import annotations
-
 import json
 import multiprocessing
 import os
@@ -16,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import httpx
 
@@ -31,6 +29,12 @@ NURSERY.set_forkserver_preload(["tests.processes.lean", "tests.processes.nursery
 MODEL = "m"
 
 
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
 class Mortal:
     """A simulated runtime of one role, in a process of its own, on a port that it keeps over
     its lives.
@@ -38,9 +42,7 @@ class Mortal:
 
     def __init__(self, role: str, options: Sequence[str], log: Path, port: int = 0) -> None:
         self.role, self.options, self.log = role, tuple(options), log
-        with socket.socket() as sock:
-            sock.bind(("127.0.0.1", port))
-            self.port = sock.getsockname()[1]
+        self.port = port or free_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.live()
 
@@ -135,7 +137,7 @@ class Client:
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
-    def end(self, seconds: float) -> Client:
+    def end(self, seconds: float) -> Self:
         """Waits for the end, which has to come."""
         self._thread.join(seconds)
         assert not self._thread.is_alive(), f"no end after {seconds} s: {self}"

@@ -2,8 +2,6 @@
 once, for seconds.
 """
 
-from __future__ import annotations
-
 import os
 
 import tests.simulated.__main__

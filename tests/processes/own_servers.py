@@ -2,8 +2,6 @@
 with the options of the simulation as words of SIMULATION.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 from typing import Any

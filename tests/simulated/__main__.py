@@ -1,7 +1,5 @@
 """Serves simulated runtimes: ``python -m tests.simulated --alpha 0.63 --step-seconds 1``."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

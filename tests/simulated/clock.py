@@ -1,7 +1,5 @@
 """An event loop whose clock jumps to the next timer, so that waiting takes no real time."""
 
-from __future__ import annotations
-
 import asyncio
 import selectors
 from collections.abc import Coroutine
@@ -19,7 +17,7 @@ class Stuck(RuntimeError):
 class _Selector(selectors.DefaultSelector):
     """Polls for events, and advances the clock instead of waiting."""
 
-    loop: VirtualLoop
+    loop: "VirtualLoop"
 
     def select(self, timeout: float | None = None) -> Any:
         if timeout == 0:

@@ -5,8 +5,6 @@ So the same drafts are accepted at any timing: on the real clock, on the virtual
 another process.
 """
 
-from __future__ import annotations
-
 import hashlib
 import math
 import re
@@ -127,11 +125,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True)
 class Written:
-    """The tokens that a role wrote, why it stopped, and the place in the answer after them."""
+    """The tokens that a role wrote, and why it stopped."""
 
     ids: tuple[int, ...]
     finish: Finish
-    place: Place
 
 
 class Writer:
@@ -192,12 +189,12 @@ class Writer:
             room = most - len(ids)
             ids += rest[:room]
             if len(rest) > room:
-                return Written(ids, "length", Place(question, position, now, offset + room))
+                return Written(ids, "length")
             position, offset, last = position + 1, 0, rest[-1]
             if last == self.words.eos:
-                return Written(ids, "end", Place(question, position))
+                return Written(ids, "end")
             if one_step:
-                return Written(ids, "delimiter", Place(question, position))
+                return Written(ids, "delimiter")
 
     def confidence(self, ids: Sequence[int]) -> float:
         """The draft's confidence in a step that it wrote."""

@@ -1,7 +1,5 @@
 """Command-line options that describe a simulation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

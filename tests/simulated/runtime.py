@@ -5,8 +5,6 @@ Requests in a batch share its speed equally: each of n takes ``Simulation.slower
 alone. If all ``slots`` are taken, requests wait in order of arrival.
 """
 
-from __future__ import annotations
-
 import asyncio
 import heapq
 import itertools

@@ -2,8 +2,6 @@
 ``/faults``.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import socket

@@ -2,8 +2,6 @@
 computing.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ctypes
 from collections.abc import AsyncGenerator, Mapping
@@ -15,7 +13,7 @@ from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks
-from tests.simulated.model import Simulation, Writer
+from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime
 
 CONTEXT = 2**30  # tokens; so large that no answer reaches it
@@ -119,6 +117,14 @@ def simulated_roles(
         )
         backend.roles, backend.checks, backend.readable = roles, Unchecked(), False
     return roles
+
+
+def fast_roles(
+    alpha: float = 0.7, steps: int = 12, seconds: float = 0.005, **given: Any
+) -> Mapping[str, RuntimeBackend]:
+    """Backends of a simulation that takes hardly any time."""
+    model = Model(alpha=(alpha,), steps=steps, seed=5)
+    return simulated_roles(Simulation(model, seconds, 0.2, 0.001), **given)
 
 
 def heard(transport: SimulatedTransport) -> list[dict[str, Any]]:

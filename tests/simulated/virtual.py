@@ -2,8 +2,6 @@
 alone passes.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Mapping, Sequence
 
