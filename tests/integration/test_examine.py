@@ -7,16 +7,16 @@ import random
 from contextlib import contextmanager
 
 import pytest
-from click.testing import CliRunner
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.examine import examine
-from lr_sglang.cli import cli, session
+from lr_sglang.cli import session
 from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks
+from tests.called import called
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import SimulatedTransport
 from tests.unit.test_client import Worker
@@ -137,21 +137,27 @@ def test_runtimes_that_lack_nothing():
 
 
 @pytest.mark.parametrize(
-    ("lacking", "title", "says"),
+    ("lacking", "title", "status", "says"),
     [
-        ({"cached": False}, "target reuse", "0.00 of the tokens"),
-        ({"workers": 4}, "target reuse", "of the tokens"),
-        ({"scored": False}, "target log-probabilities", "none"),
-        ({"aborts": False}, "target abort", "not taken"),
-        ({"slots": 3}, "target room", "3 requests at a time"),
+        # what makes it slower
+        ({"cached": False}, "target reuse", "warning", "0.00 of the tokens"),
+        ({"workers": 4}, "target reuse", "warning", "of the tokens"),
+        ({"scored": False}, "target log-probabilities", "warning", "none"),
+        ({"aborts": False}, "target abort", "warning", "not taken"),
+        ({"slots": 3}, "target room", "warning", "3 requests at a time"),
+        # what keeps lookahead from running
+        ({"slots": 1}, "target room", "fault", "1 requests at a time"),
+        ({"writer": Accepting}, "judge verdicts", "fault", "accepts 20 of 20 pairs"),
+        ({"without": ("draft",)}, "draft server", "fault", "none is given"),
+        ({"without": ("judge",)}, "judge server", "fault", "none is given"),
     ],
 )
-def test_what_is_slower_is_a_warning(lacking, title, says):
+def test_what_is_lacking_is_a_warning_or_a_fault(lacking, title, status, says):
     found = examine(runtimes(**lacking), PLAN)
     line = of(found, title)
-    assert line.status == "warning" and says in line.found
-    assert not_well(found) == [title]
-    assert found.able and found.modes
+    assert line.status == status and says in line.found
+    assert line.advice if status == "fault" else not_well(found) == [title]
+    assert found.able == bool(found.modes) == (status == "warning")
 
 
 def test_why_little_is_reused_is_what_the_servers_say():
@@ -181,22 +187,6 @@ def test_a_draft_with_another_vocabulary():
     assert [one.mode for one in found.modes] == ["autoregressive", "lookahead"]
 
 
-@pytest.mark.parametrize(
-    ("lacking", "title", "says"),
-    [
-        ({"slots": 1}, "target room", "1 requests at a time"),
-        ({"writer": Accepting}, "judge verdicts", "accepts 20 of 20 pairs"),
-        ({"without": ("draft",)}, "draft server", "none is given"),
-        ({"without": ("judge",)}, "judge server", "none is given"),
-    ],
-)
-def test_what_keeps_lookahead_from_running_is_a_fault(lacking, title, says):
-    found = examine(runtimes(**lacking), PLAN)
-    line = of(found, title)
-    assert line.status == "fault" and says in line.found and line.advice
-    assert not found.able and not found.modes
-
-
 def test_a_judge_that_is_not_asked_is_not_needed():
     exact = PLAN.with_settings(lookahead=Lookahead(verifier="exact"))
     for lacking in ({"without": ("judge",)}, {"writer": Accepting}):
@@ -223,22 +213,20 @@ def test_a_runtime_that_fails_is_a_fault():
 def doctor(monkeypatch):
     """Calls ``doctor`` over simulated runtimes, those that ``lacking`` describes."""
 
-    def call(*arguments, **lacking):
+    def call(*arguments, code=0, **lacking):
         @contextmanager
         def opened(wanted, *_, **__):
             without = [role for role in ROLES if not wanted.runtime(role)]
             yield session.Session(runtimes(without=without, **lacking))
 
         monkeypatch.setattr(session, "session", opened)
-        return CliRunner().invoke(cli, ["doctor", *arguments])
+        return called("doctor", *arguments, code=code)
 
     return call
 
 
 def test_the_table_the_modes_and_the_command_to_start_with(doctor):
-    result = doctor("--deployment", "pocket", "--depth", "3")
-    assert result.exit_code == 0, result.output
-    said = " ".join(result.stdout.split())
+    said = " ".join(doctor("--deployment", "pocket", "--depth", "3").stdout.split())
     assert "ok target reuse 1.00 of the tokens" in said and "ok vocabulary" in said
     assert "mode tokens/s expected by the formulas best depth" in said
     assert "Lookahead can run here" in said
@@ -246,25 +234,21 @@ def test_the_table_the_modes_and_the_command_to_start_with(doctor):
 
 
 def test_as_json_and_its_status(doctor):
-    result = doctor("--deployment", "pocket", "--json", slots=1)
-    found = json.loads(result.stdout)
-    assert result.exit_code == 1 and found["ok"] is False and not found["modes"]
+    found = json.loads(doctor("--deployment", "pocket", "--json", code=1, slots=1).stdout)
+    assert found["ok"] is False and not found["modes"]
     (fault,) = [one for one in found["lines"] if one["status"] == "fault"]
     assert (fault["role"], fault["name"]) == ("target", "room")
-    assert (
-        "Lookahead cannot run here: target room" in doctor("--deployment", "pocket", slots=1).stdout
-    )
+    said = doctor("--deployment", "pocket", code=1, slots=1).stdout
+    assert "Lookahead cannot run here: target room" in said
 
 
 def test_a_role_that_does_not_answer_is_a_fault_and_the_others_are_examined(doctor, serving):
     target, nobody = serving(Worker()).url, "http://127.0.0.1:9"
-    result = doctor("--target", target, "--draft", nobody, "--judge", "target", "--json")
-    found = json.loads(result.stdout)
-    assert result.exit_code == 1
+    asked = ("--target", target, "--draft", nobody, "--judge", "target")
+    found = json.loads(doctor(*asked, "--json", code=1).stdout)
     faults = {one["role"]: one["found"] for one in found["lines"] if one["status"] == "fault"}
     assert faults.keys() == {"draft"} and nobody in faults["draft"]
     assert any(one["role"] == "target" and one["name"] == "reuse" for one in found["lines"])
-    result = doctor("--attach", "nothing")
-    assert result.exit_code == 2 and "no deployment 'nothing' is up" in result.output
-    result = doctor("--target", nobody)
-    assert result.exit_code == 1 and f"target server ({nobody}" in " ".join(result.stdout.split())
+    assert "no deployment 'nothing' is up" in doctor("--attach", "nothing", code=2).output
+    said = doctor("--target", nobody, code=1).stdout
+    assert f"target server ({nobody}" in " ".join(said.split())

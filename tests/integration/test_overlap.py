@@ -3,9 +3,6 @@ runtimes that run as many requests at a time as ``lr-sglang launch --concurrency
 by commands that allow 8 answers.
 """
 
-from __future__ import annotations
-
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +10,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import lr_sglang as lr
-from lr_sglang.cli import cli
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import Fleet, connect, launch, launched, load_deployment, override_all
 from tests import FULL, overlap, records
+from tests.called import called
 from tests.processes.mortal import mortals
 from tests.serving import HTTP, serving
 from tests.unit.test_client import Router, served
@@ -74,16 +70,8 @@ def options(urls: Mapping[str, str]) -> list[str]:
     return [word for role, url in urls.items() for word in (f"--{role}", url)]
 
 
-def called(command: str, *arguments: str) -> tuple[list[dict[str, Any]], str]:
-    """The records of a command that look ahead, and what it said beside its results."""
-    folder = Path(f"out-{time.monotonic_ns()}")
-    done = CliRunner().invoke(cli, [command, *arguments, "--output", str(folder)])
-    assert done.exit_code == 0, done.output
-    return [record for record in records(folder) if record["mode"] == "lookahead"], done.stderr
-
-
 @pytest.mark.parametrize("way", ["servers", "url", "attach", "program", "router"])
-def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run(home: Path, fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def start(deployment: Deployment, *_: object) -> Fleet:
         assert (deployment.runtimes["target"].max_running_requests or 0) >= SLOTS
         return Fleet(deployment, fleet.urls, fleet.tokenizers)
@@ -98,8 +86,10 @@ def test_a_run(fleet: Fleet, way: str, monkeypatch: pytest.MonkeyPatch) -> None:
         }[way]
         if way == "servers":
             monkeypatch.setattr(connect, "launch", start)
-        (record,), _ = called("run", QUESTION, "--concurrency", "8", *given)
-    assert overlap.of_record(record)
+        folder = home / f"out-{way}"
+        called("run", QUESTION, "--concurrency", 8, *given, "--output", folder)
+    (record,) = records(folder)
+    assert record["mode"] == "lookahead" and overlap.of_record(record)
 
 
 @pytest.mark.parametrize("program", [None, "mine.py:once"])

@@ -33,9 +33,55 @@ from lr_sglang.errors import (
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.launching.server import Reservation
+from tests import fixture_of
 from tests.serving import until
 
 REPLY = {"text": "x", "output_ids": [1], "meta_info": {}}
+
+
+class Handler(BaseHTTPRequestHandler):
+    """Documents are the server's; every request of one leaves its path and authorization."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_POST(self):
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.ports.append(self.client_address[1])
+        if self.path == "/abort_request":
+            self.server.aborts.append(body["rid"])
+            self.server.abort(self, body)
+        else:
+            self.server.requests.append(body | {"authorization": self.headers["Authorization"]})
+            self.server.generate(self, body)
+
+    def do_GET(self):
+        self.server.seen.append((self.path, self.headers["Authorization"]))
+        body = self.server.documents.get(self.path)
+        if callable(body):
+            body = body()
+        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
+            self.reply(b"", 401)
+        else:
+            self.reply(b"", 404) if body is None else self.reply(body)
+
+    def reply(self, body, status=200, headers=None):
+        data = (
+            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
+        )
+        self.send_response(status)
+        for name, value in {"Content-Length": str(len(data)), **(headers or {})}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(b"" if self.command == "HEAD" else data)
+
+    def log_message(self, *args):
+        pass
+
+
+def hung_up(handler, body):
+    """Breaks the connection with nothing answered."""
+    handler.close_connection = True
+    handler.connection.shutdown(socket.SHUT_RDWR)
 
 
 class Stub(ThreadingHTTPServer):
@@ -46,14 +92,14 @@ class Stub(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 64
 
-    def __init__(self):
-        super().__init__(("127.0.0.1", 0), Handler)
+    def __init__(self, handler=Handler):
+        super().__init__(("127.0.0.1", 0), handler)
         self.url = f"http://127.0.0.1:{self.server_port}"
         self.generate = lambda handler, body: handler.reply(REPLY)
         self.abort = lambda handler, body: self.stop(body["rid"]) or handler.reply(None)
-        self.requests, self.aborts, self.ports = [], [], []
-        self.model = "org/a"
-        self.arrived = threading.Event()
+        self.requests, self.aborts, self.ports, self.seen = [], [], [], []
+        self.documents, self.key = {}, ""
+        self.arrived, self.closed = threading.Event(), threading.Event()
         self.stopped: dict[str, threading.Event] = {}
         self.abort_failed = 0
 
@@ -68,41 +114,16 @@ class Stub(ThreadingHTTPServer):
         assert event.wait(10)
         handler.reply(REPLY)
 
+    def until_closed(self, handler, body):
+        """A generation that goes on until its client closes the connection."""
+        handler.connection.settimeout(10)
+        self.arrived.set()
+        if not handler.connection.recv(1):
+            self.closed.set()
+        hung_up(handler, body)
+
     def handle_error(self, request, client_address):
         pass  # the client hung up: what these tests are about
-
-
-class Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    server: Stub
-
-    def do_POST(self):
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        self.server.ports.append(self.client_address[1])
-        if self.path == "/abort_request":
-            self.server.aborts.append(body["rid"])
-            self.server.abort(self, body)
-        else:
-            self.server.requests.append(body | {"authorization": self.headers["Authorization"]})
-            self.server.generate(self, body)
-
-    def do_GET(self):
-        known = {"path": self.path} | (
-            {"model_path": self.server.model} if self.path == "/model_info" else {}
-        )
-        self.reply(b"Cache flushed." if self.path == "/flush_cache" else known)
-
-    def reply(self, body, status=200):
-        data = (
-            body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-        )
-        self.send_response(status)
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args):
-        pass
 
 
 @contextmanager
@@ -118,10 +139,7 @@ def served(stub):
     thread.join()
 
 
-@pytest.fixture
-def server():
-    with served(Stub()) as stub:
-        yield stub
+server = fixture_of(lambda: served(Stub()), "function")
 
 
 class Blocking:
@@ -163,15 +181,18 @@ def on_loop(work):
 
 
 class Running:
-    """A generation that is under way, as the backend runs it."""
+    """A generation that has reached its server, as the backend runs it."""
 
-    def __init__(self, http, timeout=10.0, request=None):
-        self.request = request or Request()
-        self.task = asyncio.run_coroutine_threadsafe(self.generation(http, timeout), background())
+    def __init__(self, http, server, generate=None):
+        server.arrived.clear()
+        server.generate = generate or server.until_aborted
+        self.request = Request()
+        self.task = asyncio.run_coroutine_threadsafe(self.generation(http), background())
+        assert server.arrived.wait(5)
 
-    async def generation(self, http, timeout):
+    async def generation(self, http):
         try:
-            return await http.client.generate({"input_ids": [1]}, self.request, timeout)
+            return await http.client.generate({"input_ids": [1]}, self.request, 10.0)
         except Cancelled:
             waits = asyncio.current_task()
             assert not waits.cancelling(), "only its request is cancelled, not who waits for it"
@@ -185,12 +206,6 @@ class Running:
             return self.task.result(seconds)
         except LookaheadError as error:
             return error
-
-
-def hung_up(handler, body):
-    """Breaks the connection with nothing answered."""
-    handler.close_connection = True
-    handler.connection.shutdown(socket.SHUT_RDWR)
 
 
 def test_a_generation_is_posted_with_an_id_and_a_key(server, http):
@@ -264,13 +279,10 @@ def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
 
 
 def test_nobody_listening_is_a_runtime_that_is_down():
-    with socket.socket() as unused:
-        unused.bind(("127.0.0.1", 0))
-        url = f"http://127.0.0.1:{unused.getsockname()[1]}"
-    nobody = Blocking(Client(url, "draft"))
+    alone = Blocking(Client(nobody(), "draft"))
     with pytest.raises(RuntimeDown, match=r"draft: .* does not answer") as caught:
-        nobody.generate({}, Request(), 1)
-    nobody.close()
+        alone.generate({}, Request(), 1)
+    alone.close()
     assert caught.value.hint
 
 
@@ -341,10 +353,8 @@ def test_an_error_status_or_no_json_is_a_named_error(server, http, status, body,
 
 
 def test_a_server_whose_aborts_stop_nothing_gets_its_connection_closed(server, http, impatient):
-    server.generate = server.until_aborted
     server.abort = lambda handler, body: handler.reply(None)
-    running = Running(http)
-    assert server.arrived.wait(5)
+    running = Running(http, server)
     running.cancel()
     assert isinstance(running.end(), Cancelled) and running.request.unheard
 
@@ -360,9 +370,7 @@ def test_a_request_cancelled_before_it_is_sent_is_not_sent(server, http):
 def test_cancelling_or_hanging_up_late_does_not_break_the_connections_next_request(server, http):
     first = Request()
     http.generate({}, first, 5)
-    server.generate = server.until_aborted
-    second = Running(http)
-    assert server.arrived.wait(5)
+    second = Running(http, server)
     assert len(set(server.ports)) == 1, "the connection was used again"
     on_loop(first.cancel)
     on_loop(first.close_connection)
@@ -371,27 +379,11 @@ def test_cancelling_or_hanging_up_late_does_not_break_the_connections_next_reque
     assert second.end() == REPLY
 
 
-class Watched:
-    """A generation that goes on until its client closes the connection."""
-
-    def __init__(self, server):
-        self.arrived, self.closed = threading.Event(), threading.Event()
-        server.generate = self
-
-    def __call__(self, handler, body):
-        handler.connection.settimeout(10)
-        self.arrived.set()
-        if not handler.connection.recv(1):
-            self.closed.set()
-        hung_up(handler, body)
-
-
 def test_cancelling_who_waits_closes_the_connection_and_tells_the_server(server, http):
     """Once: the server is told although nobody waits, and closing the client waits for it."""
-    watched, running = Watched(server), Running(http)
-    assert watched.arrived.wait(5)
+    running = Running(http, server, server.until_closed)
     running.task.cancel()
-    assert watched.closed.wait(5)
+    assert server.closed.wait(5)
     http.close()
     assert server.aborts == [running.request.rid]
     assert running.request.done and not running.request.cancelled
@@ -400,18 +392,14 @@ def test_cancelling_who_waits_closes_the_connection_and_tells_the_server(server,
 def test_a_server_that_hears_no_abort_is_hung_up_on(server, http):
     """At once, not after the last of many aborts: it took none, and nobody else could."""
     server.abort = lambda handler, body: handler.reply(None, 500)
-    watched, running = Watched(server), Running(http)
-    assert watched.arrived.wait(5)
+    running = Running(http, server, server.until_closed)
     running.cancel()
     assert isinstance(running.end(), Cancelled)
-    assert watched.closed.wait(5)
+    assert server.closed.wait(5)
     assert running.request.connection_closed and http.client.abort_failed
     assert len(server.aborts) <= 2
     server.abort = lambda handler, body: server.stop(body["rid"]) or handler.reply(None)
-    server.generate = server.until_aborted
-    server.arrived.clear()
-    another = Running(http)
-    assert server.arrived.wait(5)
+    another = Running(http, server)
     another.cancel()
     assert another.end() == REPLY and not http.client.abort_failed
 
@@ -436,9 +424,8 @@ def test_whether_a_server_takes_aborts_is_found_out(server, http, impatient, mon
 
 def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
     """Until it has ended; closing the client waits for that."""
-    server.generate, server.abort_failed = server.until_aborted, 2
-    running = Running(http)
-    assert server.arrived.wait(5)
+    server.abort_failed = 2
+    running = Running(http, server)
     running.cancel()
     http.close()
     assert running.end(0) == REPLY
@@ -450,20 +437,6 @@ def test_an_abort_that_overtakes_its_request_is_repeated(server, http):
 
 
 MODEL = str(pocket.weights("target"))
-
-
-class Answers(Handler):
-    """Documents are the server's; every request leaves its path, key and authorization."""
-
-    def do_GET(self):
-        self.server.seen.append((self.path, self.headers["Authorization"]))
-        body = self.server.documents.get(self.path)
-        if callable(body):
-            body = body()
-        if self.server.key and self.headers["Authorization"] != f"Bearer {self.server.key}":
-            self.reply(b"", 401)
-        else:
-            self.reply(b"", 404) if body is None else self.reply(body)
 
 
 def drawn(handler, body):
@@ -478,8 +451,6 @@ class Worker(Stub):
 
     def __init__(self, slots=4, model=MODEL):
         super().__init__()
-        self.RequestHandlerClass = Answers
-        self.seen, self.key = [], ""
         self.generate = drawn
         self.documents = {
             "/model_info": {"model_path": model, "tokenizer_path": model, "is_generation": True},
@@ -493,7 +464,7 @@ class Worker(Stub):
         }
 
 
-class Passing(Answers):
+class Passing(Handler):
     def do_POST(self):
         data = self.rfile.read(int(self.headers["Content-Length"]))
         server, key = self.server, self.headers["X-SMG-Routing-Key"]
@@ -512,15 +483,9 @@ class Passing(Answers):
                 "POST", worker + self.path, body=data, headers=headers, timeout=20
             )
         except urllib3.exceptions.HTTPError as error:
-            text = json.dumps(
-                {"error": {"code": "call_upstream_request_error", "message": str(error)}}
-            ).encode()
-            self.send_response(500)
-            self.send_header("X-SMG-Error-Code", "call_upstream_request_error")
-            self.send_header("Content-Length", str(len(text)))
-            self.end_headers()
-            self.wfile.write(text)
-            return None
+            code = "call_upstream_request_error"
+            said = {"error": {"code": code, "message": str(error)}}
+            return self.reply(said, 500, {"X-SMG-Error-Code": code})
         return self.reply(reply.data, reply.status)
 
 
@@ -532,9 +497,8 @@ class Router(Stub):
     """
 
     def __init__(self, workers):
-        super().__init__()
-        self.RequestHandlerClass = Passing
-        self.seen, self.key, self.keys, self.kept = [], "", [], {}
+        super().__init__(Passing)
+        self.keys, self.kept = [], {}
         self.urls = [worker.url for worker in workers]
         self.listed = [{"url": url, "is_healthy": True} for url in self.urls]
         self.documents = {"/workers": lambda: {"workers": self.listed, "total": len(self.listed)}}
@@ -646,10 +610,8 @@ def test_a_dead_worker_does_not_keep_an_abort_from_the_others(front, workers, ro
     call(routed.client.refresh())
     assert len(routed.client.workers) == 3
     front.urls[:] = [workers[0].url]
-    workers[0].generate = workers[0].until_aborted
     workers[0].abort_failed = 2  # it takes a while, and meanwhile the dead one is found deaf
-    running = Running(routed)
-    assert workers[0].arrived.wait(5)
+    running = Running(routed, workers[0])
     running.cancel()
     assert running.end() == REPLY
 
@@ -659,9 +621,7 @@ def test_where_no_worker_can_be_told_the_connection_is_closed(front, workers, ro
     front.listed = listed
     call(routed.client.refresh())
     front.urls[:] = [workers[0].url]
-    workers[0].generate = workers[0].until_aborted
-    running = Running(routed)
-    assert workers[0].arrived.wait(5)
+    running = Running(routed, workers[0])
     running.cancel()
     assert isinstance(running.end(2.0), Cancelled)
 

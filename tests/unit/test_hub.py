@@ -1,9 +1,5 @@
 """Whether a model is on the hub is asked before servers start."""
 
-import json
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
 import pytest
 
 from lr_sglang import hub
@@ -11,6 +7,7 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import launch
 from lr_sglang.runtimes.placement import models
+from tests.unit.test_client import Handler, Stub, served
 
 REPLIES = {
     "/api/models/owner/there": (200, {}, {"id": "owner/there"}),
@@ -21,37 +18,25 @@ REPLIES = {
 }
 
 
-class Handler(BaseHTTPRequestHandler):
+class Hub(Handler):
     """A hub that knows the models of REPLIES."""
 
     def do_GET(self):
         status, headers, body = REPLIES.get(self.path, (404, {}, {}))
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        if self.command == "GET":
-            self.wfile.write(json.dumps(body).encode())
+        self.reply(body, status, headers)
 
     do_HEAD = do_GET
-
-    def log_message(self, *_):
-        pass
 
 
 @pytest.fixture
 def there(monkeypatch, tmp_path):
-    """The address of a hub, with an empty cache."""
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+    """A hub, with an empty cache."""
+    with served(Stub(Hub)) as stub:
+        monkeypatch.setenv("HF_ENDPOINT", stub.url)
         monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
         monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
-        yield server
-        server.shutdown()
-        thread.join()
+        yield
 
 
 @pytest.mark.parametrize(
@@ -111,7 +96,6 @@ def test_a_silent_hub_is_named(there, monkeypatch):
     [("owner/name", True), ("gpt2", True), ("pocket:target", False), ("dummy:qwen3-32b", False),
      ("./here", False), ("/there", False), ("~/there", False), ("owner", False)],
 )  # fmt: skip
-def test_what_is_a_name_of_the_hub(model, expected, tmp_path, monkeypatch):
-    (tmp_path / "owner").mkdir()
-    monkeypatch.chdir(tmp_path)
+def test_what_is_a_name_of_the_hub(model, expected, here):
+    (here / "owner").mkdir()
     assert models.is_on_hub(model) is expected

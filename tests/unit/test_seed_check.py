@@ -33,49 +33,40 @@ def asked(payload):
     return params["sampling_seed"], place, params["max_new_tokens"], len(payload["input_ids"])
 
 
-def honours(payload):
-    seed, place, count, _ = asked(payload)
-    return draws(seed, place, count)
+# What is drawn, by the seed, the place in the answer, and how many tokens are asked for and given.
+honours = lambda seed, place, count, position: draws(seed, place, count)
+ignores = lambda seed, place, count, position: draws(random.random(), 0, count)
 
 
-def by_position(payload):
-    """As SGLang's deterministic inference: counted from the beginning of the prompt."""
-    seed, _, count, position = asked(payload)
-    return draws(seed, position, count)
+def fails(error):
+    def drawn(*_):
+        raise error
+
+    return drawn
 
 
-def ignores(payload):
-    return draws(random.random(), 0, asked(payload)[2])
-
-
-def greedy(payload):
-    _, _, count, position = asked(payload)
-    return draws(0, position, count)
-
-
-def from_each_prompt(payload):
-    """Honours seeds, but every request begins an answer."""
-    seed, _, count, _ = asked(payload)
-    return draws(seed, 0, count)
-
-
-def refuses(payload):
-    raise RuntimeRefused("custom_params: unknown field")
-
-
-def empty(payload):
-    raise KeyError("output_ids")
-
-
-FAULTS = [
-    (honours, ""),
-    (by_position, ""),
-    (ignores, "one seed gives different texts"),
-    (greedy, "two seeds give the same text"),
-    (from_each_prompt, "in two requests"),
-    (refuses, "could not be asked (custom_params: unknown field"),
-    (empty, "could not be asked"),
-]
+FAULTS = {
+    "honours": (honours, ""),
+    # as SGLang's deterministic inference
+    "counts from the prompt's beginning": (
+        lambda seed, place, count, position: draws(seed, position, count),
+        "",
+    ),
+    "ignores": (ignores, "one seed gives different texts"),
+    "greedy": (
+        lambda seed, place, count, position: draws(0, position, count),
+        "two seeds give the same text",
+    ),
+    "begins an answer in every request": (
+        lambda seed, place, count, position: draws(seed, 0, count),
+        "in two requests",
+    ),
+    "refuses": (
+        fails(RuntimeRefused("custom_params: unknown field")),
+        "could not be asked (custom_params: unknown field",
+    ),
+    "empty": (fails(KeyError("output_ids")), "could not be asked"),
+}
 
 
 class Server:
@@ -86,10 +77,10 @@ class Server:
 
     async def generate(self, payload, request, timeout):
         self.asked += 1
-        return {"output_ids": self.drawn(payload)}
+        return {"output_ids": self.drawn(*asked(payload))}
 
 
-@pytest.mark.parametrize(("drawn", "why"), FAULTS, ids=lambda one: getattr(one, "__name__", ""))
+@pytest.mark.parametrize(("drawn", "why"), FAULTS.values(), ids=FAULTS)
 def test_what_a_server_does_with_seeds_is_found_out(drawn, why):
     server = Server(drawn)
     fault = call(seed_fault(server, PROMPT))
@@ -107,7 +98,7 @@ class Drawing(Worker):
 
         def generate(handler, body):
             self.seeds.append(body["sampling_params"].get("sampling_seed"))
-            handler.reply({"output_ids": drawn(body)})
+            handler.reply({"output_ids": drawn(*asked(body))})
 
         self.generate = generate
 
