@@ -15,7 +15,6 @@ from types import SimpleNamespace
 from typing import NamedTuple
 
 import pytest
-from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -24,7 +23,7 @@ from lr_sglang.bench import order, presets, servers
 from lr_sglang.bench import variants as sweeps
 from lr_sglang.bench.variants import WAYS, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
-from lr_sglang.cli import cli, session, settings
+from lr_sglang.cli import settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import BadReply, ConfigError
 from lr_sglang.modes import MODES
@@ -33,8 +32,9 @@ from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import Hub
 from tests import FULL, records
+from tests.called import called
 from tests.processes.mortal import mortals
-from tests.scripted_cli import Servers, transports
+from tests.scripted_cli import transports
 from tests.serving import ROOT, until
 
 # In a short run it is killed once; tests/integration/test_runner.py has the Ctrl-C.
@@ -67,6 +67,10 @@ def start(folder, attach):
     )
 
 
+def bench(*arguments, code=0):
+    return called("bench", *arguments, code=code)
+
+
 def whole(folder):
     """Every complete line of every file of records."""
     return [
@@ -78,22 +82,20 @@ def whole(folder):
 
 def samples(folder):
     """The text of each sample, by its name."""
-    records = [json.loads(line) for line in whole(folder)]
-    assert all(record["error"] is None for record in records)
+    made = records(folder)
+    assert all(record["error"] is None for record in made)
     names = [
         (r["question_id"], r["sample"], r["mode"], r["config"]["sampling"]["temperature"])
-        for r in records
+        for r in made
     ]
     assert not [name for name, count in Counter(names).items() if count > 1]
-    assert all(record["seeded"] for record in records)
-    return dict(zip(names, (record["text"] for record in records), strict=True))
+    assert all(record["seeded"] for record in made)
+    return dict(zip(names, (record["text"] for record in made), strict=True))
 
 
 @pytest.mark.timeout(1500 if FULL else 600)
 def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
-    arguments = ["bench", *OPTIONS, *attach, "--output", str(tmp_path / "undisturbed")]
-    undisturbed = CliRunner().invoke(cli, arguments)
-    assert undisturbed.exit_code == 0, undisturbed.output
+    bench(*OPTIONS, *attach, "--output", tmp_path / "undisturbed")
     wanted = samples(tmp_path / "undisturbed")
     assert len(wanted) == QUESTIONS * 2 * len(COMPARED)
     chance, folder = random.Random(os.environ.get("SEED", "7")), tmp_path / "killed"
@@ -128,9 +130,7 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
         )
     assert killed >= max(1, KILLS - 1)
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
-    arguments = ["bench", *OPTIONS, *attach, "--output", str(folder), "--resume"]
-    resumed = CliRunner().invoke(cli, arguments)
-    assert resumed.exit_code == 0, resumed.output
+    resumed = bench(*OPTIONS, *attach, "--output", folder, "--resume")
     assert "Where the time went" in resumed.stdout
     assert samples(folder) == wanted
 
@@ -157,13 +157,6 @@ ALL = tuple(MODES)
 )
 def test_values_of_a_sweep(given, name, values):
     assert sweeps.parse(given) == [{name: value} for value in values]
-
-
-def test_several_sweeps_multiply():
-    found = sweeps.points(["depth=1..4", "width=1,2"])
-    assert len(found) == 8
-    assert {(p["depth"], p["width"]) for p in found} == set(itertools.product(range(1, 5), (1, 2)))
-    assert sweeps.points([]) == [{}]
 
 
 @pytest.mark.parametrize(
@@ -393,27 +386,20 @@ def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
 
 
 @pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "100")
-    double = Servers(**transports(0.0))
-    monkeypatch.setattr(session, "session", double)
-
-    def invoke(*arguments):
-        result = CliRunner().invoke(cli, ["bench", *map(str, arguments)])
-        if result.exception and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return result
-
-    invoke.servers = double
-    return invoke
+def double(servers):
+    servers.transports = transports(0.0)
+    return servers
 
 
-def test_all_modes_on_the_same_questions(call, tmp_path):
-    result = call(
+def planned(*arguments):
+    """What a benchmark would do."""
+    return json.loads(bench(*arguments, "--print", "--json").stdout)
+
+
+def test_all_modes_on_the_same_questions(double, tmp_path):
+    result = bench(
         "--limit", 2, "--samples", 2, "--output", tmp_path / "out", "-o", "bench.servers=blocks"
     )
-    assert result.exit_code == 0, result.output
     made = records(tmp_path / "out")
     samples = {(r["question_id"], r["sample"], r["mode"]) for r in made}
     assert len(made) == len(samples) == 2 * 2 * len(ALL)
@@ -422,12 +408,12 @@ def test_all_modes_on_the_same_questions(call, tmp_path):
     about = json.loads((tmp_path / "out" / "run.json").read_text())
     assert about["order"]["servers"] == "blocks"
     assert [one["servers"] for one in about["starts"]] == [[1], [2], [1]]
-    assert len(call.servers.started) == 3
+    assert len(double.started) == 3
     told = json.loads((tmp_path / "out" / "sampled" / "run.json").read_text())
     assert told["order"] == about["order"]
 
 
-def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
+def test_nothing_is_learnt_from_a_warm_up(double, tmp_path, monkeypatch):
     """A policy that adapts would begin with times of servers that were cold, and in one of its
     settings only.
     """
@@ -439,7 +425,7 @@ def test_nothing_is_learnt_from_a_warm_up(call, tmp_path, monkeypatch):
         return run(self, work, *rest)
 
     monkeypatch.setattr(Runner, "run", heard)
-    assert call("--limit", 2, "--modes", "lookahead", "--output", tmp_path / "out").exit_code == 0
+    bench("--limit", 2, "--modes", "lookahead", "--output", tmp_path / "out")
     assert sorted(seen.values()) == [["pocket-0001", "pocket-0002"], ["warm-up"]]
 
 
@@ -448,15 +434,14 @@ def kept_in_order(folder):
     return [(one["question_id"], one["mode"]) for one in records(folder)]
 
 
-def test_every_turn_begins_with_empty_caches(call, tmp_path, monkeypatch):
+def test_every_turn_begins_with_empty_caches(double, tmp_path, monkeypatch):
     """Each question in both modes, one after the other; several at a time in blocks A B B A."""
     seen = []
-    transport = call.servers.transports["target"]
+    transport = double.transports["target"]
     get = transport.get
     monkeypatch.setattr(transport, "get", lambda path: (seen.append(path), get(path))[1])
     asked = ("--modes", "autoregressive,lookahead")
-    done = call("--limit", 8, *asked, "--output", tmp_path / "a")
-    assert done.exit_code == 0, done.output
+    bench("--limit", 8, *asked, "--output", tmp_path / "a")
     assert seen.count("/flush_cache") == 16
     kept = kept_in_order(tmp_path / "a")
     names = [name for name, _ in kept]
@@ -464,8 +449,7 @@ def test_every_turn_begins_with_empty_caches(call, tmp_path, monkeypatch):
     pairs = Counter((one[1], other[1]) for one, other in zip(kept[::2], kept[1::2], strict=True))
     assert pairs == {("autoregressive", "lookahead"): 4, ("lookahead", "autoregressive"): 4}
     seen.clear()
-    done = call("--limit", 16, "--concurrency", 2, *asked, "--output", tmp_path / "b")
-    assert done.exit_code == 0, done.output
+    bench("--limit", 16, "--concurrency", 2, *asked, "--output", tmp_path / "b")
     assert seen.count("/flush_cache") == 4
     blocks = [
         (mode, len([*of]))
@@ -475,15 +459,14 @@ def test_every_turn_begins_with_empty_caches(call, tmp_path, monkeypatch):
     assert blocks == [(first, 8), (second, 16), (first, 8)] and first != second
 
 
-def test_caches_that_were_not_emptied_stand_beside_the_verdict(call, tmp_path, monkeypatch):
+def test_caches_that_were_not_emptied_stand_beside_the_verdict(double, tmp_path, monkeypatch):
     def refused(path):
         raise BadReply("requests are running", role="draft")
 
     monkeypatch.setattr(servers, "FLUSH_SECONDS", 0.0)
-    monkeypatch.setattr(call.servers.transports["draft"], "get", refused)
+    monkeypatch.setattr(double.transports["draft"], "get", refused)
     out = ("--modes", "autoregressive,lookahead", "--output", tmp_path / "out")
-    done = call("--limit", 2, *out)
-    assert done.exit_code == 0, done.output
+    done = bench("--limit", 2, *out)
     said = " ".join(done.stdout.split())
     verdict, warning = "Does looking ahead pay", "draft: its cache was not emptied at a turn"
     assert verdict in said and said.index(warning) > said.index(verdict)
@@ -492,12 +475,11 @@ def test_caches_that_were_not_emptied_stand_beside_the_verdict(call, tmp_path, m
     assert " ".join(done.stderr.split()).count(warning) == 1, "once, not at each turn"
 
 
-def test_methods_share_the_servers_and_stand_in_one_table(call, tmp_path):
+def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     methods = "rsd:threshold=0,most=50,conf_spec:sure=0,lookahead,autoregressive"
     asked = ("--methods", methods, "--sweep", "concurrency=1,2", "--samples", 2)
-    done = call("--limit", 2, *asked, "--output", tmp_path / "out")
-    assert done.exit_code == 0, done.output
-    assert len(call.servers.started) == 1
+    bench("--limit", 2, *asked, "--output", tmp_path / "out")
+    assert len(double.started) == 1
     made = records(tmp_path / "out")
     programs = Counter(one["config"].get("program", one["mode"]) for one in made)
     names = ["rsd:threshold=0,most=50", "conf_spec:sure=0", "lookahead", "autoregressive"]
@@ -519,13 +501,12 @@ def test_methods_share_the_servers_and_stand_in_one_table(call, tmp_path):
     assert {"by_accuracy.png", "by_accuracy.svg"} <= drawn
 
 
-def test_programs_run_with_a_token_layer_if_one_is_asked_for(call):
-    asked = ("--methods", "specreason,sd", "--token-layer", "ngram", "--print", "--json")
-    plan = json.loads(call(*asked).stdout)
+def test_programs_run_with_a_token_layer_if_one_is_asked_for():
+    plan = planned("--methods", "specreason,sd", "--token-layer", "ngram")
     assert [*plan["variants"]] == ["specreason/lookahead+sd", "sampled/sd"]
 
 
-def test_several_at_a_time_and_several_settings(call, tmp_path):
+def test_several_at_a_time_and_several_settings(double, tmp_path):
     options = (
         "--modes",
         "autoregressive,lookahead",
@@ -535,8 +516,7 @@ def test_several_at_a_time_and_several_settings(call, tmp_path):
         "depth=2,4",
         "--json",
     )
-    done = call("--limit", 3, *options, "--output", tmp_path / "out")
-    assert done.exit_code == 0, done.output
+    done = bench("--limit", 3, *options, "--output", tmp_path / "out")
     groups = json.loads(done.stdout)["groups"]
     assert Counter((g["mode"], g["concurrency"]) for g in groups) == {
         **{("autoregressive", n): 1 for n in (1, 2)},
@@ -556,10 +536,9 @@ def test_several_at_a_time_and_several_settings(call, tmp_path):
         ([139.0], "pocket-1gpu"),
     ],
 )
-def test_figures_for_others_are_of_bodies_that_fit(call, monkeypatch, free, bodies):
+def test_figures_for_others_are_of_bodies_that_fit(monkeypatch, free, bodies):
     monkeypatch.setattr(presets.gpus, "visible", lambda: [SimpleNamespace(free=f) for f in free])
-    asked = ("-o", "bench.figures=mine.json", "-o", "runtimes.draft.extra.page-size=16", "--print")
-    found = json.loads(call(*asked, "--json").stdout)
+    found = planned("-o", "bench.figures=mine.json", "-o", "runtimes.draft.extra.page-size=16")
     command, variants = found["command"], found["variants"]
     assert command["deployment"] == bodies and command["limit"] == 8
     modes = [variant["config"]["mode"] for variant in variants.values()]
@@ -573,27 +552,15 @@ def test_figures_for_others_are_of_bodies_that_fit(call, monkeypatch, free, bodi
     assert drafted["runtimes"]["draft"]["extra"] == {**attention, "page-size": 16}
 
 
-def test_the_papers_table(call, monkeypatch):
+def test_the_papers_table(double, monkeypatch):
     counts = {"gsm8k": 100, "humaneval": 164}
 
     def read(hub, task):
         return [Question(f"{task}-{number}", "?") for number in range(counts[task])]
 
     monkeypatch.setattr(Hub, "read", read)
-    result = call(
-        "-o",
-        "bench.paper=table1",
-        "--deployment",
-        "qwen3-4gpu",
-        "--task",
-        "gsm8k",
-        "--task",
-        "humaneval",
-        "--print",
-        "--json",
-    )
-    assert result.exit_code == 0, result.output
-    plan = json.loads(result.stdout)
+    tasks = ("--task", "gsm8k", "--task", "humaneval")
+    plan = planned("-o", "bench.paper=table1", "--deployment", "qwen3-4gpu", *tasks)
     assert plan["samples"] == (100 + 164) * 16 * 4
     assert {name.split("/")[1] for name in plan["variants"]} == {
         "autoregressive",
@@ -606,7 +573,7 @@ def test_the_papers_table(call, monkeypatch):
         assert one["config"]["sampling"] | {"seed": 0} == {
             **{"temperature": 0.6, "top_p": 0.95, "top_k": 20, "min_p": 0.0, "seed": 0}
         }
-    assert not call.servers.started
+    assert not double.started
 
 
 @pytest.mark.parametrize(
@@ -618,7 +585,7 @@ def test_the_papers_table(call, monkeypatch):
     ],
 )
 def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
-    call, monkeypatch, tmp_path, layered, roles, modes
+    monkeypatch, tmp_path, layered, roles, modes
 ):
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"known/{role}")
@@ -627,9 +594,7 @@ def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
     ).to_dict()
     about = ("x", os.getpid(), launched.born(os.getpid()), "now", ["sd"])
     launched.write(launched.Launched(*about, layered, {role: {} for role in roles}, up))
-    plan = call("--attach", "x", "--print", "--json")
-    assert plan.exit_code == 0, plan.output
-    assert {name.split("/")[1] for name in json.loads(plan.stdout)["variants"]} == modes
+    assert {name.split("/")[1] for name in planned("--attach", "x")["variants"]} == modes
 
 
 @pytest.mark.parametrize(
@@ -657,29 +622,17 @@ def test_fewer_samples_of_livecodebench(task, asked, wanted):
         (["--task", "nosuch"], "nosuch"),
     ],
 )
-def test_what_cannot_be(call, arguments, said):
-    result = call(*arguments)
-    assert result.exit_code
-    assert said in " ".join(result.output.split())
-    assert not call.servers.started
+def test_what_cannot_be(double, arguments, said):
+    assert said in " ".join(bench(*arguments, code=2).output.split())
+    assert not double.started
 
 
 # -- random weights
 
 
-def test_random_weights_are_given_their_acceptance(call):
-    result = call(
-        "-o",
-        "bench.dummy_weights=true",
-        "--sweep",
-        "alpha=0.4,0.8",
-        "--sweep",
-        "depth=1,3",
-        "--print",
-        "--json",
-    )
-    assert result.exit_code == 0, result.output
-    plan = json.loads(result.stdout)
+def test_random_weights_are_given_their_acceptance():
+    swept = ("--sweep", "alpha=0.4,0.8", "--sweep", "depth=1,3")
+    plan = planned("-o", "bench.dummy_weights=true", *swept)
     ahead = [one["config"] for one in plan["variants"].values() if one["config"]["lookahead"]]
     assert {(c["lookahead"]["depth"], c["lookahead"]["verifier"]) for c in ahead} == {
         (d, f"oracle:{a}") for d in (1, 3) for a in ("0.4", "0.8")
@@ -691,19 +644,10 @@ def test_random_weights_are_given_their_acceptance(call):
     assert all(c["runtimes"]["judge"]["model"].startswith("dummy:") for c in ahead)
 
 
-def test_a_simulated_acceptance_is_said_with_the_figures(call):
-    asked = (
-        "-o",
-        "bench.dummy_weights=true",
-        "--modes",
-        "sd",
-        "--token-layer",
-        "ngram",
-        "-o",
-        "runtimes.target.token_layer.accept_length=2.5",
-        "--print",
-    )
-    config = next(iter(json.loads(call(*asked, "--json").stdout)["variants"].values()))["config"]
+def test_a_simulated_acceptance_is_said_with_the_figures():
+    layer = ("--token-layer", "ngram", "-o", "runtimes.target.token_layer.accept_length=2.5")
+    plan = planned("-o", "bench.dummy_weights=true", "--modes", "sd", *layer)
+    config = next(iter(plan["variants"].values()))["config"]
     assert config["runtimes"]["target"]["token_layer"]["accept_length"] == 2.5
     group = collection.group_of({"mode": "sd", "config": config}, 1, {})
     assert group.marks == ("dummy weights", "simulated acceptance")

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
 import pytest
 
@@ -17,73 +16,57 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
 from lr_sglang.errors import ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
-from tests import FULL, plan
+from tests import FULL, ROOT, plan
 from tests.scripted import deployment
 from tests.scripted_cli import transports
 from tests.serving import until
 
-ROOT = Path(__file__).parents[2]
 QUESTIONS = [Question(f"q{n}", f"question {n}?", "17") for n in range(8)]
 EXACT = Plan().with_settings(lookahead=Lookahead(verifier="exact"))
 
 
-def runner(doubles, concurrency=1, given=EXACT, **more):
-    return Runner(deployment(**doubles).roles, given, concurrency, **more)
-
-
-def answered(records):
-    return [(r["question_id"], r["sample"], r["mode"]) for r in records]
+def ran(
+    doubles, modes=("lookahead",), concurrency=1, samples=1, given=EXACT, idle=lambda: None, **more
+):
+    """The records of all questions."""
+    runner = Runner(deployment(**doubles).roles, given, concurrency, **more)
+    return list(runner.run(plan(QUESTIONS, modes, samples), idle))
 
 
 # -- in one process
 
 
-def test_every_sample_has_one_record():
-    work = plan(QUESTIONS, ("autoregressive", "lookahead"), 2)
-    running = runner(transports(), 4)
-    records = list(running.run(work))
-    assert sorted(answered(records)) == sorted(item.key for item in work)
-    assert all(r["answer"] == "17" and r["error"] is None for r in records)
-    texts = {r["text"] for r in records}
-    assert len(texts) == 1  # the exact verifier changes nothing
-
-
 @pytest.mark.parametrize("concurrency", [1, 3])
 def test_as_many_at_a_time_as_asked_for(concurrency):
     doubles = transports(0.05)
-    running = runner(doubles, concurrency)
-    assert len(list(running.run(plan(QUESTIONS, ("autoregressive",))))) == len(QUESTIONS)
+    assert len(ran(doubles, ("autoregressive",), concurrency)) == len(QUESTIONS)
     assert doubles["target"].most == concurrency
 
 
 def test_the_seed_makes_a_run_another_and_the_sample_too():
     def seeds(seed):
-        running = runner(transports(), given=EXACT.with_settings(sampling=Sampling(seed=seed)))
-        records = list(running.run(plan(QUESTIONS[:2], ("autoregressive",), 2)))
+        given = EXACT.with_settings(sampling=Sampling(seed=seed))
+        records = ran(transports(), ("autoregressive",), samples=2, given=given)
         return [r["branches"][0]["seed"] for r in records]
 
     assert seeds(1) == seeds(1)
     assert not set(seeds(1)) & set(seeds(2))
-    assert len(set(seeds(1))) == 4
+    assert len(set(seeds(1))) == 2 * len(QUESTIONS)
 
 
 def test_the_target_gone_ends_the_run_at_once():
     doubles = transports(0.01)
     doubles["target"].fail = lambda text: RuntimeDown("gone", role="target") if text else None
-    running = runner(doubles, 2)
     with pytest.raises(RuntimeDown, match="gone"):
-        list(running.run(plan(QUESTIONS, ("lookahead",))))
+        ran(doubles, concurrency=2)
     assert not any(double.running for double in doubles.values())
 
 
-def test_what_the_deployment_cannot_do_is_said_before_anything_runs():
-    running = runner({"target": transports()["target"]})
-    with pytest.raises(ConfigError, match="needs a draft"):
-        list(running.run(plan(QUESTIONS, ("lookahead",))))
-    no_judge = {role: double for role, double in transports().items() if role != "judge"}
-    running = runner(no_judge, given=Plan())
-    with pytest.raises(ConfigError, match="needs a judge"):
-        list(running.run(plan(QUESTIONS, ("lookahead",))))
+@pytest.mark.parametrize(("lacks", "given"), [("draft", EXACT), ("judge", Plan())])
+def test_what_the_deployment_cannot_do_is_said_before_anything_runs(lacks, given):
+    doubles = {role: double for role, double in transports().items() if role != lacks}
+    with pytest.raises(ConfigError, match=f"needs a {lacks}"):
+        ran(doubles, given=given)
 
 
 @pytest.mark.parametrize("mode", ["autoregressive", "lookahead"])
@@ -95,7 +78,7 @@ def test_stopping_frees_the_runtimes_at_once(mode):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        list(runner(doubles, 3).run(plan(QUESTIONS, (mode,)), interrupted))
+        ran(doubles, (mode,), 3, idle=interrupted)
     assert not any(double.running for double in doubles.values())
     assert doubles["target"].aborted >= 3
 
@@ -104,9 +87,8 @@ def test_a_bug_in_a_sample_reaches_the_caller():
     def fail(item, step):
         raise ZeroDivisionError
 
-    running = runner(transports(), on_step=fail)
     with pytest.raises(ZeroDivisionError):
-        list(running.run(plan(QUESTIONS, ("lookahead",))))
+        ran(transports(), on_step=fail)
 
 
 # -- in a process of its own, which is killed

@@ -14,9 +14,8 @@ from operator import attrgetter
 from typing import get_args
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import COMMANDS, cli, options, session, settings
+from lr_sglang.cli import COMMANDS, options, session, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client, refusal
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
@@ -27,31 +26,19 @@ from lr_sglang.runtimes.launching.server import ProgressEvent
 from lr_sglang.sglang_api import release
 from lr_sglang.steps.judge_check import JudgeCheck
 from tests import records
+from tests.called import called
 from tests.scripted import ScriptedTransport
-from tests.scripted_cli import Servers, transports
+from tests.scripted_cli import transports
 
 FAST = ["run", "how many?"]
 
 
 @pytest.fixture
-def servers(monkeypatch):
-    double = Servers()
-    monkeypatch.setattr(session, "session", double)
-    return double
-
-
-@pytest.fixture
-def call(tmp_path, servers, monkeypatch):
+def call(servers, monkeypatch):
     """Calls the command line in a folder of its own."""
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("COLUMNS", "80")
     # the scripted judge says one character, which is no label: it would be told of
     monkeypatch.setattr(JudgeCheck, "shown_alike", lambda *_: None)
-
-    def invoke(*arguments, **more):
-        return CliRunner().invoke(cli, [str(a) for a in arguments], **more)
-
-    return invoke
+    return called
 
 
 # -- help
@@ -60,7 +47,6 @@ def call(tmp_path, servers, monkeypatch):
 @pytest.mark.parametrize("name", COMMANDS)
 def test_every_help_has_an_example(call, name):
     result = call(name, "--help")
-    assert result.exit_code == 0
     assert "Examples:" in result.output
     assert max(map(len, result.output.splitlines())) <= 100
 
@@ -75,7 +61,6 @@ def test_the_version_is_the_packages(call):
 
 def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
     result = call(*FAST, "--verifier", "exact")
-    assert result.exit_code == 0, result.output
     marks = [line[0] for line in result.stdout.splitlines()]
     assert marks == ["+", "~", "+", "+"]
     assert "answer: 17" in result.stderr
@@ -102,7 +87,7 @@ def test_json_prints_the_record_alone(call, tmp_path):
 
 
 def test_a_question_from_standard_input(call, tmp_path):
-    assert call("run", "-", "--quiet", input="what?\n").exit_code == 0
+    call("run", "-", "--quiet", input="what?\n")
     assert records(tmp_path / "runs")[0]["question"] == "what?"
 
 
@@ -119,7 +104,6 @@ def test_a_models_text_does_not_command_the_terminal(call, servers):
 
 def test_many_questions_end_in_a_table(call, tmp_path):
     result = call("run", "--task", "pocket", "--limit", 3, "--samples", 2, "--concurrency", 2)
-    assert result.exit_code == 0, result.output
     for name in ("accuracy", "alpha", "tokens/s", "wasted", "reuse"):
         assert name in result.stdout
     made = records(tmp_path / "runs")
@@ -139,15 +123,10 @@ def test_many_questions_as_json(call):
 
 def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
     (tmp_path / "some.jsonl").write_text('{"question": "how many?", "answer": 17}\n')
-    assert call("run", "--input", "some.jsonl").exit_code == 0
+    call("run", "--input", "some.jsonl")
     sent = "".join(map(chr, servers.transports["target"].requests[0]["input_ids"]))
     assert "how many?\nPlease reason step by step" in sent
-    assert (
-        call(
-            "run", "--input", "some.jsonl", "-o", "run.prompt_suffix=", "--output", "bare"
-        ).exit_code
-        == 0
-    )
+    call("run", "--input", "some.jsonl", "-o", "run.prompt_suffix=", "--output", "bare")
     sent = "".join(map(chr, servers.transports["target"].requests[-1]["input_ids"]))
     assert "Please" not in sent
 
@@ -158,16 +137,10 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, serve
     file.write_text("".join(f'{{"question": "{n}?"}}\n' for n in range(6)), "utf-8")
     get = target.get
     monkeypatch.setattr(target, "get", lambda path: (seen.append(path), get(path))[1])
-    made = call(*compared, "--input", file, "--limit", 3, "--output", tmp_path / "one")
-    assert made.exit_code == 0, made.output
+    call(*compared, "--input", file, "--limit", 3, "--output", tmp_path / "one")
     assert seen.count("/flush_cache") == 6, "no mode finds the question in the cache"
     seen.clear()
-    assert (
-        call(
-            *compared, "--input", file, "--concurrency", 3, "--output", tmp_path / "several"
-        ).exit_code
-        == 0
-    )
+    call(*compared, "--input", file, "--concurrency", 3, "--output", tmp_path / "several")
     assert seen.count("/flush_cache") == 2
     turns = [
         mode
@@ -175,13 +148,12 @@ def test_a_mode_that_is_compared_has_the_servers_to_itself(call, tmp_path, serve
     ]
     assert sorted(turns) == ["autoregressive", "lookahead"], "no mode is slowed down by another"
     seen.clear()
-    assert call("run", "--input", file, "--output", tmp_path / "alone").exit_code == 0
+    call("run", "--input", file, "--output", tmp_path / "alone")
     assert "/flush_cache" not in seen, "where nothing is compared the caches are of use"
 
 
 def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers):
     result = call("demo", "--questions", 2)
-    assert result.exit_code == 0, result.output
     assert "speed-up" in result.stdout and "Does looking ahead pay" in result.stdout
     modes = ("autoregressive", "lookahead", "sd", "lookahead+sd")
     answered = [line.split("  ")[:2] for line in result.stdout.splitlines()]
@@ -193,7 +165,7 @@ def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers)
 
 
 def test_the_small_demo_compares_two_modes(call, tmp_path):
-    assert call("demo", "--small", "--questions", 1).exit_code == 0
+    call("demo", "--small", "--questions", 1)
     assert [r["mode"] for r in records(tmp_path / "runs")] == ["autoregressive", "lookahead"]
 
 
@@ -215,7 +187,6 @@ def test_modes_side_by_side_share_servers_where_they_can(call, tmp_path, servers
         "--concurrency",
         3,
     )
-    assert result.exit_code == 0, result.output
     assert [d.runtimes["target"].token_layer.algorithm for d in servers.started] == [
         "none",
         "ngram",
@@ -460,7 +431,7 @@ def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
     ],
 )
 def test_only_what_is_needed_is_started(call, servers, options, roles):
-    assert call(*FAST, *options).exit_code == 0
+    call(*FAST, *options)
     assert set(servers.started[0].runtimes) == roles
 
 
@@ -521,10 +492,8 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
     ],
 )
 def test_bad_input_is_a_named_error(call, servers, arguments, message):
-    result = call(*arguments)
+    result = call(*arguments, code=1 if "--output" in arguments else 2)
     assert message in result.stderr, result.output
-    assert result.exit_code in (1, 2)
-    assert "Traceback" not in result.output
     assert result.stdout == ""
     assert not servers.started
 
@@ -558,10 +527,12 @@ def test_whatever_fails_is_told_in_few_lines(call, monkeypatch, error, code, sai
         raise error
 
     monkeypatch.setattr(session, "session", fail)
-    result = call(*FAST)
-    assert result.exit_code == code and result.stderr.splitlines()[-len(said) :] == said
+    result = call(*FAST, code=code)
+    assert result.stderr.splitlines()[-len(said) :] == said
     monkeypatch.setenv("LR_SGLANG_DEBUG", "1")
-    assert code == 1 or call(*FAST, "--output", "again").exception is error
+    with pytest.raises(type(error)) as raised:
+        call(*FAST, "--output", "again")
+    assert raised.value is error
 
 
 def failing(role, error, after=""):
@@ -576,16 +547,14 @@ def test_a_target_that_is_gone_stops_the_run_and_keeps_the_records(call, servers
     broken = RuntimeDown("it does not answer", role="target", hint="is it running?")
     requests = servers.transports["target"].requests
     servers.transports["target"].fail = lambda text: broken if len(requests) > 8 else None
-    result = call("run", "--task", "pocket", "--limit", 9, "--output", "out")
-    assert result.exit_code == 1
+    many = ("run", "--task", "pocket", "--limit", 9, "--output", "out")
+    result = call(*many, code=1)
     assert "Error: target: it does not answer" in result.stderr
     assert "--resume --output out" in result.stderr
     kept = len(records(tmp_path / "out"))
     assert 0 < kept < 9
     servers.transports = transports()
-    assert (
-        call("run", "--task", "pocket", "--limit", 9, "--output", "out", "--resume").exit_code == 0
-    )
+    call(*many, "--resume")
     made = records(tmp_path / "out")
     assert len(made) == 9 == len({r["question_id"] for r in made})
 
@@ -594,7 +563,6 @@ def test_a_target_that_is_gone_stops_the_run_and_keeps_the_records(call, servers
 def test_a_draft_or_judge_that_fails_slows_and_is_said(call, servers, role):
     servers.transports = failing(role, RuntimeDown("gone", role=role))
     result = call(*FAST, "--output", "out")
-    assert result.exit_code == 0
     assert f"Warning: {role}: it failed" in result.stderr
     assert "And so on." in result.stdout
     assert "+" not in [line[0] for line in result.stdout.splitlines()] or role == "judge"
@@ -605,7 +573,6 @@ def test_one_sample_that_fails_does_not_end_the_run(call, servers, tmp_path):
     long = PromptTooLong("too long", role="target", hint="shorten it")
     servers.transports["target"].fail = lambda text: long if len(requests) == 1 else None
     result = call("run", "--task", "pocket", "--limit", 3, "--mode", "autoregressive")
-    assert result.exit_code == 0
     assert [bool(r["error"]) for r in records(tmp_path / "runs")] == [True, False, False]
     assert "failed" in result.stdout
 
@@ -614,8 +581,7 @@ def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
     servers.transports = failing(
         "target", RuntimeTimeout("too slow", role="target", hint="wait longer")
     )
-    result = call(*FAST, "--output", "out")
-    assert result.exit_code == 1
+    result = call(*FAST, "--output", "out", code=1)
     assert "Error: target: too slow" in result.stderr
     assert "Hint: wait longer" in result.stderr
     assert len(records(tmp_path / "out")) == 1
@@ -626,35 +592,31 @@ def test_when_every_sample_fails_the_run_has_failed(call, servers, tmp_path):
 
 def test_a_finished_run_is_resumed_without_starting_anything(call, servers, tmp_path):
     many = ["run", "--task", "pocket", "--limit", 2, "--output", "out"]
-    assert call(*many).exit_code == 0
-    assert call(*many).exit_code == 1  # not without --resume
+    call(*many)
+    call(*many, code=1)  # not without --resume
     result = call(*many, "--resume")
-    assert result.exit_code == 0
     assert "2 of 2 samples are done already" in result.stderr
     assert len(servers.started) == 1
-    assert (
-        call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume").exit_code == 0
-    )
+    call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume")
     assert len(records(tmp_path / "out")) == 3
 
 
 def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
     file = tmp_path / "q.jsonl"
     file.write_text('{"question": "a"}\n')
-    assert call("run", "--input", file, "--output", "out").exit_code == 0
+    asked = ("run", "--input", file, "--output", "out")
+    call(*asked)
     file.write_text('{"question": "b"}\n')
-    assert (
-        "was another one then" in call("run", "--input", file, "--output", "out", "--resume").stderr
-    )
+    assert "was another one then" in call(*asked, "--resume", code=1).stderr
 
 
 def test_colour_is_for_terminals(call, monkeypatch):
     monkeypatch.delenv("NO_COLOR", raising=False)
     assert "\x1b" not in call(*FAST).output
     bad = ["run", "a", "--depth", "0"]
-    assert "\x1b[31m" in call(*bad, color=True).output
+    assert "\x1b[31m" in call(*bad, color=True, code=2).output
     monkeypatch.setenv("NO_COLOR", "1")
-    assert "\x1b" not in call(*bad, color=True).output
+    assert "\x1b" not in call(*bad, color=True, code=2).output
 
 
 def test_there_is_a_prompt_for_each_name_in_the_settings():
@@ -701,9 +663,7 @@ def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_
     (tmp_path / "text.toml").write_text("[runtimes]\ntarget = 'pocket:target'\n")
     mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\nraise SystemExit\n"
     (tmp_path / "mine.py").write_text(mine)
-    result = call(*words)
-    assert result.exit_code == 2
-    assert said in " ".join(result.output.split())
+    assert said in " ".join(call(*words, code=2).output.split())
 
 
 def test_a_question_of_a_file_says_what_is_appended_to_it(call, tmp_path):
@@ -719,7 +679,6 @@ def test_a_question_of_a_file_says_what_is_appended_to_it(call, tmp_path):
 def test_servers_that_start_twice_are_announced(call):
     modes = ("--mode", "autoregressive", "--mode", "sd", "--mode", "lookahead")
     result = call("run", "--task", "pocket", "--limit", 1, "--verifier", "exact", *modes)
-    assert result.exit_code == 0, result.output
     assert "2 sets of servers (autoregressive, lookahead; sd), since a token layer is set" in (
         " ".join(result.stderr.split())
     )

@@ -1,7 +1,5 @@
 """Configuration says no, early and helpfully."""
 
-from __future__ import annotations
-
 import json
 import re
 import tomllib
@@ -24,14 +22,14 @@ from lr_sglang.config import (
     TokenLayer,
 )
 from lr_sglang.errors import ConfigError
-from lr_sglang.runtimes import attach, built_in, load_deployment, override_all
+from lr_sglang.runtimes import attach, load_deployment, override_all
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 from lr_sglang.serve.protocol import ChatRequest, LookaheadRequest
 from lr_sglang.serve.settings import ServeSettings
-from tests import loaded
+from tests import ROOT, loaded
 
-described = loaded(Path(__file__).parents[2] / "scripts/cli_page.py").described
+described = loaded(ROOT / "scripts/cli_page.py").described
 
 
 def deployment(text: str) -> Deployment:
@@ -146,9 +144,13 @@ def test_a_wrong_type_is_refused_by_name(kind, table, said, by_table):
         lambda: Deployment(
             "x", {"target": Runtime("a"), "judge": Runtime("b")}, {"judge": "target"}
         ),
+        lambda: override_all(load_deployment(), {"drafter": "a"}),
+        lambda: override_all(load_deployment(), {"judge": "judge"}),
+        # the draft's runtime then plays both, but who is the target?
+        lambda: override_all(load_deployment(), {"target": "draft"}),
     ],
 )
-def test_a_value_out_of_range_is_refused(make):
+def test_what_cannot_be_is_refused(make):
     with pytest.raises(ConfigError):
         make()
 
@@ -206,7 +208,7 @@ def test_the_names_of_settings_are_those_of_a_file():
 # -- deployments and their files
 
 
-EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "deployments").glob("*.toml"))
+EXAMPLES = sorted((ROOT / "examples" / "deployments").glob("*.toml"))
 
 TARGET = '[runtimes.target]\nmodel = "owner/name"\n'
 
@@ -219,14 +221,6 @@ def written(tmp_path):
         return path
 
     return write
-
-
-def test_the_default_launches_the_three_pocket_models():
-    deployment = load_deployment()
-    assert deployment.name == "pocket" and "pocket" in built_in()
-    assert {role: runtime.model for role, runtime in deployment.runtimes.items()} == {
-        r: f"pocket:{r}" for r in ROLES
-    }
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.stem)
@@ -341,51 +335,30 @@ def test_a_model_replaces_a_model_and_keeps_the_rest(written):
     )
 
 
-def test_a_url_replaces_a_model_and_a_model_a_url():
-    attached = override_all(load_deployment(), {"draft": "http://there:30000"})
-    assert (
-        attached.runtimes["draft"].url == "http://there:30000"
-        and not attached.runtimes["draft"].model
-    )
-    assert (
-        override_all(attached, {"draft": "pocket:draft"}).runtimes["draft"].model == "pocket:draft"
-    )
-
-
-def test_a_role_name_means_to_share_its_runtime():
-    shared = override_all(load_deployment(), {"judge": "target"})
-    assert shared.shared == {"judge": "target"} and "judge" not in shared.runtimes
-    own = override_all(shared, {"judge": "owner/name"})
-    assert not own.shared and own.runtimes["judge"].model == "owner/name"
-
-
-def test_roles_may_change_together_in_any_order():
-    """Where one alone could not be."""
-    alone = override_all(load_deployment(), {"draft": "judge", "judge": "owner/name"})
-    assert override_all(alone, {"judge": None, "target": None}) == alone
-    assert (alone.shared, alone.runtimes["judge"].model) == ({"draft": "judge"}, "owner/name")
-    shared = override_all(alone, {"judge": "target", "draft": "target"})
-    assert set(shared.runtimes) == {"target"} and shared.shared == {
-        "draft": "target",
-        "judge": "target",
-    }
-    assert set(override_all(shared, {"draft": "a/b", "judge": "draft"}).runtimes) == {
-        "target",
-        "draft",
-    }
+POCKET = {role: f"pocket:{role}" for role in ROLES}
+SHARES = [{"judge": "target"}]
+TWO = [{"draft": "judge", "judge": "owner/name"}]  # where one alone could not be
+ONE = [*TWO, {"judge": "target", "draft": "target"}]
 
 
 @pytest.mark.parametrize(
-    ("role", "value"),
+    ("changes", "played"),
     [
-        ("drafter", "a"),
-        ("judge", "judge"),
-        ("target", "draft"),  # the draft's runtime then plays both, but who is the target?
+        ([{"draft": "http://there:30000"}], {"draft": "http://there:30000"}),
+        ([{"draft": "http://there:30000"}, {"draft": "pocket:draft"}], {}),
+        (SHARES, {"judge": "target"}),
+        ([*SHARES, {"judge": "owner/name"}], {"judge": "owner/name"}),
+        (TWO, TWO[0]),
+        ([*TWO, {"judge": None, "target": None}], TWO[0]),
+        (ONE, ONE[1]),
+        ([*ONE, {"draft": "a/b", "judge": "draft"}], {"draft": "a/b", "judge": "draft"}),
     ],
 )
-def test_what_cannot_be_overridden(role, value):
-    with pytest.raises(ConfigError):
-        override_all(load_deployment(), {role: value})
+def test_a_model_a_url_or_a_role_whose_runtime_it_shares_replaces_another(changes, played):
+    """Several may change together, in any order."""
+    made = reduce(override_all, changes, load_deployment())
+    found = {role: runtime.model or runtime.url for role, runtime in made.runtimes.items()}
+    assert {**found, **made.shared} == {**POCKET, **played} and not found.keys() & made.shared
 
 
 # -- assignments

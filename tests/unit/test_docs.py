@@ -3,19 +3,18 @@
 import json
 import re
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import click
 import pytest
-from click.testing import CliRunner
 
 from lr_sglang.cli import cli, session
 from lr_sglang.serve.monitoring import Metrics
-from tests import loaded
+from tests import ROOT, loaded
+from tests.called import called
 from tests.commands import Block, Command, blocks, commands, pages
-from tests.scripted_cli import Servers
 
-ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 COMMANDS = commands()
 OURS = [one for one in COMMANDS if one.words[0] == "lr-sglang"]
@@ -81,24 +80,19 @@ STARTING = [
 
 
 @pytest.mark.parametrize("one", STARTING, ids=str)
-def test_a_command_runs_as_written_up_to_the_start_of_servers(one, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_a_command_runs_as_written_up_to_the_start_of_servers(one, here, monkeypatch):
     monkeypatch.setattr(session, "session", reached)
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    (tmp_path / "keys.txt").write_text("a-key-of-sixteen-or-more\n", "utf-8")
+    (here / "examples").symlink_to(ROOT / "examples")
+    (here / "keys.txt").write_text("a-key-of-sixteen-or-more\n", "utf-8")
     for name, function in (("mine", "def twice("), ("thinking", "def thinking(")):
         code = next(b.body for b in blocks() if function in b.body)
         code = code.partition("\nwith lr.deployment")[0]
-        (tmp_path / f"{name}.py").write_text(code, "utf-8")
+        (here / f"{name}.py").write_text(code, "utf-8")
     arguments = list(one.arguments)
     if arguments[0] == "serve":
         arguments += ["--port", "0"]
-    if "--print" in arguments:
-        result = CliRunner().invoke(cli, arguments)
-        assert result.exit_code == 0, result.output
-        return
-    with pytest.raises(Reached):
-        raise AssertionError(CliRunner().invoke(cli, arguments).output)
+    with nullcontext() if "--print" in arguments else pytest.raises(Reached):
+        called(*arguments)
 
 
 @pytest.mark.parametrize(
@@ -137,12 +131,10 @@ EXAMPLES = {
         ("task", "capitals.py", ["--task", "capitals.py:TASK", "--verifier", "exact"]),
     ],
 )
-def test_an_example_runs(what, file, arguments, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(session, "session", Servers())
+@pytest.mark.usefixtures("servers")
+def test_an_example_runs(what, file, arguments):
     Path(file).write_text(EXAMPLES[what], "utf-8")
-    result = CliRunner().invoke(cli, ["run", *arguments, "--output", "out", "--json"])
-    assert result.exit_code == 0, result.output
+    called("run", *arguments, "--output", "out", "--json")
     record = json.loads(Path("out/records.jsonl").read_text("utf-8"))
     assert record["error"] is None and record["text"]
     seen = {
@@ -158,16 +150,15 @@ def test_an_example_runs(what, file, arguments, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("page", "module"), [("docs/programs.md", "mine"), ("docs/verifiers.md", "same_numbers")]
 )
-def test_a_test_that_a_page_shows_passes(page, module, tmp_path, monkeypatch):
+def test_a_test_that_a_page_shows_passes(page, module, here, monkeypatch):
     shown = [b for b in blocks() if b.page == page and b.info.startswith("python")]
     wanted = {"mine": "def twice(", "same_numbers": "class SameNumbers"}[module]
     code = next(b.body for b in shown if wanted in b.body).partition("\nwith lr.deployment")[0]
-    (tmp_path / f"{module}.py").write_text(code, "utf-8")
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    (here / f"{module}.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(here)
     monkeypatch.delitem(sys.modules, module, raising=False)
     names: dict = {}
-    file = tmp_path / "shown.py"
+    file = here / "shown.py"
     file.write_text(next(b.body for b in shown if 'title="test_' in b.info), "utf-8")
     exec(compile(file.read_text("utf-8"), str(file), "exec"), names)
     tests = [value for name, value in names.items() if name.startswith("test_")]

@@ -1,19 +1,17 @@
 """What ``lr-sglang doctor`` finds, here and on machines that are made up."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli, doctor
+from lr_sglang.cli import doctor
 from lr_sglang.cli.doctor import Check, Findings
 from lr_sglang.runtimes.launching import compilers, flags
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
+from tests.called import called
 
 
 @pytest.fixture(autouse=True)
@@ -23,7 +21,7 @@ def offline(monkeypatch):
 
 
 def test_json_has_every_check():
-    table = json.loads(CliRunner().invoke(cli, ["doctor", "--json"]).stdout)
+    table = json.loads(called("doctor", "--json").stdout)
     assert table["ok"] is True and table["cpu"] is True
     names = {check["name"] for check in table["checks"]}
     assert {
@@ -74,8 +72,7 @@ def test_a_driver_that_is_too_old(monkeypatch):
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
     monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: ())
-    result = CliRunner().invoke(cli, ["doctor"])
-    assert result.exit_code == 1
+    result = called("doctor", code=1)
     assert "pip install -e ." in result.output and "missing" in result.output
 
 
@@ -198,12 +195,10 @@ def test_nobodys_home_is_named(monkeypatch):
 
 
 def test_the_command(monkeypatch):
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("LR_SGLANG_API_KEYS", "very-secret")
-    result = CliRunner().invoke(cli, ["doctor", "--report"])
-    assert result.exit_code == 0, result.output
+    result = called("doctor", "--report")
     sglang = f"- sglang: {release.version()}"
     for part in ("### Versions", sglang, "### Machine", "- CPU:", "### Settings", "pocket models"):
         assert part in result.stdout
     assert "very-secret" not in result.stdout
-    assert CliRunner().invoke(cli, ["doctor", "--report", "--json"]).exit_code == 2
+    called("doctor", "--report", "--json", code=2)

@@ -6,10 +6,8 @@ from functools import reduce
 from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
 import lr_sglang as lr
-from lr_sglang.cli import cli, session
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import RuntimeDown
@@ -23,8 +21,9 @@ from lr_sglang.theory.shares import FalseAccepts, wilson
 from lr_sglang.verifiers import judge
 from lr_sglang.verifiers.known_pairs import ALIKE, alike, pairs
 from lr_sglang.verifiers.requests import RequestMaker
+from tests import records
+from tests.called import called
 from tests.scripted import END, ScriptedTransport, chapters, deployment
-from tests.scripted_cli import Servers
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:judge.*pairs of steps that (differ|say the same):RuntimeWarning"
@@ -47,12 +46,8 @@ def labels(monkeypatch):
     monkeypatch.setattr(judge, "agrees", lambda label: label in ("y", "a"))
 
 
-def maker_of(roles, prompt="paper"):
-    return RequestMaker(roles, prompt)
-
-
 def check(roles, verifier="judge", prompt="paper"):
-    call(maker_of(roles, prompt).check_judge(Lookahead(verifier=verifier)), roles["judge"].loop)
+    call(RequestMaker(roles, prompt).check_judge(Lookahead(verifier=verifier)), roles["judge"].loop)
     return roles["judge"].checks.worst()
 
 
@@ -142,7 +137,9 @@ def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, m
     roles = judged(lambda text: True)
     check(roles)
     look = Lookahead(verifier=verifier, max_false_accepts=most)
-    job = maker_of(roles).make(MODES["lookahead"], look, Sampling(), Limits(), question="q")
+    job = RequestMaker(roles, "paper").make(
+        MODES["lookahead"], look, Sampling(), Limits(), question="q"
+    )
     asked = [{"role": "user", "content": "?"}]
     call(run_program(lookahead, asked, job, backend=roles["target"]), roles["target"].loop)
     assert job.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
@@ -153,60 +150,28 @@ def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, m
     assert made.get("false_accepts") == (None if drafts else known)
 
 
-@pytest.fixture
-def command(monkeypatch, tmp_path):
-    """The command line over scripted runtimes, whose judge accepts everything."""
-    servers = Servers()
-    monkeypatch.setattr(session, "session", servers)
-    monkeypatch.chdir(tmp_path)
-    return servers, lambda *given: CliRunner().invoke(cli, given)
-
-
-def test_a_run_says_that_it_does_not_trust_its_judge_and_goes_on_without(command):
-    servers, call = command
-    result = call("run", "how many?")
-    assert (
-        result.exit_code == 0 and "it accepted 20 of 20 pairs of steps that differ" in result.stderr
-    )
+def test_a_run_says_that_it_does_not_trust_its_judge_and_goes_on_without(servers):
+    result = called("run", "how many?")
+    assert "it accepted 20 of 20 pairs of steps that differ" in result.stderr
     assert not servers.transports["draft"].requests and "\\boxed{17}" in result.stdout
-    result = call("run", "how many?", "-o", "lookahead.max_false_accepts=1")
-    assert (
-        result.exit_code == 0
-        and "pairs of steps" not in result.stderr
-        and servers.transports["draft"].requests
-    )
-    assert call("run", "how many?", "-o", "lookahead.max_false_accepts=2").exit_code == 2
+    result = called("run", "how many?", "-o", "lookahead.max_false_accepts=1")
+    assert "pairs of steps" not in result.stderr and servers.transports["draft"].requests
+    called("run", "how many?", "-o", "lookahead.max_false_accepts=2", code=2)
 
 
 @pytest.mark.parametrize(
     "arguments",
     [("--mode", "autoregressive"), ("--mode", "lossless"), ("--verifier", "random:0.5")],
 )
-def test_a_judge_that_nothing_depends_on_is_not_asked(command, arguments):
-    servers, call = command
-    assert (
-        call("run", "how many?", *arguments).exit_code == 0
-        and not servers.transports["judge"].requests
-    )
+def test_a_judge_that_nothing_depends_on_is_not_asked(servers, arguments):
+    called("run", "how many?", *arguments)
+    assert not servers.transports["judge"].requests
 
 
-def test_a_benchmark_asks_each_judge_once(command):
-    servers, call = command
-    result = call(
-        "bench",
-        "--task",
-        "pocket",
-        "--limit",
-        "2",
-        "--modes",
-        "autoregressive,lookahead",
-        "--output",
-        "out",
-    )
-    assert result.exit_code == 0 and result.output.count("it accepted 20 of 20") == 1
-    assert '"false_accepts"' in "".join(
-        path.read_text() for path in Path("out").rglob("records.jsonl")
-    )
+def test_a_benchmark_asks_each_judge_once(servers):
+    asked = ("--task", "pocket", "--limit", "2", "--modes", "autoregressive,lookahead")
+    assert called("bench", *asked, "--output", "out").output.count("it accepted 20 of 20") == 1
+    assert any("false_accepts" in one for one in records(Path("out")))
     assert len(servers.transports["judge"].requests) == 20 + ALIKE
 
 

@@ -3,35 +3,28 @@ fails.
 """
 
 import json
+from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
 from lr_sglang.theory.judged import Case
+from tests.called import called
+from tests.unit.test_report import write
 
 PAPER = ("--alpha", "0.63", "--c1", "0.1")
 
 
-@pytest.fixture
-def call(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.fixture(autouse=True)
+def wide(here, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
 
-    def invoke(*arguments, code=0):
-        result = CliRunner().invoke(cli, ["plan", *map(str, arguments)])
-        assert result.exit_code == code, result.output + result.stderr
-        return result
 
-    return invoke
+def call(*arguments, code=0):
+    return called("plan", *arguments, code=code)
 
 
-@pytest.fixture
-def found(call):
-    return lambda *arguments: json.loads(call(*arguments, "--json").stdout)
-
-
-# -- records with known numbers
+def found(*arguments):
+    return json.loads(call(*arguments, "--json").stdout)
 
 
 def branch(role, outcome, seconds, generated=20, **more):
@@ -95,18 +88,11 @@ def autoregressive(name="a", **more):
     )
 
 
-@pytest.fixture
-def folder(tmp_path):
-    def write(*records):
-        (tmp_path / "run").mkdir(exist_ok=True)
-        lines = "".join(json.dumps(record) + "\n" for record in records)
-        (tmp_path / "run" / "records.jsonl").write_text(lines, "utf-8")
-        return "run"
-
-    return write
+def folder(*records):
+    return write(Path("run"), records)
 
 
-def test_a_run_is_measured(found, folder):
+def test_a_run_is_measured():
     failed = lookahead(
         "c", error={"kind": "RuntimeDown", "message": "", "retryable": True}, judged=90
     )
@@ -129,7 +115,7 @@ def test_a_run_is_measured(found, folder):
     assert said["expected_of_the_run"] == pytest.approx(expected)
 
 
-def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times(call, found, folder):
+def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times():
     read = {"read_tokens": 50, "agreed_tokens": 40}
     said = found("--records", folder(autoregressive(), lookahead(**read)))
     assert said["measured"]["step_seconds"] == pytest.approx(4 / 3)  # 20 tokens at 15 a second
@@ -139,13 +125,13 @@ def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times(call, found, fo
     assert "0.80 of the tokens were its own; lossless by reading: 1.64x, 8 tokens" in told
 
 
-def test_what_is_given_goes_before_what_was_measured(found, folder):
+def test_what_is_given_goes_before_what_was_measured():
     given = ("--alpha", 0.5, "--c1", 0.1, "--judge", 0)
     case = found("--records", folder(autoregressive(), lookahead()), *given)["case"]
     assert (case["alpha"], case["c1"], case["judge"], case["steps"]) == (0.5, 0.1, 0.0, 3)
 
 
-def test_late_and_failed_drafts_have_no_verdict_that_took_time(found, folder):
+def test_late_and_failed_drafts_have_no_verdict_that_took_time():
     steps = [
         {"verdicts": [verdict(False, "late", 0.0)]},
         {"verdicts": [verdict(False, failed=True), None]},
@@ -156,14 +142,14 @@ def test_late_and_failed_drafts_have_no_verdict_that_took_time(found, folder):
     )
 
 
-def test_of_several_modes_one_is_measured(found, folder):
+def test_of_several_modes_one_is_measured():
     drawn = branch("target", "accepted", 3.0)
     layered = lookahead("a", "lookahead+sd", branches=[drawn, branch("draft", "accepted", 0.3)])
     where = folder(lookahead(), layered, {**autoregressive(), "mode": "sd"})
     assert found("--records", where)["measured"]["mode"] == "lookahead"
 
 
-def test_a_run_with_alternatives_tells_the_acceptance_of_a_step_at_its_width(found, folder):
+def test_a_run_with_alternatives_tells_the_acceptance_of_a_step_at_its_width():
     wide = lookahead(config={"lookahead": {"schedule": "async", "depth": 4, "width": 2}})
     said = found("--records", folder(wide))
     assert said["case"]["alpha"] == pytest.approx(2 / 3)
@@ -187,7 +173,7 @@ SYNC = {"lookahead": {"schedule": "sync", "depth": 4, "width": 1}}
         ([lookahead(schema=99)], 1, "later release"),
     ],
 )
-def test_records_that_tell_nothing(call, folder, records, code, message):
+def test_records_that_tell_nothing(records, code, message):
     result = call("--records", folder(*records), code=code)
     assert message in result.stderr
     assert "Hint: " in result.stderr
@@ -196,7 +182,7 @@ def test_records_that_tell_nothing(call, folder, records, code, message):
 # -- what it says
 
 
-def test_the_papers_numbers(found):
+def test_the_papers_numbers():
     said = found(*PAPER)
     by_depth = {row["depth"]: row for row in said["rows"]}
     assert by_depth[6]["speedup"]["async"] == pytest.approx(2.26, abs=0.005)
@@ -209,7 +195,7 @@ def test_the_papers_numbers(found):
     assert said["run"] == f"--mode lookahead --schedule async --depth {best['depth']}"
 
 
-def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow(call, found):
+def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow():
     said = found(*PAPER, "--judge", "0.25", "--layer-speed", 2)
     assert said["case"]["judge"] == 0.5
     assert said["rows"] == found(*PAPER, "--judge", "0.5")["rows"]
@@ -222,7 +208,7 @@ def test_a_token_layer_multiplies_and_leaves_the_judge_as_slow(call, found):
     ("speeds", "c1", "ceiling"),
     [("1", 0.1, 2.31), ("target=4.3", 0.43, 1.56), ("target=4.3,draft=2", 0.215, 1.98)],
 )
-def test_a_layer_on_the_target_alone_takes_from_lookahead(found, speeds, c1, ceiling):
+def test_a_layer_on_the_target_alone_takes_from_lookahead(speeds, c1, ceiling):
     said = found("--alpha", 0.63, "--c1", 0.1, "--layer-speed", speeds)
     assert said["case"]["c1"] == pytest.approx(c1)
     assert said["rows"][-1]["speedup"]["async"] == pytest.approx(ceiling, abs=0.005)
@@ -237,7 +223,7 @@ def test_a_layer_on_the_target_alone_takes_from_lookahead(found, speeds, c1, cei
         ((*PAPER, "--depth", 2), "--depth 2"),
     ],
 )
-def test_the_plan_is_a_command(found, arguments, plan):
+def test_the_plan_is_a_command(arguments, plan):
     assert plan in found(*arguments)["run"]
 
 
@@ -260,7 +246,5 @@ def test_the_plan_is_a_command(found, arguments, plan):
         ((*PAPER, "--depth", 65), "--depth"),
     ],
 )
-def test_bad_input_is_named(call, arguments, message):
-    result = call(*arguments, code=2)
-    assert message in result.stderr
-    assert "Traceback" not in result.stderr
+def test_bad_input_is_named(arguments, message):
+    assert message in call(*arguments, code=2).stderr

@@ -5,12 +5,11 @@ import xml.etree.ElementTree as ET
 from statistics import stdev
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
 from lr_sglang.errors import RecordError
 from lr_sglang.results import collection, figures, report
 from tests import synthetic
+from tests.called import called
 from tests.synthetic import Truth
 
 MODES = ("autoregressive", "sd", "lookahead", "lookahead+sd")
@@ -18,8 +17,8 @@ MODES = ("autoregressive", "sd", "lookahead", "lookahead+sd")
 
 def write(folder, records, **about):
     folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(record, ensure_ascii=False) + "\n" for record in records)
-    (folder / "records.jsonl").write_text(lines, encoding="utf-8")
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "records.jsonl").write_text(lines)
     (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
     return folder
 
@@ -48,8 +47,8 @@ def table(found, title):
     return next(one for one in found.tables if one.title.startswith(title))
 
 
-def invoke(*words):
-    return CliRunner().invoke(cli, ["report", *map(str, words)])
+def invoke(*words, code=0):
+    return called("report", *words, code=code)
 
 
 # -- reading
@@ -104,26 +103,21 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
+    ("name", "content", "message"),
     [
-        ("", "no record yet"),
-        ("[]\n", "no record"),
-        ('{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "lacks 'config'"),
+        (".", "", "no record yet"),
+        (".", "[]\n", "no record"),
+        (".", '{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "lacks 'config'"),
+        (".", None, "there are no records in it"),
+        ("absent", None, "no such folder"),
+        ("a" * 300, None, "cannot be read: File name too long"),
     ],
 )
-def test_what_is_no_record_is_named(tmp_path, content, message):
-    (tmp_path / "records.jsonl").write_text(content)
+def test_what_is_no_record_and_a_folder_without_any_are_named(tmp_path, name, content, message):
+    if content is not None:
+        (tmp_path / "records.jsonl").write_text(content)
     with pytest.raises(RecordError, match=message):
-        collection.read([tmp_path])
-
-
-def test_a_folder_without_records_is_named(tmp_path):
-    with pytest.raises(RecordError, match="there are no records in it"):
-        collection.read([tmp_path])
-    with pytest.raises(RecordError, match="no such folder"):
-        collection.read([tmp_path / "absent"])
-    with pytest.raises(RecordError, match="cannot be read: File name too long"):
-        collection.read(["a" * 300])
+        collection.read([tmp_path / name])
 
 
 # -- tables
@@ -231,8 +225,7 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
     for record in random:
         record["config"]["runtimes"]["target"]["model"] = "dummy:target"
     named = write(tmp_path / "named", random)
-    result = invoke(run, more, together, named, "--json", "--plots", tmp_path / "plots")
-    assert result.exit_code == 0, result.output
+    invoke(run, more, together, named, "--json", "--plots", tmp_path / "plots")
     pictures = drawn(tmp_path / "plots")
     assert pictures.keys() == {
         *("speedup", "by_concurrency", "by_depth", "by_sd_tokens", "by_acceptance"),
@@ -246,7 +239,6 @@ def test_plots_are_drawn_as_png_and_svg(tmp_path, run):
 def test_a_run_of_the_baseline_alone_has_a_report(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1, modes=("autoregressive",)))
     result = invoke(folder, "--plots", tmp_path / "plots")
-    assert result.exit_code == 0, result.output
     assert not (tmp_path / "plots").exists()
     assert "Does looking ahead pay" not in result.output
 
@@ -351,8 +343,7 @@ def test_files_of_figures_become_one_table(tmp_path):
         json.loads(file.read_text()) for file in files
     ]
     files[0].write_text(json.dumps({"kind": figures.KIND, "figures": [{}]}))
-    failed = invoke(files[0])
-    assert failed.exit_code == 1 and "lacks" in failed.output
+    assert "lacks" in invoke(files[0], code=1).output
 
 
 def test_repeated_answers_have_what_the_field_prints(tmp_path):

@@ -14,7 +14,7 @@ from lr_sglang.engine.branch import Branch, waits
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st
-from lr_sglang.results.record import Brief, Row, make, of_branch
+from lr_sglang.results.record import Row, make, of_branch
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Outcome, Verdict
 from lr_sglang.tasks import Question
@@ -84,10 +84,6 @@ def record(name="q", sample=0, mode="lookahead", gold="17", seconds=2.0, **chang
         {"sglang": "1"},
     )
     return {**made, **changes}
-
-
-def brief(*about, **more):
-    return Brief(record(*about, **more))
 
 
 def opened(folder, config=CONFIG, **more):
@@ -298,18 +294,13 @@ def test_versions_name_the_engine():
 REPETITIONS = 200 if FULL else 20
 
 
-def collected(records):
-    """As ``collection.read`` sorts them, without a folder."""
+def measured(records):
+    """Of lookahead, in records as ``collection.read`` sorts them, without a folder."""
     groups = {}
     for record in records:
         collection.group_of(record, 1, groups).rows.append(Row(record))
-    return collection.Collection(collection.labelled(list(groups.values())), [], [])
-
-
-def measured(records, mode="lookahead"):
-    found = collected(records)
-    group = next(g for g in found.groups if g.mode == mode)
-    return found, group, report.measure(found, group)
+    found = collection.Collection(collection.labelled(list(groups.values())), [], [])
+    return report.measure(found, next(g for g in found.groups if g.mode == "lookahead"))
 
 
 # -- estimates
@@ -414,7 +405,7 @@ def test_known_numbers_are_recovered_within_their_intervals(expected_speed):
     """
     hits = dict.fromkeys(("alpha", "c1", "judge", "accuracy", "speed"), 0)
     for seed in range(REPETITIONS):
-        _, _, of = measured(synthetic.run(TRUTH, questions=30, samples=2, seed=seed))
+        of = measured(synthetic.run(TRUTH, questions=30, samples=2, seed=seed))
         hits["alpha"] += of.alpha.holds(TRUTH.alpha)
         hits["c1"] += of.c1.holds(TRUTH.c1)
         hits["judge"] += abs(of.judge_seconds.value - TRUTH.judge) < 1e-6
@@ -426,7 +417,7 @@ def test_known_numbers_are_recovered_within_their_intervals(expected_speed):
 
 def test_what_the_formulas_expect_of_it_is_near():
     records = synthetic.run(TRUTH, questions=200, samples=1, seed=3)
-    _, _, of = measured(records)
+    of = measured(records)
     # the rest is uneven steps
     assert of.expected.speedup == pytest.approx(of.speed.tokens.value, rel=0.06)
     assert of.expected.speedup > of.speed.tokens.value
@@ -434,7 +425,7 @@ def test_what_the_formulas_expect_of_it_is_near():
     for record in records:
         if record["config"]["lookahead"]:
             record["config"]["lookahead"]["policy"] = "adaptive"
-    assert measured(records)[2].expected is None, "there is no depth to reckon with"
+    assert measured(records).expected is None, "there is no depth to reckon with"
 
 
 # -- where the time went
@@ -463,62 +454,68 @@ def made(position, source, outcome, seconds, by="judge", judge=0.0, accepted=Non
     return step
 
 
-def test_a_draft_that_everything_waits_for_is_on_the_path():
-    """Two steps at depth 2: the second target step starts when the first draft is there, and is
-    what comes last.
-    """
-    branches = [
-        synthetic.branch("draft", 0, 0.0, 0.3, "accepted", 9),
-        synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
-        synthetic.branch("judge", 0, 1.0, 1.1, "accepted", 1),
-        synthetic.branch("draft", 1, 0.3, 0.6, "accepted", 9),
-        synthetic.branch("target", 1, 0.3, 1.3, "accepted", 9),
-        synthetic.branch("judge", 1, 1.3, 1.4, "accepted", 1),
-    ]
-    steps = [
-        made(0, "draft", "accepted", 1.1, judge=0.1, accepted=True),
-        made(1, "draft", "accepted", 1.4, judge=0.1, accepted=True),
-    ]
-    parts = accounting.parts(answer(steps, branches, 1.4))
-    assert {p: round(s, 6) for p, s in parts.items() if s} == {
-        "draft": 0.3,
-        "target": 1.0,
-        "judge": 0.1,
-    }
+WAITED = {**synthetic.branch("target", 0, 0.1, 2.0, "bonus", 9), "queued": 0.4, "prefill": 0.5}
 
 
-def test_the_step_after_a_late_draft_counts_as_late():
-    branches = [
-        synthetic.branch("draft", 0, 0.0, 1.02, "rejected", 9),
-        synthetic.branch("target", 0, 0.0, 1.0, "corrected", 9),
-        synthetic.branch("target", 1, 1.0, 2.0, "bonus", 9),
-    ]
-    steps = [
-        made(0, "target", "corrected", 1.0, by="late", accepted=False),
-        made(1, "target", "bonus", 2.0),
-    ]
-    parts = accounting.parts(answer(steps, branches, 2.0))
-    assert {p: round(s, 6) for p, s in parts.items() if s} == {"target": 1.0, "late": 1.0}
-
-
-def test_pieces_of_the_first_step_that_are_drafted_and_read_count_as_such():
-    branches = [
-        synthetic.branch("draft", 0, 0.0, 0.3, "rejected", 9),
-        synthetic.branch("target", 0, 0.3, 1.0, "corrected", 1),
-        synthetic.branch("draft", 0, 1.0, 1.2, "accepted", 9),
-        synthetic.branch("target", 0, 1.2, 2.0, "accepted", 1),
-    ]
-    record = answer([made(0, "draft", "accepted", 2.0)], branches, 2.0)
-    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
-    assert parts == {"draft": 0.5, "target": 1.5}
-
-
-def test_queueing_and_prefill_are_told_apart_where_the_runtime_reports_them():
-    branch = {**synthetic.branch("target", 0, 0.1, 2.0, "bonus", 9), "queued": 0.4, "prefill": 0.5}
-    record = answer([made(0, "target", "written", 2.1)], [branch], 2.1)
-    parts = {p: round(s, 6) for p, s in accounting.parts(record).items() if s}
-    assert parts == {"target": 1.0, "queue": 0.4, "prefill": 0.5, "controller": 0.2}
-    assert accounting.critical_path(record)
+@pytest.mark.parametrize(
+    ("branches", "steps", "expected"),
+    [
+        # Two steps at depth 2: the second target step starts when the first draft is there, and is
+        # what comes last.
+        (
+            [
+                synthetic.branch("draft", 0, 0.0, 0.3, "accepted", 9),
+                synthetic.branch("target", 0, 0.0, 1.0, "accepted", 9),
+                synthetic.branch("judge", 0, 1.0, 1.1, "accepted", 1),
+                synthetic.branch("draft", 1, 0.3, 0.6, "accepted", 9),
+                synthetic.branch("target", 1, 0.3, 1.3, "accepted", 9),
+                synthetic.branch("judge", 1, 1.3, 1.4, "accepted", 1),
+            ],
+            [
+                made(0, "draft", "accepted", 1.1, judge=0.1, accepted=True),
+                made(1, "draft", "accepted", 1.4, judge=0.1, accepted=True),
+            ],
+            {"draft": 0.3, "target": 1.0, "judge": 0.1},
+        ),
+        (
+            [
+                synthetic.branch("draft", 0, 0.0, 1.02, "rejected", 9),
+                synthetic.branch("target", 0, 0.0, 1.0, "corrected", 9),
+                synthetic.branch("target", 1, 1.0, 2.0, "bonus", 9),
+            ],
+            [
+                made(0, "target", "corrected", 1.0, by="late", accepted=False),
+                made(1, "target", "bonus", 2.0),
+            ],
+            {"target": 1.0, "late": 1.0},
+        ),
+        # pieces of the first step that are drafted and read
+        (
+            [
+                synthetic.branch("draft", 0, 0.0, 0.3, "rejected", 9),
+                synthetic.branch("target", 0, 0.3, 1.0, "corrected", 1),
+                synthetic.branch("draft", 0, 1.0, 1.2, "accepted", 9),
+                synthetic.branch("target", 0, 1.2, 2.0, "accepted", 1),
+            ],
+            [made(0, "draft", "accepted", 2.0)],
+            {"draft": 0.5, "target": 1.5},
+        ),
+        (
+            [WAITED],
+            [made(0, "target", "written", 2.1)],
+            {"target": 1.0, "queue": 0.4, "prefill": 0.5, "controller": 0.2},
+        ),
+    ],
+    ids=[
+        "a draft that all wait for",
+        "after a late draft",
+        "pieces",
+        "a runtime that tells its waits",
+    ],
+)
+def test_what_an_answer_waited_for(branches, steps, expected):
+    parts = accounting.parts(answer(steps, branches, steps[-1]["seconds"]))
+    assert {part: round(seconds, 6) for part, seconds in parts.items() if seconds} == expected
 
 
 def test_what_a_runtime_says_of_its_waits_is_read_and_recorded():

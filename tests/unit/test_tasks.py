@@ -31,58 +31,52 @@ def test_a_limit_takes_the_first_questions():
     assert tasks.load("pocket", 3) == everything[:3]
 
 
-def test_a_file_may_leave_out_answer_and_id(tmp_path):
-    path = write(
-        tmp_path,
-        {"question": "a"},
-        "",
-        {"question": "b", "answer": 8},
-        {"question": "c", "id": 3, "n": 5},
-    )
-    first, second, third = tasks.load(path)
-    assert (first.id, first.answer) == ("mine-0001", None)
-    assert (second.id, second.answer) == ("mine-0003", "8")
-    assert (third.id, third.extra) == ("3", {"n": 5})
+# Each with what is read of it: id, question, answer and what else there is.
+ARRAY = [{"question": "a", "answer": 2}, {"problem": "b", "id": "x"}]
+ARRAYS = [("mine-0001", "a", "2", {}), ("x", "b", None, {})]
+FILES = [
+    # a line may lack answer and id
+    (
+        [{"question": "a"}, "", {"question": "b", "answer": 8}, {"question": "c", "id": 3, "n": 5}],
+        [
+            ("mine-0001", "a", None, {}),
+            ("mine-0003", "b", "8", {}),
+            ("3", "c", None, {"n": 5}),
+        ],
+    ),
+    # a file may be one array
+    ([json.dumps(ARRAY)], ARRAYS),
+    ([json.dumps(ARRAY, indent=1)], ARRAYS),
+    # a number as id is whole: a column of numbers with missing ones is a column of floats
+    (
+        ['{"question": "a", "id": 7.0}', '{"question": "a", "id": 8}'],
+        [("7", "a", None, {}), ("8", "a", None, {})],
+    ),
+    # a record has the right answer as gold, and what was answered as answer
+    ([{"question": "b", "answer": 8, "gold": 7}], [("mine-0001", "b", "7", {"answer": 8})]),
+    # a line separator inside a question does not end its line
+    (['{"question": "a\u2028b"}'], [("mine-0001", "a\u2028b", None, {})]),
+    # tables write what is missing as null, NaN or nothing
+    *(([line], [("mine-0001", "a", gold, more)]) for line, gold, more in (
+        ('{"question": "a", "answer": NaN}', None, {"answer": None}),
+        ('{"question": "a", "answer": null}', None, {"answer": None}),
+        ('{"question": "a", "answer": ""}', None, {}),
+        ('{"question": "a", "answer": "  "}', None, {}),
+        ('{"question": "a", "gold": NaN, "answer": "8"}', "8", {"gold": None}),
+        ('{"problem": "a", "expected_answer": "8"}', "8", {}),
+        ('{"question": "a", "answer": "8", "id": null}', "8", {}),
+        ('{"question": "a", "answer": "8", "id": NaN}', "8", {}),
+        ('{"question": "a", "answer": "nan"}', "nan", {}),
+        ('{"question": "a", "answer": 0}', "0", {}),
+        ('{"question": null, "problem": "a", "answer": 1.5}', "1.5", {"question": None}),
+    )),
+]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("line", "gold"),
-    [
-        ('{"question": "a", "answer": NaN}', None),
-        ('{"question": "a", "answer": null}', None),
-        ('{"question": "a", "answer": ""}', None),
-        ('{"question": "a", "answer": "  "}', None),
-        ('{"question": "a", "gold": NaN, "answer": "8"}', "8"),
-        ('{"problem": "a", "expected_answer": "8"}', "8"),
-        ('{"question": "a", "answer": "8", "id": null}', "8"),
-        ('{"question": "a", "answer": "8", "id": NaN}', "8"),
-        ('{"question": "a", "answer": "nan"}', "nan"),
-        ('{"question": "a", "answer": 0}', "0"),
-        ('{"question": null, "problem": "a", "answer": 1.5}', "1.5"),
-    ],
-)
-def test_a_missing_answer_is_not_known_and_a_missing_id_is_ours(tmp_path, line, gold):
-    """Tables write what is missing as null, NaN or nothing."""
-    (question,) = tasks.load(write(tmp_path, line))
-    assert (question.id, question.question, question.answer) == ("mine-0001", "a", gold)
-
-
-@pytest.mark.parametrize("indent", [None, 1])
-def test_a_file_may_be_one_array(tmp_path, indent):
-    whole = json.dumps([{"question": "a", "answer": 2}, {"problem": "b", "id": "x"}], indent=indent)
-    found = tasks.load(write(tmp_path, whole))
-    assert [(q.id, q.question, q.answer) for q in found] == [
-        ("mine-0001", "a", "2"),
-        ("x", "b", None),
-    ]
-
-
-def test_a_number_as_id_is_whole(tmp_path):
-    """A column of numbers with missing ones is a column of floats."""
-    found = tasks.load(
-        write(tmp_path, '{"question": "a", "id": 7.0}', '{"question": "a", "id": 8}')
-    )
-    assert [question.id for question in found] == ["7", "8"]
+@pytest.mark.parametrize(("lines", "read"), FILES)
+def test_what_is_read_of_a_file(tmp_path, lines, read):
+    found = tasks.load(write(tmp_path, *lines))
+    assert [(q.id, q.question, q.answer, q.extra) for q in found] == read
 
 
 @pytest.mark.parametrize("task", ["math500", "aime24", "aime25", "aime26", "hmmt-feb-26", "amc23"])
@@ -91,19 +85,6 @@ def test_a_row_of_a_data_set_without_an_answer_has_none(tmp_path, task, answer):
     row = f'{{"id": 1, "problem": "a", "question": "a", "answer": {answer}}}'
     (question,) = tasks.load(task, file=write(tmp_path, row))
     assert question.answer is None
-
-
-def test_a_record_may_be_asked_again(tmp_path):
-    """It has the right answer as ``gold``, and what was answered as ``answer``."""
-    (question,) = tasks.load(write(tmp_path, {"question": "b", "answer": 8, "gold": 7}))
-    assert question.answer == "7"
-
-
-def test_a_line_separator_inside_a_question_does_not_end_its_line(tmp_path):
-    (question,) = tasks.load(
-        write(tmp_path, json.dumps({"question": "a\u2028b"}, ensure_ascii=False))
-    )
-    assert question.question == "a\u2028b"
 
 
 @pytest.mark.parametrize(
@@ -137,8 +118,8 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, lines, message):
 @pytest.mark.parametrize(
     "name", ["nothing.jsonl", "gsm8k@hub", "nothing", "m.py:TASK", "gsm8k:x", ""]
 )
-def test_no_such_task_names_those_there_are(name, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.usefixtures("here")
+def test_no_such_task_names_those_there_are(name):
     with pytest.raises(ConfigError) as caught:
         tasks.load(name)
     assert "lr-sglang tasks" in caught.value.hint or ".py" in name
@@ -459,20 +440,22 @@ def raises():
 
 
 @pytest.mark.parametrize(
-    "load",
+    ("use", "said"),
     [
-        lambda: [tasks.Question("1", "a?", {1, 2})],
-        lambda: [tasks.Question("1", "a?", "x", {"when": object()})],
-        lambda: [tasks.Question(["1"], "a?", "x")],
-        not_a_question,
-        raises,
+        (lambda: Task("x", grader="maths"), "there is no grader 'maths'"),
+        # questions that no record can hold, before anything is asked
+        *(
+            (Task("theirs", load=load).questions, "task theirs: ")
+            for load in (
+                lambda: [tasks.Question("1", "a?", {1, 2})],
+                lambda: [tasks.Question("1", "a?", "x", {"when": object()})],
+                lambda: [tasks.Question(["1"], "a?", "x")],
+                not_a_question,
+                raises,
+            )
+        ),
     ],
 )
-def test_questions_that_no_record_can_hold_are_refused_before_anything_is_asked(load):
-    with pytest.raises(ConfigError, match="task theirs: "):
-        Task("theirs", load=load).questions()
-
-
-def test_a_task_with_an_unknown_grader_is_refused():
-    with pytest.raises(ConfigError, match="there is no grader 'maths'"):
-        Task("x", grader="maths")
+def test_what_is_no_question_of_a_task_is_refused(use, said):
+    with pytest.raises(ConfigError, match=said):
+        use()
