@@ -22,6 +22,7 @@ from lr_sglang.engine.client import Client
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, other_route
 from lr_sglang.serve.requests import STEERING, Common
 from lr_sglang.serve.settings import Keys
+from tests import fixture_of
 from tests.integration.test_serve import (
     ASK,
     CHAT,
@@ -186,10 +187,8 @@ def passing(service=SERVICE, keys=None):
             yield one, target
 
 
-@pytest.fixture(scope="module")
-def both():
-    with passing() as pair:
-        yield pair
+both = fixture_of(passing)
+locked = fixture_of(lambda: passing(keys=Keys(["sk-right"])))
 
 
 def asked(path, **more):
@@ -277,20 +276,6 @@ def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path)
     expected = STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
     assert got == expected.replace(b"}\n\ndata: [DONE]", added)
     assert target.seen.pop()[2]["stream_options"] == {"include_usage": True}
-
-
-def test_what_lookahead_can_do_is_not_passed_on(both):
-    one, target = both
-    target.seen.clear()
-    one.ask(
-        tools=[],
-        tool_choice="none",
-        n=1,
-        logprobs=False,
-        response_format={"type": "text"},
-        regex=None,
-    )
-    assert not target.seen
 
 
 def test_fields_that_steer_the_server_stay_here(both):
@@ -593,12 +578,6 @@ def test_no_spelling_of_a_path_reaches_another_route(locked, path):
             assert int(raw.makefile("rb").readline().split()[1]) in expected
         assert key or not target.seen
     assert not target.aborted and {seen[0] for seen in target.seen} <= set(OTHERS)
-
-
-@pytest.fixture(scope="module")
-def locked():
-    with passing(keys=Keys(["sk-right"])) as pair:
-        yield pair
 
 
 # -- SGLang's schema

@@ -3,6 +3,7 @@
 """
 
 import json
+from contextlib import ExitStack
 from functools import cache
 
 import pytest
@@ -111,39 +112,35 @@ class Harmony(Opens):
 @pytest.fixture(scope="module")
 def thinker():
     """An endpoint, by what its target writes and how its template begins an answer."""
-    open_now = []
+    with ExitStack() as stack:
 
-    @cache
-    def make(
-        thought=tuple(THOUGHT),
-        marked=False,
-        opened="",
-        template="",
-        parser="plain",
-        service=SERVICE,
-    ):
-        target, draft = Target(thought, marked, opened), Target(thought, marked, opened)
-        roles = deployment(
-            target=target, draft=draft, judge=ScriptedTransport(lambda *_: "a")
-        ).roles
-        roles["target"].tool_call_parser = parser
-        for backend in roles.values():
+        @cache
+        def make(
+            thought=tuple(THOUGHT),
+            marked=False,
+            opened="",
+            template="",
+            parser="plain",
+            service=SERVICE,
+        ):
+            target, draft = Target(thought, marked, opened), Target(thought, marked, opened)
+            judge = ScriptedTransport(lambda *_: "a")
+            roles = deployment(target=target, draft=draft, judge=judge).roles
+            roles["target"].tool_call_parser = parser
             kind = Harmony if HARMONY.opens in template else Opens
-            backend.tokenizer = kind(opened, template)
-        open_now.append(serving(roles, service))
-        one = open_now[-1].__enter__()
-        one.target = target
-        return one
+            for backend in roles.values():
+                backend.tokenizer = kind(opened, template)
+            one = stack.enter_context(serving(roles, service))
+            one.target = target
+            return one
 
-    def fresh(**how):
-        one = make(**how)
-        one.target.requests.clear()
-        one.target.asked.clear()
-        return one
+        def fresh(**how):
+            one = make(**how)
+            one.target.requests.clear()
+            one.target.asked.clear()
+            return one
 
-    yield fresh
-    for one in open_now:
-        one.__exit__(None, None, None)
+        yield fresh
 
 
 ON = SERVICE.replace(reasoning="on")

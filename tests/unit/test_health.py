@@ -9,7 +9,7 @@ import pytest
 from lr_sglang.algorithm.answer import PATIENCE
 from lr_sglang.config import ROLES
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
+from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes.attach import TEXT
 from lr_sglang.serve import health
 from lr_sglang.serve.health import POLL_SECONDS, Health, RuntimeAway, Watch
@@ -20,28 +20,18 @@ from tests.simulated.clock import run_virtually
 
 
 class Runtime:
-    """A transport that does what it is told: go well, fail, or hang until it is given up."""
+    """A transport that does what it is told: go well, or fail."""
 
     def __init__(self):
-        self.fails, self.hangs, self.tokens, self.asked = None, False, [], []
+        self.fails, self.tokens, self.asked = None, [], []
 
     async def generate(self, payload, request, timeout):
-        request.sending(lambda request: None)
-        try:
-            if self.hangs:
-                await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            request.raise_if_closed("draft")
-            raise
         if self.fails:
             raise self.fails
         return {"text": "a"}
 
     async def get(self, path, timeout):
         self.asked.append(path)
-        if self.hangs:
-            await asyncio.sleep(timeout)
-            raise RuntimeTimeout("late")
         if self.fails:
             raise self.fails
         return {}
