@@ -9,7 +9,6 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 import sglang as sgl
@@ -17,26 +16,16 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.api import solve as opened_deployment
 from lr_sglang.config import Deployment, Runtime
-from tests import in_thread
+from tests import ROOT, fixture_of, in_thread
 from tests.scripted import END, ScriptedTransport, deployment
 from tests.serving import until
-from tests.simulated.model import Model, Simulation
-from tests.simulated.transport import simulated_roles
+from tests.simulated.transport import fast_roles
 
-DOCS = Path(__file__).parents[2] / "docs"
+DOCS = ROOT / "docs"
 QUESTION = "Simulated question 1?"
 
 
-def simulated(steps=12, seconds=0.005):
-    return simulated_roles(
-        Simulation(Model(alpha=(0.7,), steps=steps, seed=5), seconds, 0.2, 0.001)
-    )
-
-
-@pytest.fixture
-def d():
-    with lr.deployment(simulated()) as opened:
-        yield opened
+d = fixture_of(lambda: lr.deployment(fast_roles()), "function")
 
 
 def says(text):
@@ -92,7 +81,7 @@ def test_the_event_loop_has_both(d):
 
 
 def test_leaving_a_stream_early_stops_the_answer():
-    with lr.deployment(simulated(steps=300, seconds=0.02)) as d:
+    with lr.deployment(fast_roles(steps=300, seconds=0.02)) as d:
         for step in lr.stream(QUESTION, deployment=d):
             assert step.position == 0
             break
@@ -128,7 +117,7 @@ def test_events_are_told(d):
     ],
 )
 def test_a_token_layer_names_the_mode_and_a_mode_that_needs_one_is_refused(layer, mode, made):
-    roles = simulated()
+    roles = fast_roles()
     roles["target"].token_layer = layer
     with lr.deployment(roles) as d:
         if made:
@@ -139,22 +128,22 @@ def test_a_token_layer_names_the_mode_and_a_mode_that_needs_one_is_refused(layer
 
 
 def test_many_threads_share_one_deployment(d):
-    def ask(_):
-        return lr.solve(QUESTION, deployment=d, verifier="exact", temperature=0).text
-
     before = threading.active_count()
     with ThreadPoolExecutor(6) as threads:
-        assert len(set(threads.map(ask, range(6)))) == 1
+        made = threads.map(
+            lambda _: lr.solve(QUESTION, deployment=d, verifier="exact", temperature=0), range(6)
+        )
+        assert len({solution.text for solution in made}) == 1
     until(lambda: threading.active_count() <= before, 10)
 
 
 def test_what_is_given_twice_is_refused():
     with pytest.raises(lr.LookaheadError, match="backends are given, and draft beside them"):
-        lr.deployment(simulated(), draft="a/model")
+        lr.deployment(fast_roles(), draft="a/model")
 
 
 def test_closing_stops_what_is_running():
-    d = lr.deployment(simulated(steps=300, seconds=0.05)).open()
+    d = lr.deployment(fast_roles(steps=300, seconds=0.05)).open()
     thread, raised = in_thread(lambda: lr.solve(QUESTION, deployment=d))
     until(lambda: d.requests.running or not thread.is_alive(), 20)
     d.close()
@@ -169,11 +158,9 @@ SCRIPT = """
 from lr_sglang.sglang_api.light_import import leave_torch_out
 leave_torch_out()
 import lr_sglang as lr
-from tests.simulated.model import Model
-from tests.simulated.model import Simulation
-from tests.simulated.transport import simulated_roles
+from tests.simulated.transport import fast_roles
 
-with lr.deployment(simulated_roles(Simulation(Model(alpha=(0.7,), steps=50), 0.005, 0.2, 0.001))) as d:
+with lr.deployment(fast_roles(steps=50)) as d:
     def fail(event):
         if event.kind == "accepted":
             d.roles["target"].transport.faults.dead = True
@@ -223,7 +210,7 @@ def test_what_cannot_be_is_said(d, question, given, match):
         lr.solve(question, deployment=d, **given)
 
 
-@pytest.mark.parametrize("given", ["pocket", None, 7, simulated])
+@pytest.mark.parametrize("given", ["pocket", None, 7, fast_roles])
 def test_a_question_needs_an_open_deployment(given):
     with pytest.raises(lr.LookaheadError, match="deployment: expected an open one") as error:
         lr.solve(QUESTION, deployment=given)
@@ -259,14 +246,13 @@ def blocks():
 
 
 @pytest.mark.parametrize("code", blocks())
-def test_the_examples_of_the_docs_run(code, monkeypatch, tmp_path):
+def test_the_examples_of_the_docs_run(code, monkeypatch, here):
     @contextmanager
     def deployed(plan, logs, timeout):
-        yield simulated(steps=4)
+        yield fast_roles(steps=4)
 
     monkeypatch.setattr(opened_deployment, "deployed", deployed)
     monkeypatch.setattr(lr, "deployed", lambda plan, logs: deployed(plan, logs, 0), raising=False)
-    monkeypatch.chdir(tmp_path)
     exec(compile(code, "docs", "exec"), {"__name__": "__main__", "print": lambda *_, **__: None})
 
 
@@ -288,7 +274,7 @@ def test_the_judges_prompt_follows_the_judge(monkeypatch, given, prompt):
     @contextmanager
     def deployed(plan, logs, timeout):
         assert plan.judge_prompt == prompt
-        yield simulated()
+        yield fast_roles()
 
     found = opened_deployment.model_of
     monkeypatch.setattr(

@@ -26,7 +26,7 @@ from tests.integration.test_semantics import (
     Yes,
     other_vocabulary,
 )
-from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
+from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, goes_on
 
 CAP = 6
 E = chr(END)
@@ -37,15 +37,6 @@ SERVERS = tuple(
 )  # what is looked at first, tokens of a pass
 
 
-def writer(answer, beyond="lost" + E):
-    """Goes on with the answer; who asks for more after its end gets more."""
-
-    def write(text, sampling):
-        return answer[len(text) :] if answer.startswith(text) and text != answer else beyond
-
-    return write
-
-
 def runtimes(answer, server, drafted=None):
     """Target, draft and judge; the judge, the ratings and the log-probabilities find everything
     right.
@@ -53,8 +44,8 @@ def runtimes(answer, server, drafted=None):
     target = ScriptedTransport(
         lambda text, s: "9" if s["max_new_tokens"] == 1 and "digit" in text else own(text, s)
     )
-    own = writer(answer)
-    draft = ScriptedTransport(writer(drafted or answer))
+    own = goes_on(answer)
+    draft = ScriptedTransport(goes_on(drafted or answer))
     judge = ScriptedTransport(lambda text, s: "A")
     for one in (target, draft):
         one.length_first, one.passes = server
@@ -232,7 +223,7 @@ def test_a_model_without_numbers_is_an_error():
 
     with pytest.raises(BadReply, match="NaN"):
         autoregressive.run(
-            QUESTION, AnswerRequest(), backend=deployment(target=Broken(writer("ab" + E)))
+            QUESTION, AnswerRequest(), backend=deployment(target=Broken(goes_on("ab" + E)))
         ).sync()
 
 
@@ -256,7 +247,7 @@ def in_bytes(drafted=MANY_BYTES):
     wrote = [
         "".join(chr(one) for one in Bytes().encode(text)) + E for text in (MANY_BYTES, drafted)
     ]
-    target, draft = (ByteTransport(writer(one)) for one in wrote)
+    target, draft = (ByteTransport(goes_on(one)) for one in wrote)
     backend = deployment(target=target, draft=draft)
     for one in backend.roles.values():
         one.tokenizer = Bytes()
@@ -325,7 +316,7 @@ class Stripping(ShiftedTokenizer):
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_what_the_target_goes_on_from_is_the_answer_in_whatever_tokens_it_was_drafted(schedule):
     answer = "One.\n\n two.\n\n  three.\n\nfour."
-    target, draft = ScriptedTransport(writer(answer + E)), ShiftedTransport(writer(answer + E))
+    target, draft = ScriptedTransport(goes_on(answer + E)), ShiftedTransport(goes_on(answer + E))
     record = other_vocabulary(target, draft, Lookahead(schedule, depth=2), Yes(), Stripping)
     assert record.accepted > 1 and record.text == answer
     assert "".join(map(chr, record.ids)) == answer, "in the target's own tokens"

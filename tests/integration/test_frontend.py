@@ -13,23 +13,24 @@ from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.dsl import run_program, step
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, lookahead
-from tests.simulated.model import Model, Simulation
-from tests.simulated.transport import heard, simulated_roles
+from tests.simulated.transport import fast_roles, heard
 
 GREEDY = {"temperature": 0.0}
+QUESTION = "Simulated question 1?"
 
 
 def backend(alpha: float = 0.7, steps: int = 12, **options) -> LookaheadBackend:
-    simulation = Simulation(Model(alpha=(alpha,), steps=steps, seed=5), 0.005, 0.2, 0.001)
     return LookaheadBackend(
-        simulated_roles(simulation), Lookahead(depth=3), judge_prompt="paper", **options
+        fast_roles(alpha, steps), Lookahead(depth=3), judge_prompt="paper", **options
     )
 
 
+ANSWER = sgl.gen("answer", max_tokens=2000, **GREEDY)
+
+
 @sgl.function
-def plain(s, question):
-    s += sgl.user(question)
-    s += sgl.assistant(sgl.gen("answer", max_tokens=2000, **GREEDY))
+def one_turn(s, said, question=QUESTION):
+    s += sgl.user(question) + sgl.assistant(said)
 
 
 @sgl.function
@@ -45,13 +46,13 @@ def two_ways(s, question):
 def reference(question: str, **options) -> str:
     """What the target writes by itself."""
     found = backend(**options)
-    state = plain.run(question, backend=found.target)
+    state = one_turn.run(ANSWER, question, backend=found.target)
     return state["answer"]
 
 
 def test_an_unchanged_program_is_answered_by_lookahead_reasoning():
     used = backend(alpha=1.0)
-    state = plain.run("Simulated question 1?", backend=used)
+    state = one_turn.run(ANSWER, backend=used)
     assert used.counts == {"lookahead": 1}
     meta, known = state.get_meta_info("answer"), used.target.tokenizer
     assert meta["lookahead"]["accepted"] > 0 and meta["lookahead"]["alpha"] == 1.0
@@ -125,13 +126,7 @@ def test_a_stop_string_cuts_the_text_and_ends_the_work():
 def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
     used = backend()
     sent = heard(used.target.transport)
-
-    @sgl.function
-    def program(s):
-        s += sgl.user("Simulated question 1?")
-        s += sgl.assistant(sgl.gen("answer", **given))
-
-    assert program.run(backend=used)["answer"]
+    assert one_turn.run(sgl.gen("answer", **given), backend=used)["answer"]
     assert used.counts == {reason: 1}
     (payload,) = sent
     asked = {
@@ -144,28 +139,18 @@ def test_what_cannot_be_looked_ahead_for_goes_to_the_target(given, reason):
 
 def test_a_picture_is_refused_by_name(tmp_path):
     (tmp_path / "dot.png").write_bytes(b"whatever")
-
-    @sgl.function
-    def program(s):
-        s += sgl.user(sgl.image(str(tmp_path / "dot.png")) + "Simulated question 1?")
-        s += sgl.assistant(sgl.gen("answer", max_tokens=500))
-
-    used = backend()
+    used, asked = backend(), sgl.image(str(tmp_path / "dot.png")) + QUESTION
     with pytest.raises(ConfigError, match="pictures"):
-        program.run(backend=used)["answer"]
+        one_turn.run(sgl.gen("answer", max_tokens=500), asked, backend=used)["answer"]
     assert used.counts == {"images": 1}
 
 
 def test_a_program_within_a_program():
     @sgl.function
-    def opening(s, number):
-        s += sgl.user(f"Simulated question {number}?")
-        s += sgl.assistant(sgl.gen("opening", max_tokens=2000, **GREEDY))
-
-    @sgl.function
     def whole(s):
-        s["first"] = opening.run(number=1, backend=used)["opening"]  # with a state of its own
-        opening.func(s, number=2)  # in this one
+        s["first"] = one_turn.run(ANSWER, backend=used)["answer"]  # with a state of its own
+        opening = sgl.gen("opening", max_tokens=2000, **GREEDY)
+        one_turn.func(s, opening, "Simulated question 2?")  # in this one
         s += sgl.user("Simulated question 3?")
         s += sgl.assistant(sgl.gen("answer", max_tokens=2000, **GREEDY))
 
@@ -180,25 +165,13 @@ def test_a_program_within_a_program():
 
 def test_a_step_is_a_step():
     used = backend()
-
-    @sgl.function
-    def program(s):
-        s += sgl.user("Simulated question 1?")
-        s += sgl.assistant_begin() + step("first", max_tokens=100)
-
-    assert program.run(backend=used)["first"].endswith("\n\n")
+    assert one_turn.run(step("first", max_tokens=100), backend=used)["first"].endswith("\n\n")
     assert used.counts == {"plain": 1}
 
 
 def test_select_goes_to_the_target_and_takes_the_likeliest():
     used = backend()
-
-    @sgl.function
-    def program(s):
-        s += sgl.user("Simulated question 1?")
-        s += sgl.assistant(sgl.gen("choice", choices=["yes", "no", "perhaps"]))
-
-    state = program.run(backend=used)
+    state = one_turn.run(sgl.gen("choice", choices=["yes", "no", "perhaps"]), backend=used)
     chosen, scores = state["choice"], state.get_meta_info("choice")["normalized_prompt_logprobs"]
     assert used.counts == {"select": 1}
     assert chosen == ["yes", "no", "perhaps"][scores.index(max(scores))]
@@ -222,21 +195,13 @@ UNUSABLE = {
     ("name", "given"), [(name, one) for name, each in UNUSABLE.items() for one in each]
 )
 def test_what_gen_cannot_follow_is_refused_by_name(name, given, most):
-    @sgl.function
-    def program(s):
-        s += "?" + sgl.gen("answer", max_tokens=most, **given)
-
     with pytest.raises(ConfigError, match=name):
-        program.run(backend=backend()).text()
+        one_turn.run(sgl.gen("answer", max_tokens=most, **given), backend=backend()).text()
 
 
 def test_no_choice_and_an_empty_stop_string_of_lookahead_are_refused_by_name():
-    @sgl.function
-    def program(s):
-        s += "?" + sgl.select("answer", [])
-
     with pytest.raises(ConfigError, match="choices"):
-        program.run(backend=backend()).text()
+        one_turn.run(sgl.select("answer", []), backend=backend()).text()
     with pytest.raises(ConfigError, match="stop"):
         lookahead("answer", stop=["x", ""])
 
@@ -244,7 +209,7 @@ def test_no_choice_and_an_empty_stop_string_of_lookahead_are_refused_by_name():
 def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     d = backend()
     assert d.loop is background()
-    state = asyncio.run(run_program(plain, "Why?", backend=d))
+    state = asyncio.run(run_program(one_turn, ANSWER, "Why?", backend=d))
     assert state["answer"]
 
 
@@ -273,11 +238,6 @@ GEN = {
 }
 
 
-@sgl.function
-def asks(s, **given):
-    s += "?" + sgl.gen("answer", **given)
-
-
 def test_what_gen_takes_reaches_the_server_or_is_refused_by_name():
     """Through the target alone and through a backend that looks ahead."""
     names = inspect.signature(sgl.gen).parameters.keys() - {"name", "choices", "choices_method"}
@@ -289,16 +249,17 @@ def test_what_gen_takes_reaches_the_server_or_is_refused_by_name():
         if where is None:
             for on in (used, used.target):
                 with pytest.raises(ConfigError, match=name):
-                    asks.run(**{name: value}, backend=on).text()
+                    one_turn.run(sgl.gen("answer", **{name: value}), backend=on).text()
             assert not sent
             continue
-        assert asks.run(**{name: value}, backend=used).text() != "?"
+        assert one_turn.run(sgl.gen("answer", **{name: value}), backend=used)["answer"]
         sent.clear()
-        asks.run(**{name: value}, backend=used.target).sync()
+        one_turn.run(sgl.gen("answer", **{name: value}), backend=used.target).sync()
         found = sent[0]
         for part in where[:-1]:
             found = found[part]
         assert found == where[-1], name
     more = {"logprob_start_len": 1, "top_logprobs_num": 4, "return_text_in_logprobs": True}
-    asks.run(return_logprob=True, **more, backend=used.target).sync()
+    logprobs = sgl.gen("answer", return_logprob=True, **more)
+    one_turn.run(logprobs, backend=used.target).sync()
     assert {name: sent[-1][name] for name in more} == more

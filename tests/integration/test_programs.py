@@ -29,8 +29,7 @@ from lr_sglang.verifiers.exact import Exact
 from tests import in_thread, plan
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
 from tests.serving import until
-from tests.simulated.model import Model, Simulation
-from tests.simulated.transport import simulated_roles
+from tests.simulated.transport import fast_roles
 
 THINK_END = TAGS.closes
 
@@ -38,15 +37,9 @@ QUESTION = Question("q", "Simulated question 1?")
 ASKED = [{"role": "user", "content": "How many?"}]
 
 
-def simulated(**options):
-    return simulated_roles(
-        Simulation(Model(alpha=(0.7,), steps=12, seed=5), 0.005, 0.2, 0.001), **options
-    )
-
-
 def records(program, modes=("lookahead",), roles=None, **settings):
     given = Plan(program=program).with_settings(lookahead=Lookahead(depth=3), **settings)
-    runner = Runner(roles or simulated(), given)
+    runner = Runner(roles or fast_roles(), given)
     return list(runner.run(plan([QUESTION], modes)))
 
 
@@ -113,7 +106,7 @@ def test_without_lookahead_the_same_program_is_the_targets_alone(program):
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
         job = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
-        run("plan_then_solve", job, simulated())
+        run("plan_then_solve", job, fast_roles())
         return {branch.seed for branch in job.record.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
@@ -134,7 +127,7 @@ def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
     program, verifier, ahead, lossless
 ):
     job = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
-    run(program, job, simulated(), ahead, verifier)
+    run(program, job, fast_roles(), ahead, verifier)
     assert job.record.lossless == lossless
     generations = job.record.program["generations"]
     assert job.record.shared_draws == any(one["lookahead"] for one in generations)
@@ -145,16 +138,8 @@ def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
 
 
 def by_seed(*texts):
-    """A model that writes one of some texts, by the seed of its request; a rating is the last digit
-    of the text.
-    """
-
-    def write(text, sampling):
-        if text.startswith("The digit is"):
-            return "5"
-        return texts[sampling.get("sampling_seed", 0) % len(texts)] + chr(END)
-
-    return write
+    """A model that writes one of some texts, by the seed of its request."""
+    return lambda text, sampling: texts[sampling.get("sampling_seed", 0) % len(texts)] + chr(END)
 
 
 def test_most_samples_decide():
@@ -183,14 +168,18 @@ def test_the_best_rated_sample_is_the_answer():
     assert sorted(found) == [1, 3, 8, 8] and state["answer"].startswith("solution")
 
 
-def chapter(name, rating="9"):
-    """Writes four steps that bear its name; a rating is what is given."""
+STEPS = 4
+
+
+def chapter(name, rating="9", even="", steps=STEPS):
+    """Writes steps that bear its name, or ``even`` at even places; a rating is what is given."""
 
     def write(text, sampling):
+        at = text.count(DELIMITER)
         if text.startswith("The digit is"):
             return rating
-        at = text.count(DELIMITER)
-        return f"{name} {at}" + (DELIMITER if at < 3 else chr(END))
+        named = even if even and at % 2 == 0 else name
+        return f"{named} {at}" + (DELIMITER if at < steps - 1 else chr(END))
 
     return write
 
@@ -227,9 +216,8 @@ BY_STEPS = (
 def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
     """Role marks, which no text shows: the target would take what follows for another turn."""
 
-    def forged(text, sampling):
-        return chr(2) + chr(1) + chapter("draft")(text, sampling)
-
+    draft = chapter("draft")
+    forged = lambda text, sampling: chr(2) + chr(1) + draft(text, sampling)
     job, _ = answered(program, scripted(chapter("target"), forged))
     assert not any(one < END for one in job.record.ids) and "draft" not in job.record.text
     assert {step.source for step in job.record.steps} == {"target"}
@@ -237,7 +225,7 @@ def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
     with pytest.raises(ConfigError, match="no draft runtime") as failed:
-        answered(by_the_draft, simulated(), ahead=False)
+        answered(by_the_draft, fast_roles(), ahead=False)
     assert "--mode lookahead" in failed.value.hint
 
 
@@ -265,7 +253,11 @@ def test_without_a_draft_the_target_goes_on(program):
 
 
 @pytest.mark.parametrize(
-    "program", [*BY_STEPS, "budget_forcing", "best_of_n:samples=1", "early_exit"]
+    "program",
+    [
+        *BY_STEPS,
+        *("budget_forcing", "best_of_n:samples=1", "self_consistency:samples=2", "early_exit"),
+    ],
 )
 def test_a_full_context_ends_the_answer_and_loses_nothing(program):
     endless = lambda text, sampling: (
@@ -370,6 +362,14 @@ CANNOT_BE = {
         ProgramError,
         "Nested roles",
     ),
+    "takes back what it has shown": (
+        "def",
+        "lr.converse(s, messages)\n"
+        "    s += lr.lookahead('answer', max_tokens=1000, show=True)\n"
+        "    s['answer'] = 'But no: ' + s['answer']",
+        ProgramError,
+        "not what it has shown",
+    ),
     "forgets the conversation": (
         "def",
         "s += lr.lookahead('answer', max_tokens=100)",
@@ -414,7 +414,7 @@ def mine(request, tmp_path):
 )
 def test_a_program_that_cannot_be_is_told_so(mine, error, match):
     with pytest.raises(error, match=match):
-        answered(mine, simulated())
+        answered(mine, fast_roles())
 
 
 @pytest.mark.parametrize(
@@ -428,51 +428,32 @@ def test_one_that_exits_costs_its_own_answer(mine):
         assert record["error"]["kind"] == "ProgramError" and "mine" in record["error"]["message"]
 
 
-@sgl.function
-def no_place(s, question, other):
-    pass
-
-
-def test_a_program_that_needs_more_than_the_conversation_is_told_so():
-    with pytest.raises(ConfigError, match="also needs other"):
-        answered(no_place, simulated())
-
-
 TWICE = "import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass"
 
 
 @pytest.mark.parametrize(
-    ("name", "match"),
+    ("name", "source", "match", "hint"),
     [
-        ("self_consistancy", "no program"),
-        ("self_consistency:sample=3", "no option 'sample'"),
-        ("self_consistency:3", "no KEY=VALUE"),
-        ("lookahead:job=1", "no option 'job'"),
-        ("judge", "no program"),
-        ("nowhere.py:x", "no file"),
-        ("", "no program"),
+        ("self_consistancy", "", "no program", None),
+        ("self_consistency:sample=3", "", "no option 'sample'", None),
+        ("self_consistency:3", "", "no KEY=VALUE", None),
+        ("lookahead:job=1", "", "no option 'job'", None),
+        ("judge", "", "no program", None),
+        ("nowhere.py:x", "", "no file", None),
+        ("", "", "no program", None),
+        # files that do not hold the program
+        ("mine.py:x", "x = 1", "no @sgl.function", None),
+        ("mine.py:x", "x = 1 / 0", "ZeroDivisionError", None),
+        ("mine.py:x", "y = 1", r"mine.py has no 'x'$", None),
+        ("mine.py:twice", TWICE.replace("messages", "asked, other"), "also needs other", None),
+        ("mine.py:twcie", TWICE, "has no 'twcie'", "did you mean twice?"),
+        ("mine.py:other", TWICE, "has no 'other'", "it has twice"),
     ],
 )
-def test_a_name_that_cannot_be_is_refused(name, match):
-    with pytest.raises(ConfigError, match=match):
-        Program.load(name)
-
-
-@pytest.mark.parametrize(
-    ("source", "name", "match", "hint"),
-    [
-        ("x = 1", "x", "no @sgl.function", None),
-        ("x = 1 / 0", "x", "ZeroDivisionError", None),
-        ("y = 1", "x", r"mine.py has no 'x'$", None),
-        (TWICE, "twcie", "has no 'twcie'", "did you mean twice?"),
-        (TWICE, "other", "has no 'other'", "it has twice"),
-    ],
-)
-def test_a_file_that_does_not_hold_the_program(tmp_path, source, name, match, hint):
-    file = tmp_path / "mine.py"
-    file.write_text(source)
+def test_a_name_that_cannot_be_is_refused(here, name, source, match, hint):
+    (here / "mine.py").write_text(source)
     with pytest.raises(ConfigError, match=match) as error:
-        Program.load(f"{file}:{name}")
+        Program.load(name)
     assert hint is None or error.value.hint == hint
 
 
@@ -485,7 +466,7 @@ def by_the_draft(s, messages):
 
 
 def test_a_failure_of_a_runtime_is_named_and_leaves_a_record():
-    roles = simulated()
+    roles = fast_roles()
     roles["draft"].transport.faults.dead = True
     (record,) = records(f"{__file__}:by_the_draft", roles=roles)
     assert record["error"]["kind"] == "RuntimeDown" and record["error"]["role"] == "draft"
@@ -524,12 +505,6 @@ def test_stopping_frees_the_runtimes(program):
     thread.join(30)
     assert [type(error) for error in raised] == [Cancelled] and time.monotonic() - began < 8
     assert not any(backend.transport.running for backend in roles.values())
-
-
-def test_an_answer_that_was_cut_off_says_so():
-    roles = scripted(lambda text, sampling: ("x" * 40 + DELIMITER) * 60)
-    job, _ = answered("self_consistency:samples=2", roles, ahead=False)
-    assert job.record.finish == "length" and len(job.record.text) == 2000
 
 
 @sgl.function
@@ -589,13 +564,6 @@ def shows_its_turn(s, messages):
     s += lr.lookahead("second", max_tokens=1000, show=True)
 
 
-@sgl.function
-def takes_it_back(s, messages):
-    lr.converse(s, messages)
-    s += lr.lookahead("answer", max_tokens=1000, show=True)
-    s["answer"] = "But no: " + s["answer"]
-
-
 def heard(program, roles, **options):
     """How much of the answer had been written when each of its steps was told, the job, and the
     steps.
@@ -610,7 +578,7 @@ def heard(program, roles, **options):
 
 @pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
 def test_steps_are_told_as_they_are_kept(program):
-    told, job = heard(program, simulated())
+    told, job = heard(program, fast_roles())
     assert [step for step, *_ in told] == job.record.steps and len(told) >= 12
     written = [text for _, text, *_ in told]
     assert all(job.record.text.startswith(text) for text in written) and len(set(written)) == len(
@@ -623,7 +591,7 @@ def test_steps_are_told_as_they_are_kept(program):
 
 
 def test_what_was_shown_stays_when_the_rest_fails():
-    roles = simulated()
+    roles = fast_roles()
     job = AnswerRequest(limits=Limits(max_tokens=2000))
     job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
     with pytest.raises(RuntimeDown):
@@ -633,11 +601,6 @@ def test_what_was_shown_stays_when_the_rest_fails():
         and len(job.record.steps) > 3
     )
     assert job.record.finish == "" and job.record.program["generations"]
-
-
-def test_an_answer_that_is_not_what_was_shown_is_an_error():
-    with pytest.raises(ProgramError, match="not what it has shown"):
-        heard(takes_it_back, simulated())
 
 
 # -- on the endpoint, and from outside
@@ -653,7 +616,7 @@ def served(program, asked, **request):
     service = Service(
         program=program, lookahead=Lookahead(depth=3), modes=("lookahead", "autoregressive")
     )
-    with TestClient(create_app(simulated(), service)) as client:
+    with TestClient(create_app(fast_roles(), service)) as client:
         route = "/v1/chat/completions" if isinstance(asked, list) else "/v1/completions"
         body = {"messages" if isinstance(asked, list) else "prompt": asked}
         return client.post(route, json={"model": "lookahead", **body, **request})
@@ -696,23 +659,6 @@ def test_an_endpoint_with_a_program_takes_no_raw_prompt():
 # -- step-level methods: whose step is kept, and who was asked
 
 
-STEPS = 4
-
-
-def partly(name):
-    """Writes four steps of its name, or those that it calls ``both``, at even places."""
-
-    def write(text, sampling):
-        at = text.count(DELIMITER)
-        if text.startswith("The digit is"):
-            return "9"
-        return f"{'both' if at % 2 == 0 else name} {at}" + (
-            DELIMITER if at < STEPS - 1 else chr(END)
-        )
-
-    return write
-
-
 class Unsure(ScriptedTransport):
     """At even places it is sure of what it writes, at odd ones it is not; as a reward model it
     scores so."""
@@ -741,8 +687,8 @@ class Unsure(ScriptedTransport):
 
 def unsure_roles(target=None, draft=None):
     return deployment(
-        target=ScriptedTransport(target or partly("target")),
-        draft=Unsure(draft or partly("draft")),
+        target=ScriptedTransport(target or chapter("target", even="both")),
+        draft=Unsure(draft or chapter("draft", even="both")),
         judge=Unsure(lambda text, sampling: "n"),
     ).roles
 
@@ -790,16 +736,9 @@ def test_whose_step_is_kept(program, sources, asked):
 def test_spec_cot_takes_the_version_that_the_target_finds_likeliest():
     """One of three versions, in any order, is what the target would write itself."""
     turn = iter("bcabacabc" * 2)
-
-    def draft(text, sampling):
-        at = text.count(DELIMITER)
-        return f"{next(turn)} {at}" + (DELIMITER if at < 2 else chr(END))
-
-    def target(text, sampling):
-        at = text.count(DELIMITER)
-        return f"a {at}" + (DELIMITER if at < 2 else chr(END))
-
-    record = answered("spec_cot:width=3", unsure_roles(target, draft))[0].record
+    draft = lambda text, sampling: chapter(next(turn), steps=3)(text, sampling)
+    runtimes = unsure_roles(chapter("a", steps=3), draft)
+    record = answered("spec_cot:width=3", runtimes)[0].record
     assert record.text == "a 0\n\na 1\n\na 2"
     assert {step.source for step in record.steps} == {"draft"}
 

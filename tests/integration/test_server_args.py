@@ -5,15 +5,12 @@ SGLang's import takes ten seconds, so everything is asked in one process, which 
 the machine has: what is resolved without one is compared.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 import os
 import subprocess
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,9 +19,8 @@ from lr_sglang.cli.settings import settle
 from lr_sglang.config import Deployment
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.launching import flags, fleet
-from tests import FULL
+from tests import FULL, ROOT
 
-ROOT = Path(__file__).parents[2]
 # In a short run: the examples with token layers, and a preset of every kind.
 FEW = {
     *("qwen3-ngram", "qwen3-standalone", "qwen3-eagle3", "pocket-1gpu", "qwen3-4gpu"),
@@ -129,10 +125,6 @@ def shaped(deployment: Deployment) -> Deployment:
     return deployment.replace(runtimes=runtimes)
 
 
-def plan_of(path: Path, modes: tuple[str, ...] = FOUR):
-    return settle({"deployment": str(path), "mode": modes})
-
-
 @pytest.fixture(scope="module")
 def cache(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
@@ -145,7 +137,7 @@ def answers(cache, tmp_path_factory) -> dict[str, Any]:
     """What SGLang made of everything."""
     asked = {}
     for path in EXAMPLES:
-        plan = plan_of(path)
+        plan = settle({"deployment": str(path), "mode": FOUR})
         for modes in (FOUR[::2], FOUR[1::2]):
             for role, line in lines(shaped(plan.needed(modes))).items():
                 asked[f"{path.stem} {modes[0]} {role}"] = line

@@ -5,7 +5,6 @@ failure does.
 import asyncio
 import random
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -34,7 +33,7 @@ from lr_sglang.verifiers.embedding import Embedding, load
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.requests import RequestMaker
 from lr_sglang.verifiers.verifier_registry import Stage
-from tests import FULL
+from tests import FULL, ROOT
 from tests.integration import test_semantics as semantics
 from tests.integration.test_semantics import E, fixed, slow
 from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
@@ -102,15 +101,13 @@ def test_the_end_of_another_vocabulary_is_no_token_of_the_targets():
     class Other(CharTokenizer):
         vocabulary = "others"
 
-    backend = deployment(
-        target=fixed("One.\n\nEnd" + E, seconds=slow(0.01)), draft=fixed("One.\n\nEnd" + E)
-    )
-    backend.roles["draft"].tokenizer = Other()
-    likelihood = verifiers.make("likelihood", verifiers.Setup(backend.roles, "paper"))
-    job = AnswerRequest(Lookahead("sync", depth=2), verifier=likelihood)
-    lookahead.run(semantics.QUESTION, job, backend=backend)
-    assert [s.source for s in job.record.steps] == ["draft", "target"]
-    assert job.record.steps[1].verdicts[0].reason == "its end cannot be weighed"
+    def likelihood(roles):
+        roles["draft"].tokenizer = Other()
+        return named("likelihood")(roles)
+
+    record, _ = solve(likelihood, "One.\n\nEnd" + E, "One.\n\nEnd" + E)
+    assert [s.source for s in record.steps] == ["draft", "target"]
+    assert record.steps[1].verdicts[0].reason == "its end cannot be weighed"
 
 
 # -- score
@@ -364,7 +361,7 @@ def test_a_verifier_inside_another_is_made_for_the_same_deployment(prompt):
     """The judge of a composed verifier is asked as the deployment's judge is: in another's words it
     says anything.
     """
-    path = Path(__file__).parents[2] / "examples" / "composed_verifier.py"
+    path = ROOT / "examples" / "composed_verifier.py"
     name = f"{path}:NumbersThenJudge"
     made = verifiers.make(name, verifiers.Setup({"judge": None}, prompt))
     assert made.inner.judge.prompt is PROMPTS[prompt]

@@ -2,13 +2,10 @@
 
 import json
 import shutil
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.engine.tokenizer import (
     LONG,
@@ -21,7 +18,8 @@ from lr_sglang.engine.tokenizer import (
 from lr_sglang.errors import ConfigError
 from lr_sglang.pocket import weights
 from lr_sglang.steps.token_text import TokenText
-from tests import examples
+from tests import ROOT, examples
+from tests.trained import byte_level, saved
 
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' }}"
@@ -38,22 +36,10 @@ ADDED = ("<think>", "</think>", "<tool_call>", "xx", "xxxx")
 @pytest.fixture(scope="session")
 def small(tmp_path_factory) -> str:
     """A byte-level tokenizer with ChatML, made here."""
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(
-        ["user assistant system hello there, 12 + 34 = 46\n\n im_end im_start think"] * 9,
-        trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False),
-    )
-    raw.add_special_tokens([AddedToken(t, special=True) for t in SPECIAL])
-    raw.add_tokens([AddedToken(t, special=False) for t in ADDED])
-    whole = PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token="<|im_end|>", pad_token="<|endoftext|>"
-    )
-    whole.chat_template = TEMPLATE
+    text = "user assistant system hello there, 12 + 34 = 46\n\n im_end im_start think"
+    ends = {"eos_token": "<|im_end|>", "pad_token": "<|endoftext|>"}
     folder = tmp_path_factory.mktemp("tokenizer")
-    whole.save_pretrained(folder)
+    saved(byte_level(text, 400), folder, SPECIAL, ADDED, chat_template=TEMPLATE, **ends)
     return str(folder)
 
 
@@ -212,7 +198,7 @@ def test_a_server_tells_of_more_ends(tmp_path):
     assert ends_of_server({}) == frozenset()
 
 
-RICH = (Path(__file__).parents[1] / "data/rich.jinja").read_text("utf-8")
+RICH = (ROOT / "tests/data/rich.jinja").read_text("utf-8")
 
 
 @pytest.fixture(scope="module")

@@ -16,20 +16,24 @@ from lr_sglang.cpu.speculation import trees
 from lr_sglang.sglang_api import draws
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401  # noqa: F401
 
-ROWS = 3000
+ROWS, WIDTH = 3000, 130  # of a cache, and of its table
 
 
 class Cache:
     """A KV cache with a table of rows, and sequences in it."""
 
-    def __init__(self, seq_lens: list[int], kv_heads: int, dim: int, seed: int = 0) -> None:
+    def __init__(
+        self, seq_lens: list[int], kv_heads: int, dim: int, seed: int = 0, scattered: bool = True
+    ) -> None:
         generator = torch.Generator().manual_seed(seed)
         self.k = torch.randn(ROWS, kv_heads, dim, generator=generator)
         self.v = torch.randn(ROWS, kv_heads, dim, generator=generator)
         self.seq_lens = torch.tensor(seq_lens)
         self.requests = torch.randperm(len(seq_lens) + 2, generator=generator)[: len(seq_lens)]
-        self.table = torch.zeros(len(seq_lens) + 2, max(seq_lens) + 3, dtype=torch.int32)
-        free = torch.randperm(ROWS - 1, generator=generator) + 1
+        self.table = torch.zeros(len(seq_lens) + 2, WIDTH, dtype=torch.int32)
+        free = torch.arange(7, ROWS)
+        if scattered:
+            free = torch.randperm(ROWS - 1, generator=generator) + 1
         for request, length in zip(self.requests.tolist(), seq_lens, strict=True):
             self.table[request, :length], free = free[:length].int(), free[length:]
 
@@ -469,7 +473,7 @@ def test_the_walk_takes_the_longest_way_that_the_target_wants(seed):
 # -------------------------------------------------------------- attention
 
 
-class Backend:
+class Backend(Cache):
     """What a pass sees of SGLang's backend: two layers' caches and the rows of a batch, new ones
     included.
     """
@@ -477,20 +481,10 @@ class Backend:
     def __init__(self, seed: int, new: list[int], scattered: bool) -> None:
         torch.manual_seed(seed)
         chance = random.Random(seed)
+        super().__init__([chance.randint(0, 70) + n for n in new], 2, 16, seed, scattered)
         self.new = torch.tensor(new, dtype=torch.int32)
-        self.seq_lens = torch.tensor([chance.randint(0, 70) + n for n in new])
-        self.requests = torch.randperm(len(new) + 1)[: len(new)]
-        total = int(self.seq_lens.sum())
-        free = iter(
-            (torch.randperm(3000 - 1) + 1 if scattered else torch.arange(7, 7 + total)).tolist()
-        )
-        self.req_to_token_pool = SimpleNamespace(
-            req_to_token=torch.zeros(len(new) + 1, 130, dtype=torch.int32)
-        )
-        for request, length in zip(self.requests.tolist(), self.seq_lens.tolist(), strict=True):
-            for column in range(length):
-                self.req_to_token_pool.req_to_token[request, column] = next(free)
-        self.layers = [torch.randn(2, 3000, 2, 16) for _ in range(2)]  # keys and values of each
+        self.req_to_token_pool = SimpleNamespace(req_to_token=self.table)
+        self.layers = [torch.randn(2, ROWS, 2, 16) for _ in range(2)]  # keys and values of each
         self.k, self.v = self.layers[0]
         self.token_to_kv_pool = SimpleNamespace(
             get_key_buffer=lambda layer: self.layers[layer][0],
@@ -498,10 +492,6 @@ class Backend:
         )
         self.draft_decode_metadata, self.verifies = None, True
         self.extend_metadata = (self.seq_lens, self.new, None, None)
-
-    def rows(self, sequence: int) -> torch.Tensor:
-        table = self.req_to_token_pool.req_to_token
-        return table[self.requests[sequence], : self.seq_lens[sequence]].long()
 
     def batch(self) -> SimpleNamespace:
         """SGLang's, whose lengths leave the new tokens out."""
@@ -552,7 +542,7 @@ def test_rows_that_are_kept_between_passes_are_never_stale(seed, new):
     backend, batched = Backend(seed, [new] * 4, scattered=True), BatchedAttention()
     backend.seq_lens += 20
     backend.requests = torch.arange(4)
-    table = backend.req_to_token_pool.req_to_token = (
+    table = backend.table = backend.req_to_token_pool.req_to_token = (
         (torch.randperm(2999)[:1600] + 1).view(4, 400).int()
     )
     follows = 0
@@ -615,7 +605,7 @@ def test_rows_that_are_kept_between_passes_are_never_stale(seed, new):
 def test_a_draft_step_follows_the_table_of_branches():
     backend = Backend(3, [6, 6], scattered=True)
     table = ops().build_draft_decode_metadata_cpu(
-        backend.req_to_token_pool.req_to_token, backend.requests, backend.seq_lens - 6, 2, 3, 130
+        backend.table, backend.requests, backend.seq_lens - 6, 2, 3, WIDTH
     )
     lengths = (backend.seq_lens - 6).repeat_interleave(2) + 2
     backend.draft_decode_metadata = (table, lengths, torch.arange(4))

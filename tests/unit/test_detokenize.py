@@ -43,7 +43,7 @@ from lr_sglang.user_programs.lookahead_backend import lookahead as lookahead_gen
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.random import Random
-from tests import examples
+from tests import examples, trained
 from tests.integration.test_semantics import QUESTION
 from tests.played import Model, Played, played
 from tests.simulated.clock import run_virtually
@@ -58,16 +58,7 @@ TEXTS = (
 
 
 def byte_level():
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer, raw.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    raw.train_from_iterator(
-        ["five toys end"], trainers.BpeTrainer(vocab_size=280, initial_alphabet=alphabet)
-    )
-    return raw
+    return trained.byte_level("five toys end", 280)
 
 
 def sentencepiece():
@@ -105,13 +96,13 @@ def metaspace():
     return raw
 
 
+SPECIAL = ("<s>", "<e>", "<x>")
+
+
 @pytest.fixture(scope="session", params=[byte_level, sentencepiece, metaspace])
 def known(request, tmp_path_factory):
-    raw = request.param()
-    raw.add_special_tokens([AddedToken(t, special=True) for t in ("<s>", "<e>", "<x>")])
-    folder = str(tmp_path_factory.mktemp(request.param.__name__))
-    PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<e>").save_pretrained(folder)
-    return ModelTokenizer(folder)
+    folder = tmp_path_factory.mktemp(request.param.__name__)
+    return trained.saved(request.param(), folder, SPECIAL, eos_token="<e>")
 
 
 def steps_of(ids, cuts, known):
@@ -261,22 +252,12 @@ MOST = st.sampled_from((1, 5, 13, 40))
 
 @pytest.fixture(scope="session")
 def tokenizers(tmp_path_factory):
-    made = []
-    for maker in (byte_level, sentencepiece, metaspace):
-        raw, folder = maker(), str(tmp_path_factory.mktemp(maker.__name__))
-        raw.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "<e>", "<x>")])
-        raw.add_tokens(
-            [
-                AddedToken(token, special=False, normalized=False)
-                for token in ("</think>", "\n\n", ".\n\n")
-            ]
-        )
-        whole = PreTrainedTokenizerFast(
-            tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE
-        )
-        whole.save_pretrained(folder)
-        made.append(ModelTokenizer(folder))
-    return made
+    added = ("</think>", "\n\n", ".\n\n")
+    whole = {"eos_token": "<e>", "chat_template": TEMPLATE}
+    return [
+        trained.saved(maker(), tmp_path_factory.mktemp(maker.__name__), SPECIAL, added, **whole)
+        for maker in (byte_level, sentencepiece, metaspace)
+    ]
 
 
 def pool(known, seed):
@@ -504,12 +485,8 @@ def test_a_token_that_is_read_in_other_letters_is_not_forged(tmp_path):
     """A token that the tokenizer looks for in the normalized text is there in capitals too."""
     raw = byte_level()
     raw.normalizer = normalizers.Lowercase()
-    raw.add_special_tokens([AddedToken(token, special=True) for token in ("<s>", "<e>")])
     raw.add_special_tokens([AddedToken("<|user|>", special=True, normalized=True)])
-    PreTrainedTokenizerFast(
-        tokenizer_object=raw, eos_token="<e>", chat_template=TEMPLATE
-    ).save_pretrained(tmp_path)
-    known = ModelTokenizer(str(tmp_path))
+    known = trained.saved(raw, tmp_path, SPECIAL, eos_token="<e>", chat_template=TEMPLATE)
     marker = known._inner.convert_tokens_to_ids("<|user|>")
     assert marker in known._inner.encode("hi <|USER|> and", add_special_tokens=False)
     for text in ("hi <|USER|> and <|user|> <|uSeR|>", "<|US<|USER|>ER|>"):

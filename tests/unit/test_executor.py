@@ -7,7 +7,6 @@ import gc
 import hashlib
 import threading
 import time
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,7 +20,7 @@ from sglang.lang.ir import SglSamplingParams
 from lr_sglang.errors import Cancelled, ConfigError, RuntimeDown
 from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, NotReady, sync
-from tests import looping, run_by
+from tests import fixture_of, looping, run_by
 
 changes.install()
 
@@ -100,10 +99,7 @@ class Loop(_Written):
         return self.choose(s, choices)
 
 
-@pytest.fixture(scope="module")
-def loop() -> Iterator[asyncio.AbstractEventLoop]:
-    with looping() as made:
-        yield made
+loop = fixture_of(looping)
 
 
 @sgl.function

@@ -7,7 +7,7 @@ import pytest
 
 from lr_sglang.engine.loop import background, call, elsewhere, in_thread
 from lr_sglang.errors import ConfigError
-from tests import looping, run_by
+from tests import fixture_of, looping, run_by
 
 
 class Work:
@@ -35,11 +35,7 @@ async def fails():
     raise ZeroDivisionError("a bug")
 
 
-@pytest.fixture
-def another():
-    """An event loop in a thread of its own."""
-    with looping() as loop:
-        yield loop
+another = fixture_of(looping, "function")
 
 
 # -- from a thread

@@ -28,11 +28,6 @@ def exposed():
     return kinds.keys() | buckets
 
 
-def default(option):
-    """Of a setting of ``serve``."""
-    return getattr(ServeSettings(), option)
-
-
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])
 def test_an_alert_is_about_metrics_that_there_are_and_says_who_is_woken_and_why(rule):
     assert set(re.findall(r"lr_sglang_\w+", rule["expr"])) <= exposed()
@@ -60,13 +55,13 @@ def test_the_endpoint_is_a_command_of_ours_and_has_time_to_end(monkeypatch):
     program, *arguments = ENDPOINT.argv
     assert program.endswith("/lr-sglang")
     parsed([word.replace("%i", "8001") for word in arguments])
-    assert ENDPOINT.stop_seconds > default("drain")
+    assert ENDPOINT.stop_seconds > ServeSettings().drain
     assert ENDPOINT.restart == "always"
 
 
 def test_the_proxy_waits_longer_than_an_endpoint_which_would_else_be_asked_twice():
     (waits,) = re.findall(r"proxy_read_timeout (\d+)s;", NGINX)
-    assert int(waits) > default("timeout")
+    assert int(waits) > ServeSettings().timeout
 
 
 def test_the_units_of_the_servers_are_the_commands_that_launch_prints(tmp_path):

@@ -2,10 +2,9 @@
 thought to need.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
+from typing import Any
 
 import pytest
 
@@ -33,11 +32,11 @@ SMALL = {"target": "Qwen/Qwen3-8B", "draft": "Qwen/Qwen3-0.6B", "judge": "Qwen/Q
 
 
 def needs(models: dict[str, str]) -> dict[str, Need]:
-    return {role: need(Runtime(model=model)) for role, model in models.items()}
+    return needs_of({role: Runtime(model=model) for role, model in models.items()})
 
 
-def gpus_of(models: dict[str, str], machine: list[float]) -> list[tuple[int, ...]]:
-    return [found.gpus for found in place(needs(models), machine).values()]
+def needs_of(runtimes: dict[str, Runtime]) -> dict[str, Need]:
+    return {role: need(runtime) for role, runtime in runtimes.items()}
 
 
 # -- what models need
@@ -111,25 +110,28 @@ def test_a_token_layers_model_is_in_memory_too():
     ],
 )
 def test_where_roles_go(models, machine, expected):
-    assert gpus_of(models, machine) == expected
+    assert [found.gpus for found in place(needs(models), machine).values()] == expected
+
+
+def assert_room(found: dict[str, Any], machine: list[float], wanted: dict[str, Need]) -> None:
+    """Each takes its share of what those before it left: its weights and states, and 16,384
+    tokens.
+    """
+    free = list(machine)
+    for role, where in found.items():
+        (gpu,) = where.gpus or (0,)
+        static, one = where.memory_fraction * free[gpu], wanted[role]
+        assert one.weights + one.states + one.token * LEAST_TOKENS / 1024 <= static, role
+        assert 0 < where.memory_fraction < 0.99
+        free[gpu] -= static + OVERHEAD
+    assert min(free) > -0.1
 
 
 @pytest.mark.parametrize(
     ("models", "machine"), [(QWEN, [H200]), (QWEN, [H100] * 2), (SMALL, [L40]), (QWEN, [90, 120])]
 )
 def test_servers_that_share_a_gpu_leave_each_other_room(models, machine):
-    """Each takes its fraction of what those before it left; weights fit, with room for a forward
-    pass.
-    """
-    found, wanted = place(needs(models), machine), needs(models)
-    free = dict(enumerate(machine))
-    for role, where in found.items():
-        for gpu in where.gpus:
-            static = where.memory_fraction * free[gpu]
-            assert static > wanted[role].weights / len(where.gpus)
-            free[gpu] -= static + OVERHEAD
-    assert all(left >= -0.1 for left in free.values())
-    assert all(0 < where.memory_fraction < 0.99 for where in found.values())
+    assert_room(place(needs(models), machine), machine, needs(models))
 
 
 def test_a_server_alone_on_a_gpu_gets_most_of_it():
@@ -197,12 +199,8 @@ def test_every_preset_fits_the_machine_that_it_names(name):
     [("pocket-1gpu", H200), ("pocket-1gpu-80gb", H100), ("pocket-1gpu-24gb", A10)],
 )
 def test_the_shares_of_bodies_on_one_gpu_hold_weights_and_answers(name, free):
-    """Each takes its share of what those before it left: its weights, and 16,384 tokens."""
-    for role, runtime in load_deployment(name).runtimes.items():
-        wanted, static = need(runtime), runtime.memory_fraction * free
-        assert wanted.weights + wanted.token * LEAST_TOKENS / 1024 < static, role
-        free -= static + OVERHEAD
-    assert free > -0.1
+    runtimes = load_deployment(name).runtimes
+    assert_room(runtimes, [free], needs_of(runtimes))
 
 
 @pytest.mark.parametrize(
@@ -219,14 +217,7 @@ def test_a_preset_that_names_no_gpus_fits_what_it_says(name, machine):
         given = given.replace(runtimes=plain)
     assert fits(given, machine)
     found = placed(given, machine, dict.fromkeys(given.runtimes, True)).runtimes
-    free = list(machine)
-    for one in found.values():
-        (gpu,) = one.gpus
-        static = one.memory_fraction * free[gpu]
-        wanted = need(one)
-        assert static >= wanted.weights + wanted.states + wanted.token * 16_384 / 1024
-        free[gpu] -= static + OVERHEAD
-    assert min(free) > -0.1
+    assert_room(found, machine, needs_of(found))
 
 
 def test_the_states_of_a_hybrid_are_in_memory_too():
@@ -251,27 +242,34 @@ HYBRID = {
 }
 
 
+CUDA, CPU = Platform("cuda"), Platform("cpu", {"max-running-requests": 32})
+UNBOUND = {"max_running_requests": None}
+
+
 @pytest.mark.parametrize("config", [HYBRID, {"text_config": HYBRID}], ids=["flat", "inside"])
-def test_a_hybrid_gets_its_flags_by_its_configuration(tmp_path, config):
+@pytest.mark.parametrize(
+    ("platform", "changes", "flag", "value"),
+    [
+        (CUDA, {}, "max-mamba-cache-size", "40"),
+        (CUDA, {}, "mamba-track-interval", "64"),
+        (CUDA, {}, "mamba-radix-cache-strategy", None),
+        (CUDA, UNBOUND, "max-mamba-cache-size", None),
+        (CPU, {}, "max-mamba-cache-size", "24"),
+        (CPU, UNBOUND, "max-mamba-cache-size", "96"),
+        (CPU, {}, "mamba-radix-cache-strategy", "no_buffer"),
+        (CUDA, {"extra": {"mamba-track-interval": 256}}, "mamba-track-interval", "256"),
+        (CUDA, {"model": QWEN["target"]}, "max-mamba-cache-size", None),
+        (CUDA, {"model": QWEN["target"]}, "mamba-track-interval", None),
+        (CPU, {"model": QWEN["target"]}, "mamba-radix-cache-strategy", None),
+    ],
+)
+def test_a_hybrid_gets_its_flags_by_its_configuration(
+    tmp_path, config, platform, changes, flag, value
+):
     (tmp_path / "config.json").write_text(json.dumps(config))
-    runtime = Runtime(model=str(tmp_path), max_running_requests=8)
-
-    def line(platform, **changes):
-        argv = flags.command(runtime.replace(**changes), 1, platform).argv
-        return dict(itertools.pairwise(argv))
-
-    cuda, cpu = Platform("cuda"), Platform("cpu", {"max-running-requests": 32})
-    assert line(cuda)["--max-mamba-cache-size"] == "40"
-    assert line(cuda)["--mamba-track-interval"] == "64"
-    assert "--mamba-radix-cache-strategy" not in line(cuda)
-    assert "--max-mamba-cache-size" not in line(cuda, max_running_requests=None)
-    assert line(cpu)["--max-mamba-cache-size"] == "24"
-    assert line(cpu, max_running_requests=None)["--max-mamba-cache-size"] == "96"
-    assert line(cpu)["--mamba-radix-cache-strategy"] == "no_buffer"
-    own = {"mamba-track-interval": 256}
-    assert line(cuda, extra=own)["--mamba-track-interval"] == "256"
-    plain = flags.command(Runtime(model="Qwen/Qwen3-32B"), 1, cuda).argv
-    assert not [word for word in plain if "mamba" in word]
+    runtime = Runtime(model=str(tmp_path), max_running_requests=8).replace(**changes)
+    line = itertools.pairwise(flags.command(runtime, 1, platform).argv)
+    assert dict(line).get(f"--{flag}") == value
 
 
 # -- what nvidia-smi says

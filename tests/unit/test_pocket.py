@@ -1,7 +1,5 @@
 """Properties of the pocket problems, their tokenizer and the weights that ship with the package."""
 
-from __future__ import annotations
-
 import json
 from random import Random
 

@@ -1,7 +1,5 @@
 """What is needed of SGLang's insides."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry

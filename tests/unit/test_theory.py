@@ -13,7 +13,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.errors import ConfigError
 from lr_sglang.theory import judged, paper
 from lr_sglang.theory.judged import Case, answer_time, speedup
-from lr_sglang.theory.paper import f_async, f_sync, parallel, s1, s2
+from lr_sglang.theory.paper import f_async, f_sync
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
@@ -108,11 +108,6 @@ def test_long_answers_come_to_the_formula_without_an_end(schedule, judge):
     assert judged.answer_time(schedule, 0.6, 0.2, 4, judge, 1) == pytest.approx(
         1 + judge + (schedule == "sync") * 0.2
     )
-
-
-def test_target_steps_at_once():
-    assert paper.parallel("async", 0.0, 9) == paper.parallel("sync", 0.1, 9) == 9
-    assert paper.parallel("async", 0.3, 9) == 4
 
 
 # -- the planner
@@ -240,25 +235,23 @@ def test_a_short_answer_takes_as_long_as_expected(schedule, alpha, c1, depth, ju
 
 
 @pytest.mark.parametrize(
-    ("c1", "depth", "formula"), [(0.3, 3, "S2"), (0.3, 4, "S1"), (0.3, 9, "S1")]
+    ("schedule", "c1", "depth", "judge", "width", "levels"),
+    [
+        ("async", 0.0, 9, 0.0, 1, 9),
+        ("async", 0.3, 3, 0.0, 1, 3),
+        ("async", 0.3, 4, 0.0, 1, 4),
+        ("async", 0.3, 9, 0.0, 1, 4),  # the draft limits
+        ("async", 0.3, 12, 2.0, 1, 4),  # a slow judge does not keep the target busy
+        ("sync", 0.2, 3, 0.0, 1, 4),
+        ("sync", 0.2, 3, 0.0, 2, 4),
+    ],
 )
-def test_k1_is_depth_in_async_and_the_draft_limits_from_there(c1, depth, formula):
-    answer, most = run("async", c1, depth, accepted=[True] * 300)
-    assert most == parallel("async", c1, depth) == min(depth, 4)
-    papers = s1(1, c1) if formula == "S1" else s2(1, c1, depth)
-    assert 300 / answer.seconds == pytest.approx(papers, rel=0.01)
-
-
-@pytest.mark.parametrize("width", [1, 2])
-def test_k1_is_depth_plus_one_in_sync(width):
-    _, most = run("sync", 0.2, 3, accepted=[True] * 8, width=width)
-    levels = parallel("sync", 0.2, 3 + 1)
+def test_k1_is_depth_in_async_where_the_draft_allows_and_one_more_in_sync(
+    schedule, c1, depth, judge, width, levels
+):
+    _, most = run(schedule, c1, depth, judge, accepted=[True] * 60, width=width)
     assert most == sum(width**level for level in range(levels))
-
-
-@pytest.mark.parametrize("judge", [0.0, 2.0])
-def test_a_slow_judge_does_not_keep_the_target_busy(judge):
-    assert run("async", 0.3, 12, judge, accepted=[True] * 60)[1] == 4
+    assert paper.parallel(schedule, c1, depth + (schedule == "sync")) == levels
 
 
 def test_a_draft_as_slow_as_the_target_gains_nothing():

@@ -2,11 +2,7 @@
 tokens.
 """
 
-from __future__ import annotations
-
 import pytest
-from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
-from transformers import PreTrainedTokenizerFast
 
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.frontend.stream_text import Reasoning, StreamText, thinks
@@ -14,6 +10,7 @@ from lr_sglang.grading.answers import final_answer
 from lr_sglang.steps import thinking
 from lr_sglang.steps.step import DELIMITER, Ending, make_step, same_ending, split_ids
 from lr_sglang.steps.token_text import TokenText
+from tests.trained import byte_level, saved
 
 HARMONY = thinking.FAMILIES[0]
 TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
@@ -31,23 +28,9 @@ THOUGHT, SAID = "Two and two.\n\nThat is 4.", "It is \\boxed{4}."
 @pytest.fixture(scope="module")
 def gpt(tmp_path_factory) -> ModelTokenizer:
     """A tokenizer with harmony's tokens and turns."""
-    raw = Tokenizer(models.BPE())
-    raw.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    raw.decoder = decoders.ByteLevel()
-    alphabet = pre_tokenizers.ByteLevel.alphabet()
-    trainer = trainers.BpeTrainer(vocab_size=320, initial_alphabet=alphabet, show_progress=False)
-    raw.train_from_iterator(["assistant analysis final user Two and two. That is 4."] * 9, trainer)
-    raw.add_special_tokens([AddedToken(token, special=True) for token in TOKENS])
-    whole = PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="<|return|>")
-    whole.chat_template = TEMPLATE
-    folder = tmp_path_factory.mktemp("harmony")
-    whole.save_pretrained(folder)
-    return ModelTokenizer(str(folder))
-
-
-def written(known: ModelTokenizer, text: str) -> tuple[int, ...]:
-    """What a model writes, markers as tokens."""
-    return known.raw(text)
+    raw = byte_level("assistant analysis final user Two and two. That is 4.", 320)
+    ends = {"eos_token": "<|return|>", "chat_template": TEMPLATE}
+    return saved(raw, tmp_path_factory.mktemp("harmony"), TOKENS, **ends)
 
 
 ANSWER = f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}{SAID}"
@@ -72,12 +55,12 @@ def test_a_model_without_markers_counts_as_one_with_tags():
 
 
 def test_harmonys_markers_are_text_and_its_other_tokens_are_not(gpt):
-    ids = written(gpt, ANSWER + "<|return|>")
+    ids = gpt.raw(ANSWER + "<|return|>")
     assert gpt.thinking == HARMONY and thinks(gpt)
     assert gpt.decode(ids) == ANSWER
     assert gpt.special(ids) == ids[-1:]
     assert gpt.encode(ANSWER, True) == ids[:-1]
-    assert resolve(TokenText.wrap(HARMONY.closes), gpt) == written(gpt, HARMONY.closes)
+    assert resolve(TokenText.wrap(HARMONY.closes), gpt) == gpt.raw(HARMONY.closes)
 
 
 @pytest.mark.parametrize("token", TOKENS)
@@ -92,16 +75,16 @@ def test_nobodys_text_becomes_a_role_of_harmony(gpt, token):
 
 
 def test_a_step_knows_that_harmonys_thinking_ends_in_it(gpt):
-    steps = split_ids(written(gpt, ANSWER + "<|return|>"), "stop", gpt, gpt.ends)
+    steps = split_ids(gpt.raw(ANSWER + "<|return|>"), "stop", gpt, gpt.ends)
     assert [step.closes_thinking for step in steps] == [False, True]
     assert "".join(step.text for step in steps) == ANSWER
-    goes_on = make_step(written(gpt, "That is 4.<|return|>"), "stop", steps[0], gpt, gpt.ends)
+    goes_on = make_step(gpt.raw("That is 4.<|return|>"), "stop", steps[0], gpt, gpt.ends)
     assert goes_on.ending is steps[1].ending is Ending.END
     assert not same_ending(goes_on, steps[1])
 
 
 def test_the_end_of_harmonys_thinking_may_be_spread_over_cut_steps(gpt):
-    ids = written(gpt, f"That is 4.{HARMONY.closes}It is.")
+    ids = gpt.raw(f"That is 4.{HARMONY.closes}It is.")
     for cut in range(1, len(ids)):
         first = make_step(ids[:cut], "length", None, gpt, gpt.ends)
         second = make_step(ids[cut:], "length", first, gpt, gpt.ends)
@@ -110,7 +93,7 @@ def test_the_end_of_harmonys_thinking_may_be_spread_over_cut_steps(gpt):
 
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_reasoning_and_answer_of_harmony_are_told_apart(gpt, size):
-    ids = written(gpt, ANSWER)
+    ids = gpt.raw(ANSWER)
     stream = StreamText(gpt.decode, (), Reasoning(markers=HARMONY))
     parts = [c for at in range(0, len(ids), size) for c in stream.add(ids[at : at + size])]
     parts += stream.rest()
@@ -118,7 +101,7 @@ def test_reasoning_and_answer_of_harmony_are_told_apart(gpt, size):
         kind: "".join(c.text for c in parts if c.kind == kind) for kind in ("reasoning", "content")
     }
     assert said == {"reasoning": THOUGHT, "content": SAID}
-    assert stream.reasoning_tokens == len(written(gpt, f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}"))
+    assert stream.reasoning_tokens == len(gpt.raw(f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}"))
 
 
 @pytest.mark.parametrize("family", thinking.FAMILIES, ids=lambda one: one.parser)

@@ -78,52 +78,6 @@ def test_the_command_line_of_a_server_has_them():
     assert "--enable-mixed-chunk" in line(Runtime(model="a/b"), CPU)
 
 
-# -- what cannot be
-
-
-@pytest.mark.parametrize(
-    ("wanted", "platform", "said"),
-    [
-        (TokenLayer("nagram"), GPU, "no token layer is called 'nagram'"),
-        (TokenLayer("eagle3"), GPU, "it drafts with a model"),
-        (TokenLayer("ngram", draft_model="a/b"), GPU, "it drafts without a model"),
-        (TokenLayer("ngram", steps=3), GPU, "it has no 'steps'"),
-        (layer("dflash", topk=2), GPU, "it has no 'topk'"),
-        (layer("eagle", ngram_max=2), GPU, "it has no 'ngram_max'"),
-        (layer("dflash"), CPU, "SGLang runs it on GPUs only"),
-        (layer("dspark"), CPU, "SGLang runs it on GPUs only"),
-    ],
-    ids=str,
-)
-def test_what_cannot_be_is_refused_with_the_reason(wanted, platform, said):
-    with pytest.raises(ConfigError, match=said):
-        flags.command(
-            Runtime(model="a/b", token_layer=wanted), 1, platform, where="[runtimes.target]"
-        )
-
-
-@pytest.mark.parametrize(
-    ("table", "said"),
-    [
-        (
-            {"model": "a/b", "token_layer": {"algorithm": "ngram", "tokens": 0}},
-            "token_layer.tokens: input should be greater than or equal to 1",
-        ),
-        ({"model": "a/b", "token_layer": {"tokens": 4}}, "tokens: given for no token layer"),
-        ({"model": "a/b", "token_layer": {"token": 4}}, "unknown key 'token'"),
-        ({"url": "http://a", "token_layer": "ngram"}, "a server that runs already has its own"),
-        (
-            {"model": "a/b", "max_running_requests": 0},
-            "max_running_requests: input should be greater",
-        ),
-    ],
-    ids=str,
-)
-def test_a_table_that_cannot_be_is_refused(table, said):
-    with pytest.raises(ConfigError, match=said):
-        Runtime.from_dict(table)
-
-
 # -- options of the command line
 
 
@@ -157,7 +111,6 @@ def test_a_layer_with_a_model_is_for_the_target_and_one_without_for_the_draft_to
 
 
 def test_none_is_no_token_layer():
-    assert modes_of({"token_layer": "none"}) == ("lookahead",)
     assert not any(layer.on for layer in layers(token_layer="none").values())
     off = layers(token_layer="none", mode=("lossless",))
     assert not off["target"].on and not settings.settle({"token_layer": "none"}).lossless_layer
@@ -166,35 +119,76 @@ def test_none_is_no_token_layer():
     assert (found["target"].on, found["draft"]) == (False, TokenLayer("ngram"))
 
 
-def test_the_mode_follows_the_layer_if_it_is_not_given():
-    assert modes_of({}) == ("lookahead",)
-    assert modes_of({"token_layer": "ngram"}) == ("lookahead+sd",)
-    assert modes_of({"mode": ("sd", "sd", "lossless")}) == ("sd", "lossless")
+@pytest.mark.parametrize(
+    ("given", "modes"),
+    [
+        ({}, ("lookahead",)),
+        ({"token_layer": "none"}, ("lookahead",)),
+        ({"token_layer": "ngram"}, ("lookahead+sd",)),
+        ({"mode": ("sd", "sd", "lossless")}, ("sd", "lossless")),
+    ],
+)
+def test_the_mode_follows_the_layer_if_it_is_not_given(given, modes):
+    assert modes_of(given) == modes
+
+
+# -- what cannot be
+
+
+def at_start(wanted, platform=GPU, model="a/b"):
+    runtime = Runtime(model=model, device="cuda", token_layer=wanted)
+    flags.command(runtime, 1, platform, where="[runtimes.target]")
+
+
+def in_table(**more):
+    Runtime.from_dict({"model": "a/b", **more})
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("asked", "said"),
     [
+        (lambda: at_start(TokenLayer("nagram")), "no token layer is called 'nagram'"),
+        (lambda: at_start(TokenLayer("eagle3")), "it drafts with a model"),
+        (lambda: at_start(TokenLayer("ngram", draft_model="a/b")), "it drafts without a model"),
+        (lambda: at_start(TokenLayer("ngram", steps=3)), "it has no 'steps'"),
+        (lambda: at_start(layer("dflash", topk=2)), "it has no 'topk'"),
+        (lambda: at_start(layer("eagle", ngram_max=2)), "it has no 'ngram_max'"),
+        (lambda: at_start(layer("dflash"), CPU), "SGLang runs it on GPUs only"),
+        (lambda: at_start(layer("dspark"), CPU), "SGLang runs it on GPUs only"),
         (
-            {"mode": ("lookahead",), "token_layer": "ngram"},
+            lambda: at_start(TokenLayer("ngram", accept_length=2.0), model="Qwen/Qwen3-1.7B"),
+            "would write what was drafted",
+        ),
+        (
+            lambda: in_table(token_layer={"algorithm": "ngram", "tokens": 0}),
+            "token_layer.tokens: input should be greater than or equal to 1",
+        ),
+        (lambda: in_table(token_layer={"tokens": 4}), "tokens: given for no token layer"),
+        (lambda: in_table(token_layer={"token": 4}), "unknown key 'token'"),
+        (
+            lambda: Runtime.from_dict({"url": "http://a", "token_layer": "ngram"}),
+            "a server that runs already has its own",
+        ),
+        (lambda: in_table(max_running_requests=0), "max_running_requests: input should be greater"),
+        (
+            lambda: layers(mode=("lookahead",), token_layer="ngram"),
             "mode lookahead has no token layer",
         ),
         (
-            {"mode": ("autoregressive",), "option": of_both(tokens=4)},
+            lambda: layers(mode=("autoregressive",), option=of_both(tokens=4)),
             "mode autoregressive has no token layer",
         ),
-        ({"token_layer": "ngran"}, "no token layer is called 'ngran'"),
-        ({"token_layer": "eagle"}, "it drafts with a model"),
+        (lambda: layers(token_layer="ngran"), "no token layer is called 'ngran'"),
+        (lambda: layers(token_layer="eagle"), "it drafts with a model"),
         (
-            {"token_layer": "ngram", "option": of_both(steps=3)},
+            lambda: layers(token_layer="ngram", option=of_both(steps=3)),
             "token layer ngram: it has no 'steps'",
         ),
     ],
-    ids=str,
 )
-def test_options_that_cannot_be_are_refused(given, said):
+def test_what_cannot_be_is_refused_with_the_reason(asked, said):
     with pytest.raises(ConfigError, match=said):
-        settings.settle(dict(**{"mode": (), **given}))
+        asked()
 
 
 def test_lossless_has_the_layer_if_it_is_asked_for():
@@ -296,11 +290,3 @@ def test_a_simulated_acceptance_is_a_variable_of_the_server_and_drafted_tokens_a
     assert env.get("SGLANG_SIMULATE_ACC_TOKEN_MODE") == mode
     plain = runtime.replace(token_layer=layer.replace(accept_length=None))
     assert "SGLANG_SIMULATE_ACC_LEN" not in flags.command(plain, 4000, Platform("cuda")).env
-
-
-def test_a_simulated_acceptance_is_for_random_weights_only():
-    runtime = Runtime(
-        model="Qwen/Qwen3-1.7B", device="cuda", token_layer=TokenLayer("ngram", accept_length=2.0)
-    )
-    with pytest.raises(ConfigError, match="would write what was drafted"):
-        flags.command(runtime, 4000, Platform("cuda"))
