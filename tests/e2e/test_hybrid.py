@@ -1,5 +1,5 @@
 """A hybrid (Gated DeltaNet) on a server without a GPU: the tokens of transformers, from the cache
-and without it, with n-grams and without; lookahead on it.
+and without it, with n-grams and without; every mode, with a hybrid in every role.
 """
 
 from __future__ import annotations
@@ -16,15 +16,17 @@ import pytest
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
-from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
+from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.results.record import Record
 from lr_sglang.runtimes.connect import deployed
+from lr_sglang.runtimes.placement.hybrid import COPIES
 from lr_sglang.tasks import Question
-from tests import plan
+from lr_sglang.tasks.question import plan
 from tests.commands import ROOT
-from tests.e2e.conftest import full
+from tests.e2e.conftest import Pocket, full
 
 GREEDY = Sampling(temperature=0.0)
 SLOTS = 16
@@ -47,13 +49,17 @@ def outside(what: str, *arguments: object) -> str:
 def server(
     request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RuntimeBackend]:
-    """One server, which plays target and draft."""
+    """One server, which plays all roles."""
     target = Runtime(
         model=str(folder), token_layer=TokenLayer(request.param), max_running_requests=SLOTS
     )
-    asked = Deployment("hybrid", {"target": target}, {"draft": "target"})
-    with deployed(asked, tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+    with deployed(alone(target), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+        assert not roles["target"].doubts.found
         yield roles["target"]
+
+
+def alone(target: Runtime) -> Deployment:
+    return Deployment("hybrid", {"target": target}, {"draft": "target", "judge": "target"})
 
 
 def written(server: RuntimeBackend, ids: list[int], count: int) -> tuple[list[int], int]:
@@ -118,17 +124,55 @@ def test_a_chain_of_steps_reuses_all_of_its_prefix(server: RuntimeBackend) -> No
 
 @pytest.mark.timeout(900)
 def test_lookahead_on_a_hybrid_is_lossless_and_reuses_prefixes(server: RuntimeBackend) -> None:
-    settings = Plan().with_settings(
-        lookahead=Lookahead(depth=4, verifier="exact"), sampling=GREEDY, limits=Limits(240)
-    )
-    runner = Runner({"target": server, "draft": server}, settings, 1)
-    plain = "sd" if server.token_layer else "autoregressive"
+    records = answers({"target": server, "draft": server})
+    for one in records:
+        longest = max(step["tokens"] for step in one["steps"])
+        lost = [b["shareable"] - b["cached"] for b in one["branches"] if b["role"] == "target"]
+        # the first prompt was asked before, whose state at its last token but one was not kept
+        assert max(lost[1:], default=0) <= longest, "the end of the prompt before it is kept"
+    if not server.token_layer:  # a token layer keeps no answer that ends among verified tokens
+        sums = [r["tokens"]["target"] for r in records]
+        assert sum(t["reused"] for t in sums) > 0.9 * sum(t["shareable"] for t in sums)
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.timeout(900)
+def test_every_mode_with_a_hybrid_in_every_role(
+    pocket: Pocket, server: RuntimeBackend, role: str
+) -> None:
+    """A judge with random weights accepts what it likes."""
+    roles = {**pocket.roles, role: server}
+    layer = "+sd" if roles["target"].token_layer else ""
+    records = answers(roles, f"lookahead{layer}", "auto")
+    for mode in (f"lookahead{layer}", "auto"):
+        assert len([r for r in records if r["mode"] == mode and r["tokens"]["used"]]) == 2
+    assert sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto") > 0
+
+
+def answers(roles: dict[str, RuntimeBackend], *modes: str) -> list[Record]:
+    """Records of two questions in some modes, and in ``lossless``, where each has the text of plain
+    decoding.
+    """
+    ahead = Lookahead(depth=4, max_false_accepts=1.0)
+    settings = Plan().with_settings(lookahead=ahead, sampling=GREEDY, limits=Limits(160))
+    plain = "sd" if roles["target"].token_layer else "autoregressive"
     questions = [Question("q", "How many?"), Question("r", "Which of them?")]
-    records = list(runner.run(plan(questions, [plain, "lossless"])))
+    works = plan(questions, [plain, *modes, "lossless"])
+    records = list(Runner(roles, settings, 1).run(works))
     assert not [r["error"] for r in records if r["error"]]
     for question in questions:
-        digests = {r["ids_digest"] for r in records if r["question_id"] == question.id}
+        exact = [r for r in records if r["mode"] in (plain, "lossless")]
+        digests = {r["ids_digest"] for r in exact if r["question_id"] == question.id}
         assert len(digests) == 1
-    if not server.token_layer:  # with n-grams 0.86 was measured: docs/deployments.md, Hybrids
-        sums = [r["tokens"]["target"] for r in records if r["mode"] == "lossless"]
-        assert sum(t["cached"] for t in sums) > 0.9 * sum(t["shareable"] for t in sums)
+    return [r for r in records if r["mode"] in (*modes, "lossless")]
+
+
+@pytest.mark.skipif(not full, reason="one more server")
+@pytest.mark.timeout(900)
+def test_a_pool_that_is_too_small_is_named_at_start(folder: Path, tmp_path: Path) -> None:
+    """SGLang then runs fewer requests at a time. Answers are right all the same."""
+    small = {"max-mamba-cache-size": 4 * COPIES["cpu"]}
+    target = Runtime(model=str(folder), max_running_requests=SLOTS, extra=small)
+    with pytest.warns(RuntimeWarning, match=f"4 requests at a time of {SLOTS}.*mamba-cache"):
+        with deployed(alone(target), tmp_path, timeout=280) as roles:
+            assert answers(roles)
