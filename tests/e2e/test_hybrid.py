@@ -24,7 +24,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES
 from lr_sglang.tasks import Question
-from lr_sglang.tasks.question import plan
+from tests import plan
 from tests.commands import ROOT
 from tests.e2e.conftest import Pocket, full
 
