@@ -143,7 +143,7 @@ def seconds_a_step(
     if ahead:
         job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "pocket"))
     goes_on.run(before, job, mode, backend=roles["target"])
-    return job.record.seconds * STEP / len(job.record.ids)
+    return job.trace.seconds * STEP / len(job.trace.ids)
 
 
 def read(
@@ -234,7 +234,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
         judge = verifiers.make("judge", verifiers.Setup(roles, "paper"))
         job = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
         job.on_step = lambda _: marks.append(
-            (len(job.record.ids), time.process_time(), len(job.record.branches))
+            (len(job.trace.ids), time.process_time(), len(job.trace.branches))
         )
         await run_program(lookahead, ASKED, job, backend=roles["target"])
         return job
@@ -244,7 +244,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
     for position in positions:
         near = [mark for mark in marks if abs(mark[0] - position) <= 16 * STEP]
         cpu, calls = (near[-1][n] - near[0][n] for n in (1, 2))
-        ids, began = job.record.ids[:position], time.process_time()
+        ids, began = job.trace.ids[:position], time.process_time()
         for _ in range(100):
             orjson.dumps({"input_ids": ids})
         yield (
@@ -257,7 +257,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
     line = store.line_of(record.make(Question("long", "?"), "lookahead", job, {}, {}))
     made = time.process_time() - began
     click.echo(
-        f"the record of {len(job.record.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",
+        f"the record of {len(job.trace.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",
         err=True,
     )
 

@@ -91,7 +91,7 @@ class Comparison:
         (lookahead if ahead else autoregressive).run(
             _messages(question), job, backend=roles["target"]
         )
-        return job.record
+        return job.trace
 
     def _gap(self, target: RuntimeBackend, question: Question, known: Trace, other: Trace) -> float:
         at = next(

@@ -60,7 +60,7 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
         )
     program = lookahead if ahead else autoregressive
     program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
-    return job.record
+    return job.trace
 
 
 def measure(

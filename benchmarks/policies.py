@@ -182,7 +182,7 @@ def measured(
             for one, request, mine in zip(asked, requests, shares, strict=True)
         )
         await asyncio.gather(*programs)
-        return [request.record for request in requests]
+        return [request.trace for request in requests]
 
     return run_virtually(answer())
 

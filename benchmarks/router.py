@@ -132,7 +132,7 @@ def answer(question: tasks.Question, roles: Roles) -> Trace:
         question.id,
     )
     lookahead.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
-    return job.record
+    return job.trace
 
 
 def round_of(

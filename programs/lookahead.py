@@ -28,7 +28,7 @@ STREAMED = 2048  # tokens of one streamed generation, whose events each have all
 
 @sgl.function
 async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: AnswerRequest) -> None:
-    """Answers a conversation: ``s.text()`` ends with the answer, ``job.record`` has its steps and
+    """Answers a conversation: ``s.text()`` ends with the answer, ``job.trace`` has its steps and
     branches.
     """
     converse(s, messages)

@@ -98,7 +98,7 @@ class Answer:
     def __init__(
         self, s: ProgramState, job: AnswerRequest, prompt_tokens: int, budget: int
     ) -> None:
-        self.s, self.job, self.trace = s, job, job.record
+        self.s, self.job, self.trace = s, job, job.trace
         self.roles = backend_of(s, "target").roles
         self.complete = self._left = False
         self._resting: dict[str, float] = {}

@@ -98,7 +98,7 @@ class AnswerRequest:
             for it.
         key: a router keeps requests with the same key on one worker; unique by default.
         check: the judge's measured false accepts, if the verifier may ask a judge.
-        record: the trace; filled while the program runs, complete when the program has returned.
+        trace: of the answer; filled while the program runs, complete when the program has returned.
         constraints: on the answer's tokens.
     """
 
@@ -114,7 +114,7 @@ class AnswerRequest:
     on_event: Callable[[Event], None] | None = None
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     check: JudgeCheck | None = None
-    record: Trace = field(default_factory=Trace)
+    trace: Trace = field(default_factory=Trace)
     constraints: Constraints = FREE
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)

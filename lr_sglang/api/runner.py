@@ -172,7 +172,7 @@ async def answer(
     job: AnswerRequest,
     requests: RequestMaker,
 ) -> None:
-    """Answers a conversation by a program, or the mode's own program; ``job.record`` is the trace.
+    """Answers a conversation by a program, or the mode's own program, into ``job.trace``.
 
     Args:
         asked: the conversation, or its prompt as each runtime renders it.

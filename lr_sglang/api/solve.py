@@ -320,7 +320,7 @@ class AnswerTask:
         }
         question = Question(job.question, asked)
         made = record.make(question, mode.name, job, config, machine.versions())
-        return Solution(asked, job.record, made)
+        return Solution(asked, job.trace, made)
 
 
 def _with(settings: S, options: dict[str, Any]) -> S:

@@ -51,7 +51,7 @@ def make(
     Args:
         error: that ended the answer; the record then has the part written before.
     """
-    trace, failure = job.record, None
+    trace, failure = job.trace, None
     answer = boxed(trace.text) if error is None else None
     right = correct(answer, question.answer)
     if error is not None:

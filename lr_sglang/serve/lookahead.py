@@ -70,14 +70,14 @@ class LookaheadAnswer:
         except ConfigError as error:
             # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error
-        if program is not None and job.record.ids:
+        if program is not None and job.trace.ids:
             self._on_step(None)  # delivers the tokens of the record that are in no step
 
     def _on_step(self, step: StepRecord | None) -> None:
         before, self._step_at = self._step_at, time.monotonic()
         if before:
             self._engine.metrics.step.observe(self._step_at - before)
-        record = self._job.record
+        record = self._job.trace
         own = written = record.ids[self._seen :]
         if record.steps:
             ends = self._engine.roles["target"].ends | set(self._asked.constraints.stop_token_ids)
@@ -85,7 +85,7 @@ class LookaheadAnswer:
         self._deliver(own, len(written) - len(own))
 
     def _on_tokens(self, ids: Sequence[int]) -> None:
-        self._deliver(ids[self._seen - len(self._job.record.ids) :])
+        self._deliver(ids[self._seen - len(self._job.trace.ids) :])
 
     def _deliver(self, ids: Sequence[int], silent: int = 0) -> None:
         """Puts the text of the answer's next tokens, of which the last have none.
@@ -106,11 +106,11 @@ class LookaheadAnswer:
 
     def _put_written(self, chunks: list[Chunk]) -> None:
         if chunks:
-            said, prompt = self._delivery, self._job.record.prompt_tokens
+            said, prompt = self._delivery, self._job.trace.prompt_tokens
             self._put(Written(chunks, usage_of(prompt, said.tokens, said.reasoning_tokens)))
 
     def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
-        trace, written = self._job.record, self._delivery.tokens
+        trace, written = self._job.trace, self._delivery.tokens
         # the judge is not asked for a while after a failure, which counts as one failure only
         resting = any(
             verdict is not None and verdict.failed and verdict.by != "draft"

@@ -179,7 +179,7 @@ class LookaheadBackend(BaseBackend):
         with (
             run.ahead(s, job)
             if run is not None
-            else nullcontext(GenerationTrace(0.0, "target", job.record)) as part
+            else nullcontext(GenerationTrace(0.0, "target", job.trace)) as part
         ):
             shown = (
                 run
@@ -196,7 +196,7 @@ class LookaheadBackend(BaseBackend):
 
             def keep(step: StepRecord) -> None:
                 nonlocal told
-                ids, told = job.record.ids[told:], len(job.record.ids)
+                ids, told = job.trace.ids[told:], len(job.trace.ids)
                 own = step.spoken(ids, self.target.ends)
                 give(whole.add(delivery.add(own, len(ids) - len(own)), own), step)
                 if delivery.stopped:
@@ -218,11 +218,11 @@ class LookaheadBackend(BaseBackend):
             except Cancelled:
                 if not delivery.stopped:
                     raise
-                job.record.finish = "stop"
+                job.trace.finish = "stop"
             finally:
                 end(state)
             give(whole.rest(delivery.rest()))
-        return part.given, _meta(job.record, delivery)
+        return part.given, _meta(job.trace, delivery)
 
     def _beside(self, s: Executor) -> ProgramState:
         """A fork of a state during its generation, at the text before that generation."""

@@ -106,7 +106,7 @@ async def perform(
     job: AnswerRequest,
     backend: LookaheadBackend,
 ) -> None:
-    """Runs the program for one answer and completes ``job.record``, also if the program fails.
+    """Runs the program for one answer and completes ``job.trace``, also if the program fails.
 
     The job's sampling and token limits are the defaults of the program's generations.
 
@@ -154,11 +154,11 @@ async def perform(
         ) from error
     finally:
         await run.close()
-        told = len(job.record.steps)
+        told = len(job.trace.steps)
         run.complete(text, finish if text is not None else "", backend.target)
-        job.record.program = {"name": program.name, **job.record.program}
+        job.trace.program = {"name": program.name, **job.trace.program}
     if not program.takes_job and job.on_step:
-        for step in job.record.steps[told:]:  # which are known only when the program has ended
+        for step in job.trace.steps[told:]:  # which are known only when the program has ended
             job.on_step(step)
 
 

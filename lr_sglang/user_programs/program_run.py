@@ -99,7 +99,7 @@ class ProgramRun:
         step: StepRecord | None = None,
     ) -> None:
         """Adds text to the shown answer, and calls the job's ``on_step`` with its step."""
-        record = self.job.record
+        record = self.job.trace
         self.shown += text
         record.text += str.__str__(text)
         record.ids += resolve(text, known)
@@ -165,7 +165,7 @@ class ProgramRun:
         """One generation by lookahead reasoning. Its own draws are numbered from its beginning."""
         self._place(s, self.roles["target"].inner)
         self._enter(job)
-        part = GenerationTrace(self.now(), "target", job.record)
+        part = GenerationTrace(self.now(), "target", job.trace)
         try:
             yield part
         except LookaheadError as error:
@@ -230,7 +230,7 @@ class ProgramRun:
             text: the answer; None if the program has failed, so that the shown text is the answer.
             finish: the finish type of the answer; None for that of the last generation in it.
         """
-        record, seconds, known = self.job.record, self._returned, target.tokenizer
+        record, seconds, known = self.job.trace, self._returned, target.tokenizer
         if record.branches:  # the program used an ``Answer`` with its job
             own = TokenText.wrap(record.text)
             self._parts.append(

@@ -95,7 +95,7 @@ def answers(pocket: Pocket, case: Case, verifier: str | None) -> list[Trace]:
         program = lookahead if verifier else autoregressive
         asked = [{"role": "user", "content": question.question}]
         program.run(asked, job, backend=pocket.roles["target"])
-        return job.record
+        return job.trace
 
     with ThreadPoolExecutor(len(PROBLEMS)) as pool:
         return list(pool.map(answer, PROBLEMS))

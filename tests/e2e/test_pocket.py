@@ -67,7 +67,7 @@ def answer(
     program.run(
         [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
     )
-    return job.record
+    return job.trace
 
 
 def answers(pocket: Pocket, *how: Any) -> list[Trace]:
@@ -200,8 +200,8 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
         )
         message = {"role": "user", "content": question.question}
         autoregressive.run([message], job, backend=pocket.roles["target"])
-        assert job.record.seeded
-        return job.record.ids
+        assert job.trace.seeded
+        return job.trace.ids
 
     alone = [sampled(n) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -226,7 +226,7 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket.roles)
-    assert all(b.outcome is not None for b in job.record.branches)
+    assert all(b.outcome is not None for b in job.trace.branches)
 
 
 # -- verifiers that ask the target
@@ -245,9 +245,9 @@ def verified(
     lookahead.run(
         [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
     )
-    assert_complete(job.record)
-    assert not job.record.failures
-    return job.record
+    assert_complete(job.trace)
+    assert not job.trace.failures
+    return job.trace
 
 
 def verdicts(trace: Trace, by: str) -> list[Verdict]:

@@ -38,7 +38,7 @@ def test_auto_writes_alone_where_looking_ahead_does_not_pay():
         job = AnswerRequest(MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7))
         job.verifier = make("exact", Setup(roles, "paper"))
         solve(job, roles["target"], program)
-        record[mode] = job.record
+        record[mode] = job.trace
     seconds = {mode: one.seconds for mode, one in record.items()}
     assert seconds["auto"] <= seconds["autoregressive"] / 0.95, seconds
     assert len(record["auto"].of("target")) < 150, "most steps come in generations of several"
@@ -88,16 +88,16 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     heard = []
     job.on_tokens = heard.append if streamed else None
     solve(job, target)
-    record = job.record
+    record = job.trace
     assert bool(heard) is (streamed and tokens > 1)
     assert "".join(step.text for step in record.steps) == "".join(
-        step.text for step in whole.record.steps
+        step.text for step in whole.trace.steps
     )
     assert record.finish == "stop"
     assert (
         sum(step.tokens for step in record.steps)
         == record.tokens()["used"]
-        == whole.record.tokens()["used"]
+        == whole.trace.tokens()["used"]
     )
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
     assert any(step.outcome == "bonus" for step in record.steps)
@@ -115,7 +115,7 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     told, steps = [], []
 
     def hear(ids):
-        told.append((len(job.record.ids) + len(ids), job.record.branches[0].ended))
+        told.append((len(job.trace.ids) + len(ids), job.trace.branches[0].ended))
         if enough and told[-1][0] >= enough:
             raise Enough
 
@@ -125,7 +125,7 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
             await run_program(autoregressive, ASK, job, backend=roles["target"])
 
     run_virtually(main())
-    (branch,) = job.record.branches
+    (branch,) = job.trace.branches
     assert branch.outcome == "bonus" and branch.result is None
     written = [tokens for tokens, _ in told]
     assert written == sorted(written) and all(ended is None for _, ended in told)
@@ -138,7 +138,7 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     whole = AnswerRequest(sampling=Sampling(seed=0), question="q")
     again = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
     solve(whole, again["target"], autoregressive)
-    assert whole.record.ids == job.record.ids
+    assert whole.trace.ids == job.trace.ids
 
 
 @pytest.mark.parametrize("program", [lookahead, autoregressive])
@@ -155,7 +155,7 @@ def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
         return len(asyncio.all_tasks())
 
     assert run_virtually(main()) == 1
-    assert all(b.outcome is not None and b.result is None for b in job.record.branches)
+    assert all(b.outcome is not None and b.result is None for b in job.trace.branches)
     assert not any(backend.transport.running for backend in target.roles.values())
 
 
@@ -195,4 +195,4 @@ def test_after_a_listener_has_left_no_step_is_recorded(error):
     job = job_for(target, on_step=hear)
     with pytest.raises(error, match="enough"):
         solve(job, target)
-    assert told == [0, 1, 2] == [step.position for step in job.record.steps]
+    assert told == [0, 1, 2] == [step.position for step in job.trace.steps]

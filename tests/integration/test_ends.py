@@ -57,7 +57,7 @@ def runtimes(answer, server, drafted=None):
 def plain(answer, server):
     job = AnswerRequest(Lookahead(max_step_tokens=CAP))
     autoregressive.run(QUESTION, job, backend=runtimes(answer, server))
-    return job.record
+    return job.trace
 
 
 def looked_ahead(answer, server, verifier, schedule, drafted=None):
@@ -66,7 +66,7 @@ def looked_ahead(answer, server, verifier, schedule, drafted=None):
         Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles)
     )
     lookahead.run(QUESTION, job, backend=backend)
-    return job.record
+    return job.trace
 
 
 def same(record, answer):
@@ -112,7 +112,7 @@ def test_the_endpoints_plain_mode_ends_there_too(kind):
             AnswerRequest(Lookahead(max_step_tokens=CAP)),
         )
         autoregressive.run(rendered, job, backend=runtimes(answer, server))
-        same(job.record, answer)
+        same(job.trace, answer)
 
 
 @pytest.mark.parametrize("most", [7, 8, 9, 10, 11])
@@ -125,8 +125,8 @@ def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
             job = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
             job.verifier = verifier and made(verifier, backend.roles)
             (lookahead if verifier else autoregressive).run(QUESTION, job, backend=backend)
-            assert job.record.finish == ("stop" if ended else "length")
-            assert job.record.ids == tuple(map(ord, answer))[:most]
+            assert job.trace.finish == ("stop" if ended else "length")
+            assert job.trace.ids == tuple(map(ord, answer))[:most]
 
 
 @sgl.function
@@ -273,10 +273,10 @@ def test_no_cap_destroys_a_character(schedule, cap):
             verifier=Exact(),
         )
         state = lookahead.run(QUESTION, job, backend=backend)
-        assert job.record.text == MANY_BYTES == Bytes().decode(
-            job.record.ids
+        assert job.trace.text == MANY_BYTES == Bytes().decode(
+            job.trace.ids
         ) and state.text().endswith(MANY_BYTES)
-        assert "".join(step.text for step in job.record.steps) == MANY_BYTES
+        assert "".join(step.text for step in job.trace.steps) == MANY_BYTES
     for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
         job = AnswerRequest(
             Lookahead(schedule, max_step_tokens=cap),
@@ -284,7 +284,7 @@ def test_no_cap_destroys_a_character(schedule, cap):
             verifier=Exact(),
         )
         lookahead.run(QUESTION, job, backend=in_bytes())
-        assert job.record.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
+        assert job.trace.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
@@ -303,7 +303,7 @@ def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
         job = AnswerRequest(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
         job.fast = Likelihood(backend, -100.0, "min") if fast else None
         lookahead.run(QUESTION, job, backend=backend)
-        assert not any(one < END for one in job.record.ids)
+        assert not any(one < END for one in job.trace.ids)
 
 
 class Stripping(ShiftedTokenizer):

@@ -26,11 +26,11 @@ def answered(
     verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")) if look else None
     job = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
     seen = []
-    job.on_step = lambda step: seen.append(job.record.finish)
+    job.on_step = lambda step: seen.append(job.trace.finish)
     program.run(ASKED, job, backend=roles["target"])
     # another thread that saw the end earlier would take the answer for complete without its last
     # step
-    assert seen == [""] * len(job.record.steps) and job.record.finish == "stop"
+    assert seen == [""] * len(job.trace.steps) and job.trace.finish == "stop"
     return job, told
 
 
@@ -39,16 +39,16 @@ def answered(
 def test_events_tell_the_answer_and_every_node_of_it(schedule, width):
     job, told = answered(Lookahead(schedule=schedule, depth=3, width=width), c1=0.2)
     kept = [event for event in told if event.kind in ("accepted", "corrected", "bonus")]
-    assert "".join(event.text for event in kept) == job.record.text
-    assert [event.position for event in kept] == list(range(len(job.record.steps)))
-    assert [event.kind for event in kept] == [step.outcome for step in job.record.steps]
+    assert "".join(event.text for event in kept) == job.trace.text
+    assert [event.position for event in kept] == list(range(len(job.trace.steps)))
+    assert [event.kind for event in kept] == [step.outcome for step in job.trace.steps]
     assert [event.prefix for event in kept] == [0, *(event.node for event in kept[:-1])]
-    assert told[-1].kind == "ended" and told[-1].outcome == job.record.finish
+    assert told[-1].kind == "ended" and told[-1].outcome == job.trace.finish
     assert [event.seconds for event in told] == sorted(event.seconds for event in told)
 
     begun = Counter(event.role for event in told if event.kind == "begun")
     # what a draft's thread has gone on to write, and nobody has claimed, belongs to no node
-    unclaimed = Counter(branch.role for branch in job.record.branches)
+    unclaimed = Counter(branch.role for branch in job.trace.branches)
     unclaimed.subtract(begun)
     assert unclaimed["target"] == unclaimed["judge"] == 0 <= unclaimed["draft"]
     nodes = [event.node for event in told if event.kind == "begun" and event.role == "draft"]
@@ -91,5 +91,5 @@ def test_a_stop_is_never_lost(schedule):
         job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
         with pytest.raises(Cancelled):
             lookahead.run(ASKED, job, backend=roles["target"])
-        assert len(job.record.steps) < at + 8
-        assert all(branch.outcome for branch in job.record.branches)
+        assert len(job.trace.steps) < at + 8
+        assert all(branch.outcome for branch in job.trace.branches)

@@ -299,5 +299,5 @@ def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answ
     look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
     job = AnswerRequest(look, Sampling(temperature=0.0), limits, verifier=exact, question="q")
     lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)
-    assert [step.text.strip() for step in job.record.steps] == steps
-    assert job.record.failures["draft"] > 0
+    assert [step.text.strip() for step in job.trace.steps] == steps
+    assert job.trace.failures["draft"] > 0

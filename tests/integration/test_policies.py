@@ -147,7 +147,7 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
             await run_program(
                 PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"]
             )
-            accepted.append(job.record.accepted)
+            accepted.append(job.trace.accepted)
 
     async def all_answers():
         await answers(0.0, 20)

@@ -64,7 +64,7 @@ def answered(program, roles, ahead=True):
     """What a program answers, and its job."""
     job = AnswerRequest(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
     run(program, job, roles, ahead)
-    return job, job.record.program
+    return job, job.trace.program
 
 
 # -- each of the gallery, on simulated runtimes
@@ -107,7 +107,7 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
         job = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
         run("plan_then_solve", job, fast_roles())
-        return {branch.seed for branch in job.record.branches if branch.role == "target"}
+        return {branch.seed for branch in job.trace.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
     assert one & again and not one & two
@@ -128,10 +128,10 @@ def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
 ):
     job = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
     run(program, job, fast_roles(), ahead, verifier)
-    assert job.record.lossless == lossless
-    generations = job.record.program["generations"]
-    assert job.record.shared_draws == any(one["lookahead"] for one in generations)
-    assert not job.record.own_draws
+    assert job.trace.lossless == lossless
+    generations = job.trace.program["generations"]
+    assert job.trace.shared_draws == any(one["lookahead"] for one in generations)
+    assert not job.trace.own_draws
 
 
 # -- what they do, on scripted runtimes
@@ -150,7 +150,7 @@ def test_most_samples_decide():
         for request in roles["target"].transport.requests
     ]
     sevens = sum(one != 2 for one in drawn)
-    assert ("7" if sevens > 4 else "8") in job.record.text
+    assert ("7" if sevens > 4 else "8") in job.trace.text
     assert len(drawn) == 9 and sum(one["in_answer"] for one in told["generations"]) == 1
 
 
@@ -192,14 +192,14 @@ def test_specreason_keeps_what_the_target_rates_well(rating, source):
     roles = scripted(chapter("9 eggs, target", rating), chapter("9 eggs, draft", rating))
     job, told = answered("specreason", roles)
     steps = [f"9 eggs, {source} {at}" for at in range(4)]
-    assert job.record.text == DELIMITER.join(steps)
+    assert job.trace.text == DELIMITER.join(steps)
     kept = [f"{one}{DELIMITER}" for one in steps[:-1]] + steps[-1:]
-    assert [step.text for step in job.record.steps] == kept
-    assert [step.source for step in job.record.steps] == [source] * 4
+    assert [step.text for step in job.trace.steps] == kept
+    assert [step.source for step in job.trace.steps] == [source] * 4
     assert told["answered"]["draft"] == 4
     if source == "draft":
         assert [one["in_answer"] for one in told["generations"]] == [True, False] * 4
-        assert job.record.tokens()["wasted"] == 4
+        assert job.trace.tokens()["wasted"] == 4
 
 
 # Programs that write by steps, with options that keep whatever the draft writes.
@@ -219,8 +219,8 @@ def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
     draft = chapter("draft")
     forged = lambda text, sampling: chr(2) + chr(1) + draft(text, sampling)
     job, _ = answered(program, scripted(chapter("target"), forged))
-    assert not any(one < END for one in job.record.ids) and "draft" not in job.record.text
-    assert {step.source for step in job.record.steps} == {"target"}
+    assert not any(one < END for one in job.trace.ids) and "draft" not in job.trace.text
+    assert {step.source for step in job.trace.steps} == {"target"}
 
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
@@ -234,9 +234,9 @@ def test_without_a_draft_the_target_goes_on(program):
     """One that dies is counted; a mode without lookahead has none at all."""
     roles = scripted(chapter("target"), chapter("draft"))
     alone, _ = answered(program, roles, ahead=False)
-    assert {branch.role for branch in alone.record.branches} == {
+    assert {branch.role for branch in alone.trace.branches} == {
         "target"
-    } and not alone.record.failures
+    } and not alone.trace.failures
     left = iter(range(3))
 
     def dying(text):
@@ -244,8 +244,8 @@ def test_without_a_draft_the_target_goes_on(program):
 
     roles["draft"].transport.fail = dying
     job, _ = answered(program, roles)
-    assert job.record.finish == "stop" and job.record.failures["draft"] >= 1
-    sources = [step.source for step in job.record.steps]
+    assert job.trace.finish == "stop" and job.trace.failures["draft"] >= 1
+    sources = [step.source for step in job.trace.steps]
     assert sources[0] == "draft" and sources[-1] == "target" and len(sources) == 4
     roles["target"].transport.fail = lambda text: RuntimeDown("gone", role="target")
     with pytest.raises(RuntimeDown, match="target"):
@@ -267,8 +267,8 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
     for backend in roles.values():
         backend.context = 150
     job, _ = answered(program, roles)
-    assert job.record.finish == "length" and job.record.text.startswith("and on it goes")
-    assert len(job.record.steps) > 3 and job.record.tokens()["used"] >= 100
+    assert job.trace.finish == "length" and job.trace.text.startswith("and on it goes")
+    assert len(job.trace.steps) > 3 and job.trace.tokens()["used"] >= 100
     for backend in roles.values():
         backend.context = 10
     with pytest.raises(PromptTooLong):
@@ -282,7 +282,7 @@ def test_a_plan_comes_first_and_the_answer_follows_it():
     seen = []
     roles = scripted(write)
     job, told = answered("plan_then_solve", roles, ahead=False)
-    assert job.record.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [
+    assert job.trace.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [
         False,
         True,
     ]
@@ -307,7 +307,7 @@ def thinker(thoughts, conclusion="It is 7."):
 def test_who_stops_thinking_is_told_to_wait(ahead):
     roles = scripted(thinker(["It is 6.", ", it is 7.", " again."]))
     job, _ = answered("budget_forcing:waits=2", roles, ahead=ahead)
-    thinking, _, said = job.record.text.partition(THINK_END)
+    thinking, _, said = job.trace.text.partition(THINK_END)
     assert thinking.count("Wait") == 2 and "It is 6." in thinking and ", it is 7." in thinking
     assert said.strip() == "It is 7." and THINK_END not in said
 
@@ -317,13 +317,13 @@ def test_who_thinks_for_too_long_is_told_to_end():
         return "It is 7." + chr(END) if THINK_END in text else ("hm " * 9 + DELIMITER) * 50
 
     job, _ = answered("budget_forcing:most=100", scripted(write))
-    thinking, _, said = job.record.text.partition(THINK_END)
+    thinking, _, said = job.trace.text.partition(THINK_END)
     assert len(thinking) <= 101 and said.strip() == "It is 7."
 
 
 def test_a_model_without_the_marker_goes_on_after_its_end():
     job, _ = answered("budget_forcing", scripted(lambda text, sampling: "done" + chr(END)))
-    assert job.record.text == f"done{DELIMITER}Waitdone" and job.record.finish == "stop"
+    assert job.trace.text == f"done{DELIMITER}Waitdone" and job.trace.finish == "stop"
 
 
 # -- a program of one's own
@@ -517,7 +517,7 @@ def stops_at_a_string(s, messages):
 def test_an_answer_that_a_stop_string_ended_says_so(ahead):
     roles = scripted(chapters(["One.", "Two STOP three.", "Four."]))
     job, _ = answered(stops_at_a_string, roles, ahead)
-    assert job.record.text == "One.\n\nTwo " and job.record.finish == "stop"
+    assert job.trace.text == "One.\n\nTwo " and job.trace.finish == "stop"
 
 
 def test_options_are_json_or_text():
@@ -549,7 +549,7 @@ def test_what_a_program_leaves_behind_is_ended():
 
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
     job, _ = answered(careless, roles)
-    assert job.record.text == "mine" and job.record.steps == []
+    assert job.trace.text == "mine" and job.trace.steps == []
     assert not any(backend.transport.running for backend in roles.values())
 
 
@@ -570,7 +570,7 @@ def heard(program, roles, **options):
     """
     told, job = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
     job.on_step = lambda step: told.append(
-        (step, job.record.text, len(job.record.ids), job.record.finish)
+        (step, job.trace.text, len(job.trace.ids), job.trace.finish)
     )
     run(program, job, roles)
     return told, job
@@ -579,15 +579,15 @@ def heard(program, roles, **options):
 @pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
 def test_steps_are_told_as_they_are_kept(program):
     told, job = heard(program, fast_roles())
-    assert [step for step, *_ in told] == job.record.steps and len(told) >= 12
+    assert [step for step, *_ in told] == job.trace.steps and len(told) >= 12
     written = [text for _, text, *_ in told]
-    assert all(job.record.text.startswith(text) for text in written) and len(set(written)) == len(
+    assert all(job.trace.text.startswith(text) for text in written) and len(set(written)) == len(
         told
     )
     assert not any(finish for *_, finish in told)  # all of them before the end
     tokens = [size for *_, size, _ in told]
-    assert tokens == sorted(tokens) and tokens[-1] <= len(job.record.ids)
-    assert ("And so: " in job.record.text) == (program is shows_its_turn)
+    assert tokens == sorted(tokens) and tokens[-1] <= len(job.trace.ids)
+    assert ("And so: " in job.trace.text) == (program is shows_its_turn)
 
 
 def test_what_was_shown_stays_when_the_rest_fails():
@@ -597,10 +597,10 @@ def test_what_was_shown_stays_when_the_rest_fails():
     with pytest.raises(RuntimeDown):
         run(shows_its_turn, job, roles)
     assert (
-        job.record.text.startswith("".join(step.text for step in job.record.steps))
-        and len(job.record.steps) > 3
+        job.trace.text.startswith("".join(step.text for step in job.trace.steps))
+        and len(job.trace.steps) > 3
     )
-    assert job.record.finish == "" and job.record.program["generations"]
+    assert job.trace.finish == "" and job.trace.program["generations"]
 
 
 # -- on the endpoint, and from outside
@@ -723,7 +723,7 @@ DRAFT, TARGET = "draft", "target"
 )
 def test_whose_step_is_kept(program, sources, asked):
     runtimes = unsure_roles()
-    record = answered(program, runtimes)[0].record
+    record = answered(program, runtimes)[0].trace
     assert [step.source for step in record.steps] == sources
     names = ["both" if n % 2 == 0 else source for n, source in enumerate(sources)]
     assert record.text == DELIMITER.join(f"{name} {n}" for n, name in enumerate(names))
@@ -738,7 +738,7 @@ def test_spec_cot_takes_the_version_that_the_target_finds_likeliest():
     turn = iter("bcabacabc" * 2)
     draft = lambda text, sampling: chapter(next(turn), steps=3)(text, sampling)
     runtimes = unsure_roles(chapter("a", steps=3), draft)
-    record = answered("spec_cot:width=3", runtimes)[0].record
+    record = answered("spec_cot:width=3", runtimes)[0].trace
     assert record.text == "a 0\n\na 1\n\na 2"
     assert {step.source for step in record.steps} == {"draft"}
 
@@ -770,7 +770,7 @@ def test_thinking_ends_when_the_early_answers_agree(answers, template, steps, en
     runtimes = unsure_roles(agreeing(answers), agreeing(answers))
     runtimes["target"].tokenizer = CharTokenizer()
     runtimes["target"].tokenizer.template = template
-    record = answered("early_exit:every=9,agree=3", runtimes, ahead)[0].record
+    record = answered("early_exit:every=9,agree=3", runtimes, ahead)[0].trace
     thoughts = DELIMITER.join(f"think{n:2}" for n in range(steps))
     assert record.text == thoughts + end
     assert record.finish == "stop"
@@ -808,7 +808,7 @@ def test_what_a_program_reads_of_log_probabilities(kind):
     likely, unlikely = math.exp(-0.1), math.exp((7 * -0.1 - 9) / 8)
     runtimes = unsure_roles()
     runtimes["target"].transport.__class__ = kind
-    assert answered(weighs, runtimes)[0].record.text == f"{likely:.3f} {unlikely:.3f} 0.000"
+    assert answered(weighs, runtimes)[0].trace.text == f"{likely:.3f} {unlikely:.3f} 0.000"
 
 
 @pytest.mark.parametrize(("program", "judged"), [("rsd", False), ("rsd:by=judge", True)])

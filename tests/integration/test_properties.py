@@ -212,7 +212,7 @@ def check(
     sent: list[dict[str, int]],
 ) -> None:
     """What holds for every run."""
-    record = job.record
+    record = job.trace
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
         assert transport.most <= slots.get(role, 10**6), role
@@ -240,7 +240,7 @@ def check(
 
 def check_text(job: AnswerRequest) -> None:
     """The answer is a sequence of accepted draft steps and target steps, in order."""
-    record, guard, before = job.record, job.lookahead.half_sentence_guard and not job.exact, ""
+    record, guard, before = job.trace, job.lookahead.half_sentence_guard and not job.exact, ""
     assert "".join(s.text for s in record.steps) == record.text
     assert sum(s.tokens for s in record.steps) == len(record.ids)
     assert record.finish == ("stop" if record.ids[-1] == END else "length")
@@ -270,7 +270,7 @@ def check_text(job: AnswerRequest) -> None:
 
 
 def check_tokens(job: AnswerRequest) -> None:
-    record = job.record
+    record = job.trace
     counts = record.tokens()
     assert counts["used"] == len(record.ids)
     assert counts["used"] + counts["wasted"] == counts["generated"]
@@ -359,21 +359,21 @@ def test_with_every_verifier_whatever_goes_wrong(verifier, case, late, faults):
     case = dataclasses.replace(case, faults=faults)
     job = with_everything(case, verifier, late)
     if verifier in LOSSLESS:
-        assert job.record.ids == case.ids
+        assert job.trace.ids == case.ids
     for role in ("target", "draft"):
-        drawn = [b.seed for b in job.record.of(role)]
+        drawn = [b.seed for b in job.trace.of(role)]
         assert job.exact or len(set(drawn)) == len(drawn), (
             "no two branches of an answer draw with the same seed"
         )
-        assert at_once(job.record.of(role)) <= policy.in_flight(case.look, role)
+        assert at_once(job.trace.of(role)) <= policy.in_flight(case.look, role)
 
 
 @settings(quietly, max_examples=examples(100))
 @given(cases)
 def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
     job, _ = run(case, Exact())
-    assert job.record.ids == case.ids
-    assert job.record.text == case.answer[:-1][: case.budget]
+    assert job.trace.ids == case.ids
+    assert job.trace.text == case.answer[:-1][: case.budget]
 
 
 def at_once(branches) -> int:
@@ -422,4 +422,4 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
 
     run_virtually(main())
     assert not transports["target"].running | transports["draft"].running
-    assert all(b.outcome is not None for b in job.record.branches)
+    assert all(b.outcome is not None for b in job.trace.branches)

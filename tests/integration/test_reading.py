@@ -138,8 +138,8 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     more.setdefault("verifier", Exact() if draft else None)
     job = AnswerRequest(look, sampling, tokens, **more)
     s = program.run(QUESTION, job, backend=backend)
-    assert s.text().endswith(job.record.text)
-    return job.record
+    assert s.text().endswith(job.trace.text)
+    return job.trace
 
 
 SAMPLINGS = [
@@ -305,7 +305,7 @@ def timed(look: Lookahead, sampling: Sampling, verifier: Any, noise: float, mode
     backend.readable = True
     job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier)
     run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
-    return job.record
+    return job.trace
 
 
 @pytest.mark.parametrize(("noise", "tokens"), [(0.3, 4), (0.3, 12), (1.0, 6)])

@@ -60,8 +60,8 @@ def solve(
         Lookahead(schedule=schedule, **options), verifier=verifier or Exact()
     )
     s = program.run(QUESTION, job, backend=backend)
-    assert s.text().endswith(job.record.text)
-    return job.record
+    assert s.text().endswith(job.trace.text)
+    return job.trace
 
 
 @pytest.fixture(params=SCHEDULES)
@@ -232,7 +232,7 @@ def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, af
     assert caught.value.role == "target"
     assert time.monotonic() - started < 3
     assert not target.running | draft.running
-    assert all(b.outcome for b in job.record.branches)
+    assert all(b.outcome for b in job.trace.branches)
     caught.value.__traceback__ = None
     settle(threads)
 
@@ -252,7 +252,7 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
     )
     target = ScriptedTransport(chapters(STEPS), slow(0.02))
     solve(target, ScriptedTransport(chapters(STEPS)), job=job)
-    return {(b.role, b.position, b.alternative): b.seed for b in job.record.branches}
+    return {(b.role, b.position, b.alternative): b.seed for b in job.trace.branches}
 
 
 class Same:
@@ -288,7 +288,7 @@ def drawn(schedule, width=1, verifier=None, **look):
         for role, transport in (("target", target), ("draft", draft))
     }
     assert {seed for seed, _ in sent["target"] + sent["draft"]} <= {
-        b.seed for b in job.record.branches
+        b.seed for b in job.trace.branches
     }
     return job, sent
 
@@ -297,20 +297,20 @@ def drawn(schedule, width=1, verifier=None, **look):
 def test_a_step_is_drawn_with_the_same_numbers_by_the_target_and_by_one_draft(schedule, width):
     """Alternatives have numbers of their own, also those of one position under other parents."""
     job, sent = drawn(schedule, width)
-    assert job.record.shared_draws and not job.record.lossless
+    assert job.trace.shared_draws and not job.trace.lossless
     target, draft = (Counter(sent[role]) for role in ("target", "draft"))
     assert set((target + draft).values()) <= {1, 2} and max(target.values()) == 1
     assert max(draft.values()) == 1
     assert {place for _, place in target + draft} == {0}, "a step has a seed of its own"
-    first = {(b.seed, 0) for b in job.record.of("draft") if b.alternative == 0}
-    others = {(b.seed, 0) for b in job.record.of("draft") if b.alternative}
+    first = {(b.seed, 0) for b in job.trace.of("draft") if b.alternative == 0}
+    others = {(b.seed, 0) for b in job.trace.of("draft") if b.alternative}
     assert first <= set(target) or schedule == "async"
     assert not others & set(target) and bool(others) == (width > 1)
 
 
 def test_draws_of_their_own(schedule):
     job, sent = drawn(schedule, width=3, shared_draws=False)
-    assert (job.record.shared_draws, job.record.own_draws) == (False, "shared_draws is off")
+    assert (job.trace.shared_draws, job.trace.own_draws) == (False, "shared_draws is off")
     every = Counter(sent["target"] + sent["draft"])
     assert len(sent["draft"]) > 3 and max(every.values()) == 1
 
@@ -336,10 +336,10 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
         lookahead.run(
             QUESTION, job, backend=deployment(target=target, draft=draft, judge=judge)
         ).sync()
-        steps = {b.seed for b in job.record.branches if b.role != "judge"}
+        steps = {b.seed for b in job.trace.branches if b.role != "judge"}
         drawn = [one["sampling_params"]["sampling_seed"] for one in judge.requests]
         assert len(drawn) == len(set(drawn)) >= 2 and not steps & set(drawn)
-        assert set(drawn) == {b.seed for b in job.record.of("judge")}
+        assert set(drawn) == {b.seed for b in job.trace.of("judge")}
         return sorted(drawn)
 
     first, again = asked(), asked()
@@ -350,13 +350,13 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_exact_answer_has_one_seed_and_the_place_of_a_step_is_its_first_token(schedule, width):
     job, sent = drawn(schedule, width, Exact())
-    assert job.record.lossless == "text" and job.record.shared_draws
-    ends = list(itertools.accumulate((step.tokens for step in job.record.steps), initial=0))
+    assert job.trace.lossless == "text" and job.trace.shared_draws
+    ends = list(itertools.accumulate((step.tokens for step in job.trace.steps), initial=0))
     own = job.seed()
     assert {seed for seed, _ in sent["target"]} == {own}
     assert set(ends[:-1]) <= {place for _, place in sent["target"]}
     assert (own, 0) in sent["draft"]
-    alternatives = {b.seed for b in job.record.of("draft") if b.alternative}
+    alternatives = {b.seed for b in job.trace.of("draft") if b.alternative}
     assert own not in alternatives and bool(alternatives) == (width > 1)
 
 
@@ -390,7 +390,7 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
         role.places = "prompt"
     job = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
     lookahead.run(QUESTION, job, backend=backend).sync()
-    assert job.record.of("draft") and job.record.shared_draws and not job.record.own_draws
+    assert job.trace.of("draft") and job.trace.shared_draws and not job.trace.own_draws
 
 
 @pytest.mark.parametrize(
@@ -415,7 +415,7 @@ def test_what_is_not_shared_says_why(change, why):
     change(backend.roles)
     job = AnswerRequest(verifier=Same())
     lookahead.run(QUESTION, job, backend=backend)
-    assert not job.record.shared_draws and why in job.record.own_draws
+    assert not job.trace.shared_draws and why in job.trace.own_draws
 
 
 def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
@@ -434,7 +434,7 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     backend.seeded = False
     job = AnswerRequest(verifier=Exact())
     lookahead.run(QUESTION, job, backend=backend)
-    assert job.record.seeded is False and job.record.lossless == "distribution"
+    assert job.trace.seeded is False and job.trace.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
 
 
@@ -449,7 +449,7 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
         Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"])
     )
     lookahead.run(QUESTION, job, backend=backend)
-    return job.record, judge
+    return job.trace, judge
 
 
 class Whole(CharTokenizer):
@@ -527,7 +527,7 @@ def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
         lookahead.run(QUESTION, job, backend=backend)
     assert time.monotonic() - started < 3
     assert not judge.running
-    assert job.record.outcomes()["judge"] == {"cancelled": 1}
+    assert job.trace.outcomes()["judge"] == {"cancelled": 1}
 
 
 class Slowly:
@@ -550,7 +550,7 @@ def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
             job=job,
         )
     time.sleep(0.12)
-    assert all(b.outcome for b in job.record.branches)
+    assert all(b.outcome for b in job.trace.branches)
 
 
 # -- two vocabularies
@@ -599,7 +599,7 @@ def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
     backend.roles["draft"].tokenizer = tokenizer()
     job = AnswerRequest(look, verifier=verifier)
     lookahead.run(QUESTION, job, backend=backend)
-    return job.record
+    return job.trace
 
 
 def test_other_vocabularies_meet_at_step_boundaries(schedule):
@@ -657,7 +657,7 @@ def test_an_interrupt_while_waiting_leaves_nothing_running():
         solve(target, draft, job=job)
     assert time.monotonic() - started < 3
     assert not target.running | draft.running
-    assert all(b.outcome for b in job.record.branches)
+    assert all(b.outcome for b in job.trace.branches)
     caught.value.__traceback__ = None
     timer.join()
     settle(threads)
@@ -681,7 +681,7 @@ def test_what_the_target_writes_after_a_rejected_draft_is_aborted_with_it():
     run_virtually(
         run_program(lookahead, QUESTION, job, backend=deployment(target=target, draft=draft))
     )
-    assert job.record.text == WHOLE
+    assert job.trace.text == WHOLE
     assert any(one["text"].startswith(wrong) for one in target.requests), "it was asked ahead"
     assert left == [0] * len(STEPS)
 
@@ -694,8 +694,8 @@ def test_what_a_runtime_wrote_past_the_end_counts_as_generated():
     target._reply = lambda *given: (replies.append(reply(*given)), replies[-1])[1]
     job = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
     run_virtually(run_program(lookahead, QUESTION, job, backend=deployment(target=target)))
-    assert job.record.text == WHOLE
+    assert job.trace.text == WHOLE
     wrote = sum(len(one["output_ids"]) for one in replies)
-    tokens = job.record.tokens()
+    tokens = job.trace.tokens()
     assert tokens["generated"] == wrote == tokens["used"] + tokens["wasted"]
-    assert wrote > len(job.record.ids)
+    assert wrote > len(job.trace.ids)

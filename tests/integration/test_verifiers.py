@@ -53,7 +53,7 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
     backend = deployment(target=target, draft=fixed(theirs), **others)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
     lookahead.run(semantics.QUESTION, job, backend=backend)
-    return job.record, target
+    return job.trace, target
 
 
 def named(name):
@@ -287,8 +287,8 @@ def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
             await run_program(lookahead, semantics.QUESTION, job, backend=backend)
 
     run_virtually(main())
-    assert job.record.drained < 2 and not judge.requests
-    assert job.record.outcomes()["judge"]["cancelled"] == len(job.record.of("judge")) == 2
+    assert job.trace.drained < 2 and not judge.requests
+    assert job.trace.outcomes()["judge"]["cancelled"] == len(job.trace.of("judge")) == 2
 
 
 @pytest.mark.parametrize(
@@ -447,9 +447,9 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
     verifier = named("judge")(backend.roles)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
     run_virtually(run_program(lookahead, semantics.QUESTION, job, backend=backend))
-    assert job.record.text == OURS[:-1] and job.record.failures["judge"]
+    assert job.trace.text == OURS[:-1] and job.trace.failures["judge"]
     assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
-    assert job.record.seconds < len(waited) * waited[0] + 1 < backend.timeout
+    assert job.trace.seconds < len(waited) * waited[0] + 1 < backend.timeout
 
 
 @pytest.mark.parametrize(

@@ -59,7 +59,7 @@ async def answer_on(
         for one, request in zip(asked, requests, strict=True)
     )
     await asyncio.gather(*programs)
-    return [request.record for request in requests]
+    return [request.trace for request in requests]
 
 
 def alone(

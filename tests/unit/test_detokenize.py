@@ -274,7 +274,7 @@ def pool(known, seed):
 def answered(program, backend, look, most, verifier=None):
     job = AnswerRequest(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier)
     run_virtually(run_program(program, QUESTION, job, backend=backend))
-    return job.record
+    return job.trace
 
 
 @settings(deadline=None, max_examples=examples(25))
@@ -406,7 +406,7 @@ def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(
     run_virtually(
         perform(Program.load(ahead_once.bind(most=most, stop=stops)), QUESTION, job, ahead)
     )
-    assert job.record.ids == model.whole(known.chat(QUESTION, True).ids, most)
+    assert job.trace.ids == model.whole(known.chat(QUESTION, True).ids, most)
 
 
 def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):

@@ -27,7 +27,7 @@ CONFIG = {"mode": "lookahead", "lookahead": {"depth": 6}, "sampling": {"seed": 0
 def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
     """A finished answer: a drafted step and a corrected one."""
     made = AnswerRequest(question="q", sample=sample)
-    trace = made.record
+    trace = made.trace
     trace.text, trace.ids, trace.finish, trace.seconds = text, (5, 6, 7, 8), "stop", seconds
     trace.steps = [
         StepRecord(
