@@ -2,8 +2,6 @@
 the endpoint, and of the controller. They take minutes, and a machine with nothing else to do.
 """
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys

@@ -2,15 +2,13 @@
 
 import os
 import subprocess
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
+from tests import ROOT
+from tests.called import called
 from tests.serving import until
 
-ROOT = Path(__file__).parents[2]
 ITEMS = ["table", "roles", "modes", "weak", "load", "depth", "sd"]
 SMALL = "pocket-target,pocket-draft,pocket-judge"
 
@@ -73,14 +71,12 @@ def test_a_campaign_goes_on_where_it_was_cut_off(campaign, tmp_path):
     )
 
 
-def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, tmp_path, monkeypatch):
+def test_every_item_of_a_campaign_is_a_command_that_can_be(campaign, here):
     from benchmarks import role_times  # it leaves torch out, unless SGLang is imported already
 
-    monkeypatch.chdir(tmp_path)
     made = campaign()[2]
     for item in ("table", *ITEMS[2:]):
-        result = CliRunner().invoke(cli, [*made[item], "--print", "--json"])
-        assert result.exit_code == 0, (item, result.output)
+        called(*made[item], "--print", "--json")
     assert made["roles"][:2] == ["-m", "benchmarks.role_times"]
     context = role_times.main.make_context("role_times", made["roles"][2:])
     assert (

@@ -4,7 +4,6 @@ import json
 import os
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -12,9 +11,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes.placement.models import locate
-
-ROOT = Path(__file__).parents[2]
-
+from tests import ROOT
 
 CLI = (
     "from click.testing import CliRunner; from lr_sglang.cli import cli\n"
@@ -48,21 +45,29 @@ LIGHT = {
 }
 
 
+def python(*words, given=None, **variables):
+    """A process that succeeds, with no variable of SGLang's."""
+    env = {name: value for name, value in os.environ.items() if not name.startswith("SGLANG")}
+    env |= variables
+    done = subprocess.run(
+        [sys.executable, *words], input=given, cwd=ROOT, env=env, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 @pytest.mark.parametrize("name", LIGHT)
 def test_a_command_imports_nothing_heavy(name):
     code, heavy = LIGHT[name]
     code += f"import sys\nassert not (found := {heavy} & sys.modules.keys()), found"
-    env = {**os.environ, "HF_HUB_OFFLINE": "1"}
-    subprocess.run([sys.executable, "-c", code], check=True, cwd=ROOT, env=env)
+    python("-c", code, HF_HUB_OFFLINE="1")
 
 
 def test_the_page_is_not_stale():
     """In a process of its own: click keeps the help option of whoever asked first, other
     tests too.
     """
-    command = [sys.executable, ROOT / "scripts" / "cli_page.py", "--check"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+    python("scripts/cli_page.py", "--check")
 
 
 def test_a_program_on_a_release_without_what_is_used_gets_that_said():
@@ -74,7 +79,7 @@ def test_a_program_on_a_release_without_what_is_used_gets_that_said():
         "try: import lr_sglang.frontend.backend\n"
         "except errors.SetupError as error: print(error, error.hint)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    done = python("-c", code)
     assert done.stdout.startswith("SGLang's frontend language cannot be imported: ")
     assert "pip install 'sglang==0.5.23'" in done.stdout
 
@@ -109,9 +114,7 @@ print(json.dumps([ids, *whole, heavy, "sglang.srt.utils.hf_transformers_patches"
 def test_tokenizers_are_the_same_without_torch():
     path = locate("pocket:target")
     given = json.dumps([path, TEXTS, MESSAGES])
-    done = subprocess.run(
-        [sys.executable, "-c", LEAN], input=given, capture_output=True, text=True, check=True
-    )
+    done = python("-c", LEAN, given=given)
     ids, prompt, texts, vocabulary, heavy, stood_in = json.loads(done.stdout)
     known = load_tokenizer(path)
     assert [tuple(one) for one in ids] == [known.encode(text) for text in TEXTS]
@@ -122,13 +125,6 @@ def test_tokenizers_are_the_same_without_torch():
     assert vocabulary == known.vocabulary
     assert heavy == [] and not stood_in
     assert done.stderr == ""
-
-
-@pytest.fixture
-def verifier_file(tmp_path):
-    path = tmp_path / "mine.py"
-    path.write_text("class Mine: ...")
-    return f"{path}:Mine"
 
 
 @pytest.mark.parametrize(
@@ -144,25 +140,20 @@ def verifier_file(tmp_path):
         ("judge", (), "FILE", False),
     ],
 )
-def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, verifier_file):
-    verifier, program = (name.replace("FILE", verifier_file) for name in (verifier, program))
+def test_it_is_for_processes_whose_code_is_ours(verifier, others, program, lean, tmp_path):
+    (tmp_path / "mine.py").write_text("class Mine: ...")
+    own = f"{tmp_path}/mine.py:Mine"
+    verifier, program = (name.replace("FILE", own) for name in (verifier, program))
     plan = Plan(program=program).with_settings(lookahead=Lookahead(verifier=verifier))
     assert plan.lean(*others) is lean
 
 
-def python(code, **variables):
-    env = {
-        key: value for key, value in os.environ.items() if not key.startswith("SGLANG")
-    } | variables
-    return subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True)
-
-
 def test_sglang_on_a_cpu_is_inert_without_the_switch():
-    done = python(
+    python(
+        "-c",
         "import sys; from lr_sglang import cpu; cpu.platform(); cpu.plugin();"
         "assert not {'torch', 'sglang', 'lr_sglang.cpu.operators'} & set(sys.modules)\n"
         "try: import common_ops\n"
         "except ImportError as error: assert 'SGLANG_USE_CPU_ENGINE=1' in str(error)\n"
-        "else: raise SystemExit('common_ops loaded')"
+        "else: raise SystemExit('common_ops loaded')",
     )
-    assert done.returncode == 0, done.stderr

@@ -5,8 +5,6 @@ somebody restarts it. What
 counts is what users see.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -29,7 +27,7 @@ import yaml
 
 from lr_sglang.config import ROLES
 from tests.operations import FOLDER, ROOT, Service, units
-from tests.processes.mortal import Client, Mortal, authorized, metric
+from tests.processes.mortal import Client, Mortal, authorized, free_port, metric
 from tests.serving import HTTP, PATIENCE, until
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
@@ -46,12 +44,6 @@ NOTICED = 40.0
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
 (DEGRADED,) = (rule for rule in RULES if rule["alert"] == "Degraded")
 numbers = itertools.count()
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 def answers(url: str) -> bool:

@@ -2,8 +2,6 @@
 itself says.
 """
 
-from __future__ import annotations
-
 import asyncio
 import json
 import re
@@ -25,6 +23,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import Setup, make
+from tests import fixture_of
 from tests.integration.test_serve import CHAT, serving
 from tests.processes.conftest import SECONDS
 from tests.serving import until
@@ -128,8 +127,8 @@ def really() -> Iterator[Any]:
         yield endpoint
 
 
-@contextmanager
-def replayed() -> Iterator[Replay]:
+@pytest.fixture
+def endpoint() -> Iterator[Replay]:
     with really() as endpoint:
         replay = Replay(endpoint.url)
         endpoint.app.router.routes.insert(0, Route(CHAT, replay.chat, methods=["POST"]))
@@ -137,18 +136,19 @@ def replayed() -> Iterator[Replay]:
 
 
 @pytest.fixture
-def endpoint() -> Iterator[Replay]:
-    with replayed() as replay:
-        yield replay
+def page(endpoint: Replay, visit: Any) -> Page:
+    return visit(endpoint.url)
 
 
-def ask(page: Page, question: str = QUESTION) -> None:
+def ended(page: Page, state: str = "done") -> None:
+    expect(page.locator("body")).to_have_attribute("data-state", state, timeout=SECONDS * 1000)
+
+
+def ask(page: Page, question: str = QUESTION, state: str = "done") -> None:
+    """Until the page is in that state."""
     page.fill("#question", question)
     page.keyboard.press("Enter")
-
-
-def ended(page: Page, state: str = "done", seconds: float = SECONDS) -> None:
-    expect(page.locator("body")).to_have_attribute("data-state", state, timeout=seconds * 1000)
+    ended(page, state)
 
 
 def kept(endpoint: Replay) -> list[dict]:
@@ -168,10 +168,8 @@ def whole(endpoint: Replay) -> list[tuple[str, str]]:
     return [(event["kind"], event["text"].strip()) for event in kept(endpoint)]
 
 
-def test_an_answer_grows_a_tree(endpoint, visit):
-    page = visit(endpoint.url)
+def test_an_answer_grows_a_tree(endpoint, page):
     ask(page)
-    ended(page)
     assert shown(page) == whole(endpoint)
     assert {"accepted", "corrected"} <= {outcome for outcome, _ in shown(page)}
 
@@ -243,16 +241,15 @@ def test_an_answer_grows_a_tree(endpoint, visit):
     expect(page.locator("#status")).to_contain_text(f"Answer complete: {len(steps)} steps")
 
 
-def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
+def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, page):
     """That the endpoint then stops is seen in tests/integration/test_serve.py."""
-    page = visit(endpoint.url)
     expect(page.locator("#stop")).to_be_disabled()
     for number, stop in enumerate(
         (lambda: page.click("#stop"), lambda: page.keyboard.press("Escape"))
     ):
         kinds = [event["kind"] for event in endpoint.events]
         endpoint.cut = ("held", kinds.index("accepted") + 1)
-        ask(page)
+        ask(page, state="asking")
         expect(page.locator(f"{STEP} .version[data-state=writing]").first).to_be_visible()
         expect(page.locator(f"{STEP}[data-outcome=accepted]").first).to_be_visible()
         expect(page.locator("[data-figure=ahead]")).not_to_have_text("–")
@@ -265,7 +262,6 @@ def test_a_step_is_shown_while_it_is_made_and_stop_stops(endpoint, visit):
         until(lambda: endpoint.stopped == number + 1, SECONDS)  # noqa: B023
     endpoint.cut = ("", 0)
     ask(page, "And now?")  # nothing of the others is left
-    ended(page)
     assert shown(page) == whole(endpoint)
 
 
@@ -282,10 +278,9 @@ REFUSALS = (
 )
 
 
-def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
+def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, page):
     endpoint.refusals = [refusal for refusal, _ in REFUSALS]
-    page = visit(endpoint.url)
-    ask(page)
+    ask(page, state="failed")
     for _, words in REFUSALS:
         expect(page.get_by_role("alert")).to_contain_text(words)
         ended(page, "failed")
@@ -295,16 +290,14 @@ def test_a_refusal_is_told_in_words_and_can_be_asked_again(endpoint, visit):
     assert shown(page) == whole(endpoint)
 
 
-def test_a_stream_that_ends_early_keeps_what_came(endpoint, visit):
+def test_a_stream_that_ends_early_keeps_what_came(endpoint, page):
     at = 1 + [event["kind"] for event in endpoint.events].index("corrected")
-    page = visit(endpoint.url)
     for kind, words in (
         ("broken", "The stream broke off"),
         ("error", "gave this answer up: the target is gone."),
     ):
         endpoint.cut = (kind, at)
-        ask(page)
-        ended(page, "failed")
+        ask(page, state="failed")
         expect(page.get_by_role("alert")).to_contain_text(words)
         expect(page.get_by_role("alert")).to_contain_text("The 4 steps that came are kept below")
         assert [step for step in shown(page) if step[0] != "dead"] == whole(endpoint)[:4]
@@ -314,21 +307,17 @@ def test_an_endpoint_that_is_gone_is_told(visit):
     with really() as endpoint:
         page = visit(endpoint.url)
         expect(page.locator("#model")).to_have_text("simulated")
-    ask(page)
-    ended(page, "failed")
+    ask(page, state="failed")
     expect(page.get_by_role("alert")).to_contain_text("cannot be reached")
     expect(page.locator("#notice")).to_contain_text("does not answer", timeout=20000)
 
 
-def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
+def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, page, visit):
     endpoint.refusals = [(401, {}, "no key")]
-    page = visit(endpoint.url)
-    ask(page)
-    ended(page, "failed")
+    ask(page, state="failed")
     expect(page.locator("[name=key]")).to_be_focused()
     page.keyboard.type("sk-of-a-lab")
     ask(page)
-    ended(page)
     assert endpoint.keys == [None, "Bearer sk-of-a-lab"]
     assert page.evaluate("[JSON.stringify(localStorage), document.cookie, location.search]") == [
         "{}",
@@ -341,8 +330,7 @@ def test_the_key_is_asked_for_and_kept_in_this_tab_only(endpoint, visit):
 
     page.locator("#settings").evaluate("details => details.open = true")
     page.fill("[name=key]", "schlüssel🔑")
-    ask(page)
-    ended(page, "failed")
+    ask(page, state="failed")
     expect(page.get_by_role("alert")).to_contain_text("letters that no key has")
 
 
@@ -353,18 +341,15 @@ EVIL = (
 )
 
 
-def test_text_is_never_markup(endpoint, visit):
+def test_text_is_never_markup(endpoint, page):
     endpoint.events = events(wrap=EVIL)
     for event in endpoint.events:
         if "verdict" in event:
             event["verdict"] |= {"by": EVIL[:60], "reason": EVIL}
     endpoint.refusals = [(400, {}, EVIL)]
-    page = visit(endpoint.url)
-    ask(page, EVIL)
-    ended(page, "failed")
+    ask(page, EVIL, "failed")
     expect(page.get_by_role("alert")).to_contain_text('<img src=x onerror="window.hacked=1">')
     ask(page, EVIL)
-    ended(page)
     page.locator(STEP).nth(3).click()
     expect(page.locator(".words")).to_contain_text("<script>window.hacked=2</script>")
     assert shown(page) == whole(endpoint)
@@ -378,16 +363,12 @@ def figure(page: Page, name: str) -> str:
     return page.locator(f"[data-figure={name}]").text_content() or ""
 
 
-@pytest.fixture
-def real() -> Iterator[Any]:
-    with really() as endpoint:
-        yield endpoint
+real = fixture_of(really, "function")
 
 
 def test_the_endpoint_itself_is_shown(real, visit):
     page = visit(real.url)
     ask(page, "Simulated question 1?")
-    ended(page)
     expect(page.locator("#model")).to_have_text("simulated")
     steps = [step for step in shown(page) if step[0] != "dead"]
     kinds = [kind for kind, _ in steps]
@@ -410,7 +391,6 @@ def test_the_endpoint_itself_is_shown(real, visit):
     page.locator("#settings").evaluate("details => details.open = true")
     page.select_option("[name=mode]", "autoregressive")
     ask(page, "Simulated question 1?")
-    ended(page)
     assert {kind for kind, _ in shown(page) if kind != "dead"} == {"bonus"} and figure(
         page, "steps"
     ) == "24"

@@ -2,8 +2,6 @@
 nothing is left.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os
@@ -16,19 +14,18 @@ import subprocess
 import sys
 import textwrap
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import psutil
 import pytest
-from click.testing import CliRunner
 from torch.distributed import TCPStore
 
 from lr_sglang.api import solve as api
-from lr_sglang.cli import cli, settings
 from lr_sglang.cli import launch as launch_command
+from lr_sglang.cli import settings
 from lr_sglang.config import Deployment, Runtime, Sampling, TokenLayer
 from lr_sglang.errors import (
     ConfigError,
@@ -45,6 +42,7 @@ from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.launching.server import Reservation
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.sglang_api import release
+from tests.called import called
 from tests.serving import until
 
 GPU, CPU = (
@@ -110,28 +108,24 @@ def fake(tmp_path: Path) -> Path:
     return path
 
 
+def line(fake: Path, port: int, model: object, options: Mapping[str, object]) -> list[str]:
+    """The command line of a fake server."""
+    words = [word for name, value in options.items() for word in (f"--{name}", str(value))]
+    start = [sys.executable, "-S", str(fake)]
+    return [*start, "--port", str(port), "--model-path", str(model), *words]
+
+
 @pytest.fixture
 def start(fake: Path, tmp_path: Path) -> Iterator[object]:
     """Starts fake servers and stops them at the end."""
     started: list[Server] = []
 
-    def go(**given: object) -> Server:
+    def go(meeting: str = "", **given: object) -> Server:
         reservation = Reservation()
-        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
-        argv = [
-            sys.executable,
-            "-S",
-            str(fake),
-            "--port",
-            str(reservation.port),
-            "--model-path",
-            str(tmp_path),
-            *words,
-        ]
+        argv = line(fake, reservation.port, tmp_path, given)
         url = f"http://127.0.0.1:{reservation.port}"
-        server = Server(
-            "draft", argv, url, tmp_path / "logs" / f"{len(started)}.log", {"TMPDIR": ""}
-        )
+        log = tmp_path / "logs" / f"{len(started)}.log"
+        server = Server("draft", argv, url, log, {"TMPDIR": ""}, meeting=meeting)
         started.append(server)
         server.start()
         server.reservation = reservation
@@ -161,10 +155,10 @@ def runs(pid: int) -> bool:
 
 
 def given(runtime: Runtime, platform: Platform = GPU, **more) -> dict[str, str | bool]:
-    """The flags of the command, as a dictionary."""
-    words = list(flags.command(runtime, 4000, platform, **more).argv)
-    words = words[words.index("--model-path") :]
-    values: dict[str, str | bool] = {}
+    """The flags and variables of the command, as a dictionary."""
+    command = flags.command(runtime, 4000, platform, **more)
+    words = command.argv[command.argv.index("--model-path") :]
+    values: dict[str, str | bool] = dict(command.env)
     for here, after in zip(words, [*words[1:], "--"], strict=True):
         if here.startswith("--"):
             values[here[2:]] = True if after.startswith("--") else after
@@ -193,7 +187,7 @@ REPEATABLE = Runtime(model="m", repeatable=True)
         ),
         (EVERY_FIELD, GPU, FLAGS, "attention-backend"),  # SGLang knows the GPU
         # What a runtime says goes before what the platform says.
-        (Runtime(model="m"), CPU, {"dtype": "float32"}, ""),
+        (Runtime(model="m"), CPU, {"dtype": "float32", "SWITCH": "1"}, ""),
         (Runtime(model="m", dtype="bfloat16"), CPU, {"dtype": "bfloat16"}, ""),
         (Runtime(model="m", extra={"sleep_on_idle": False}), CPU, {}, "sleep-on-idle"),
         # Repeatable keeps the prefix cache.
@@ -218,10 +212,6 @@ def test_every_field_becomes_its_flag(runtime, platform, expected, absent):
     assert expected.items() <= found.items() and absent not in found
 
 
-def test_a_platform_has_variables():
-    assert flags.command(Runtime(model="m"), 1, CPU).env == {"SWITCH": "1"}
-
-
 def test_extra_flags_of_every_kind():
     extra = {
         "enable_metrics": True,
@@ -235,17 +225,19 @@ def test_extra_flags_of_every_kind():
     )
 
 
-def test_the_target_finds_calls_and_reasoning_by_its_template_unless_it_is_told_how():
-    def parsers(**more):
-        words = flags.command(Runtime(model="m", extra=more.pop("extra", {})), 1, CPU, **more).argv
-        return [
-            words[at + 1]
-            for at, word in enumerate(words)
-            if word in ("--tool-call-parser", "--reasoning-parser")
-        ]
-
-    assert parsers() == [] and parsers(target=True) == ["auto", "auto"]
-    assert parsers(target=True, extra={"tool-call-parser": "llama3"}) == ["llama3", "auto"]
+@pytest.mark.parametrize(
+    ("extra", "target", "expected"),
+    [
+        ({}, False, (None, None)),
+        ({}, True, ("auto", "auto")),
+        ({"tool-call-parser": "llama3"}, True, ("llama3", "auto")),
+    ],
+)
+def test_the_target_finds_calls_and_reasoning_by_its_template_unless_it_is_told_how(
+    extra, target, expected
+):
+    found = given(Runtime(model="m", extra=extra), CPU, target=target)
+    assert (found.get("tool-call-parser"), found.get("reasoning-parser")) == expected
 
 
 @pytest.mark.parametrize(
@@ -293,29 +285,23 @@ def test_gpus_that_cannot_be(runtime, platform, visible):
 )
 def test_where_a_runtime_runs(monkeypatch, asked, there, expected):
     monkeypatch.setattr(flags, "_gpus", lambda: there)
-    if isinstance(expected, str):
+    with contextlib.nullcontext() if isinstance(expected, str) else pytest.raises(expected):
         assert flags.device(asked) == expected
-    else:
-        with pytest.raises(expected):
-            flags.device(asked)
 
 
 # --- models
 # ----------------------------------------------------------------------------------------------------------
 
 
-def test_where_models_are(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "owner" / "here").mkdir(parents=True)
+def test_where_models_are(here):
+    (here / "owner" / "here").mkdir(parents=True)
     assert models.locate("owner/name") == "owner/name"
     assert (
-        models.locate("owner/here")
-        == models.locate("./owner/here")
-        == str(tmp_path / "owner" / "here")
+        models.locate("owner/here") == models.locate("./owner/here") == str(here / "owner" / "here")
     )
-    (tmp_path / "file").touch()
-    (tmp_path / "m.gguf").touch()
-    assert models.locate("./m.gguf") == str(tmp_path / "m.gguf")
+    (here / "file").touch()
+    (here / "m.gguf").touch()
+    assert models.locate("./m.gguf") == str(here / "m.gguf")
     for wrong in ("./nothing", "./file", "/nothing", "~/nothing/at/all", "pocket:drafter"):
         with pytest.raises(ConfigError) as caught:
             models.locate(wrong, "draft")
@@ -446,35 +432,25 @@ def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
             Reservation(reservation.port, "judge")
 
 
-def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(fake, tmp_path):
+def test_the_port_where_a_servers_processes_meet_is_kept_until_it_is_ready(start):
     """SGLang's own choice is free when it looks, and may be anybody's when its scheduler listens,
     seconds later.
     """
-    http, words = Reservation(), ("--model-path", str(tmp_path))
-    argv = (sys.executable, "-S", str(fake), "--port", str(http.port), *words)
-    server = Server(
-        "draft", argv, f"http://127.0.0.1:{http.port}", tmp_path / "log", meeting="--nccl-port"
-    )
-    server.start()
-    try:
-        until(lambda: (tmp_path / "log").stat().st_size, SOON)
-        told = Path(f"/proc/{pids_in(tmp_path / 'log')[0]}/cmdline").read_text().split("\0")
-        port = int(told[told.index("--nccl-port") + 1])
-        for host in ("127.0.0.1", "0.0.0.0"):
-            with pytest.raises(OSError), socket.socket() as other:
-                other.bind((host, port))
-        # as SGLang's scheduler
-        store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
-        store.set("a", "b")
-        del store
-        server.wait_ready(20)
-        with socket.socket() as other:
-            other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            other.bind(("0.0.0.0", port))
-            other.listen()
-    finally:
-        server.stop()
-        http.release()
+    server = start(meeting="--nccl-port")
+    told = Path(f"/proc/{pids_in(server.log)[0]}/cmdline").read_text().split("\0")
+    port = int(told[told.index("--nccl-port") + 1])
+    for host in ("127.0.0.1", "0.0.0.0"):
+        with pytest.raises(OSError), socket.socket() as other:
+            other.bind((host, port))
+    # as SGLang's scheduler
+    store = TCPStore("127.0.0.1", port, is_master=True, wait_for_workers=False)
+    store.set("a", "b")
+    del store
+    server.wait_ready(20)
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        other.bind(("0.0.0.0", port))
+        other.listen()
 
 
 @pytest.mark.parametrize("more", [{"data_parallel": 2}, {"extra": {"nccl_port": 4001}}])
@@ -580,18 +556,7 @@ def faked(monkeypatch, fake):
     """``launch`` with fake servers."""
 
     def command(runtime, port, platform, *, model=None, **_):
-        words = [word for key, value in runtime.extra.items() for word in (f"--{key}", str(value))]
-        argv = (
-            sys.executable,
-            "-S",
-            str(fake),
-            "--port",
-            str(port),
-            "--model-path",
-            str(model),
-            *words,
-        )
-        return flags.Command(argv)
+        return flags.Command(line(fake, port, model, runtime.extra))
 
     monkeypatch.setattr(fleet.flags, "command", command)
 
@@ -725,17 +690,15 @@ cli.main()
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch) -> Path:
+def home(here, fake, monkeypatch) -> Path:
     """A folder with a deployment, and a state folder of its own."""
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("XDG_STATE_HOME", str(here / "state"))
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(compilers, "environment", dict)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "model").mkdir()
-    (tmp_path / "fake.py").write_text(FAKE)
-    (tmp_path / "program.py").write_text(PROGRAM)
-    write(tmp_path)
-    return tmp_path
+    (here / "model").mkdir()
+    (here / "program.py").write_text(PROGRAM)
+    write(here)
+    return here
 
 
 def write(home: Path, target: str = "", draft: str = "") -> None:
@@ -793,10 +756,6 @@ def launching(home) -> Iterator[Any]:
             one.process.wait()
 
 
-def call(*arguments: str) -> Any:
-    return CliRunner().invoke(cli, list(arguments))
-
-
 # -- up and down
 
 
@@ -831,10 +790,9 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(launching, home):
     )
     assert api.deployment(attach="mine").config.sampling.temperature == 0.3
     assert settings.modes_of({"attach": "mine"}) == ("lookahead",)
-    assert f"up: mine (process {found.pid}" in call("launch", "--list").output
-    assert (
-        json.loads(call("launch", "--list", "--json").output)["up"]["mine"]["roles"] == found.roles
-    )
+    assert f"up: mine (process {found.pid}" in called("launch", "--list").output
+    listed = json.loads(called("launch", "--list", "--json").output)
+    assert listed["up"]["mine"]["roles"] == found.roles
 
     assert one.end(signal.SIGTERM) == 0
     assert not file.exists() and not any(map(runs, pids))
@@ -879,8 +837,8 @@ def test_before_it_is_up_its_name_is_taken_and_a_signal_is_an_interruption(launc
     write(home, draft="extra = {late = 1}")
     one = launching("mine.toml")
     pids = one.server_pids()
-    second = call("launch", "mine.toml")  # neither has written down yet that it is there
-    assert second.exit_code == 2 and "is up already, or comes up" in second.output, second.output
+    # neither has written down yet that it is there
+    assert "is up already, or comes up" in called("launch", "mine.toml", code=2).output
     other = launching("mine.toml", "--name", "other")
     assert other.server_pids("other")
     assert one.end(number) == 128 + number
@@ -893,16 +851,16 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     one = launching("mine.toml", "--quiet")
     one.up()
     pids = one.server_pids()
-    second = call("launch", "mine.toml")
-    assert second.exit_code == 2 and "is up already" in second.output and "--name" in second.output
+    second = called("launch", "mine.toml", code=2)
+    assert "is up already" in second.output and "--name" in second.output
     one.end(signal.SIGKILL)
     until(lambda: not any(map(runs, pids)), SOON)  # the guardians see to it
     with pytest.raises(ConfigError, match="is not up any more") as caught:
         settings.settle({"attach": "mine"})
     assert "lr-sglang launch FILE --name mine" in caught.value.hint
-    result = call("run", "--attach", "mine", "how many?")
-    assert result.exit_code == 2 and "is not up any more" in result.output
-    assert "up:" not in call("launch", "--list").output
+    result = called("run", "--attach", "mine", "how many?", code=2)
+    assert "is not up any more" in result.output
+    assert "up:" not in called("launch", "--list").output
     again = launching("mine.toml")
     until(lambda: "http" in again.out.read_text(), 20)
     assert launched.find("mine").pid == again.process.pid and again.end() == 0
@@ -912,14 +870,12 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
 
 
 def test_attaching_to_nothing_and_to_two_things(home):
-    result = call("run", "--attach", "nobody", "how many?")
-    assert result.exit_code == 2 and "lr-sglang launch FILE --name nobody" in result.output
+    asked = ("run", "--attach", "nobody", "how many?")
+    assert "lr-sglang launch FILE --name nobody" in called(*asked, code=2).output
     path = launched.path_of("nobody")
     path.parent.mkdir(parents=True)
     path.write_text('{"name": "nobody"}')
-    assert (
-        "nobody.json.pid: field required" in call("run", "--attach", "nobody", "how many?").output
-    )
+    assert "nobody.json.pid: field required" in called(*asked, code=2).output
     with pytest.raises(ConfigError, match="attach and a deployment both"):
         settings.settle({"attach": "nobody", "deployment": "pocket", "mode": ("lookahead",)})
 
@@ -937,14 +893,11 @@ def test_what_a_layered_deployment_is_asked_for(home):
 
 
 def printed(*arguments: str) -> dict[str, Any]:
-    result = call("launch", *arguments, "--print", "--json")
-    assert result.exit_code == 0, result.output
-    return json.loads(result.output)["servers"]
+    return json.loads(called("launch", *arguments, "--print", "--json").output)["servers"]
 
 
 def test_commands_are_printed_as_a_shell_takes_them(home):
-    result = call("launch", "qwen3-4gpu", "--print")
-    assert result.exit_code == 0
+    result = called("launch", "qwen3-4gpu", "--print")
     roles, lines = result.output.splitlines()[::2], result.output.splitlines()[1::2]
     assert roles == ["# target", "# draft", "# judge"]
     words = shlex.split(lines[0])
@@ -981,7 +934,7 @@ def test_servers_with_their_token_layer_and_in_fp8(home):
 
 
 def test_the_list_names_every_preset(home):
-    listed = json.loads(call("launch", "--list", "--json").output)
+    listed = json.loads(called("launch", "--list", "--json").output)
     assert (
         listed["up"] == {}
         and {"pocket", "qwen3-1gpu", "deepseek-4gpu"} <= listed["built_in"].keys()

@@ -3,8 +3,6 @@ right answer or is told when to come again, and nothing is left behind. A hundre
 hundred with LR_SGLANG_FULL=1, over simulated runtimes in processes of their own.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import psutil

@@ -3,8 +3,6 @@ delivered, nobody waits for long, and all is well again when they are. And how a
 endpoint itself end. Real processes; the runtimes are simulated, so every right text is known.
 """
 
-from __future__ import annotations
-
 import itertools
 import os
 import re
@@ -390,18 +388,6 @@ def own(tmp_path: Path) -> Iterator[Process]:
         yield process
 
 
-def server(process: Process, role: str, folder: Path) -> psutil.Process:
-    """The server's process of a role, which is its guardian's child."""
-    log = str((folder / "logs" / f"{role}.log").resolve())
-    (guardian,) = (
-        one
-        for one in psutil.Process(process.pid).children()
-        if os.readlink(f"/proc/{one.pid}/fd/1") == log
-    )
-    (found,) = guardian.children()
-    return found
-
-
 @pytest.mark.timeout(300)
 def test_a_target_that_dies_ends_answers_at_once_and_then_the_endpoint(
     own: Process, tmp_path: Path
@@ -413,7 +399,8 @@ def test_a_target_that_dies_ends_answers_at_once_and_then_the_endpoint(
     assert len(family) >= 2 * len(ROLES)  # a guardian and a server for each
     asked = [Client(own.url, f"What is {n} + 1?", n % 2 == 0) for n in range(AT_ONCE)]
     assert asked[0].begun.wait(PATIENCE), asked[0]
-    server(own, "target", tmp_path).kill()
+    (server,) = own.guardian(tmp_path / "logs" / "target.log").children()
+    server.kill()
     for heard in asked:
         heard.end(SLACK)
         assert heard.error and not heard.finish and not heard.broken, heard

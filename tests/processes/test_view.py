@@ -4,11 +4,10 @@ import json
 import re
 
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
 from lr_sglang.results.page import inert
 from tests import synthetic
+from tests.called import called
 from tests.synthetic import Truth
 from tests.unit.test_report import write
 
@@ -39,14 +38,8 @@ def nasty(records):
     return records
 
 
-def written(folder, records):
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "records.jsonl").write_text("".join(json.dumps(record) + "\n" for record in records))
-    return folder
-
-
-def view(folder, path):
-    return CliRunner().invoke(cli, ["report", str(folder), "--html", str(path)])
+def view(folder, path, code=0):
+    return called("report", folder, "--html", path, code=code)
 
 
 def scripts(text):
@@ -61,7 +54,7 @@ def scripts(text):
 def test_the_page_holds_every_answer(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 8, 1))
     result = view(folder, folder / "view.html")
-    assert result.exit_code == 0 and result.stderr.strip() == str(folder / "view.html")
+    assert result.stderr.strip() == str(folder / "view.html")
     text = (folder / "view.html").read_text()
     hosts = set(re.findall(r"\w+://[^\s\"']+", text))
     assert hosts == {"http://www.w3.org/2000/svg"}  # a name, never fetched
@@ -93,7 +86,7 @@ def test_no_text_gets_out_of_its_element(text):
 def test_a_failed_write_leaves_nothing(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 1, 1))
     (tmp_path / "there").mkdir()
-    assert view(folder, tmp_path / "absent" / "x.html").exit_code == 1
+    view(folder, tmp_path / "absent" / "x.html", code=1)
     assert sorted(path.name for path in folder.iterdir()) == ["records.jsonl", "run.json"]
 
 
@@ -105,7 +98,7 @@ def seen(visit, tmp_path):
     """The page of some records, in a browser."""
 
     def look(records, **options):
-        view(written(tmp_path / "a", records), tmp_path / "view.html")
+        view(write(tmp_path / "a", records), tmp_path / "view.html")
         page = visit(f"file://{tmp_path / 'view.html'}", **options)
         page.wait_for_selector("#detail h2", state="attached")
         return page
