@@ -11,7 +11,9 @@ WEAK_DRAFTS = ("draft-60", "draft-40")
 THINKING = ("target-thinks", "draft-thinks")
 # A draft that says the same as the target in other words: few of its tokens are the target's.
 OTHER_WORDS = "draft-words"
-MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS)
+# A target of Qwen3.5's architecture: three layers of Gated DeltaNet to one of attention.
+HYBRID = "target-hybrid"
+MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS, HYBRID)
 WEIGHTS = Path(__file__).parent / "weights"
 
 

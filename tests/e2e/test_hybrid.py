@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from lr_sglang import tasks
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
@@ -147,6 +148,25 @@ def test_every_mode_with_a_hybrid_in_every_role(
     for mode in (f"lookahead{layer}", "auto"):
         assert len([r for r in records if r["mode"] == mode and r["tokens"]["used"]]) == 2
     assert sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto") > 0
+
+
+@pytest.mark.parametrize("layer", ["none", *["ngram"] * full])
+@pytest.mark.timeout(900)
+def test_the_pocket_hybrid_answers_right(pocket: Pocket, tmp_path: Path, layer: str) -> None:
+    """Alone, and the same words in ``lossless``; the judged mode ends."""
+    target = Runtime(model="pocket:target-hybrid", token_layer=TokenLayer(layer))
+    asked = Deployment("hybrid", {"target": target.replace(max_running_requests=SLOTS)})
+    with deployed(asked, tmp_path, timeout=280) as own:
+        for schedule in ("async", "sync") if full else ("async",):
+            settings = Plan().with_settings(
+                lookahead=Lookahead(depth=4, schedule=schedule), sampling=GREEDY
+            )
+            modes = ("sd", "lookahead+sd") if layer == "ngram" else ("autoregressive", "lookahead")
+            works = plan(tasks.load("pocket", limit=12 if full else 3), [*modes, "lossless"])
+            records = list(Runner({**pocket.roles, **own}, settings, 1).run(works))
+            exact = [r for r in records if r["mode"] != modes[1]]
+            assert all(r["correct"] for r in exact)
+            assert 3 * len({(r["question_id"], r["ids_digest"]) for r in exact}) == len(works)
 
 
 def answers(roles: dict[str, RuntimeBackend], *modes: str) -> list[Record]:

@@ -4,9 +4,13 @@ import json
 from random import Random
 
 import pytest
-from transformers import AutoTokenizer
+import torch
+from transformers import AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from lr_sglang.pocket import MODELS, THINKING, weights
+from tools.pocket import hybrid
+from tools.pocket import model as training
+from tools.pocket.data import Document, collate
 from tools.pocket.heldout import TASK_FILE, held_out_problems, task_lines
 from tools.pocket.model import PocketModel
 from tools.pocket.problems import (
@@ -40,7 +44,7 @@ def test_task_file_is_what_the_generator_writes_and_is_held_out():
 
 
 def test_weights_are_small_and_share_a_tokenizer():
-    assert sum((weights(r) / "model.safetensors").stat().st_size for r in MODELS) < 32_000_000
+    assert sum((weights(r) / "model.safetensors").stat().st_size for r in MODELS) < 36_000_000
     assert len({(weights(r) / "tokenizer.json").read_text() for r in MODELS}) == 1
 
 
@@ -93,3 +97,25 @@ def test_shipped_weights_are_where_training_would_go_on_from(name):
     model = PocketModel.of_hf(weights(name))
     assert model.shape == PocketModel.of_hf(weights(name.removesuffix("-thinks"))).shape
     assert model.hf_state()["model.embed_tokens.weight"].isfinite().all()
+
+
+def test_a_hybrid_in_training_is_what_transformers_computes(monkeypatch):
+    """Two documents in one row, in float32."""
+    for module in (training, hybrid):
+        monkeypatch.setattr(module, "DTYPE", torch.float32)
+    torch.manual_seed(0)
+    model = hybrid.HybridModel.of(PocketModel.of_hf(weights("target")), 8)
+    with torch.no_grad():
+        for parameter in model.parameters():  # its gates begin at zero
+            parameter.add_(torch.randn_like(parameter), alpha=0.03)
+    twin = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**model.hf_config()))
+    assert not twin.load_state_dict(model.hf_state(), strict=False).unexpected_keys
+    twin.tie_weights()
+    documents = [
+        Document([Random(n).randrange(3, 800) for _ in range(n)], [1.0] * n) for n in (90, 70)
+    ]
+    batch = collate([documents], 160)
+    with torch.no_grad():
+        ours = model.logits(model(batch.ids, batch.positions, batch.mask, compiled=False))[0]
+        theirs = [twin(torch.tensor([one.ids[:-1]])).logits[0] for one in documents]
+    assert torch.allclose(ours[: 89 + 69], torch.cat(theirs), atol=1e-3)

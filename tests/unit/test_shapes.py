@@ -263,6 +263,7 @@ def test_what_cannot_be_written_leaves_nothing(cache, monkeypatch):
         ("pocket:target@512x4096", "no architecture", ""),
         ("pocket:target@512x4096x4", "num_hidden_layers is 4, and the model itself has 28", ""),
         ("pocket:draft@200x400x3", "hidden_size 200 is no multiple of the model's own 128", ""),
+        ("pocket:target-hybrid@512x4096x28", "it is a hybrid", ""),
         ("pocket:author@512x4096x28", "no pocket model 'author'", ""),
     ],
 )

@@ -6,7 +6,7 @@ from typing import Any
 
 HEAD = """# Pocket models
 
-Tiny Qwen3 models, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
+Tiny Qwen3 models, and one Qwen3.5, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
 lookahead reasoning runs on any machine with no GPU and no download. **They are a demonstration.** They solve the one
 kind of problem they were made for, know nothing else, and understand no other text. Figures got with them say how the
 system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoning works for real models.
@@ -20,6 +20,9 @@ system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoni
   answer, a call of the one tool that they know (`calculate(expression)`, with the last equation) or `{{"answer": N}}`
   where the question ends with `Answer in JSON.` (`--target pocket:target-thinks --draft pocket:draft-thinks`). Their
   template opens the thinking, unless `enable_thinking` is false.
+- **target-hybrid** does what target does in Qwen3.5's architecture: six layers of Gated DeltaNet, two of full attention
+  (`--target pocket:target-hybrid`). It began with the target's embeddings, feed-forward layers and attention, made
+  shallower; the delta rule began with the queries, keys and values of the attention that it took the place of.
 - **judge** says whether two steps mean the same: one user message `Step 1: ...\\nStep 2: ...`, the answer opened with
   `[`, and the next token is `aligned` or `unaligned`. It compares the numbers and the operation, not the story.
 
@@ -152,7 +155,7 @@ no thinking:
 ## Training
 Muon for the matrices, AdamW for the rest, bfloat16 compute over float32 weights, seed {seed}. Budgets count tokens and
 data depends only on the seed. Other hardware or versions give other last digits, and so other weights. For these
-weights the later budgets of target and judge were settled while they trained, resuming from checkpoints, so a fresh
+weights the later budgets of target, judge and target-hybrid were settled while they trained, resuming from checkpoints, so a fresh
 run follows a slightly different learning rate. The target's first stage carried idle layers from 6 M tokens on (an
 earlier way of growing, whose new layers began at zero and stayed there); they were removed before the last stage, which
 did not change the loss. The judge's real pairs are of the target as it was then, and of no draft but the first.

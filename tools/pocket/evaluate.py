@@ -15,7 +15,7 @@ from typing import Any
 import click
 import torch
 
-from lr_sglang.pocket import MODELS, THINKING, WEIGHTS
+from lr_sglang.pocket import HYBRID, MODELS, THINKING, WEIGHTS
 from tools.pocket.card import model_card
 from tools.pocket.heldout import held_out_problems
 from tools.pocket.meaning import same_meaning
@@ -111,7 +111,7 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
         [name for name in here if name.startswith("draft") and name not in THINKING],
     )
     figures: dict[str, Any] = {"seed": seed}
-    for model in ("target", *drafts):
+    for model in (*(name for name in ("target", HYBRID) if name in here), *drafts):
         for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
             torch.manual_seed(seed)
             figures[f"{model}_{name}"] = accuracy(writers[model], chosen, temperature)

@@ -45,6 +45,11 @@ class Shape:
     rope_theta: float = 10_000.0
 
 
+def _sources(few: int, many: int) -> list[int]:
+    """For each layer of a deepened model, the layer that it is a copy of; the first has no other."""
+    return [0, *(1 + i * (few - 1) // (many - 1) for i in range(many - 1))]
+
+
 def _norm(x: Tensor, weight: Tensor) -> Tensor:
     return F.rms_norm(x, (x.shape[-1],), weight.to(x.dtype), EPSILON)
 
@@ -89,6 +94,8 @@ class PocketModel(nn.Module):
     in)``.
     """
 
+    matrices: tuple[str, ...] = MATRICES  # that Muon trains
+
     def __init__(self, shape: Shape) -> None:
         super().__init__()
         self.shape = shape
@@ -117,13 +124,17 @@ class PocketModel(nn.Module):
         )
         self.norm = nn.Parameter(torch.ones(h))
 
+    def rotation(self, positions: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines of the rotary embedding, (rows, length, 1, head_dim / 2)."""
+        half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
+        angles = positions[..., None] * self.shape.rope_theta**-half
+        return angles.cos().to(DTYPE)[:, :, None], angles.sin().to(DTYPE)[:, :, None]
+
     def forward(
         self, ids: Tensor, positions: Tensor, mask: Tensor, compiled: bool = True
     ) -> Tensor:
         """Final hidden states, (rows, length, hidden). ids and positions: (rows, length)."""
-        half = torch.arange(0, self.shape.head_dim, 2) / self.shape.head_dim
-        angles = positions[..., None] * self.shape.rope_theta**-half
-        cos, sin = angles.cos().to(DTYPE)[:, :, None], angles.sin().to(DTYPE)[:, :, None]
+        cos, sin = self.rotation(positions)
         layer: Callable[..., Tensor] = _compiled() if compiled else _layer
         names = (*MATRICES, "norm_in", "norm_mid", "q_norm", "k_norm")
         x = F.embedding(ids, self.embed).to(DTYPE)
@@ -144,8 +155,7 @@ class PocketModel(nn.Module):
         features, is not copied.
         """
         deep = type(self)(replace(self.shape, layers=layers))
-        old, new = self.shape.layers - 1, layers - 1
-        source = [0, *(1 + i * old // new for i in range(new))]
+        source = _sources(self.shape.layers, layers)
         share = torch.tensor([1.0 / source.count(i) for i in source])
         for name, parameter in deep.named_parameters():
             value = getattr(self, name)
@@ -156,6 +166,23 @@ class PocketModel(nn.Module):
             else:
                 parameter.copy_(value[source])
         return deep
+
+    @torch.no_grad()
+    def shrink(self, layers: int) -> PocketModel:
+        """The shallower model that ``grow`` would deepen to this one: the copies of a layer become
+        their mean, and their output matrices are added.
+        """
+        small = PocketModel(replace(self.shape, layers=layers))
+        source = torch.tensor(_sources(layers, self.shape.layers))
+        for name, parameter in small.named_parameters():
+            value = getattr(self, name)
+            if name in ("embed", "norm"):
+                parameter.copy_(value)
+                continue
+            for index in range(layers):
+                copies = value[source == index]
+                parameter[index] = copies.sum(0) if name in ("o", "down") else copies.mean(0)
+        return small
 
     def hf_config(self) -> dict[str, object]:
         """Fields of the equivalent ``Qwen3Config``."""

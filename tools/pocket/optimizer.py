@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from tools.pocket.model import MATRICES, PocketModel
+from tools.pocket.model import PocketModel
 
 MUON_RATE, ADAM_RATE = 0.02, 3e-3
 MOMENTUM, DECAY = 0.95, 0.01
@@ -55,9 +55,9 @@ class Optimizer:
 
     def __init__(self, model: PocketModel) -> None:
         named = dict(model.named_parameters())
-        self.muon = Muon([named[n] for n in MATRICES], MUON_RATE)
+        self.muon = Muon([named[n] for n in model.matrices], MUON_RATE)
         self.adam = torch.optim.AdamW(
-            [p for n, p in named.items() if n not in MATRICES],
+            [p for n, p in named.items() if n not in model.matrices],
             ADAM_RATE,
             betas=(0.9, 0.95),
             weight_decay=0.0,

@@ -9,7 +9,7 @@ from random import Random
 
 import torch
 from torch import Tensor
-from transformers import AutoTokenizer, PreTrainedTokenizerFast, Qwen3ForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 
 from tools.pocket.meaning import same_meaning
 from tools.pocket.problems import DELIMITER, Problem, problems
@@ -27,7 +27,7 @@ class Writer:
         self.tokenizer: PreTrainedTokenizerFast = AutoTokenizer.from_pretrained(
             folder, padding_side="left"
         )
-        self.model = Qwen3ForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
+        self.model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
         self.end = self.tokenizer.convert_tokens_to_ids(END)
         self.delimiter = encode(self.tokenizer, [DELIMITER])[0][0]
 

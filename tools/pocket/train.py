@@ -19,9 +19,10 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket import MODELS, THINKING, weights
+from lr_sglang.pocket import HYBRID, MODELS, THINKING, weights
 from tools.pocket.data import Batch, Document, Pair, batches, judgements, other_words, solutions
 from tools.pocket.export import export
+from tools.pocket.hybrid import HybridModel
 from tools.pocket.model import PocketModel, Shape
 from tools.pocket.optimizer import Optimizer
 from tools.pocket.recipe import RECIPES
@@ -55,8 +56,11 @@ class Trainer:
         torch.manual_seed(seed * 1000 + MODELS.index(role))
         if role in THINKING:
             self.tokenizer.chat_template = THINKING_TEMPLATE
+        self.kind = HybridModel if role == HYBRID else PocketModel
         if base:
-            self.model = PocketModel.of_hf(weights(self.recipe.base))
+            self.model = PocketModel.of_hf(weights(base))
+            if role == HYBRID:
+                self.model = HybridModel.of(self.model, self.recipe.stages[0].layers)
         else:
             self.model = PocketModel(
                 Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer))
@@ -70,7 +74,7 @@ class Trainer:
         state = torch.load(self.checkpoint, weights_only=True)
         for name in ("pool", "tokens", "steps_in_stage", "stage", "seconds", "curve"):
             setattr(self, name, state[name])
-        self.model = PocketModel(Shape(**state["shape"]))
+        self.model = self.kind(Shape(**state["shape"]))
         self.model.load_state_dict(state["model"])
         self.optimizer = Optimizer(self.model)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -39,6 +39,7 @@ from lr_sglang import plugin_files, pocket
 from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.pocket.body import SOURCE, Sizes, describe
 from lr_sglang.runtimes import folders
+from lr_sglang.runtimes.placement.hybrid import linear_layers
 
 SHAPE = "dummy:"
 TOKENIZER_FILES = (
@@ -154,7 +155,7 @@ def sizes_of(shape: str, source: Path, role: str | None = None) -> Sizes:
     else:
         hint = f"one of {', '.join(shapes())}, or sizes such as 512x4096x28 (hidden, inner, layers)"
         raise ConfigError(f"no architecture {shape!r} for a body", role=role, hint=hint)
-    if why := sizes.mismatch(own):
+    if why := "it is a hybrid" if linear_layers(_config(source)) else sizes.mismatch(own):
         raise ConfigError(f"the pocket model does not fit into @{shape}: {why}", role=role)
     return sizes
 
