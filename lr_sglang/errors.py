@@ -33,6 +33,8 @@ class LookaheadError(Exception):
         self.role = role
         self.hint = hint
         self.detail = detail
+        if hint:
+            self.add_note(f"Hint: {hint}")  # at the end of a traceback
 
     def __str__(self) -> str:
         return f"{self.role}: {self.message}" if self.role else self.message

@@ -185,8 +185,15 @@ class Variant:
 
     @property
     def name(self) -> str:
-        """The name that is printed."""
-        return f"{self.folder} {self.mode}".removeprefix(f"{PLAIN} ").strip()
+        """The name that is printed: its folder, and what its folder does not name: the program, and
+        the mode, but of a program that only has the roles of ``lookahead``.
+        """
+        folder = "" if self.folder == PLAIN else self.folder
+        program = Method(self.mode, self.plan.program).name if self.plan.program else ""
+        words = [folder] if folder else []
+        words += [program] if program and clean(program) not in folder else []
+        words += [] if program and self.mode == "lookahead" else [self.mode]
+        return " ".join(words)
 
     @property
     def config(self) -> dict[str, Any]:

@@ -138,9 +138,9 @@ def of_sample(record: Record) -> list[str]:
     written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
     lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
     if tokens["draft"]["calls"]:
+        compared = f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
         lines.append(
-            f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
-            f"{count(tokens['wasted'], 'token')} wasted, "
+            f"{compared if record['judged'] else ''}{count(tokens['wasted'], 'token')} wasted, "
             f"{count(tokens['judge']['calls'], 'judge call')}"
         )
     lines += doubts_of([record])

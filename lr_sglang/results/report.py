@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from statistics import fmean
 from typing import Any
 
@@ -571,6 +571,7 @@ class Verdict:
         speed: seconds without lookahead over those with it.
         accuracy: that with lookahead less that without; None if no right answer is known.
         late: share of judged steps whose draft came too late.
+        programs: the speed of each other way with lookahead that is a program, by its name.
     """
 
     task: str
@@ -580,6 +581,7 @@ class Verdict:
     speed: Estimate
     accuracy: Difference | None
     late: float
+    programs: dict[str, Estimate]
 
     @property
     def pays(self) -> bool | None:
@@ -598,25 +600,31 @@ class Verdict:
     def words(self) -> list[str]:
         """Lines of text: the verdict, the accuracy, and a warning if drafts were late."""
         speed = self.speed
-        between = ""
-        if speed.low is not None and speed.high is not None:
-            between = f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
         answer = {True: "Yes", False: "No", None: "Too few questions to tell"}[self.pays]
         lines = [
             f"Does looking ahead pay for {self.task}, {self.concurrency} at once? {answer}: "
-            f"{self.ahead} has {speed.value:.2f}x the speed of {self.plain}{between}, "
+            f"{self.ahead} has {speed.value:.2f}x the speed of {self.plain}{_between(speed)}, "
             f"{speed.questions} question{'s' * (speed.questions != 1)}."
         ]
         if self.accuracy is not None:
             points = f"{100 * self.accuracy.value:+.1f} points"
             chance = ACCURACY[self.accuracy.verdict]
             lines.append(f"Accuracy: {points} against {self.plain}{chance}.")
+        if self.programs:
+            others = (f"{n} {one.value:.2f}x{_between(one)}" for n, one in self.programs.items())
+            lines.append(f"Beside it: {', '.join(others)}; their accuracy is in the table.")
         if self.late > LATE:
             lines.append(
                 f"Warning: {100 * self.late:.0f} % of the drafts came too late to be compared: the "
                 "draft is too slow here, or the machine was busy."
             )
         return lines
+
+
+def _between(speed: Estimate) -> str:
+    if speed.low is None or speed.high is None:
+        return ""
+    return f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
 
 
 def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[Verdict]:
@@ -628,8 +636,14 @@ def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[V
         kinds = [[m for m in like if MODES[m.group.mode].ahead is ahead] for ahead in (True, False)]
         if all(kinds):
             ahead, plain = (min(of, key=_rank) for of in kinds)
+            speeds = {
+                m.group.name: speed(m.group, plain.group)
+                for m in kinds[0]
+                if m.group.program and m is not ahead
+            }
             if (found := _verdict(ahead, plain.group)) is not None:
-                yield found
+                beside = {name: one.seconds for name, one in speeds.items() if one is not None}
+                yield replace(found, programs=beside)
 
 
 def _rank(m: Measures) -> tuple[bool, float]:
@@ -655,6 +669,7 @@ def _verdict(ahead: Measures, plain: Group) -> Verdict | None:
         speed=found.seconds,
         accuracy=st.difference(differences(ahead.group, plain)),
         late=ahead.late / ahead.judged if ahead.judged else 0.0,
+        programs={},
     )
 
 

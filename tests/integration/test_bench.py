@@ -478,7 +478,7 @@ def test_caches_that_were_not_emptied_stand_beside_the_verdict(double, tmp_path,
 def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     methods = "rsd:threshold=0,most=50,conf_spec:sure=0,lookahead,autoregressive"
     asked = ("--methods", methods, "--sweep", "concurrency=1,2", "--samples", 2)
-    bench("--limit", 2, *asked, "--output", tmp_path / "out")
+    done = bench("--limit", 2, *asked, "--output", tmp_path / "out")
     assert len(double.started) == 1
     made = records(tmp_path / "out")
     programs = Counter(one["config"].get("program", one["mode"]) for one in made)
@@ -499,6 +499,16 @@ def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     assert by_name["autoregressive"].written == {"target": 1, "draft": 0}
     drawn = {path.name for path in charts.draw(found, tmp_path / "plots")}
     assert {"by_accuracy.png", "by_accuracy.svg"} <= drawn
+    for verdict in found.verdicts:  # the fastest, and each program that is another one
+        said = " ".join(verdict.words())
+        assert all(f"{name} ({verdict.concurrency} at once)" in said for name in names[:2])
+    shown = [line.split("  ")[2] for line in done.stderr.splitlines() if line[:1].isdigit()]
+    assert {one for one in shown if "1" in one} == {  # answers as they come
+        "rsd-threshold-0-most-50_concurrency-1",
+        "conf_spec-sure-0_concurrency-1",
+        "concurrency-1 lookahead",
+        "concurrency-1 autoregressive",
+    }
 
 
 def test_programs_run_with_a_token_layer_if_one_is_asked_for():

@@ -444,7 +444,7 @@ TWICE = "import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass"
         # files that do not hold the program
         ("mine.py:x", "x = 1", "no @sgl.function", None),
         ("mine.py:x", "x = 1 / 0", "ZeroDivisionError", None),
-        ("mine.py:x", "y = 1", r"mine.py has no 'x'$", None),
+        ("mine.py:x", "y = 1", r"mine.py has no 'x'\nHint", "it has y"),
         ("mine.py:twice", TWICE.replace("messages", "asked, other"), "also needs other", None),
         ("mine.py:twcie", TWICE, "has no 'twcie'", "did you mean twice?"),
         ("mine.py:other", TWICE, "has no 'other'", "it has twice"),

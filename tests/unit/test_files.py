@@ -108,6 +108,7 @@ def test_a_name_that_nobody_has_is_answered_with_the_nearest(parse, text, near, 
     with pytest.raises(ConfigError, match=f"is called {text!r}") as caught:
         parse(text)
     assert caught.value.hint == f"did you mean {near}?"
+    assert caught.value.__notes__ == [f"Hint: did you mean {near}?"]  # of a traceback
     with pytest.raises(ConfigError) as caught:
         parse("qqqq:1")
     assert (
