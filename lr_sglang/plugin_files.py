@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import asyncio
 import codecs
 import hashlib
@@ -48,6 +49,24 @@ def inside(file: str) -> list[str]:
     if path.suffix != ".py" or not path.is_file():
         return []
     return ["".join(found) for found in _DEFINED.findall(path.read_text("utf-8", "replace"))]
+
+
+def arguments(file: str | Path, name: str) -> list[str] | None:
+    """The names of a decorated function's positional arguments, read without running its file; None
+    where the file does not show them.
+    """
+    try:
+        tree = ast.parse(expanded(file).read_bytes())
+    except (OSError, SyntaxError, ValueError):
+        return None
+    found = [
+        [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
+        for node in tree.body
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name == name
+        and len(node.decorator_list) == 1  # another one may change them
+    ]
+    return found[-1] if found else None
 
 
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -70,7 +70,7 @@ class Program:
             raise ConfigError(
                 f"--program {asked}: it is no @sgl.function", hint=f"decorate it; {_HINT}"
             )
-        _check(f"--program {asked}", found, chosen.options)
+        program_registry.check(asked, found.arg_names[1:], chosen.options)
         return cls._of(asked, found.bind(**chosen.options))
 
     @classmethod
@@ -91,13 +91,6 @@ class Program:
                 f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}"
             )
         return cls(name, function, "job" in names)
-
-
-def _check(name: str, function: SglFunction, options: Mapping[str, Any]) -> None:
-    taken = [one for one in function.arg_names[1:] if one != "job"]
-    if wrong := sorted(options.keys() - set(taken)):
-        hint = f"it takes {', '.join(taken)}" if taken else "it takes no options"
-        raise ConfigError(f"{name}: there is no option {wrong[0]!r}", hint=hint)
 
 
 async def perform(
@@ -143,7 +136,8 @@ async def perform(
             and error.hint.startswith("add [runtimes.")
             and not backend.ahead
         ):
-            error.hint = "this mode has the target only; --mode lookahead has the other roles too"
+            hint = "this mode has the target only; --mode lookahead has the other roles too"
+            raise ConfigError(error.message, role=error.role, hint=hint) from error
         if isinstance(error, LookaheadError) or plugin_files.is_stop(error):
             raise
         if (failure := _behind(error, run.errors)) is not None:

@@ -7,13 +7,16 @@ FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import json
 import re
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, did_you_mean
 
 PACKAGE = "lr_sglang.programs"
 NAMES = (
@@ -53,15 +56,35 @@ class Chosen:
 
 def parse(text: str) -> Chosen:
     """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no
-    such program.
+    such program, or its file shows that it has no such option.
     """
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
-        return Chosen(found.name, found.file, _options(found.argument or ""))
-    name, _, options = text.partition(":")
-    if name not in NAMES:
-        raise plugin_files.unknown("program", text, NAMES, "FILE.py:FUNCTION")
-    return Chosen(name, options=_options(options))
+        chosen, file = Chosen(found.name, found.file, _options(found.argument or "")), found.file
+    else:
+        name, _, options = text.partition(":")
+        if name not in NAMES:
+            raise plugin_files.unknown("program", text, NAMES, "FILE.py:FUNCTION")
+        chosen, spec = Chosen(name, options=_options(options)), importlib.util.find_spec(PACKAGE)
+        file = str(Path((spec and spec.origin) or "").with_name(f"{name}.py"))
+    if (takes := plugin_files.arguments(file, chosen.name)) is not None:
+        check(text, takes[2:], chosen.options)  # after the state and the conversation
+    return chosen
+
+
+def check(name: str, takes: Sequence[str], options: Collection[str]) -> None:
+    """Checks that a program with the arguments ``takes``, after the conversation, has all options.
+
+    Raises:
+        ConfigError: it lacks one.
+    """
+    taken = [one for one in takes if one != "job"]
+    if wrong := sorted(set(options) - set(taken)):
+        every = f"it takes {', '.join(taken)}" if taken else "it takes no options"
+        raise ConfigError(
+            f"--program {name}: there is no option {wrong[0]!r}",
+            hint=did_you_mean(wrong[0], taken, every),
+        )
 
 
 def load(chosen: Chosen) -> Any:
