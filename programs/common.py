@@ -72,13 +72,14 @@ class Proposer:
         return True
 
 
-def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most: int = 200) -> None:
+def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most: int = 200) -> str:
     """Adds steps to ``s`` until the model ends its turn, the context is full, or there are
-    ``most``.
+    ``most``; returns their text.
 
     Args:
         next_step: by the number of the step, a fork of ``s`` that writes it.
     """
+    text = ""
     for number in range(most):
         made = next_step(number)
         try:
@@ -86,9 +87,11 @@ def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most:
         except PromptTooLong:  # the context is full
             if number == 0:
                 raise
-            return
+            break
+        text += made["step"]
         if ended(made):
-            return
+            break
+    return text
 
 
 def room(s: ProgramState) -> int:

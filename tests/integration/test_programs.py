@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sglang as sgl
@@ -18,6 +19,7 @@ from lr_sglang.bench import variants
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
+from lr_sglang.programs.common import Proposer, write_steps
 from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
@@ -455,6 +457,22 @@ def test_a_name_that_cannot_be_is_refused(here, name, source, match, hint):
     with pytest.raises(ConfigError, match=match) as error:
         Program.load(name)
     assert hint is None or error.value.hint == hint
+
+
+@sgl.function
+def in_paths(s, messages):
+    lr.converse(s, messages)
+    target, paths = Proposer("target"), s.fork(2)
+    with ThreadPoolExecutor(2) as pool:
+        texts = list(pool.map(lambda path: write_steps(path, lambda n: target.step(path)), paths))
+    s["answer"] = texts[1]
+
+
+def test_paths_are_written_in_threads_and_one_is_the_answer():
+    (record,) = records(f"{__file__}:in_paths")
+    made = record["program"]["generations"]
+    assert record["text"].count(DELIMITER) == len(record["steps"]) - 1 == 11
+    assert sum(one["in_answer"] for one in made) == 12 and len(made) == 24
 
 
 @sgl.function
