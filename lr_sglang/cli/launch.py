@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -77,6 +78,8 @@ def launch(**given: Any) -> None:
         given["mode"] = (*given["mode"], "sd", "lookahead+sd")
     plan = settle(given).checked()
     deployment = placed(plan, given)
+    for warning in crowded(deployment):
+        display.warn(warning)
     given["logs"] = (
         given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
     )
@@ -107,6 +110,18 @@ def placed(plan: Plan, given: Given) -> Deployment:
         )
     found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
     return servers.placed(found, unseen=given["print"])
+
+
+def crowded(deployment: Deployment) -> Iterator[str]:
+    """A warning for each GPU on which a server takes the memory of those that start after it."""
+    for gpu in sorted({gpu for one in deployment.runtimes.values() for gpu in one.gpus}):
+        here = [role for role, one in deployment.runtimes.items() if gpu in one.gpus]
+        if taking := [r for r in here[:-1] if not deployment.runtimes[r].memory_fraction]:
+            yield (
+                f"{' and '.join(here)} share GPU {gpu}, and {taking[0]} has no memory_fraction: it "
+                f"takes nearly all of what is free, and {here[-1]} may find no room. Give a "
+                "memory_fraction, or leave their 'gpus' out"
+            )
 
 
 def _list(display: Display) -> None:

@@ -56,6 +56,19 @@ def test_the_version_is_the_packages(call):
     assert said.startswith("lr-sglang, version ") and f"SGLang {release.version()} (tested)" in said
 
 
+@pytest.mark.parametrize("given", ["", "memory_fraction = 0.2"])
+def test_launch_warns_of_a_server_that_takes_the_memory_of_another(call, tmp_path, given):
+    where = "device = 'cuda'\ngpus = [1]"
+    roles = (
+        f"[runtimes.{role}]\nmodel = 'Qwen/Qwen3-0.6B'\n{where}" for role in ("draft", "judge")
+    )
+    target = "[runtimes.target]\nmodel = 'Qwen/Qwen3-8B'\ndevice = 'cuda'\ngpus = [0]"
+    (tmp_path / "two.toml").write_text(f"\n{given}\n".join([target, *roles]))
+    result = call("launch", "two.toml", "--print")
+    assert result.exit_code == 0, result.output
+    assert ("share GPU 1, and draft has no memory_fraction" in result.stderr) is (not given)
+
+
 # -- one question
 
 
@@ -69,6 +82,9 @@ def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
     assert record["text"].startswith("First this.\n\nThen that.")
     assert (record["answer"], record["correct"], record["mode"]) == ("17", None, "lookahead")
     assert record["config"]["lookahead"]["verifier"] == "exact"
+    assert "alpha 0.75 (3 of 4), " in result.stderr
+    by_program = call(*FAST, "--program", "specreason:threshold=0").stderr
+    assert "alpha" not in by_program and " wasted, " in by_program  # it compares nothing
 
 
 def test_quiet_prints_the_answer_alone(call):
@@ -648,6 +664,8 @@ def test_there_is_a_prompt_for_each_name_in_the_settings():
         (["run", "--verifier", "mine.py", "x"], "which of its names is the verifier?"),
         (["run", "--verifier", "mine.py:Thng", "x"], "did you mean Thing?"),
         (["bench", "--methods", "lookahead,mine.py:twcie"], "did you mean twice?"),
+        (["bench", "--methods", "lookahead,mine.py:thrice:cue=so"], "did you mean cues?"),
+        (["run", "--program", "specreason:n=2", "x"], "it takes threshold, first, most"),
         (["run", "--task", "mine.py"], "it has mine.py:twice"),
         (["run", "--program", "nothing.py", "x"], "no program is called 'nothing.py'"),
         (["run", "--task", "pocket", "limit"], "QUESTION 'limit' and --task pocket were given: give one"),
@@ -661,7 +679,8 @@ def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_
         "[runtimes.target]\nmodel = 'pocket:target'\n[runtimes.darft]\nmodel = 'pocket:draft'\n"
     )
     (tmp_path / "text.toml").write_text("[runtimes]\ntarget = 'pocket:target'\n")
-    mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\nraise SystemExit\n"
+    mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\n"
+    mine += "@sgl.function\ndef thrice(s, messages, cues=''): pass\nraise SystemExit\n"
     (tmp_path / "mine.py").write_text(mine)
     assert said in " ".join(call(*words, code=2).output.split())
 
