@@ -28,7 +28,7 @@ COMMANDS = {
         "Serve an OpenAI-compatible endpoint, and a page to watch it.",
     ),
     "doctor": ("lr_sglang.cli.doctor", "Say what this machine can do, and what is missing."),
-    "demo": ("lr_sglang.cli.demo", "Compare both modes on a few problems, on this machine."),
+    "demo": ("lr_sglang.cli.demo", "Compare the four modes on a few problems, on this machine."),
     "plan": ("lr_sglang.cli.plan", "Say what speed-up to expect, and which depth is best."),
     "report": ("lr_sglang.cli.report", "Make tables, plots and an HTML page of runs."),
     "tasks": ("lr_sglang.cli.tasks", "List what there is to ask, and whether it can be had here."),
