@@ -79,8 +79,9 @@ def report(
     else:
         show(made, Console(highlight=False))
     if plots is not None:
-        for path in charts.draw(made, plots):
-            click.echo(str(path), err=True)
+        none = "no plots: they compare modes with one without lookahead; run both kinds"
+        for line in list(map(str, charts.draw(made, plots))) or [none]:
+            click.echo(line, err=True)
     if html is not None:
         names = dict.fromkeys(Path(folder).name or folder for folder in made.collection.folders)
         pieces = page.page(made, f"Lookahead Reasoning: {', '.join(names)}")
