@@ -63,6 +63,8 @@ def of_command(given: Given, question: str | None = None) -> Source:
     if question is None and not named:
         raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
     if question is not None and named:
+        if given["task"] is not None:
+            tasks.get(given["task"])  # a misspelt name is the first that is wrong
         raise click.UsageError(
             f"QUESTION {shorten(question, 40)!r} and {' and '.join(named)} were given: give one"
         )
