@@ -2,22 +2,17 @@
 lookahead write the same tokens at every temperature, however the answer is cut into steps.
 """
 
-from __future__ import annotations
-
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal
 
 import pytest
 
-from lr_sglang import tasks, verifiers
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.config import Limits, Lookahead, Sampling, Schedule
-from lr_sglang.programs.autoregressive import autoregressive
-from lr_sglang.programs.lookahead import lookahead
+from lr_sglang import tasks
+from lr_sglang.config import Lookahead, Sampling, Schedule
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import assert_complete, assert_idle
+from tests.e2e.test_pocket import ask, assert_complete, assert_idle
 from tests.serving import HTTP
 
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
@@ -82,21 +77,8 @@ if full:
 def answers(pocket: Pocket, case: Case, verifier: str | None) -> list[Trace]:
     """The answers to all problems at once; ``verifier`` None is plain decoding."""
 
-    def answer(question: tasks.Question) -> Trace:
-        limits = Limits(max_tokens=case.max_tokens)
-        made = verifier and verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
-        job = AnswerRequest(
-            case.look(verifier or "exact"),
-            case.sampling,
-            limits,
-            verifier=made,
-            question=question.id,
-        )
-        program = lookahead if verifier else autoregressive
-        asked = [{"role": "user", "content": question.question}]
-        program.run(asked, job, backend=pocket.roles["target"])
-        return job.trace
-
+    look, plain = case.look(verifier or "exact"), verifier is None
+    answer = lambda one: ask(pocket, one, look, case.sampling, case.max_tokens, plain)
     with ThreadPoolExecutor(len(PROBLEMS)) as pool:
         return list(pool.map(answer, PROBLEMS))
 

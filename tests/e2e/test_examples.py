@@ -2,20 +2,18 @@
 import SGLang again.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from lr_sglang.cli import cli
 from lr_sglang.config import ROLES
 from tests import loaded, records
+from tests.called import called
 from tests.commands import ROOT, Command, commands
 from tests.e2e.conftest import Pocket, full
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = ROOT / "examples"
 QUESTION = (
     "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
 )
@@ -51,10 +49,8 @@ def test_an_example(
     name: str,
     arguments: list[str],
     said: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
+    here: Path,
 ) -> None:
-    monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(
         loaded(EXAMPLES / f"{name}.py").main, [*arguments, "--deployment", str(running)]
     )
@@ -88,7 +84,7 @@ def runnable(one: Command) -> bool:
     )
 
 
-def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_first_hour(pocket: Pocket, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Getting started, from top to bottom in one folder. Variables say where the servers are.
 
     All is as on the page but the number of questions, unless in the full run. The commands run in
@@ -97,8 +93,7 @@ def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.Monkey
     """
     shown = [one for one in commands() if one.words[0] == "lr-sglang" and runnable(one)]
     assert [one.arguments[0] for one in shown] == ["run", "run", "report", "report", "run"]
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
-    monkeypatch.chdir(tmp_path)
+    (here / "examples").symlink_to(ROOT / "examples")
     for role in ROLES:
         monkeypatch.setenv(f"LR_SGLANG_RUN_{role}".upper(), pocket.fleet.urls[role])
     for one in shown:
@@ -107,11 +102,9 @@ def test_a_first_hour(pocket: Pocket, tmp_path: Path, monkeypatch: pytest.Monkey
             if full
             else [str(FEW) if word == "10" else word for word in one.arguments]
         )
-        done = CliRunner().invoke(cli, arguments)
-        assert done.exit_code == 0, f"{one}\n{done.output}"
-        assert done.stdout.strip(), f"{one} says nothing"
-    first = records(tmp_path / "runs/first")
+        assert called(*arguments).stdout.strip(), f"{one} says nothing"
+    first = records(here / "runs/first")
     assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}
     assert all(record["error"] is None for record in first)
     assert len(first) == 2 * (10 if full else FEW)
-    assert (tmp_path / "runs/first/page.html").is_file()
+    assert (here / "runs/first/page.html").is_file()

@@ -1,7 +1,5 @@
 """Lookahead reasoning on three real SGLang servers."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -22,7 +20,6 @@ from lr_sglang.algorithm.policy import Policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
-from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
@@ -35,11 +32,30 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs import program_registry
 from tests import in_thread, plan
 from tests.e2e.conftest import Pocket, full
-from tests.serving import ROOT, until
+from tests.serving import ROOT, in_flight, until
 from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
 SCHEDULES = ("async", "sync")
+
+
+def ask(
+    pocket: Pocket,
+    question: tasks.Question,
+    look: Lookahead,
+    sampling: Sampling,
+    most: int = 300,
+    plain: bool = False,
+    sample: int = 0,
+) -> Trace:
+    """One answer, by lookahead or plain."""
+    setup = verifiers.Setup(pocket.roles, "pocket")
+    verifier = None if plain else verifiers.make(look.verifier, setup)
+    limits, about = Limits(max_tokens=most), {"question": question.id, "sample": sample}
+    job = AnswerRequest(look, sampling, limits, verifier=verifier, **about)
+    asked = [{"role": "user", "content": question.question}]
+    (autoregressive if plain else lookahead).run(asked, job, backend=pocket.roles["target"])
+    return job.record
 
 
 def answer(
@@ -55,19 +71,7 @@ def answer(
     look = Lookahead(
         schedule=schedule or "async", depth=depth, verifier=verifier, max_step_tokens=most
     )  # type: ignore[arg-type]
-    judge = verifiers.make(verifier, verifiers.Setup(pocket.roles, "pocket"))
-    job = AnswerRequest(
-        look,
-        Sampling(temperature=temperature),
-        Limits(max_tokens=300),
-        verifier=judge,
-        question=question.id,
-    )
-    program = lookahead if schedule else autoregressive
-    program.run(
-        [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
-    )
-    return job.trace
+    return ask(pocket, question, look, Sampling(temperature=temperature), plain=not schedule)
 
 
 def answers(pocket: Pocket, *how: Any) -> list[Trace]:
@@ -76,15 +80,10 @@ def answers(pocket: Pocket, *how: Any) -> list[Trace]:
         return list(pool.map(lambda question: answer(pocket, question, *how), PROBLEMS))
 
 
-def busy(roles: Mapping[str, RuntimeBackend]) -> int:
-    """Requests that the servers say they have, running or waiting."""
-    loads = (call(b.transport.get("/v1/loads"), b.loop)["loads"] for b in roles.values())
-    return sum(x["num_running_reqs"] + x["num_waiting_reqs"] for each in loads for x in each)
-
-
 def assert_idle(roles: Mapping[str, RuntimeBackend], within: float = 1.0) -> None:
     """A load is as of the scheduler's last step, so it may lag a little."""
-    until(lambda: not busy(roles), within)
+    urls = {role: backend.transport.url for role, backend in roles.items()}
+    until(lambda: not any(in_flight(urls).values()), within)
 
 
 def assert_complete(trace: Trace) -> None:
@@ -189,19 +188,11 @@ def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
 
 
 def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pocket) -> None:
-    question = PROBLEMS[0]
-
     def sampled(sample: int) -> tuple[int, ...]:
-        job = AnswerRequest(
-            sampling=Sampling(temperature=1.0),
-            limits=Limits(max_tokens=40),
-            question="seed",
-            sample=sample,
-        )
-        message = {"role": "user", "content": question.question}
-        autoregressive.run([message], job, backend=pocket.roles["target"])
-        assert job.trace.seeded
-        return job.trace.ids
+        hot = Sampling(temperature=1.0)
+        trace = ask(pocket, PROBLEMS[0], Lookahead(), hot, 40, plain=True, sample=sample)
+        assert trace.seeded
+        return trace.ids
 
     alone = [sampled(n) for n in range(8)]
     with ThreadPoolExecutor(8) as pool:
@@ -226,7 +217,7 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket.roles)
-    assert all(b.outcome is not None for b in job.trace.branches)
+    assert all(b.outcome is not None for b in job.record.branches)
 
 
 # -- verifiers that ask the target
@@ -235,19 +226,11 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
 FEW = tasks.load("pocket", limit=20 if full else 3)
 
 
-def verified(
-    pocket: Pocket, question: tasks.Question, look: Lookahead, temperature: float = 0.6
-) -> Trace:
-    job = AnswerRequest(
-        look, Sampling(temperature=temperature), Limits(max_tokens=300), question=question.id
-    )
-    job.verifier = verifiers.make(look.verifier, verifiers.Setup(pocket.roles, "pocket"))
-    lookahead.run(
-        [{"role": "user", "content": question.question}], job, backend=pocket.roles["target"]
-    )
-    assert_complete(job.trace)
-    assert not job.trace.failures
-    return job.trace
+def verified(pocket: Pocket, question: tasks.Question, look: Lookahead) -> Trace:
+    trace = ask(pocket, question, look, Sampling(temperature=0.6))
+    assert_complete(trace)
+    assert not trace.failures
+    return trace
 
 
 def verdicts(trace: Trace, by: str) -> list[Verdict]:

@@ -6,19 +6,18 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import psutil
 import pytest
-from click.testing import CliRunner
 
-from lr_sglang.cli import cli
 from lr_sglang.sglang_api import release
-from tests import records
+from tests import ROOT, records
+from tests.called import called
 from tests.e2e.conftest import full
 from tests.serving import until
 
-ROOT = Path(__file__).parents[2]
 QUESTION = (
     "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 "
     "lamps. How many dollars is the bill?"
@@ -27,21 +26,13 @@ COUNT = 40 if full else 5
 
 
 @pytest.fixture
-def invoke(pocket, tmp_path, monkeypatch):
+def invoke(pocket, here):
     """The command line, from another folder."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments):
-        done = CliRunner().invoke(cli, ["run", *pocket.attach, *map(str, arguments)])
-        assert "Traceback" not in done.stderr
-        return done
-
-    return run
+    return partial(called, "run", *pocket.attach)
 
 
 def test_one_question_shows_its_steps(invoke, tmp_path):
     done = invoke(QUESTION)
-    assert done.exit_code == 0, done.stderr
     marks = {line[0] for line in done.stdout.splitlines()}
     assert marks <= {"+", "~", "|"} and marks
     assert "alpha" in done.stderr
@@ -56,7 +47,6 @@ def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
     for mode in ("autoregressive", "lookahead"):
         options = ("--limit", COUNT, "--mode", mode, "--concurrency", 2, "--seed", 5)
         done = invoke("--task", "pocket", *options, "--output", tmp_path / mode)
-        assert done.exit_code == 0, done.stderr
         assert mode in done.stdout
         made = records(tmp_path / mode)
         assert len(made) == COUNT
@@ -125,8 +115,7 @@ def test_json_is_all_there_is_on_standard_output(pocket, invoke, tmp_path):
 
 
 def test_a_server_that_is_not_there_is_a_named_error(invoke, tmp_path):
-    done = invoke(QUESTION, "--target", "http://127.0.0.1:9")
-    assert done.exit_code == 1
+    done = invoke(QUESTION, "--target", "http://127.0.0.1:9", code=1)
     assert "Error: target: " in done.stderr
     assert not (tmp_path / "runs").exists()
 
@@ -141,9 +130,7 @@ MODES = ("autoregressive", "lookahead", "lossless")
 def test_modes_side_by_side(pocket, tmp_path):
     samples = 2 if full else 1
     options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", str(samples))
-    command = ["bench", *pocket.attach, *options, "--output", str(tmp_path / "out")]
-    done = CliRunner().invoke(cli, command)
-    assert done.exit_code == 0, done.output
+    done = called("bench", *pocket.attach, *options, "--output", tmp_path / "out")
     made = records(tmp_path / "out")
     counts = Counter((r["question_id"], r["sample"], r["mode"]) for r in made)
     assert set(counts.values()) == {1} and len(counts) == QUESTIONS * samples * len(MODES)
@@ -258,7 +245,7 @@ def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_proce
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: process.poll() is not None or len(records(tmp_path / "out")) >= 2, 280)
     interrupt(process)
-    said = CliRunner().invoke(cli, ["report", str(tmp_path / "out")]).output
+    said = called("report", tmp_path / "out").output
     assert "was asked for, not measured" in " ".join(said.split())
     made = records(tmp_path / "out")
     assert 2 <= len(made) < 200

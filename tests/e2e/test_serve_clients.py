@@ -2,8 +2,6 @@
 nothing changed.
 """
 
-from __future__ import annotations
-
 import json
 import time
 from collections.abc import Iterator
@@ -119,10 +117,6 @@ def _reasoning(message: Any) -> str:
     return getattr(message, "reasoning_content", None) or ""
 
 
-def _text(choice: Any) -> str:
-    return (choice.delta if hasattr(choice, "delta") else choice.message).content or ""
-
-
 def test_a_request_chooses_how_it_is_answered(client):
     # The target waits for the draft: on a busy machine every draft may be late otherwise.
     wish: Any = {"lookahead": {"mode": "lossless", "schedule": "sync", "depth": 2, "trace": True}}
@@ -186,7 +180,7 @@ def test_a_stream_that_is_cancelled_leaves_nothing_running_and_its_place_is_free
             model="pocket", messages=LONG, temperature=0.6, stream=True
         )
         for chunk in stream:
-            if chunk.choices and _text(chunk.choices[0]):
+            if chunk.choices and chunk.choices[0].delta.content:
                 break
         stream.close()
         assert until(lambda: not any(in_flight(pocket.fleet.urls).values()), 5, every=0.02) < 1
