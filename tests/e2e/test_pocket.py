@@ -55,7 +55,7 @@ def ask(
     job = AnswerRequest(look, sampling, limits, verifier=verifier, **about)
     asked = [{"role": "user", "content": question.question}]
     (autoregressive if plain else lookahead).run(asked, job, backend=pocket.roles["target"])
-    return job.record
+    return job.trace
 
 
 def answer(
@@ -217,7 +217,7 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket.roles)
-    assert all(b.outcome is not None for b in job.record.branches)
+    assert all(b.outcome is not None for b in job.trace.branches)
 
 
 # -- verifiers that ask the target
