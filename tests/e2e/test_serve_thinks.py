@@ -2,8 +2,6 @@
 answers in JSON, by SGLang's own parsers and grammar, as the bare target does.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import socket
@@ -14,6 +12,7 @@ import pytest
 
 from lr_sglang.tasks import Question, load
 from tests import FULL
+from tests.compared import ask
 from tests.serving import HTTP, in_flight, until
 from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
 
@@ -27,38 +26,18 @@ def answered(url: str, body: dict[str, Any]) -> dict[str, Any]:
     """The only choice, with the message's fields, and what the endpoint says of it; a stream is put
     together.
     """
-    reply = HTTP.post(url + PATH, json={"temperature": 0, "max_tokens": 300, **body}, timeout=120)
-    assert reply.status_code == 200, reply.text
-    if not body["stream"]:
-        whole = reply.json()
-        (choice,) = whole["choices"]
-        calls = [call["function"] for call in choice["message"].get("tool_calls") or ()]
-        return _told({**choice["message"], "calls": calls}, choice["finish_reason"], whole)
-    lines = [
-        line.removeprefix("data: ")
-        for line in reply.text.splitlines()
-        if line.startswith("data: {")
-    ]
-    chunks = [json.loads(line) for line in lines]
-    said: dict[str, Any] = {"content": "", "reasoning_content": "", "calls": []}
-    finish = ""
-    for choice in (choice for chunk in chunks for choice in chunk["choices"]):
-        delta, finish = choice["delta"], choice["finish_reason"] or finish
-        for name in ("content", "reasoning_content"):
-            said[name] += delta.get(name) or ""
-        for call in delta.get("tool_calls") or ():
-            if call["function"].get("name"):
-                said["calls"].append({"name": call["function"]["name"], "arguments": ""})
-            said["calls"][-1]["arguments"] += call["function"].get("arguments") or ""
-    return _told(said, finish, chunks[-1])
-
-
-def _told(said: dict[str, Any], finish: str, last: dict[str, Any]) -> dict[str, Any]:
-    thought = said["reasoning_content"]
-    content = (said["content"] or "").strip()
-    calls = [(call["name"], json.loads(call["arguments"])) for call in said["calls"]]
-    told = {"thought": thought, "content": content, "calls": calls, "finish": finish}
-    return {**told, "tokens": last["usage"]["completion_tokens"], "about": last.get("lookahead")}
+    status, whole = ask(url + PATH, {"temperature": 0, "max_tokens": 300, **body})
+    assert status == 200, whole
+    (choice,) = whole["choices"].values() if body["stream"] else whole["choices"]
+    said = choice.get("message", choice)
+    calls = [call["function"] for call in said.get("tool_calls") or ()]
+    told = {
+        "thought": said["reasoning_content"],
+        "content": (said.get("content") or "").strip(),
+        "calls": [(call["name"], json.loads(call["arguments"])) for call in calls],
+        "finish": choice["finish_reason"],
+    }
+    return {**told, "tokens": whole["usage"]["completion_tokens"], "about": whole.get("lookahead")}
 
 
 def asked(sample: Question, way: str, stream: bool) -> dict[str, Any]:
