@@ -131,7 +131,7 @@ def test_tokenizers_are_the_same_without_torch():
     ("verifier", "others", "program", "lean"),
     [
         ("judge", (), "", True),
-        ("exact", ("score", "likelihood"), "best_of_n:n=2", True),
+        ("exact", ("score", "likelihood"), "best_of_n:samples=2", True),
         ("embedding", (), "", False),
         ("judge", ("embedding",), "", False),
         ("cascade:likelihood,judge", (), "", True),
