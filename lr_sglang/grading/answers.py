@@ -5,7 +5,6 @@ the text's length.
 from __future__ import annotations
 
 import re
-import textwrap
 
 from lr_sglang.steps import thinking
 from lr_sglang.tasks.boxed import boxes
@@ -32,8 +31,9 @@ _STATED = (  # in the order in which they are believed
 )
 _SENTENCE = re.compile(r"\.(?:\s|$)|。")
 _BOLD_ENDS = re.compile(r"\*\*(?=[\s!?,;:.)]|$)")
-_BLOCK = re.compile(r"```([\w+#.-]*)[^\n`]*\n(.*?)```", re.DOTALL)
-_PYTHON = re.compile(r"(?:py(?:thon)?[\d.]*)?")
+_FENCE_IN_LINE = re.compile(r"(?<=[^\s`])(?=```(?:python|py)\w*[ \t]*\n)")
+_BARE = re.compile(r"\n*(?:def|class|import|from) [ \t]*+\S")  # a program without a fence
+_PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 
 def after_thinking(text: str) -> str:
@@ -92,10 +92,19 @@ def _boxed(text: str) -> list[tuple[int, str]]:
     return [(begins, ", ".join(dict.fromkeys(contents))) for begins, contents in groups]
 
 
-def code(text: str) -> str:
-    """The program: the last block of Python, or of no language, after the thinking; empty if there
-    is none.
+def code(text: str, wanted: str = "") -> str:
+    """The program: of the fenced blocks after the thinking the last that has ``wanted`` in it, else
+    the last that is said to be Python, else the last of no language. A text that begins as a
+    program is one, up to a fence. Empty if there is none.
     """
-    found = _BLOCK.findall(after_thinking(text))
-    programs = [body for language, body in found if _PYTHON.fullmatch(language)]
-    return textwrap.dedent(programs[-1]).strip("\n") if programs else ""
+    from markdown_it import MarkdownIt  # rich brings it
+
+    part = _FENCE_IN_LINE.sub("\n", after_thinking(text))
+    if _BARE.match(part):
+        return part.partition("\n```")[0].strip("\n")
+    found = MarkdownIt("zero").enable(["fence", "list"]).parse(part)
+    blocks = [(one.info.strip(), one.content.strip("\n")) for one in found if one.type == "fence"]
+    named = [body for language, body in blocks if _PYTHON.fullmatch(language)]
+    ours = [body for language, body in blocks if not language or _PYTHON.fullmatch(language)]
+    fitting = [body for body in ours if wanted and wanted in body]
+    return ([""] + (fitting or named or ours))[-1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import textwrap
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -55,18 +56,22 @@ def export(form: str, records: Iterable[Record], folder: Path) -> list[Path]:
     return written
 
 
-def _program(record: Record) -> str:
-    """The program of an answer; empty where there is none."""
-    return "" if record["error"] else answers.code(record["text"])
+def _program(record: Record, wanted: str = "") -> str:
+    """The program of an answer, which has ``wanted`` in it; empty where there is none."""
+    return "" if record["error"] else answers.code(record["text"], wanted)
 
 
 def _solution(record: Record) -> str:
-    """HumanEval's prompt and the program: the prompt has imports and helpers that an answer may
-    leave out.
+    """HumanEval's prompt and the function; a program that does not define it is taken as its body.
+
+    The prompt comes first, because it has imports and helpers that an answer may leave out.
     """
     about: dict[str, Any] = record.get("extra") or {}
-    if "prompt" not in about:
+    if not {"prompt", "entry_point"} <= about.keys():
         why = f"question {record['question_id']} is none of HumanEval"
         raise RecordError(why, hint="evalplus grades the task humaneval")
-    program = _program(record)
+    defined = f"def {about['entry_point']}"
+    program = _program(record, defined)
+    if program and defined not in program:
+        program = textwrap.indent(textwrap.dedent(program), "    ")
     return f"{about['prompt']}\n{program}" if program else ""

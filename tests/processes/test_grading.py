@@ -137,7 +137,7 @@ def test_ten_megabytes_are_no_trouble(part, pool):
     began = time.monotonic()
     for whole in (text, text + "}", text[7:]):
         assert math(whole, "7", pool).correct is False
-        answers.code(whole)
+        answers.code(whole, "def f")
         choices.grade(whole, Question("q", "?", "A", {"choices": CHOICES}))
     assert time.monotonic() - began < 60
 
@@ -243,21 +243,30 @@ def test_the_final_answer(text, answer):
     ("text", "code"),
     [
         ("```python\na = 1\n```", "a = 1"),
+        ("```py\na\n```\ntext\n```\nb\n```", "a"),  # such as its output
         ("```\na\n```\ntext\n```\nb\n```", "b"),
+        ("def f():\n    return 1\n```", "def f():\n    return 1"),
+        ("import x\ndef f():\n    return 1\n```\nIt works.", "import x\ndef f():\n    return 1"),
+        ("~~~python\ndef f(): 1\n~~~", "def f(): 1"),
+        ("````python\ndef f(): 1\n````", "def f(): 1"),
+        ("````python\ns = '''\n```\n'''\n````", "s = '''\n```\n'''"),
         ("```py3\ndef f(): 1\n```", "def f(): 1"),
         ("```python3.11\ndef f(): 1\n```", "def f(): 1"),
         ("Answer:```python\ndef f(): 1\n```", "def f(): 1"),
         ("1. So:\n   ```python\n   def f():\n       1\n   ```", "def f():\n    1"),
-        ("```python\na\n```\nNot:\n```json\n{}\n```\nSo.", "a"),
+        ("```python\ndef f(): 1\n```\nUse:\n```python\nf()\n```", "def f(): 1"),
         ("```json\n{}\n```", ""),
-        ("```python\ncut off", ""),
+        ("```python\ncut off", "cut off"),
         ("<think>```python\nx\n```</think>no", ""),
-        ("def f():\n    return 1", ""),
+        ("def f():\n    return 1", "def f():\n    return 1"),
+        ("I do not know.", ""),
         ("  ```python\n  a\n  ```", "a"),
+        ("```python\n    a\n```", "    a"),
+        ("```python\na\n```\nNot:\n```json\n{}\n```\nSo.", "a"),
     ],
 )
 def test_the_program_in_an_answer(text, code):
-    assert answers.code(text) == code
+    assert answers.code(text, "def f") == code
 
 
 CHOICES = ["one", "two", "three", "a mile"]
@@ -487,6 +496,8 @@ HUMANEVAL = {"prompt": PROMPT, "entry_point": "area"}
     ("answer", "solution"),
     [
         ("```python\ndef area(r):\n    return 3\n```", f"{PROMPT}\ndef area(r):\n    return 3"),
+        ("```python\nreturn math.pi * r * r\n```", f"{PROMPT}\n    return math.pi * r * r"),
+        ("```python\n    return 3\n```", f"{PROMPT}\n    return 3"),
         ("I do not know.", ""),
         ("<think>```python\ndef area(r): 3\n```", ""),
     ],
