@@ -117,7 +117,7 @@ class Answer:
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
         for branch in self.trace.branches:
-            self.roles[branch.runtime or branch.role].doubts.add(branch)
+            self.roles[branch.answered_by or branch.role].doubts.add(branch)
         for role, backend in self.roles.items():
             if backend.doubts.found:
                 self.trace.doubts[role] = dict(backend.doubts.found)
@@ -208,7 +208,7 @@ class Answer:
         where = node.lineage, child.alternative, len(inquiry.branches)
         branch.seed = self.job.seed("verifier", node.position, *where)
         branch.patience = PATIENCE
-        branch.runtime = state.stream_executor.backend.role
+        branch.answered_by = state.stream_executor.backend.role
         inquiry.branches.append(branch)
         state.stream_executor.when_done(lambda: self.branches.ended(branch))
         self.emitter.begun("judge", node, child)

@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from textwrap import shorten
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -116,7 +115,8 @@ def answer(record: Record) -> str:
     words = record["answer"] or next(
         (one for one in reversed(record["text"].splitlines()) if one.strip()), ""
     )
-    return shorten(words, ANSWER, placeholder="…")
+    words = " ".join(words.split())
+    return words if len(words) <= ANSWER else words[: ANSWER - 1] + "…"
 
 
 def count(number: int, of: str) -> str:

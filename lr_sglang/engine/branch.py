@@ -120,7 +120,7 @@ class Branch(Request):
             None where the target writes. They, ``state`` and ``result`` are None once the answer
             has entered the result.
         state: the program's state that generates.
-        runtime: the role whose runtime answers; empty: that of ``role``.
+        answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
         sd: counts of its token layer, as of ``trace.acceptance``.
@@ -148,7 +148,7 @@ class Branch(Request):
     prefill: float | None = None
     outcome: Outcome | None = None
     error: str = ""
-    runtime: str = ""
+    answered_by: str = ""
     shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)

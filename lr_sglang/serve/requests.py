@@ -46,11 +46,9 @@ STEERING = frozenset(
 )
 
 
-# Fields of requests that may hold token ids; those of the second line hold nothing else.
-ID_FIELDS = (
-    *("prompt", "input", "query", "items"),
-    *("input_ids", "stop_token_ids"),
-)
+# Fields of requests that hold token ids, and those that may also hold texts.
+ID_FIELDS = ("input_ids", "stop_token_ids")
+ID_OR_TEXT_FIELDS = ("prompt", "input", "query", "items")
 
 
 def check_ids(body: Mapping[str, Any], size: int) -> None:
@@ -63,10 +61,10 @@ def check_ids(body: Mapping[str, Any], size: int) -> None:
     Raises:
         Refusal: there is such an id.
     """
-    for name in ID_FIELDS:
+    for name in (*ID_FIELDS, *ID_OR_TEXT_FIELDS):
         given = body.get(name)
         for one in given if isinstance(given, list) else ():
-            if isinstance(one, str | dict) and not name.endswith("_ids"):
+            if isinstance(one, str | dict) and name in ID_OR_TEXT_FIELDS:
                 continue  # a text, or a part of a conversation
             ids = one if isinstance(one, list) else (one,)
             if not all(type(number) is int and 0 <= number < size for number in ids):

@@ -110,7 +110,13 @@ def s2(alpha1: float, c1: float, k1: int) -> float:
     E[1 + X] / E[ceil((X + 1)/k1) + c1 (X mod k1)]
     = (1 - alpha1^k1) / ((1 - alpha1) + c1 (alpha1 - alpha1^(k1+1) - k1 (1 - alpha1) alpha1^k1)),
     with both divided by 1 - alpha1, so that it is defined for alpha1 = 1.
+
+    Raises:
+        ConfigError: also if only the first case holds (at k1 = 1/c1 both hold and agree).
     """
+    check(alpha1, c1, k1)
+    most = 1 / c1 if c1 else math.inf
+    within("k1", k1, k1 * c1 <= 1 + _ROUNDING, f"at most 1/c1 = {most:g} for S2; S1 holds here")
     run = expected_run(alpha1, k1)
     return run / (1 + c1 * (run - 1 - (k1 - 1) * alpha1**k1))
 

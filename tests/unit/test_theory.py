@@ -145,6 +145,7 @@ def test_a_slow_down_is_paid_by_lookahead_only():
         (lambda: paper.f_sync(-0.1, 0.1, 2), "alpha1"),
         (lambda: paper.f_async(0.5, math.nan, 2), "c1"),
         (lambda: paper.f_async(0.5, 0.1, 0), "k1"),
+        (lambda: paper.s2(0.5, 0.3, 4), "k1"),
         (lambda: judged.speedup("sync", 0.5, 0.1, 0), "depth"),
         (lambda: judged.speedup("sync", 0.5, 0.1, 1, -1), "judge"),
         (lambda: judged.speedup("async", 0.5, 0.1, 1, math.inf), "judge"),

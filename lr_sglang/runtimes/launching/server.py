@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -398,10 +399,23 @@ class Server:
 
 
 def _kill_tree(pid: int) -> None:
-    """Kills a guardian with all its descendants."""
+    """Kills all descendants of a guardian, then the guardian, which must live until then to adopt
+    their orphans.
+    """
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
-    guardian = psutil.Process(pid)
-    for one in (*guardian.children(recursive=True), guardian):
+    def below() -> list[Any]:
         with contextlib.suppress(psutil.NoSuchProcess):
-            one.kill()
+            found = psutil.Process(pid).children(recursive=True)
+            return [
+                one for one in found if one.is_running() and one.status() != psutil.STATUS_ZOMBIE
+            ]
+        return []
+
+    while left := below():
+        for one in left:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.kill()
+        psutil.wait_procs(left, timeout=POLL / 2)
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
