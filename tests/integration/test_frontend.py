@@ -53,8 +53,8 @@ def reference(question: str, **options) -> str:
 def test_an_unchanged_program_is_answered_by_lookahead_reasoning():
     used = backend(alpha=1.0)
     state = one_turn.run(ANSWER, backend=used)
+    meta, known = state.get_meta_info("answer"), used.target.tokenizer  # waits for the answer
     assert used.counts == {"lookahead": 1}
-    meta, known = state.get_meta_info("answer"), used.target.tokenizer
     assert meta["lookahead"]["accepted"] > 0 and meta["lookahead"]["alpha"] == 1.0
     assert meta["completion_tokens"] == len(resolve(state["answer"], known)) + 1  # its end
     assert state.messages()[-1] == {"role": "assistant", "content": state["answer"]}
