@@ -125,6 +125,7 @@ class Executor(StreamExecutor):
         self._waiting: deque[SglExpr] = deque()
         self._task: asyncio.Task[None] | None = None
         self._sent = self._received = 0  # expressions sent and received from other threads
+        self._idle = True  # all that were received are executed
         self._on_done: list[Callable[[], None]] = []
         self.request: Request | None = None
         self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
@@ -146,10 +147,11 @@ class Executor(StreamExecutor):
             self.loop.call_soon_threadsafe(self._receive, expr)
 
     def _receive(self, expr: SglExpr) -> None:
-        self._received += 1
         self._add(expr)
+        self._received += 1  # last: another thread reads it before ``_idle``
 
     def _add(self, expr: SglExpr) -> None:
+        self._idle = False
         self._waiting.append(expr)
         if self._task is None:
             self._drain()
@@ -163,6 +165,7 @@ class Executor(StreamExecutor):
                 self._fail(error)
         if self._waiting and self.error_ is not None:
             self._fail(self.error_)
+        self._idle = self._task is None
 
     def _begin(self, expr: SglExpr) -> None:
         if isinstance(expr, SglGen):
@@ -283,7 +286,7 @@ class Executor(StreamExecutor):
         Raises:
             NotReady: it was called on the loop during a generation.
         """
-        if self._task is None and self._sent == self._received:
+        if self._sent == self._received and self._idle:
             return
         if running_loop() is not self.loop:
             asyncio.run_coroutine_threadsafe(self.drained(), self.loop).result()
@@ -365,6 +368,7 @@ class Executor(StreamExecutor):
             "_task": None,
             "_sent": 0,
             "_received": 0,
+            "_idle": True,
             "_on_done": [],
             "request": None,
         }

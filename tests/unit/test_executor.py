@@ -240,6 +240,31 @@ async def test_on_the_loop_a_state_is_forked_when_it_has_generated() -> None:
     assert left.text() == right.text() + " left " + left["y"]
 
 
+class _Slow(Executor):
+    """Takes its time between two expressions, and within one."""
+
+    def _pause(self) -> None:
+        self.paused.set()  # type: ignore[attr-defined]
+        time.sleep(0.05)
+
+    def _execute(self, expr: Any) -> None:
+        self._pause()
+        super()._execute(expr)
+
+
+def test_a_thread_that_reads_waits_for_all_that_it_has_sent(
+    loop: asyncio.AbstractEventLoop,
+) -> None:
+    made = _Slow(Loop(loop), {}, SglSamplingParams(), None, False)
+    made.paused, state = threading.Event(), ProgramState(made)
+    state += "start"
+    assert made.paused.wait(10) and state.text() == "start"
+    made.paused.clear()
+    made.when_done(made._pause)
+    state += sgl.gen("x") + " more"
+    assert made.paused.wait(10) and state.text() == f"start{state['x']} more"
+
+
 @run_by(asyncio.run)
 async def test_a_state_that_has_failed_cannot_be_forked() -> None:
     s = await _state(Loop())
@@ -297,7 +322,7 @@ STATE = {
     *("default_sampling_para", "fork_start_text_pos", "images_", "messages_", "meta_info"),
     *("num_api_spec_tokens", "sid", "speculated_text", "stream", "stream_text_event"),
     *("stream_var_event", "text_", "use_thread", "variable_event", "variables"),
-    *("_on_done", "_received", "_sent", "_task", "_waiting"),
+    *("_idle", "_on_done", "_received", "_sent", "_task", "_waiting"),
     *("error_", "is_finished", "loop", "opened", "opening", "request", "turns"),
 }
 
