@@ -37,7 +37,6 @@ Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name
   `LR_SGLANG_RUN_MODE="autoregressive lookahead"`.
 - The endpoint's keys are in `LR_SGLANG_API_KEYS` ([serving.md](serving.md)).
 - `--help` and `--version` have none.
-- A variable that is named like an option of a command which has no such option gives a warning.
 """
 
 

@@ -16,7 +16,8 @@ from rich.text import Text
 from lr_sglang.cli import options
 from lr_sglang.cli.display import grid
 from lr_sglang.config import Schedule
-from lr_sglang.errors import RecordError
+from lr_sglang.errors import ConfigError, RecordError
+from lr_sglang.results.collection import folders_in
 from lr_sglang.results.store import each_record
 from lr_sglang.theory import judged, paper, reading
 from lr_sglang.theory.judged import Case, Choice, best_depth
@@ -92,13 +93,18 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
 
 
 def _measured(run: Path) -> Measured:
-    """The inputs of the formulas, of the first mode with lookahead in a run's folder or file.
+    """The inputs of the formulas, of the first mode with lookahead in a run's folder or file, or in
+    that of a benchmark of one setting.
 
     Raises:
         RecordError: the records cannot be read, or lack a field.
+        ConfigError: there are several settings.
     """
+    found = folders_in(run)
+    if len(found) > 1:
+        raise ConfigError(f"{run} has several runs", hint=f"give one: {', '.join(map(str, found))}")
     try:
-        return measure(map(Answer.of, each_record(run)))
+        return measure(map(Answer.of, each_record(found[0])))
     except (KeyError, TypeError) as error:
         raise RecordError(
             f"{run}: a record lacks {error}", hint="take a run of this release"

@@ -9,6 +9,7 @@ that was cut off is recognised when the run is resumed.
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import hashlib
 import json
@@ -260,6 +261,9 @@ def replace_file(path: Path, data: Iterable[bytes]) -> None:
     Raises:
         OSError: it cannot be written; the old file is unchanged then.
     """
+    path = path.resolve()  # a link stays one
+    if path.is_char_device() or path.is_fifo():
+        raise OSError(errno.EINVAL, "it is a device or a pipe")
     draft = path.with_name(f"{path.name}.new")
     try:
         with draft.open("wb") as file:

@@ -142,6 +142,13 @@ def test_late_and_failed_drafts_have_no_verdict_that_took_time():
     )
 
 
+def test_a_benchmark_of_one_setting_is_measured_by_its_folder():
+    write(Path("bench/sampled"), [autoregressive(), lookahead()])
+    assert found("--records", "bench")["measured"]["samples"] == 1
+    write(Path("bench/greedy"), [lookahead()])
+    assert "give one: bench/greedy, bench/sampled" in call("--records", "bench", code=2).stderr
+
+
 def test_of_several_modes_one_is_measured():
     drawn = branch("target", "accepted", 3.0)
     layered = lookahead("a", "lookahead+sd", branches=[drawn, branch("draft", "accepted", 0.3)])

@@ -276,6 +276,17 @@ def test_a_full_disk_leaves_no_half_record(tmp_path, monkeypatch, step, fails, s
     assert [json.loads(line)["question_id"] for line in first.path.open()] == ["a", "c"]
 
 
+def test_a_link_stays_one_and_a_pipe_is_no_place_for_a_file(tmp_path):
+    link, pipe = tmp_path / "link", tmp_path / "pipe"
+    link.symlink_to(tmp_path / "there")
+    store.replace_file(link, [b"page"])
+    assert link.is_symlink() and (tmp_path / "there").read_bytes() == b"page"
+    os.mkfifo(pipe)
+    with pytest.raises(OSError, match="a pipe"):
+        store.replace_file(pipe, [b"page"])
+    assert pipe.is_fifo()
+
+
 def test_wilson_agrees_with_the_book():
     low, high = wilson(8, 10)
     assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
