@@ -12,7 +12,7 @@ from lr_sglang.cli import options
 if TYPE_CHECKING:
     from lr_sglang.tasks import Task
 
-WIDTH = 14
+WIDTH = 18
 
 
 @click.command()

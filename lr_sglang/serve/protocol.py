@@ -174,7 +174,7 @@ class Asking(Lenient):
         **_fields("repetition_penalty", HISTORY, _unless(1)),
         **_fields("stop_regex", "it may match across the border of two steps"),
         **_fields("lora_path", ALONE["model"]),
-        **_fields("extra_key cache_salt custom_params watermark", SERVER),
+        **_fields("extra_key cache_salt custom_params custom_logit_processor watermark", SERVER),
         **_fields("images_config mm_processor_kwargs", SERVER),
         **_fields("return_hidden_states return_routed_experts return_token_ids", COMPUTED),
         **_fields("return_cached_tokens_details return_spec_tokens_details", COMPUTED),

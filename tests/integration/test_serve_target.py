@@ -288,7 +288,8 @@ def test_fields_that_steer_the_server_stay_here(both):
     one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers)
     sent = target.seen.pop()[1]
     assert "authorization" not in sent and "cookie" not in sent and sent["x-override-rid"] != "7"
-    is_documented(one.ask(tools=[TOOL], custom_logit_processor="code"), 400)
+    for more in ({}, {"tools": [TOOL]}):
+        is_documented(one.ask(**more, custom_logit_processor="code"), 400)
 
 
 def test_the_operators_limits_hold():
