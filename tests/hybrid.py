@@ -1,7 +1,7 @@
-"""A small hybrid with random weights: Qwen3.5's architecture, with the pocket models' tokenizer.
+"""Small hybrids and mixtures of experts with random weights and the pocket models' tokenizer.
 
-``python -m tests.hybrid make FOLDER`` saves it, ``greedy FOLDER IDS COUNT`` prints the tokens of
-transformers after a prompt: for tests whose own process has no torch.
+``python -m tests.hybrid make FOLDER FAMILY`` saves one, ``greedy FOLDER PROMPTS`` prints the
+tokens of transformers after each prompt: for tests whose own process has no torch.
 """
 
 import json
@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import torch
-from transformers import Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from lr_sglang import pocket
 from lr_sglang.engine.tokenizer import load_tokenizer
@@ -19,36 +19,53 @@ from lr_sglang.steps.step import DELIMITER
 
 EVERY = 4  # of so many layers, one has full attention
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
+DELTA = {
+    "linear_num_key_heads": 2,
+    "linear_num_value_heads": 4,
+    "linear_key_head_dim": 32,
+    "linear_value_head_dim": 32,
+    "full_attention_interval": EVERY,
+}
+EXPERTS = {
+    "num_hidden_layers": EVERY,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 64,
+    "shared_expert_intermediate_size": 64,
+}
+# What makes a family, by its ``model_type``.
+FAMILIES = {
+    "qwen3_5_text": DELTA,
+    "qwen3_5_moe_text": DELTA | EXPERTS,
+    "qwen3_next": DELTA | EXPERTS,
+    "qwen3_moe": EXPERTS | {"norm_topk_prob": True, "initializer_range": 0.3},
+}
 
 
-def make(folder: Path, seed: int = 0) -> Path:
+def make(folder: Path, family: str, seed: int = 0) -> Path:
     """Saves the model. A step ends every 15 tokens or so, and an answer not by itself."""
     torch.manual_seed(seed)
     source = pocket.weights("target")
     known = json.loads((source / "config.json").read_text())
     (step_end,) = load_tokenizer(str(source)).encode(DELIMITER, True)
-    config = Qwen3_5TextConfig(
-        vocab_size=known["vocab_size"],
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=2 * EVERY,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        head_dim=64,
-        linear_num_key_heads=2,
-        linear_num_value_heads=4,
-        linear_key_head_dim=32,
-        linear_value_head_dim=32,
-        full_attention_interval=EVERY,
-        max_position_embeddings=4096,
-        rope_parameters=ROPE,
-        tie_word_embeddings=False,
-        eos_token_id=known["eos_token_id"],
-        pad_token_id=known["pad_token_id"],
-        initializer_range=0.08,
-        dtype="float32",
-    )
-    model = Qwen3_5ForCausalLM(config).float()
+    common = {
+        "vocab_size": known["vocab_size"],
+        "hidden_size": 128,
+        "intermediate_size": 256,
+        "num_hidden_layers": 2 * EVERY,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "head_dim": 64,
+        "max_position_embeddings": 4096,
+        "rope_parameters": ROPE,
+        "tie_word_embeddings": False,
+        "eos_token_id": known["eos_token_id"],
+        "pad_token_id": known["pad_token_id"],
+        "initializer_range": 0.08,
+        "dtype": "float32",
+    }
+    config = AutoConfig.for_model(family, **(common | FAMILIES[family]))
+    model = AutoModelForCausalLM.from_config(config).float()
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if name.endswith("A_log"):  # a slow decay: a wrong state long ago changes the output
@@ -62,17 +79,17 @@ def make(folder: Path, seed: int = 0) -> Path:
     model.save_pretrained(folder)
     # transformers 5.19 drops the interval, which SGLang reads
     written = json.loads((folder / "config.json").read_text())
-    text = json.dumps(written | {"full_attention_interval": EVERY}, indent=2)
+    text = json.dumps(written | FAMILIES[family], indent=2)
     (folder / "config.json").write_text(text)
     for name in TOKENIZER_FILES:
         shutil.copy(source / name, folder)
     return folder
 
 
-def greedy(folder: Path, ids: list[int], count: int) -> list[int]:
-    """The tokens that transformers writes after a prompt."""
-    model = Qwen3_5ForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    with torch.no_grad():
+def greedy(folder: Path, prompts: list[tuple[list[int], int]]) -> list[list[int]]:
+    """The tokens that transformers writes after each prompt, which says how many."""
+    model, written = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32), []
+    for ids, count in prompts:
         whole = model.generate(
             torch.tensor([ids]),
             attention_mask=torch.ones(1, len(ids), dtype=torch.long),
@@ -82,13 +99,14 @@ def greedy(folder: Path, ids: list[int], count: int) -> list[int]:
             eos_token_id=None,
             pad_token_id=0,
         )
-    written: list[int] = whole[0, len(ids) :].tolist()
+        written.append(whole[0, len(ids) :].tolist())
     return written
 
 
 if __name__ == "__main__":
+    torch.set_num_threads(1)  # beside a server, several wait for each other
     what, where, *more = sys.argv[1:]
     if what == "make":
-        make(Path(where))
+        make(Path(where), *more)
     else:
-        sys.stdout.write(json.dumps(greedy(Path(where), json.loads(more[0]), int(more[1]))))
+        sys.stdout.write(json.dumps(greedy(Path(where), json.loads(more[0]))))

@@ -5,8 +5,8 @@ causal convolution, and for each value head a matrix [value_dim, key_dim]. SGLan
 copies whole rows, so nothing here depends on where a row comes from.
 
 Some functions take the place of SGLang's wrappers in ``sgl_kernel.mamba``, which lack the arguments
-of speculative decoding (see ``REPLACED``). They are those of the strategy ``no_buffer``, which asks
-for no states within a prompt.
+of speculative decoding (see ``REPLACED``). Both of SGLang's strategies for keeping states work:
+``no_buffer``, and ``extra_buffer``, which also keeps states within a prompt and within an answer.
 """
 
 import itertools
@@ -17,7 +17,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-CHUNK = 64  # tokens of one triangular system
+CHUNK = 64  # tokens of one triangular system; SGLang keeps states within a prompt at this distance
 EPSILON = 1e-6  # of the norms of queries and keys
 
 
@@ -146,28 +146,30 @@ def chunk_gated_delta_rule(
     head_first: bool,
     use_qk_l2norm_in_kernel: bool,
     initial_state_indices: Tensor,
-) -> tuple[Tensor, None, None]:
+) -> tuple[Tensor, None, Tensor]:
     """New tokens of several sequences behind one another: q, k, v [1, tokens, heads, dim]; g and
     beta [1, tokens, heads]. Rows ``initial_state_indices`` of ``initial_state`` are read and
     replaced.
 
     Returns:
-        Outputs [1, tokens, heads, v_dim], and nothing of what only other strategies need.
+        Outputs [1, tokens, heads, v_dim]; nothing; and the states before each chunk of each
+        sequence, [1, chunks, heads, v_dim, k_dim].
     """
     assert not head_first and use_qk_l2norm_in_kernel
     heads, scale = v.shape[2], q.shape[-1] ** -0.5
     q, k, v = _unit(_heads(q[0], heads)) * scale, _unit(_heads(k[0], heads)), _heads(v[0], heads)
     decay, strength = g[0].float().T, beta[0].float().T
-    out, bounds = torch.zeros_like(v), cu_seqlens.tolist()
+    out, bounds, begun = torch.zeros_like(v), cu_seqlens.tolist(), list[Tensor]()
     for row, begin, end in zip(initial_state_indices.tolist(), bounds, bounds[1:], strict=False):
-        state = initial_state[row].float()
+        state = initial_state[row].to(torch.float32, copy=True)
         for at in range(begin, end, CHUNK):
+            begun.append(state)
             part = slice(at, min(at + CHUNK, end))
             out[:, part], state = delta_rule(
                 state, q[:, part], k[:, part], v[:, part], decay[:, part], strength[:, part]
             )
         initial_state[row] = state.to(initial_state.dtype)
-    return out.transpose(0, 1).unsqueeze(0), None, None
+    return out.transpose(0, 1).unsqueeze(0), None, torch.stack(begun).unsqueeze(0)
 
 
 def fused_sigmoid_gating_delta_rule_update_cpu(
@@ -349,6 +351,36 @@ def take_accepted(
     dst[:, dst_indices[taken].long()] = found.to(dst.dtype)
 
 
+def keep_states(
+    conv: Tensor,
+    matrices: Tensor,
+    rows: Tensor,
+    kept: Tensor,
+    to: Tensor,
+    batch: int,
+    check_freed_slots: bool = False,
+) -> None:
+    """Copies the states of the sequences that are ``kept`` to other rows, in both pools [layers,
+    rows, ...].
+    """
+    rows, kept, to = rows[:batch], kept[:batch], to[:batch]
+    chosen = kept & (rows >= 0) & (to >= 0)
+    for pool in (conv, matrices):
+        pool[:, to[chosen].long()] = pool[:, rows[chosen].long()]
+
+
+def add_shared_expert(hidden: Tensor, gate_weight: Tensor, shared: Tensor, out: Tensor) -> None:
+    """Adds the expert that all tokens share to the chosen ones' output, times its gate."""
+    out.add_(torch.sigmoid((hidden * gate_weight).sum(-1, keepdim=True)) * shared)
+
+
+def device_module(device: object = None) -> Any:
+    """``torch.get_device_module``, with which Qwen3-Next asks for the device of its norms: by
+    itself it names the accelerator that PyTorch was built for, whether there is one or not.
+    """
+    return torch.cpu
+
+
 # Operators, each with the arguments that it writes to.
 OPERATORS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (fused_sigmoid_mul_cpu, ("x",)),
@@ -363,12 +395,21 @@ OPERATORS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
 )
 _KERNELS, _OPS = "sgl_kernel.mamba", "sglang.kernels.ops"
 _SCATTER = f"{_OPS}.mamba.mamba_state_scatter_triton"
+_EXTRA = "sglang.srt.arg_groups.mamba_hook"
 # Functions of SGLang, and what takes their place.
 REPLACED: tuple[tuple[str, Callable[..., Any]], ...] = (
     (f"{_KERNELS}.causal_conv1d_fn_cpu", causal_conv1d_fn),
     (f"{_KERNELS}.causal_conv1d_update_cpu", causal_conv1d_update),
     (f"{_KERNELS}.chunk_gated_delta_rule_cpu", chunk_gated_delta_rule),
     (f"{_OPS}.attention.fla.layernorm_gated.RMSNorm.forward", gated_norm),
+    (f"{_OPS}.attention.fla.fused_norm_gate.FusedRMSNormGated.forward", gated_norm),
+    (f"{_OPS}.elementwise.elementwise.fused_gate_sigmoid_mul_add", add_shared_expert),
+    (f"{_SCATTER}.track_mamba_states_all_layers", keep_states),
+    ("torch.get_device_module", device_module),
+    # With ``extra_buffer`` SGLang pins a tensor whatever the device is, and leaves CPUs out, whose
+    # own operators give no states within a prompt.
+    ("torch.Tensor.pin_memory", lambda tensor, *args: tensor),
+    (f"{_EXTRA}._platform_supports_mamba_cache_extra_buffer", lambda: True),
     (f"{_SCATTER}.fused_mamba_state_scatter_with_mask", take_accepted),
     (f"{_SCATTER}.fused_conv_window_scatter_with_mask", take_accepted),
 )

@@ -34,6 +34,7 @@ def install() -> None:
     hooks: tuple[tuple[str, Callable[..., Any], Any], ...] = (
         (f"{unquantized}.UnquantizedLinearMethod.{loaded}", _lay_out_weight, HookType.AFTER),
         (f"{unquantized}.UnquantizedEmbeddingMethod.{loaded}", _lay_out_weight, HookType.AFTER),
+        (f"{unquantized}.UnquantizedFusedMoEMethod.{loaded}", _lay_out_experts, HookType.AFTER),
         (f"{_SRT}.models.qwen3.Qwen3Model.forward", qwen3.forward_qwen3, HookType.AROUND),
         (f"{_BACKEND}.__init__", _use_batched_attention, HookType.AFTER),
         (f"{_BACKEND}.init_forward_metadata", _begin_forward, HookType.BEFORE),
@@ -148,3 +149,10 @@ def _lay_out_weight(result: None, method: Any, layer: Any) -> None:
     """
     if layer.weight.dtype == torch.float32 and layer.weight.dim() == 2:  # 3 in a convolution
         layer.weight.data = layer.weight.data.t().contiguous().t()
+
+
+def _lay_out_experts(result: None, method: Any, layer: Any) -> None:
+    """As ``_lay_out_weight``, each expert's two weights of [experts, out, in]."""
+    for weight in (layer.w13_weight, layer.w2_weight):
+        if weight.dtype == torch.float32:
+            weight.data = weight.data.mT.contiguous().mT

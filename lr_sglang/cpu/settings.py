@@ -15,9 +15,14 @@ from lr_sglang.cpu import SWITCH
 MODEL_FILES = frozenset(
     {"llama", "llama_eagle", "llama_eagle3", "qwen2", "qwen3", "qwen3_classification"}
 )
-# What a hybrid (Gated DeltaNet) needs beside them, and the families that are one.
-HYBRID_FILES = frozenset({"qwen3_5", "qwen3_5_text", "qwen3_next", "qwen2_moe", "qwen3_vl"})
-HYBRIDS = frozenset({"qwen3_5", "qwen3_5_text"})
+# Families that are hybrids (Gated DeltaNet), and the files that others need beside those above.
+HYBRIDS = frozenset({"qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text", "qwen3_next"})
+MORE_FILES = {
+    "qwen3_moe": frozenset({"qwen3_moe", "qwen2_moe"}),
+    **dict.fromkeys(
+        HYBRIDS, frozenset({"qwen3_5", "qwen3_5_text", "qwen3_next", "qwen2_moe", "qwen3_vl"})
+    ),
+}
 # SGLang's variable for the type of the convolution's state, which it sets for hybrids only. In
 # bfloat16, its default, a prefix from the cache would give other numbers than one that is computed.
 HYBRID = "SGLANG_MAMBA_CONV_DTYPE"
@@ -86,8 +91,8 @@ def environment(*, family: str = "llama") -> dict[str, str]:
         )
     if family in HYBRIDS:
         variables[HYBRID] = "float32"
-    if family in MODEL_FILES | HYBRIDS:
-        files = MODEL_FILES | HYBRID_FILES if family in HYBRIDS else MODEL_FILES
+    if family in MODEL_FILES or family in MORE_FILES:
+        files = MODEL_FILES | MORE_FILES.get(family, frozenset())
         variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files(files))
     return variables
 

@@ -1,5 +1,6 @@
-"""A hybrid (Gated DeltaNet) on a server without a GPU: the tokens of transformers, from the cache
-and without it, with n-grams and without; every mode, with a hybrid in every role.
+"""Hybrids (Gated DeltaNet) and mixtures of experts on a server without a GPU: the tokens of
+transformers, from the cache and without it, with n-grams and without; every mode, with a hybrid in
+every role.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ import json
 import random
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -17,13 +18,14 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
+from lr_sglang.bench.servers import Caches
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.runtimes.placement.hybrid import COPIES
+from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
 from lr_sglang.tasks import Question
 from tests import plan
 from tests.commands import ROOT
@@ -33,11 +35,14 @@ GREEDY = Sampling(temperature=0.0)
 SLOTS, CHUNK = 16, 64
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    made = tmp_path_factory.mktemp("hybrid")
-    outside("make", made)
-    return made
+# A family of models, a token layer, and where a server keeps states if not as we start it.
+DENSE = "qwen3_5_text", "none"
+EXPERTS = [
+    ("qwen3_next", "none"),
+    *[("qwen3_5_moe_text", "ngram"), ("qwen3_moe", "none")] * full,
+]
+SERVERS = [DENSE, *[("qwen3_5_text", "ngram"), *EXPERTS] * full]
+ROUNDING = [(*DENSE, "extra_buffer")] * full  # the strategy of GPUs
 
 
 def outside(what: str, *arguments: object) -> str:
@@ -46,17 +51,27 @@ def outside(what: str, *arguments: object) -> str:
     return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
-@pytest.fixture(scope="module", params=["none", *["ngram"] * full])
+@pytest.fixture(scope="module", params=SERVERS, ids="-".join)
 def server(
-    request: pytest.FixtureRequest, folder: Path, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RuntimeBackend]:
     """One server, which plays all roles."""
-    target = Runtime(
-        model=str(folder), token_layer=TokenLayer(request.param), max_running_requests=SLOTS
-    )
+    family, layer, *strategy = request.param
+    folder = tmp_path_factory.mktemp(family)
+    outside("make", folder, family)
+    target = Runtime(model=str(folder), token_layer=TokenLayer(layer), max_running_requests=SLOTS)
+    if strategy:
+        size = {"max-mamba-cache-size": COPIES["cuda"] * SLOTS}
+        extra = {"mamba-radix-cache-strategy": strategy[0], **STRATEGY["cuda"], **size}
+        target = target.replace(extra=extra)
     with deployed(alone(target), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
         assert not roles["target"].doubts.found
         yield roles["target"]
+
+
+def on(servers: Sequence[tuple[str, ...]]) -> pytest.MarkDecorator:
+    """Runs a test on these servers."""
+    return pytest.mark.parametrize("server", servers, indirect=True, ids="-".join, scope="module")
 
 
 def alone(target: Runtime) -> Deployment:
@@ -71,21 +86,28 @@ def written(server: RuntimeBackend, ids: list[int], count: int) -> tuple[list[in
     return list(reply["output_ids"])[:count], int(reply["meta_info"]["cached_tokens"])
 
 
+def emptied(server: RuntimeBackend) -> None:
+    """Empties its cache; a request that has just been answered may still run for a moment."""
+    Caches(pytest.fail).empty({"target": server})
+
+
 def words(draw: random.Random, count: int) -> list[int]:
     return [draw.randrange(3, 800) for _ in range(count)]
 
 
+@on(list(dict.fromkeys([*SERVERS, *EXPERTS, *ROUNDING])))
 @pytest.mark.timeout(900)
-def test_the_tokens_are_those_of_transformers(server: RuntimeBackend, folder: Path) -> None:
-    draw = random.Random(7)
-    for length, count in ((5, 40), (64, 40), (150, 60)):
-        ids = words(draw, length)
-        theirs = json.loads(outside("greedy", folder, ids, count).splitlines()[-1])
+def test_the_tokens_are_those_of_transformers(server: RuntimeBackend) -> None:
+    draw, folder = random.Random(7), server.infos[0]["model_path"]
+    prompts = [(words(draw, length), count) for length, count in ((5, 40), (64, 40), (150, 60))]
+    found = json.loads(outside("greedy", folder, json.dumps(prompts)).splitlines()[-1])
+    for (ids, count), theirs in zip(prompts, found, strict=True):
         assert len(set(theirs)) > 5
         assert written(server, ids, count)[0] == theirs
         assert written(server, ids + theirs[:20], count - 20)[0] == theirs[20:]
 
 
+@on([*SERVERS, *ROUNDING])
 @pytest.mark.timeout(900)
 def test_answers_from_the_cache_are_those_without_it(server: RuntimeBackend) -> None:
     """Forks of earlier prompts and answers, eight at a time; then each prompt with an empty
@@ -93,7 +115,7 @@ def test_answers_from_the_cache_are_those_without_it(server: RuntimeBackend) -> 
     """
     draw, seen = random.Random(5), []
     known = [words(draw, draw.randrange(40, 300))]
-    server.flush_cache()
+    emptied(server)
     with ThreadPoolExecutor(8) as pool:
         for _ in range(5):
             asked = []
@@ -107,14 +129,14 @@ def test_answers_from_the_cache_are_those_without_it(server: RuntimeBackend) -> 
                 known += [ids, ids + out[: draw.randrange(1, 20)]]
     assert sum(cached for _, _, cached in seen) > 0.5 * sum(len(ids) for ids, _, _ in seen)
     for ids, out, _ in seen:
-        server.flush_cache()
+        emptied(server)
         assert written(server, ids, 20) == (out, 0)
 
 
 @pytest.mark.timeout(900)
 def test_a_chain_of_steps_reuses_all_of_its_prefix(server: RuntimeBackend) -> None:
     """A state is kept at the end of every prompt and answer, where lookahead forks."""
-    server.flush_cache()
+    emptied(server)
     ids = words(random.Random(3), 314)
     for _ in range(7):
         out, cached = written(server, ids, 14)
@@ -194,8 +216,9 @@ def answers(roles: dict[str, RuntimeBackend], *modes: str) -> list[Record]:
 
 @pytest.mark.skipif(not full, reason="one more server")
 @pytest.mark.timeout(900)
-def test_a_pool_that_is_too_small_is_named_at_start(folder: Path, tmp_path: Path) -> None:
+def test_a_pool_that_is_too_small_is_named_at_start(tmp_path: Path) -> None:
     """SGLang then runs fewer requests at a time. Answers are right all the same."""
+    outside("make", folder := tmp_path / "model", DENSE[0])
     small = {"max-mamba-cache-size": 4 * COPIES["cpu"]}
     target = Runtime(model=str(folder), max_running_requests=SLOTS, extra=small)
     with pytest.warns(RuntimeWarning, match=f"4 requests at a time of {SLOTS}.*mamba-cache"):

@@ -248,6 +248,8 @@ def test_settings_name_flags_and_variables():
     assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(family="another")
     hybrid = settings.environment(family="qwen3_5_text")
     assert "qwen3_5_text" not in hybrid["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    experts = settings.environment(family="qwen3_moe")["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    assert "qwen3_moe" not in experts and "qwen3_moe" in disabled
     assert hybrid[settings.HYBRID] == "float32" and settings.HYBRID not in settings.environment()
 
 

@@ -64,6 +64,31 @@ def test_several_sequences_are_each_alone():
     assert_close(states, each, **CLOSE)
 
 
+@pytest.mark.parametrize("tokens", [64, 150])
+def test_the_states_before_every_chunk_are_given_in_order(tokens):
+    bounds, states = [0, tokens, tokens + 5], torch.randn(ROWS, HEADS, DIM, DIM)
+    whole, begun = inputs(tokens + 5), states.clone()
+    *_, found = ours.chunk_gated_delta_rule(
+        *(*whole, states, torch.tensor(bounds), False, True), torch.tensor([2, 6])
+    )
+    before = [begun[2].clone()]
+    for at in range(0, tokens - ours.CHUNK, ours.CHUNK):
+        extended(*(x[:, at : at + ours.CHUNK] for x in whole), begun, [0, ours.CHUNK], [2])
+        before.append(begun[2].clone())
+    assert_close(found, torch.stack([*before, begun[6]]).unsqueeze(0), **CLOSE)
+
+
+def test_states_are_copied_where_they_are_to_be_kept():
+    conv, matrices = torch.randn(2, ROWS, 6, KEEP), torch.randn(2, ROWS, HEADS, DIM, DIM)
+    before, kept = (conv.clone(), matrices.clone()), torch.tensor([True, False, True, True])
+    rows, to = torch.tensor([1, 2, -1, 3]), torch.tensor([4, 5, 6, 0])
+    ours.keep_states(conv, matrices, rows, kept, to, 3)  # the last row is beyond the batch
+    for pool, old in zip((conv, matrices), before, strict=True):
+        assert torch.equal(pool[:, 4], old[:, 1])
+        others = [row for row in range(ROWS) if row != 4]
+        assert torch.equal(pool[:, others], old[:, others])
+
+
 def decoded(q, k, v, a, b, states, rows, **more):
     """One token, or drafted ones, of each row; A_log and dt_bias are zero, so a gives the decay."""
     zeros = torch.zeros(HEADS)
@@ -182,6 +207,10 @@ def test_norms_and_gates_are_those_of_transformers():
     kept = x.clone()
     ours.fused_sigmoid_mul_cpu(kept, gate)
     assert_close(kept, x * torch.sigmoid(gate), **CLOSE)
+    added = x.clone()
+    ours.add_shared_expert(gate, weight[0], weight, added)
+    opened = torch.sigmoid(torch.nn.functional.linear(gate, weight[:1]))
+    assert_close(added, x + opened * weight, **CLOSE)
 
 
 def test_a_projection_is_split_into_its_parts():
