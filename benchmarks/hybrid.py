@@ -3,10 +3,11 @@ attention, and of a hybrid, which keeps its states at some places of a prompt on
 
     python benchmarks/hybrid.py --times
 
-``plain`` is the pocket target. The hybrid has random weights, on a server without a GPU, whose
-strategy is ``no_buffer``: in chunks of 64 tokens, as we start it, and with prompts in one chunk.
-``extra_buffer``, SGLang's strategy on GPUs, is predicted by its rule (``ExtraBuffer``). Every row starts with an empty cache. A row with ``asked once`` first asks the
-prefix that is forked afterwards; ``--times`` measures what that costs and gains.
+``plain`` is the pocket target. The hybrid has random weights, on a server without a GPU. With the
+strategy ``no_buffer`` it runs in chunks of 64 tokens, as we start it, and with prompts in one chunk;
+with ``extra_buffer``, SGLang's strategy on GPUs, as we start it there. Every row starts with an
+empty cache. A row with ``asked once`` first asks the prefix that is forked afterwards; ``--times``
+measures what that costs and gains.
 """
 
 from __future__ import annotations
@@ -21,34 +22,31 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
 import click
 
+from lr_sglang.bench.servers import Caches
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.runtimes.placement.hybrid import GRID
+from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
 
 PROMPT, STEP, WRITTEN = 300, 14, 30  # tokens
 HEAD, PAIR = 150, 60  # of a judge's prompt: what all share, and two steps
 ROUNDS = 9
 SERVERS = ("plain", "no_buffer", "no_buffer, one chunk", "extra_buffer")
+REQUESTS = 32  # that a server runs at a time
+ONE_CHUNK = {"chunked-prefill-size": 4096}
+EXTRA_BUFFER = {
+    "mamba-radix-cache-strategy": "extra_buffer",
+    **STRATEGY["cuda"],
+    "max-mamba-cache-size": COPIES["cuda"] * REQUESTS,
+}
 Ids = list[int]
-
-
-class Served(Protocol):
-    """A server, or the rule that predicts one."""
-
-    def ask(self, *prompts: Ids, count: int = WRITTEN) -> list[int]:
-        """Asks all at once; gives how many tokens of each were cached."""
-
-    def flush(self) -> None: ...
 
 
 @dataclass
@@ -68,41 +66,7 @@ class Server:
             return list(pool.map(one, prompts))
 
     def flush(self) -> None:
-        self.backend.flush_cache()
-
-
-@dataclass
-class ExtraBuffer:
-    """Where SGLang 0.5.23 keeps states with ``extra_buffer``, read in its
-    ``_mamba_radix_cache_v2_req_prepare_for_extend`` and ``finalize_match_result_in_tree_core``: a
-    prompt leaves one state, 64 tokens or a multiple after the state that it began with, or where
-    it parted from what is cached; an answer leaves one at its last multiple of 64.
-    """
-
-    asked: list[Ids] = field(default_factory=list)
-    states: list[Ids] = field(default_factory=list)
-
-    def ask(self, *prompts: Ids, count: int = WRITTEN) -> list[int]:
-        found = [self._match(ids) for ids in prompts]
-        for ids, (cached, known) in zip(prompts, found, strict=True):
-            end = cached + (len(ids) - cached) // GRID * GRID
-            parted = known // GRID * GRID
-            self.states.append(ids[: parted if cached < parted < end else end])
-            whole = ids + words(count - 1)  # the last token that is written is not computed
-            if (last := len(whole) // GRID * GRID) > len(ids):
-                self.states.append(whole[:last])
-            self.asked.append(whole)
-        return [cached for cached, _ in found]
-
-    def _match(self, ids: Ids) -> tuple[int, int]:
-        """Tokens up to the last state that helps, and up to where keys and values are there."""
-        known = max((common_prefix(ids[:-1], one) for one in self.asked), default=0)
-        fitting = (len(s) for s in self.states if len(s) <= known and ids[: len(s)] == s)
-        return max(fitting, default=0), known
-
-    def flush(self) -> None:
-        self.asked.clear()
-        self.states.clear()
+        Caches(click.echo).empty({"target": self.backend})
 
 
 draw = random.Random(1)
@@ -120,21 +84,21 @@ def chain(first: Ids) -> list[Ids]:
     return made[1:]
 
 
-def one_after_another(served: Served) -> list[int]:
+def one_after_another(server: Server) -> list[int]:
     first = words(PROMPT)
-    served.ask(first)
-    return [served.ask(ids)[0] for ids in chain(first)]
+    server.ask(first)
+    return [server.ask(ids)[0] for ids in chain(first)]
 
 
-def at_once(served: Served) -> list[int]:
+def at_once(server: Server) -> list[int]:
     first = words(PROMPT)
-    served.ask(first)
-    return served.ask(*chain(first))[-1:]
+    server.ask(first)
+    return server.ask(*chain(first))[-1:]
 
 
 def forked(
     shared: int, own: int, others: int, asked: int = 0, whole: bool = False
-) -> Callable[[Served], list[int]]:
+) -> Callable[[Server], list[int]]:
     """Prompts that share some tokens, one after another; the first is not counted.
 
     Args:
@@ -142,17 +106,17 @@ def forked(
         whole: the first prompt goes on for so many tokens as a whole prompt has.
     """
 
-    def row(served: Served) -> list[int]:
+    def row(server: Server) -> list[int]:
         head = words(shared)
         if asked:
-            served.ask(head[:asked], count=1)
-        served.ask(head + words(PROMPT - shared if whole else own))
-        return [served.ask(head + words(own))[0] for _ in range(others)]
+            server.ask(head[:asked], count=1)
+        server.ask(head + words(PROMPT - shared if whole else own))
+        return [server.ask(head + words(own))[0] for _ in range(others)]
 
     return row
 
 
-ROWS: dict[str, Callable[[Served], list[int]]] = {
+ROWS: dict[str, Callable[[Server], list[int]]] = {
     "a chain of branches, prompts of 314 to 412": one_after_another,
     "eight at once, the last one (412)": at_once,
     "two branches (314) after a prompt that nobody asked, the second": forked(PROMPT, STEP, 1),
@@ -165,11 +129,11 @@ ROWS: dict[str, Callable[[Served], list[int]]] = {
 }
 
 
-def counted(served: Served) -> dict[str, list[int]]:
+def counted(server: Server) -> dict[str, list[int]]:
     made = {}
     for name, row in ROWS.items():
-        served.flush()
-        made[name] = row(served)
+        server.flush()
+        made[name] = row(server)
     return made
 
 
@@ -213,17 +177,15 @@ def started(target: Runtime) -> Iterator[Server]:
 def main(names: Sequence[str], times: bool) -> None:
     """Count cached tokens of forked prompts; one line of JSON for each server."""
     with tempfile.TemporaryDirectory() as folder:
-        command = [sys.executable, "-m", "tests.hybrid", "make", folder]
+        command = [sys.executable, "-m", "tests.hybrid", "make", folder, "qwen3_5_text"]
         subprocess.run(command, check=True, capture_output=True)
         targets = {
             "plain": Runtime(model="pocket:target"),
             "no_buffer": Runtime(model=folder),
-            "no_buffer, one chunk": Runtime(model=folder, extra={"chunked-prefill-size": 4096}),
+            "no_buffer, one chunk": Runtime(model=folder, extra=ONE_CHUNK),
+            "extra_buffer": Runtime(model=folder, extra=ONE_CHUNK | EXTRA_BUFFER),
         }
         for name in names or SERVERS:
-            if name == "extra_buffer":
-                click.echo(json.dumps({name: counted(ExtraBuffer())}))
-                continue
             with started(targets[name]) as server:
                 found = {name: counted(server), "ms": timed(server) if times else None}
                 click.echo(json.dumps(found))
