@@ -61,8 +61,12 @@ def server(
     outside("make", folder, family)
     target = Runtime(model=str(folder), token_layer=TokenLayer(layer), max_running_requests=SLOTS)
     if strategy:
-        size = {"max-mamba-cache-size": COPIES["cuda"] * SLOTS}
-        extra = {"mamba-radix-cache-strategy": strategy[0], **STRATEGY["cuda"], **size}
+        extra = {
+            "mamba-radix-cache-strategy": strategy[0],
+            **STRATEGY["cuda"],
+            "chunked-prefill-size": 4096,  # as on a GPU: one pass over most prompts
+            "max-mamba-cache-size": COPIES["cuda"] * SLOTS,
+        }
         target = target.replace(extra=extra)
     with deployed(alone(target), tmp_path_factory.mktemp("logs"), timeout=280) as roles:
         assert not roles["target"].doubts.found
