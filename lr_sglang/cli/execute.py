@@ -53,7 +53,7 @@ class Source:
 
 
 def of_command(given: Given, question: str | None = None) -> Source:
-    """The questions of ``run`` and ``try``.
+    """The questions of ``run``.
 
     Raises:
         UsageError: none or several of a question, a task and a file are given.
