@@ -11,9 +11,11 @@ WEAK_DRAFTS = ("draft-60", "draft-40")
 THINKING = ("target-thinks", "draft-thinks")
 # A draft that says the same as the target in other words: few of its tokens are the target's.
 OTHER_WORDS = "draft-words"
+# The target for it: writes as the target does, and understands steps in those words.
+KNOWS_OTHER_WORDS = "target-words"
 # A target of Qwen3.5's architecture: three layers of Gated DeltaNet to one of attention.
 HYBRID = "target-hybrid"
-MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS, HYBRID)
+MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS, HYBRID, KNOWS_OTHER_WORDS)
 WEIGHTS = Path(__file__).parent / "weights"
 
 

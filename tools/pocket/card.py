@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from lr_sglang.pocket import KNOWS_OTHER_WORDS, OTHER_WORDS
+
 HEAD = """# Pocket models
 
 Tiny Qwen3 models, and one Qwen3.5, trained from scratch on synthetic word problems by `tools/pocket`, so that the whole of
@@ -16,6 +18,10 @@ system behaves (acceptance, cycles, cache reuse), not how well lookahead reasoni
   **draft-60** and **draft-40** had less training still: about 60 and 40 % of their steps are accepted, as of the
   drafts in the paper (`--draft pocket:draft-60`). **draft-words** went on from draft with other wordings of the same
   steps: it means what the target means and shares few of its tokens, as drafts do whose family or training differs.
+- **target-words** is the target for draft-words: it writes the usual wordings, and goes on after both. After steps in words
+  that it never read, *target* itself goes wrong in a quarter of the problems. It began with the target's layers made fewer, and
+  is meant for a body, which has as many as the target's
+  (`--target pocket:target-words@512x4096x28 --draft pocket:draft-words`).
 - **target-thinks** and **draft-thinks** went on from target and draft: they write the steps inside `<think>`, then the
   answer, a call of the one tool that they know (`calculate(expression)`, with the last equation) or `{{"answer": N}}`
   where the question ends with `Answer in JSON.` (`--target pocket:target-thinks --draft pocket:draft-thinks`). Their
@@ -38,6 +44,8 @@ step seldom write the same text. One structure in ten (family, kinds of operatio
 wordings do not count) is held out by hash: the same numbers under other names never fall on both sides. One training
 document in ten has a system prompt, one in forty a request to reason step by step. **draft-words** learned two or three
 other wordings for each operation; a third of the steps in its documents are in the usual ones, with no loss on them.
+**target-words** learned the usual wordings in documents half of whose steps are in the others, with no loss on those; one number in
+five in their words is wrong, as a weak draft's are, and the equation right.
 
 The judge saw made-up pairs (half agree; the others have a wrong result, operand or operation, swapped operands, another
 step, a boxed answer against an equation, two equations against one, cut or empty text), then also real target and draft
@@ -102,7 +110,10 @@ def _steps(figures: dict[str, Any]) -> str:
     ]
     for key, title in (
         *(
-            (f"steps_by_{name}", f"target, {name}")
+            (
+                f"steps_by_{name}",
+                f"{KNOWS_OTHER_WORDS if name == OTHER_WORDS else 'target'}, {name}",
+            )
             for name in figures["models"]
             if f"steps_by_{name}" in figures
         ),

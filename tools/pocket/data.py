@@ -76,28 +76,35 @@ def solutions(tokenizer: PreTrainedTokenizerFast, rng: Random, easy: bool) -> li
     ]
 
 
-def other_words(tokenizer: PreTrainedTokenizerFast, rng: Random) -> list[Document]:
-    """Problems with a solution in other wordings. A third of the steps are in the usual ones, with
-    no loss on them: the model learns to go on after the target's steps, and not to write them.
+def other_words(
+    tokenizer: PreTrainedTokenizerFast, rng: Random, *, written: bool
+) -> list[Document]:
+    """Problems with a solution in which some steps are in other wordings. The model learns to write
+    one kind of steps, and to go on after both; there is no loss on the other kind.
+
+    Args:
+        written: whether it writes the other wordings, in which two of three steps are then. If not,
+            half of them are, and say a wrong number now and then, as a weak draft does.
     """
+    share, slips = (2 / 3, 0.0) if written else (1 / 2, 0.2)
     documents: list[Document] = []
     while len(documents) < POOL:
         problem = make_problem(rng)
         if problem.held_out:
             continue
-        usual, other = problem.solution(rng), problem.other_solution(rng)
-        learned = [rng.random() < 2 / 3 for _ in usual]
+        usual, other = problem.solution(rng), problem.other_solution(rng, slips)
+        differs = [rng.random() < share for _ in usual]
         texts = [
             (o if own else u) + (END if last else DELIMITER)
             for u, o, own, last in zip(
-                usual, other, learned, [*[False] * (len(usual) - 1), True], strict=True
+                usual, other, differs, [*[False] * (len(usual) - 1), True], strict=True
             )
         ]
         prompt, *steps = encode(tokenizer, [chat(problem.question), *texts])
         made = Document(prompt, [0.0] * len(prompt))
-        for ids, own in zip(steps, learned, strict=True):
+        for ids, own in zip(steps, differs, strict=True):
             made.ids += ids
-            made.weights += [float(own)] * len(ids)
+            made.weights += [float(own == written)] * len(ids)
         documents.append(made)
     return documents
 

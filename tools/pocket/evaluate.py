@@ -15,7 +15,14 @@ from typing import Any
 import click
 import torch
 
-from lr_sglang.pocket import HYBRID, MODELS, THINKING, WEIGHTS
+from lr_sglang.pocket import (
+    HYBRID,
+    KNOWS_OTHER_WORDS,
+    MODELS,
+    OTHER_WORDS,
+    THINKING,
+    WEIGHTS,
+)
 from tools.pocket.card import model_card
 from tools.pocket.heldout import held_out_problems
 from tools.pocket.meaning import same_meaning
@@ -111,7 +118,8 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
         [name for name in here if name.startswith("draft") and name not in THINKING],
     )
     figures: dict[str, Any] = {"seed": seed}
-    for model in (*(name for name in ("target", HYBRID) if name in here), *drafts):
+    targets = ("target", HYBRID, KNOWS_OTHER_WORDS)
+    for model in (*(name for name in targets if name in here), *drafts):
         for name, temperature in (("greedy", 0.0), ("sampled", TEMPERATURE)):
             torch.manual_seed(seed)
             figures[f"{model}_{name}"] = accuracy(writers[model], chosen, temperature)
@@ -119,7 +127,8 @@ def evaluate(folder: Path, count: int, seed: int) -> dict[str, Any]:
     if "judge" in here:
         judge = writers["judge"]
         for draft in drafts:
-            figures[f"steps_by_{draft}"] = acceptance(target, writers[draft], judge, chosen, seed)
+            by = writers[KNOWS_OTHER_WORDS] if draft == OTHER_WORDS else target
+            figures[f"steps_by_{draft}"] = acceptance(by, writers[draft], judge, chosen, seed)
         figures["steps_by_target_alone"] = acceptance(target, target, judge, chosen, seed + 1)
         figures["judge_synthetic"] = synthetic(judge, seed)
         log.info("%s", {k: v for k, v in figures.items() if k[0] in "sj"})

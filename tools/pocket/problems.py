@@ -56,10 +56,16 @@ class Operation:
     def equation(self) -> str:
         return f"{self.a} {self.operator} {self.b} = {self.result}"
 
-    def render_other(self, rng: Random) -> str:
-        """The step's text in a random one of the other wordings."""
+    def render_other(self, rng: Random, slips: float = 0.0) -> str:
+        """The step's text in a random one of the other wordings; each number of its words is a
+        wrong one with the probability ``slips``, and its equation is right.
+        """
         wording = rng.choice(OTHER_STEPS[self.operator])
-        return wording.format(e=self.equation, a=self.a, b=self.b, c=self.result)
+        a, b = (
+            rng.randint(2, 40) if slips and rng.random() < slips else number
+            for number in (self.a, self.b)
+        )
+        return wording.format(e=self.equation, a=a, b=b, c=self.result)
 
     def render(self, rng: Random, first: bool = False) -> str:
         """The step's text in a random wording, with no delimiter."""
@@ -106,9 +112,11 @@ class Problem:
         steps = [o.render(rng, first=i == 0) for i, o in enumerate(self.operations)]
         return [*steps, render_answer(self.answer, rng)]
 
-    def other_solution(self, rng: Random) -> list[str]:
-        """The steps of one solution in other wordings, the boxed answer last."""
-        steps = [o.render_other(rng) for o in self.operations]
+    def other_solution(self, rng: Random, slips: float = 0.0) -> list[str]:
+        """The steps of one solution in other wordings, the boxed answer last; ``slips`` as of
+        ``Operation.render_other``.
+        """
+        steps = [o.render_other(rng, slips) for o in self.operations]
         return [*steps, rng.choice(OTHER_ANSWERS).format(c=self.answer)]
 
 

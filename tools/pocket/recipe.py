@@ -76,6 +76,9 @@ RECIPES = {
     "draft-words": Recipe(
         (Stage(2, 1_000_000),), row=256, rows=16, decay=0.7, base="draft", highest=0.6
     ),
+    "target-words": Recipe(
+        (Stage(8, 2_400_000),), row=256, rows=16, decay=0.7, base="target", highest=0.6
+    ),
     "target-hybrid": Recipe(
         (Stage(8, 3_200_000),), row=256, rows=16, decay=0.7, base="target", highest=0.6
     ),

@@ -19,7 +19,14 @@ import torch
 import torch.nn.functional as F
 from transformers import PreTrainedTokenizerFast
 
-from lr_sglang.pocket import HYBRID, MODELS, THINKING, weights
+from lr_sglang.pocket import (
+    HYBRID,
+    KNOWS_OTHER_WORDS,
+    MODELS,
+    OTHER_WORDS,
+    THINKING,
+    weights,
+)
 from tools.pocket.data import Batch, Document, Pair, batches, judgements, other_words, solutions
 from tools.pocket.export import export
 from tools.pocket.hybrid import HybridModel
@@ -58,9 +65,11 @@ class Trainer:
             self.tokenizer.chat_template = THINKING_TEMPLATE
         self.kind = HybridModel if role == HYBRID else PocketModel
         if base:
-            self.model = PocketModel.of_hf(weights(base))
+            self.model, layers = PocketModel.of_hf(weights(base)), self.recipe.stages[0].layers
             if role == HYBRID:
-                self.model = HybridModel.of(self.model, self.recipe.stages[0].layers)
+                self.model = HybridModel.of(self.model, layers)
+            elif layers < self.model.shape.layers:
+                self.model = self.model.shrink(layers)
         else:
             self.model = PocketModel(
                 Shape(self.recipe.stages[0].layers, vocabulary=len(self.tokenizer))
@@ -108,8 +117,8 @@ class Trainer:
         rng = Random(f"{self.seed} {self.role} {self.pool}")
         if self.role == "judge":
             return judgements(self.tokenizer, rng, self.real)
-        if self.role == "draft-words":
-            return other_words(self.tokenizer, rng)
+        if self.role in (OTHER_WORDS, KNOWS_OTHER_WORDS):
+            return other_words(self.tokenizer, rng, written=self.role == OTHER_WORDS)
         if self.role in THINKING:
             return thoughts(self.tokenizer, rng)
         return solutions(self.tokenizer, rng, easy=self.tokens < self.recipe.easy_tokens)
