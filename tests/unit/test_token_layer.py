@@ -92,7 +92,7 @@ def of_both(**layer):
 
 NONE = TokenLayer()
 NGRAM = TokenLayer("ngram", tokens=4)
-POCKET = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
+POCKET = TokenLayer("standalone", draft_model="pocket:draft", tokens=6)
 
 
 @pytest.mark.parametrize(
