@@ -6,8 +6,8 @@ are the drafted versions of the next step, ``node.target`` is the target's own. 
 state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
 is for: when the generation ends, ``first_done`` returns the node.
 
-An exact answer is read in pieces instead (``programs/reading.py``), and where looking ahead does
-not pay the target writes several steps in one generation (``write_alone``).
+An exact answer is read in pieces instead (``programs/reading.py``). Where looking ahead does not
+pay, the target writes several steps in one generation (``write_alone``), or reads pieces too.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ async def write_answer(answer: Answer) -> None:
     if answer.must_check_reading():
         await check_reading(Reading(answer))  # once for a server; these tokens are not kept
     while not answer.complete:
-        if answer.job.exact and answer.can_read():
+        if answer.reads_alone():
             if not await read_answer(answer):
-                await write_alone(answer, ALONE)
+                await write_alone(answer, answer.policy.tokens_alone() or ALONE)
         elif tokens := answer.policy.tokens_alone():
             await write_alone(answer, tokens)
         else:

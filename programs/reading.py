@@ -1,4 +1,4 @@
-"""An exact answer by reading: propose, read, accept (docs/theory.md).
+"""An exact answer, or steps of one, by reading: propose, read, accept (docs/theory.md).
 
 The draft writes a piece of some tokens. The target reads it in one pass, and tells what it would
 have written at each of its places. The answer takes the piece up to the first token that differs,
@@ -17,11 +17,13 @@ from lr_sglang.steps.tree import Outcome
 
 
 async def read_answer(answer: Answer) -> bool:
-    """Writes the answer until it ends. Returns False where that does not pay, or cannot go on."""
+    """Writes the answer until it ends, or the policy looks ahead again. Returns False where reading
+    does not pay, or cannot go on.
+    """
     reading, ahead = Reading(answer), None
     if not reading.checked:
         reading.take(await check_reading(reading), 0)
-    while not answer.complete and answer.can_read() and reading.pays():
+    while not answer.complete and answer.reads_alone() and reading.pays():
         draft = ahead or propose_piece(reading)
         piece = await drafted(reading, draft)
         target = read_piece(reading, piece)
@@ -36,7 +38,7 @@ async def read_answer(answer: Answer) -> bool:
             ahead = None
     while reading.unfinished and not answer.complete:
         await finish_step(reading)
-    return answer.complete
+    return answer.complete or (reading.pays() and not answer.job.exact)
 
 
 def propose_piece(reading: Reading, after: Ids = ()) -> Branch | None:

@@ -272,6 +272,16 @@ class Answer:
             return False
         return self.job.lookahead.reading == "first" or self.job.experience.reads_next()
 
+    def reads_alone(self) -> bool:
+        """Whether the target reads pieces of the draft, and keeps what it would have written: for
+        an exact answer, and where the policy has the target write alone and reading is faster.
+        """
+        if self.job.exact or not self.policy.tokens_alone():
+            return self.job.exact and self.can_read()
+        target = self.roles["target"]
+        pays = target.readable is True and not target.token_layer and self.can_read()
+        return pays and self.job.experience.pieces_pay()
+
     def must_check_reading(self) -> bool:
         """Whether drafted steps may be read, but the target's reading is not checked yet."""
         return self.roles["target"].readable is None and not self.job.exact and self.can_read()
@@ -739,10 +749,11 @@ class Answer:
         """Keeps a step that the target has read.
 
         Args:
-            drafted: the draft's version, which may be the step itself; None if it wrote none.
+            drafted: the draft's version, which may be the step itself; None if it wrote none. It
+                counts in exact answers only: no judge was asked.
         """
         node = self.tree.root
-        if drafted is not None:
+        if drafted is not None and self.job.exact:
             (child,) = self.tree.add_children(node, 1)
             self.emitter.begun("draft", node, child)
             self.tree.drafted(child, drafted)

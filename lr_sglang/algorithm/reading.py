@@ -105,7 +105,8 @@ class Reading:
             await self.answer.branches.first_done()
         result = branch.result
         failed = isinstance(result, LookaheadError)
-        self.answer.policy.ended(branch, 0 if failed else len(result.ids))
+        # one token: of a read, which does not tell what a written one costs
+        self.answer.policy.ended(branch, 0 if failed or len(result.ids) < 2 else len(result.ids))
         if failed:
             raise result
         return result  # type: ignore[no-any-return]

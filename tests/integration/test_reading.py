@@ -14,7 +14,8 @@ import torch
 
 from lr_sglang.algorithm import answer as algorithm_answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import Policy, RunStatistics
+from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
+from lr_sglang.algorithm.policy.forecast import Choice
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
 from lr_sglang.engine.reading import drawn, uniform
@@ -295,7 +296,9 @@ class Timed(Dice):
         return reply
 
 
-def timed(look: Lookahead, sampling: Sampling, verifier: Any, noise: float, model: int = 1) -> Any:
+def timed(
+    look: Lookahead, sampling: Sampling, verifier: Any, noise: float, model: int = 1, **more: Any
+) -> Any:
     """An answer on the virtual clock: a token of the target takes 1 s, a read 1.5 s, a token of the
     draft .13 s.
     """
@@ -303,7 +306,7 @@ def timed(look: Lookahead, sampling: Sampling, verifier: Any, noise: float, mode
     target.token, target.read, draft.token = 1.0, 1.5, 0.13
     backend = deployment(target=target, draft=draft)
     backend.readable = True
-    job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier)
+    job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
     run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
     return job.trace
 
@@ -330,6 +333,25 @@ class Same:
 
     def verify(self, inquiry):
         return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
+
+
+@pytest.mark.parametrize(("noise", "least", "most"), [(0.3, 1.8, 4.0), (3.0, 0.8, 1.05)])
+def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeypatch):
+    """The answer is what the target writes, and no step of it counts as a judged one."""
+    monkeypatch.setattr(
+        adaptive, "best", lambda known, *_: Choice(0, 1, 1 / known.target.step(known.answers))
+    )
+    look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
+    greedy, found = Sampling(temperature=0), list[Any]()
+    for model in range(12):
+        made = timed(look, greedy, Same(), noise, model, experience=experience)
+        plain = write(autoregressive, Dice(model), None, greedy, max_tokens=200)
+        assert (made.ids, made.text, made.finish) == (plain.ids, plain.text, plain.finish)
+        found.append(made)
+    tokens = sum(len(made.ids) for made in found)
+    assert least < tokens / sum(made.seconds for made in found) < most
+    assert (sum(made.read_tokens for made in found) > tokens / 2) == (least > 1)
+    assert experience.first.weight < 9  # probes
 
 
 def test_headroom_of_steps_that_were_read():

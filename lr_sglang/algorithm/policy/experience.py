@@ -189,6 +189,12 @@ class RunStatistics:
         """How many tokens to draft before the target reads them."""
         return reading.piece(self.agreement.given(AGREEMENT, AGREED))
 
+    def pieces_pay(self) -> bool:
+        """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
+        expect.
+        """
+        return reading.gain(self.agreement.given(AGREEMENT, AGREED)) > 1
+
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
         self.guesses.add(tokens)
