@@ -34,6 +34,9 @@ COMMON = 16.0
 TRIES, TRY_AGAIN, TRYING = 3, 64, 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 AGREEMENT, AGREED = 0.92, 4.0
+# The target alone reads where the formula expects at least this gain: nobody times what it would do
+# otherwise, and a read may take longer than the formula assumes.
+ALONE = 1.2
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
@@ -193,7 +196,7 @@ class RunStatistics:
         """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
         expect.
         """
-        return reading.gain(self.agreement.given(AGREEMENT, AGREED)) > 1
+        return reading.gain(self.agreement.given(AGREEMENT, AGREED)) > ALONE
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""

@@ -14,8 +14,6 @@ FORECAST = 8.0
 # The share of the time that trials may cost; the minimum and maximum number of steps in a turn of
 # the faster way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
-# The target alone is not tried while looking ahead has at least this many times its expected pace.
-SURE = 1.5
 # Effective number of steps in a pace; the weight of older ones decays exponentially.
 MEMORY = 64.0
 
@@ -83,8 +81,7 @@ class Turns:
         elif not self.ahead:
             self._begin(True, trial=True)
         else:
-            enough = SURE if self._steps >= FIRST else 1.0
-            self._begin(self._ahead.value >= enough * expected, trial=True)
+            self._begin(self._steps < FIRST and self._ahead.value >= expected, trial=True)
 
     def _begin(self, ahead: bool, trial: bool = False) -> None:
         trial = trial and ahead is not self.ahead
