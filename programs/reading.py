@@ -23,11 +23,15 @@ async def read_answer(answer: Answer) -> bool:
     reading, ahead = Reading(answer), None
     if not reading.checked:
         reading.take(await check_reading(reading), 0)
-    while not answer.complete and answer.reads_alone() and reading.pays():
-        draft = ahead or propose_piece(reading)
+    while not answer.complete and answer.can_read() and reading.pays():
+        last = not answer.reads_alone()  # of these steps: it is read to its end
+        if last and not reading.unfinished:
+            break
+        draft = ahead or propose_piece(reading, last=last)
         piece = await drafted(reading, draft)
         target = read_piece(reading, piece)
-        ahead = propose_piece(reading, piece) if reading.goes_on(piece) else None
+        goes_on = not last and reading.goes_on(piece)
+        ahead = propose_piece(reading, piece) if goes_on else None
         own = await reading.drawn(target, piece)
         whole = bool(own) and reading.accept(piece, own)
         reading.close(target, Outcome.ACCEPTED if whole else Outcome.CORRECTED)
@@ -41,14 +45,16 @@ async def read_answer(answer: Answer) -> bool:
     return answer.complete or (reading.pays() and not answer.job.exact)
 
 
-def propose_piece(reading: Reading, after: Ids = ()) -> Branch | None:
-    """The draft writes a piece after the answer so far and the tokens ``after``."""
+def propose_piece(reading: Reading, after: Ids = (), *, last: bool = False) -> Branch | None:
+    """The draft writes a piece after the answer so far and the tokens ``after``, in the ``last`` step
+    up to its end.
+    """
     if reading.undecided:
         return None
     draft = fork(reading.state(after), "draft")
     branch = reading.begin_branch("draft", draft, after)
     tokens = min(reading.answer.job.experience.piece(), reading.room(after))
-    draft += reading.gen(tokens, role="draft")
+    draft += reading.gen(tokens, role="draft", **({"stop": StepStop(DELIMITER)} if last else {}))
     return branch
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 # Steps of each answer in a trial of the other way; and steps before the first trial, if looking
 # ahead is faster than the expected pace of the target alone.
-TRIAL, FIRST = 3.0, 16.0
+TRIAL, FIRST = 3.0, 6.0
 # The weight of the forecast in the pace of looking ahead, in measured steps.
 FORECAST = 8.0
 # The share of the time that trials may cost; the minimum and maximum number of steps in a turn of
