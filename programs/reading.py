@@ -24,7 +24,7 @@ async def read_answer(answer: Answer) -> bool:
     if not reading.checked:
         reading.take(await check_reading(reading), 0)
     while not answer.complete and answer.can_read() and reading.pays():
-        last = not answer.reads_alone()  # of these steps: it is read to its end
+        last = not answer.reads_alone()  # the step that is begun is read to its end
         if last and not reading.unfinished:
             break
         draft = ahead or propose_piece(reading, last=last)
@@ -46,8 +46,8 @@ async def read_answer(answer: Answer) -> bool:
 
 
 def propose_piece(reading: Reading, after: Ids = (), *, last: bool = False) -> Branch | None:
-    """The draft writes a piece after the answer so far and the tokens ``after``, in the ``last`` step
-    up to its end.
+    """The draft writes a piece after the answer so far and the tokens ``after``; if it is the
+    ``last`` one, up to the end of the step.
     """
     if reading.undecided:
         return None

@@ -194,7 +194,7 @@ def test_the_adaptive_policy_is_about_as_good_as_the_best_fixed_one(load, alpha,
     assert one.found >= 0.98, one
 
 
-def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.2):
+def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.2, **more):
     """Seconds of steps of ten tokens, of which some are written at each of these tokens
     per second.
     """
@@ -202,7 +202,7 @@ def steps_in_turns(turns, ahead, alone, expected, steps=2000, answers=1, gain=1.
     for _ in range(steps):
         seconds = 10 / (ahead if turns.ahead else alone)
         spent += seconds
-        turns.add(10, seconds, answers, expected, gain)
+        turns.add(10, seconds, answers, expected, gain, **more)
     return spent
 
 
@@ -216,6 +216,12 @@ def test_the_better_way_is_found_and_trials_cost_little(ahead, alone, answers):
     if answers == 1:
         assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.2 * best, "it has turned round"
         assert steps_in_turns(turns, alone, ahead, expected=12) <= 1.03 * best
+
+
+def test_where_steps_are_read_the_target_alone_is_tried_whatever_is_expected_of_it():
+    best = 2000 * 10 / 40
+    assert steps_in_turns(Turns(), 30, 40, expected=12, written=False) <= 1.05 * best
+    assert steps_in_turns(Turns(), 30, 40, expected=12) == pytest.approx(2000 * 10 / 30)
 
 
 # -- slots that are shared

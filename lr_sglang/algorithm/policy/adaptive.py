@@ -114,7 +114,8 @@ class Adaptive(Policy):
             answers = self.experience.answers
             expected = 1 / (base + more * answers)
             gain = self.choice.pace * max(1.0, self.experience.tokens.value) / expected
-            turn[0].add(len(node.chosen.step.ids), now - self._at, answers, expected, gain)
+            tokens, written = len(node.chosen.step.ids), not self.experience.read.weight
+            turn[0].add(tokens, now - self._at, answers, expected, gain, written)
         self._at = now
         self._choose()
 

@@ -4,13 +4,18 @@ longer turns.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 # Steps of each answer in a trial of the other way; and steps before the first trial, if looking
-# ahead is faster than the expected pace of the target alone.
-TRIAL, FIRST = 3.0, 6.0
+# ahead is faster than the expected pace of the target alone. Where steps are read, that pace is
+# hardly known, and the trial comes soon.
+TRIAL, FIRST, SOON = 3.0, 16.0, 6.0
 # The weight of the forecast in the pace of looking ahead, in measured steps.
 FORECAST = 8.0
+# The target alone is not tried while looking ahead has at least this many times its expected pace,
+# and steps are written.
+SURE = 1.5
 # The share of the time that trials may cost; the minimum and maximum number of steps in a turn of
 # the faster way.
 COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
@@ -56,7 +61,15 @@ class Turns:
     _ahead: Pace = field(default_factory=Pace)
     _alone: Pace = field(default_factory=Pace)
 
-    def add(self, tokens: int, seconds: float, answers: int, expected: float, gain: float) -> None:
+    def add(
+        self,
+        tokens: int,
+        seconds: float,
+        answers: int,
+        expected: float,
+        gain: float,
+        written: bool = True,
+    ) -> None:
         """Adds a step that began and ended in this turn.
 
         Args:
@@ -65,6 +78,7 @@ class Turns:
                 its branches.
             gain: the forecast speed-up of looking ahead over ``expected``; 0 if there is no
                 forecast yet.
+            written: whether the target writes its versions of all steps, and reads none first.
         """
         if gain and not self._foreseen:
             self._foreseen = True
@@ -81,7 +95,9 @@ class Turns:
         elif not self.ahead:
             self._begin(True, trial=True)
         else:
-            self._begin(self._steps < FIRST and self._ahead.value >= expected, trial=True)
+            later = SURE if written else math.inf
+            enough = later if self._steps >= (FIRST if written else SOON) else 1.0
+            self._begin(self._ahead.value >= enough * expected, trial=True)
 
     def _begin(self, ahead: bool, trial: bool = False) -> None:
         trial = trial and ahead is not self.ahead
