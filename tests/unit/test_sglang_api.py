@@ -1,5 +1,7 @@
 """What is needed of SGLang's insides."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from sglang.srt.plugins.hook_registry import HookRegistry
@@ -30,6 +32,7 @@ def test_a_server_lays_out_the_weight_of_the_vocabulary_as_those_of_the_layers(m
     monkeypatch.setattr(hooks, "_allow_intel_amx", lambda: None)
     hooks.install()
     laid_out = {name.split(".")[-2]: hook for name, hook in found.items() if "unquant" in name}
+    experts = laid_out.pop("UnquantizedFusedMoEMethod")
     assert set(laid_out) == {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}
     for hook in laid_out.values():
         layer = torch.nn.Embedding(50, 8)
@@ -37,3 +40,8 @@ def test_a_server_lays_out_the_weight_of_the_vocabulary_as_those_of_the_layers(m
         hook(None, None, layer)
         assert layer.weight.stride() == (1, 50)
         assert torch.equal(layer(torch.tensor([3, 49])), rows[[3, 49]])
+    layer = SimpleNamespace(w13_weight=torch.rand(3, 6, 8), w2_weight=torch.rand(3, 8, 6))
+    before = {name: weight.clone() for name, weight in vars(layer).items()}
+    experts(None, None, layer)
+    assert (layer.w13_weight.stride(), layer.w2_weight.stride()) == ((48, 1, 6), (48, 1, 8))
+    assert all(torch.equal(weight, before[name]) for name, weight in vars(layer).items())
