@@ -33,7 +33,7 @@ COMMON = 16.0
 # steps, and so rarely that this costs TRYING of the time.
 TRIES, TRY_AGAIN, TRYING = 3, 64, 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
-AGREEMENT, AGREED = 0.92, 4.0
+AGREEMENT, AGREED = 0.92, 1.0
 # The target alone reads where the formula expects at least this gain: nobody times what it would do
 # otherwise, and a read may take longer than the formula assumes.
 ALONE = 1.2
