@@ -276,11 +276,11 @@ class Answer:
         """Whether the target reads pieces of the draft, and keeps what it would have written: for
         an exact answer, and where the policy has the target write alone and reading is faster.
         """
-        if self.job.exact or not self.policy.tokens_alone():
-            return self.job.exact and self.can_read()
+        if self.job.exact:
+            return self.can_read()
         target = self.roles["target"]
-        pays = target.readable is True and not target.token_layer and self.can_read()
-        return pays and self.job.experience.pieces_pay()
+        readable = target.readable is True and not target.token_layer and self.can_read()
+        return readable and self.policy.tokens_alone() > 0 and self.job.experience.pieces_pay()
 
     def must_check_reading(self) -> bool:
         """Whether drafted steps may be read, but the target's reading is not checked yet."""

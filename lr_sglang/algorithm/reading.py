@@ -92,8 +92,10 @@ class Reading:
     def _place(self, more: Ids = ()) -> Node:
         """The place of the next token after what is accepted, and ``more`` tokens."""
         root = self.answer.tree.root
-        used = root.tokens_used + len(self._ids) + len(more)
-        return Node(None, root.position, tokens_used=used, lineage=root.lineage)
+        begun = self._ids + more  # each token has a random number of its own
+        return Node(
+            None, root.position, tokens_used=root.tokens_used, lineage=root.lineage, begun=begun
+        )
 
     async def result(self, branch: Branch) -> Generation:
         """Waits for a branch.
@@ -125,7 +127,7 @@ class Reading:
                 self._reads(False)
                 return []
             raise
-        own = self.answer.drawn(result, len(piece), self._place(), 0) if piece else []
+        own = self.answer.drawn(result, len(piece), self._place(), len(self._ids)) if piece else []
         if len(own) < len(piece):
             self._reads(False)
             return []

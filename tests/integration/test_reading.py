@@ -354,6 +354,24 @@ def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeyp
     assert experience.first.weight < 9  # probes
 
 
+def test_the_target_alone_draws_each_token_it_reads_with_a_number_of_its_own(monkeypatch):
+    monkeypatch.setattr(
+        adaptive, "best", lambda known, *_: Choice(0, 1, 1 / known.target.step(known.answers))
+    )
+    look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
+    reads = 0
+    for model in range(6):
+        sampling = Sampling(temperature=0.6, seed=model)
+        made = timed(look, sampling, Same(), 0.3, model, experience=experience)
+        found: dict[Any, set[int]] = collections.defaultdict(set)
+        for branch in made.branches:
+            if branch.role == "target" and branch.generated_tokens == 1:
+                found[branch.seed, branch.place].add(branch.prompt_tokens)
+                reads += 1
+        assert all(len(lengths) == 1 for lengths in found.values())
+    assert reads > 40
+
+
 def test_headroom_of_steps_that_were_read():
     """Against the same answers with a draft that is the target."""
     look = Lookahead(max_step_tokens=80, reading="first")
