@@ -7,14 +7,16 @@ import asyncio
 import codecs
 import hashlib
 import importlib.util
+import io
 import os
 import re
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TextIO
 
 from lr_sglang.errors import ConfigError, did_you_mean
 
@@ -92,16 +94,25 @@ def expanded(path: str | Path) -> Path:
     return Path(os.path.expanduser(path))
 
 
-def text_of(path: Path) -> str:
-    """A user's file: UTF-8, or UTF-16 with a byte order mark, as Windows writes it.
+@contextmanager
+def opened(source: Path | bytes) -> Iterator[TextIO]:
+    """A user's text, from a file or as bytes, to be read line by line: UTF-8, or UTF-16 with a byte
+    order mark, as Windows writes it; a line may end in CR, LF or both.
 
     Raises:
         OSError: it cannot be read.
-        UnicodeDecodeError: it is neither.
+        UnicodeDecodeError: it is neither; also while it is read.
     """
-    raw = path.read_bytes()
-    wide = raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
-    return raw.decode("utf-16" if wide else "utf-8-sig").replace("\r\n", "\n")
+    raw = io.BytesIO(source) if isinstance(source, bytes) else io.FileIO(source)
+    with io.BufferedReader(raw) as file:
+        wide = file.peek(2).startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE))
+        yield io.TextIOWrapper(file, "utf-16" if wide else "utf-8-sig")
+
+
+def text_of(source: Path | bytes) -> str:
+    """The whole text; raises as ``opened``."""
+    with opened(source) as text:
+        return text.read()
 
 
 def check(file: str, name: str = "") -> None:

@@ -61,7 +61,7 @@ class Modes(options.Choice):
 @click.command()
 @click.option("--task", multiple=True, metavar="NAME", help="Again for more.  [default: pocket]")
 @click.option(
-    "--input", type=options.ANY_PATH, metavar="FILE", help="JSONL with 'question' and 'answer'."
+    "--input", type=options.ANY_PATH, metavar="FILE", help="JSONL or CSV with 'question', 'answer'."
 )
 @click.option(
     "--modes",

@@ -5,11 +5,12 @@ samples: servers up, samples made in order, records kept, servers down.
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
@@ -18,7 +19,7 @@ from typing import Any
 
 import click
 
-from lr_sglang import tasks
+from lr_sglang import plugin_files, tasks
 from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
@@ -76,14 +77,24 @@ def of_command(given: Given, question: str | None = None) -> Source:
         )
     if given["limit"]:
         raise click.UsageError("--limit is for --task and --input")
-    try:
-        text = sys.stdin.read().removesuffix("\n") if question == "-" else question
-        text.encode("utf-8")  # bytes of an argument that are not UTF-8 have become half surrogates
-    except UnicodeError as error:
-        raise ConfigError(f"the question is not UTF-8 text: {error}") from error
+    text = _text_of(question)
     if not text.strip():
         raise ConfigError("the question is empty")
     return Source("", [Question("question", text)], given.get("prompt_suffix") or "")
+
+
+def _text_of(question: str) -> str:
+    """The question of the command line, or that of standard input (``-``), read as a file is; where
+    it is not UTF-8, in the encoding of the terminal.
+    """
+    try:
+        raw = sys.stdin.buffer.read() if question == "-" else os.fsencode(question)
+        with suppress(UnicodeDecodeError):
+            return plugin_files.text_of(raw).removesuffix("\n")
+        text = raw.decode(sys.getfilesystemencoding())
+        return plugin_files.text_of(text.encode()).removesuffix("\n")
+    except UnicodeError as error:
+        raise ConfigError(f"the question is not UTF-8 text: {error}") from error
 
 
 def of_task(name: str, given: Given, file: Path | None = None) -> Source:

@@ -255,12 +255,14 @@ source = together(
         "--input",
         type=ANY_PATH,
         metavar="FILE",
-        help="JSONL with 'question' and, if known, 'answer' and 'id'; with --task, that task's "
-        "questions.",
+        help="JSONL or CSV with 'question' and, if known, 'answer' and 'id'; with --task, that "
+        "task's questions.",
     ),
 )
 
-limit = click.option("--limit", type=AT_LEAST_1, help="Questions of each task, at most.")
+limit = click.option(
+    "--limit", type=AT_LEAST_1, help="Questions of each task, at most; no more are read."
+)
 
 resume = click.option(
     "--resume",

@@ -78,7 +78,7 @@ def _list(tables: list[dict[str, Any]]) -> str:
     lines = [
         f"{one['task']:<{WIDTH}}{one['about']}\n{'':<{WIDTH}}  {_state(one)}" for one in tables
     ]
-    return "\n".join([*lines, "", "also: FILE.py:NAME, and any JSONL file with --input"])
+    return "\n".join([*lines, "", "also: FILE.py:NAME, and any JSONL or CSV file with --input"])
 
 
 def _one(table: dict[str, Any]) -> str:

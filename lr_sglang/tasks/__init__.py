@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 from lr_sglang import plugin_files
-from lr_sglang.errors import ConfigError
 from lr_sglang.tasks.catalogue import find, get, names
 from lr_sglang.tasks.question import Question, of_file
 from lr_sglang.tasks.task import Task, TaskUnavailable
@@ -30,9 +29,8 @@ def load(
     """Reads a task.
 
     Args:
-        name_or_path: a task (see ``find``), or a JSONL file: one object a line with ``question``
-            and, optionally, ``answer`` (or ``gold``) and ``id``.
-        limit: of the questions, which then are the first ones.
+        name_or_path: a task (see ``find``), or a file of questions (see ``question.of_file``).
+        limit: of the questions, which then are the first ones; no more than these are read.
         file: with the questions of the task; its rows may be in the form of the task's data set.
 
     Raises:
@@ -42,9 +40,4 @@ def load(
     """
     found = find(name_or_path) if isinstance(name_or_path, str) else None
     path = plugin_files.expanded(name_or_path if found is None else file or "")
-    everything = found.questions(path if file else None) if found else of_file(path)
-    chosen = everything[:limit]
-    if not chosen:
-        name = name_or_path if found else Path(name_or_path).name
-        raise ConfigError(f"{name}: no question is left; it has {len(everything)}")
-    return chosen
+    return found.questions(path if file else None, limit) if found else of_file(path, None, limit)

@@ -12,8 +12,10 @@ from __future__ import annotations
 import random
 import re
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import tee
 from pathlib import Path
 from typing import Any
 
@@ -330,8 +332,11 @@ def _made(load: Callable[[], Any], spec: str) -> Task:
         found = load()
         if not isinstance(found, Task) and callable(found):
             made = found()
-            questions = [] if isinstance(made, Task) else list(made)
-            found = made if isinstance(made, Task) else Task(found.__name__, load=lambda: questions)
+            if isinstance(made, Task):
+                found = made
+            else:
+                (kept,) = tee(made, 1)  # each copy begins with the first, and reads what it needs
+                found = Task(found.__name__, load=lambda: copy(kept))
     except LookaheadError:
         raise
     except (Exception, SystemExit) as error:

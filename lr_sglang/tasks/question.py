@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
@@ -17,6 +18,9 @@ QUESTION = ("question", "problem")
 # Our records have both gold and answer: the right one, and the given one.
 ANSWER = ("gold", "expected_answer", "answer")
 HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
+FORMS = f"JSONL, where {HINT}; or a JSON array of them; or CSV with a row of names: question,answer"
+TABLES = {".csv": ",", ".tsv": "\t"}  # with what separates their cells
+LONGEST_CELL = 2**31 - 1  # characters
 
 
 @dataclass(frozen=True)
@@ -39,35 +43,108 @@ Row = dict[str, Any]
 ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
 
 
-def rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The objects of a JSONL file, each with its line number; or those of one JSON array, each with
-    its place.
+def rows(path: Path) -> Iterator[tuple[str, int, Row]]:
+    """The rows of a file of questions, each read when it is asked for, with its place (for errors)
+    and its number, from 1. The file has an object a line, or one JSON array of objects, or is a
+    table: CSV whose first row has the names.
 
     Raises:
-        ConfigError: the file cannot be read, or a line of it is no object.
+        ConfigError: the file cannot be read, or a row of it is no object.
     """
     try:
-        lines = plugin_files.text_of(path).split("\n")
+        with plugin_files.opened(path) as text:
+            yield from _rows(text, path)
     except OSError as error:
-        hint = "lr-sglang tasks lists the built-in ones; anything else is a JSONL file"
+        hint = f"lr-sglang tasks lists the built-in ones; anything else is a file: {FORMS}"
         raise ConfigError(
             f"{path}: cannot read the questions: {error.strerror}", hint=hint
         ) from error
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: this is not UTF-8 text: {error}") from error
-    if (whole := "\n".join(lines).strip()).startswith("["):
-        with suppress(ValueError, RecursionError):
-            lines = [json.dumps(row) for row in json.loads(whole)]
-    for number, line in enumerate(lines, 1):
-        if line.strip():
-            where = f"{path.name}, line {number}"
-            try:
-                table = json.loads(line, parse_constant=_constant)
-            except (ValueError, RecursionError) as error:
-                raise ConfigError(f"{where}: this is not JSON: {error}", hint=HINT) from error
-            if not isinstance(table, dict):
-                raise ConfigError(f"{where}: expected an object", hint=HINT)
-            yield number, table
+    except UnicodeError as error:
+        raise ConfigError(f"{path}: this is not UTF-8 text: {error}", hint=FORMS) from error
+
+
+def _rows(text: TextIO, path: Path) -> Iterator[tuple[str, int, Row]]:
+    name = path.name
+    numbered = enumerate(text, 1)
+    number, first = next(((n, line) for n, line in numbered if line.strip()), (0, ""))
+    if first.lstrip().startswith("["):
+        yield from _of_array(first + text.read(), number, name)
+    elif delimiter := _delimiter(first, path.suffix):
+        yield from _of_table(chain([first], text), delimiter, number, name)
+    elif first:
+        for place, line in chain([(number, first)], numbered):
+            if line.strip():
+                where = f"{name}, line {place}"
+                row, end = _decoded(line.strip(), 0, where)
+                if end < len(line.strip()):
+                    raise ConfigError(f"{where}: something follows the object", hint=FORMS)
+                yield where, place, row
+
+
+def _of_array(text: str, line: int, name: str) -> Iterator[tuple[str, int, Row]]:
+    """The objects of a JSON array that begins in this line."""
+    at = _space(text, _space(text, 0) + 1)
+    counted = 0
+    for number in count(1):
+        line, counted = line + text.count("\n", counted, at), at
+        where = f"{name}, line {line}"
+        if text[at : at + 1] == "]":
+            break
+        row, at = _decoded(text, at, where)
+        yield where, number, row
+        at = _space(text, at)
+        if text[at : at + 1] == ",":
+            at = _space(text, at + 1)
+    if text[at + 1 :].strip():
+        raise ConfigError(f"{where}: something follows the array", hint=FORMS)
+
+
+def _space(text: str, at: int) -> int:
+    """Where the white space ends that begins there."""
+    while text[at : at + 1].isspace():
+        at += 1
+    return at
+
+
+def _decoded(text: str, at: int, where: str) -> tuple[Row, int]:
+    """The JSON object that begins there, and where it ends."""
+    try:
+        row, end = _JSON.raw_decode(text, at)
+    except (ValueError, RecursionError) as error:
+        raise ConfigError(f"{where}: this is not JSON: {error}", hint=FORMS) from error
+    if not isinstance(row, dict):
+        raise ConfigError(f"{where}: expected an object", hint=FORMS)
+    return row, end
+
+
+def _delimiter(line: str, suffix: str) -> str:
+    """What separates the names in the first line of a table of questions; empty if it is none."""
+    for delimiter in (",", ";", "\t"):  # spreadsheets write ; where the comma is decimal
+        names = next(csv.reader([line], delimiter=delimiter), [])
+        if any(name.strip().casefold() in QUESTION for name in names):
+            return delimiter
+    return TABLES.get(suffix.lower(), "")
+
+
+def _of_table(
+    lines: Iterable[str], delimiter: str, line: int, name: str
+) -> Iterator[tuple[str, int, Row]]:
+    """The rows of a table whose names are in this line; an empty cell is a missing value."""
+    csv.field_size_limit(LONGEST_CELL)
+    reader, number = csv.reader(lines, delimiter=delimiter, strict=True), 0
+    try:
+        names = [column.strip() for column in next(reader)]
+        before = reader.line_num
+        for cells in reader:
+            where, before = f"{name}, line {line + before}", reader.line_num
+            if any(map(str.strip, cells)):
+                if any(map(str.strip, cells[len(names) :])):
+                    raise ConfigError(f"{where}: it has more cells than the first row has names")
+                number += 1
+                row = {column: cell for column, cell in zip(names, cells, strict=False) if cell}
+                yield where, number, row
+    except csv.Error as error:
+        raise ConfigError(f"{name}, line {line + before}: this is not CSV: {error}") from error
 
 
 def _constant(name: str) -> None:
@@ -76,15 +153,21 @@ def _constant(name: str) -> None:
         raise ValueError(f"{name} is no number")
 
 
-def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]:
-    """The questions of a JSONL file with ``question`` (or ``problem``) and, if known, ``answer``
-    (or ``gold``, ``expected_answer``) and ``id``.
+_JSON = json.JSONDecoder(parse_constant=_constant)
+
+
+def of_file(
+    path: Path, to_question: ToQuestion | None = None, limit: int | None = None
+) -> list[Question]:
+    """The questions of a file with ``question`` (or ``problem``) and, if known, ``answer`` (or
+    ``gold``, ``expected_answer``) and ``id``; see ``rows`` for its form.
 
     Args:
         to_question: for rows that are in another form.
+        limit: of the questions; the rest of the file is not read.
 
     Raises:
-        ConfigError: as ``rows``; a line that is no question, an id that comes twice, or no question
+        ConfigError: as ``rows``; a row that is no question, an id that comes twice, or no question
             at all.
     """
 
@@ -97,15 +180,17 @@ def of_file(path: Path, to_question: ToQuestion | None = None) -> list[Question]
         return plain(row, f"{path.stem}-{number + 1:04d}")
 
     found = (
-        (line, n if to_question else line - 1, row) for n, (line, row) in enumerate(rows(path))
+        (where, place if to_question else number - 1, row)
+        for place, (where, number, row) in enumerate(rows(path))
     )
-    return questions(
-        ((f"{path.name}, line {line}", n, row) for line, n, row in found), either, str(path)
-    )
+    return questions(found, either, str(path), limit)
 
 
 def questions(
-    found: Iterable[tuple[str, int, Row]], to_question: ToQuestion, source: str
+    found: Iterable[tuple[str, int, Row]],
+    to_question: ToQuestion,
+    source: str,
+    limit: int | None = None,
 ) -> list[Question]:
     """The questions of a source's rows; each row comes with its place (for errors) and its number.
 
@@ -126,22 +211,24 @@ def questions(
                 ) from error
             yield question, where
 
-    return unique(made(), source)
+    return unique(made(), source, limit)
 
 
-def unique(questions: Iterable[tuple[Question, str]], source: str) -> list[Question]:
+def unique(
+    questions: Iterable[tuple[Question, str]], source: str, limit: int | None = None
+) -> list[Question]:
     """The questions, after a check that their ids differ; each comes with its place, for errors.
 
     Raises:
         ConfigError: an id comes twice, or there is no question.
     """
     kept: dict[str, Question] = {}
-    for question, where in questions:
+    for question, where in islice(questions, limit):
         if question.id in kept:
             raise ConfigError(f"{where}: id {question.id!r} comes twice")
         kept[question.id] = question
     if not kept:
-        raise ConfigError(f"{source}: there is no question in it")
+        raise ConfigError(f"{source}: there is no question in it", hint=FORMS)
     return list(kept.values())
 
 
@@ -151,16 +238,26 @@ def plain(row: Row, default_id: str) -> Question:
     Raises:
         ConfigError: the row is no question.
     """
-    row = dict(row)
-    found = next((row.pop(key) for key in QUESTION if row.get(key) is not None), None)
-    text = _check(found, f"; it has {', '.join(row)}" if found is None and row else "")
-    answer = as_answer(next((row.pop(key) for key in ANSWER if row.get(key) is not None), None))
-    name = row.pop("id", None)
+    row, has = dict(row), f"; it has {', '.join(row)}" if row else ""
+    found = _take(row, QUESTION)
+    text = _check(found, has if found is None else "")
+    answer = as_answer(_take(row, ANSWER))
+    name = _take(row, ("id",))
+    row.pop("id", None)
     if isinstance(name, float) and name.is_integer():  # of a table with missing ones
         name = int(name)
     if isinstance(name, bool) or not isinstance(name, (str, int, type(None))) or name == "":
         raise ConfigError("the id must be text or a number")
     return Question(default_id if name is None else str(name), text, answer, row)
+
+
+def _take(row: Row, names: Iterable[str]) -> Any:
+    """Takes the first of these fields that has a value out of a row; their case does not count."""
+    for name in names:
+        for key in (name, *(key for key in row if key.casefold() == name != key)):
+            if row.get(key) is not None:
+                return row.pop(key)
+    return None
 
 
 def as_answer(value: Any) -> str | None:
@@ -182,8 +279,11 @@ def as_answer(value: Any) -> str | None:
 def _check(text: Any, has: str = "") -> str:
     if not isinstance(text, str) or not text.strip():
         raise ConfigError(f"there is no 'question' text{has}", hint=HINT)
-    if any("\ud800" <= c <= "\udfff" for c in text):
-        raise ConfigError("the question has half a surrogate pair in it; no tokenizer reads that")
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        why = "the question has half a surrogate pair in it; no tokenizer reads that"
+        raise ConfigError(why) from error
     return text
 
 

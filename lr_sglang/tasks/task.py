@@ -61,11 +61,12 @@ class Hub:
                 return file
         return None
 
-    def read(self, task: str) -> list[Question]:
+    def read(self, task: str, limit: int | None = None) -> list[Question]:
         """Its questions; where the hub cannot be read, those of sgl-eval.
 
         Args:
             task: named in errors.
+            limit: of the questions.
 
         Raises:
             TaskUnavailable: it cannot be read here.
@@ -81,13 +82,13 @@ class Hub:
             table = datasets.load_dataset(*names, **options)
         except Exception as error:  # the hub's client has dozens of kinds; all are treated alike
             if (copy := self.copy()) is not None:
-                return of_file(copy, self.to_question)
+                return of_file(copy, self.to_question, limit)
             said = " ".join(str(error).split())[:200] or type(error).__name__
             said = f"{hub.address()} does not answer" if silent else said
             why = f"task {task}: {self.dataset} cannot be read on this machine: {said}"
             raise TaskUnavailable(why, hint=self.hint(task)) from error
         found = ((f"{self.dataset}, row {n + 1}", n, row) for n, row in enumerate(table))
-        return questions(found, self.to_question, self.dataset)
+        return questions(found, self.to_question, self.dataset, limit)
 
     def hint(self, task: str) -> str:
         """How to get the questions where they cannot be read."""
@@ -170,23 +171,28 @@ class Task:
         if (self.hub is None) == (self.load is None):
             raise ConfigError(f"task {self.name}: give either load or hub")
 
-    def questions(self, file: Path | None = None) -> list[Question]:
+    def questions(self, file: Path | None = None, limit: int | None = None) -> list[Question]:
         """Its questions.
 
         Args:
-            file: JSONL with the questions, in the form of the hub's data set or in our own.
+            file: with the questions, in the form of the hub's data set or in our own.
+            limit: of the questions; no more are read, unless ``pick`` chooses among all.
 
         Raises:
             TaskUnavailable: they cannot be read here.
-            ConfigError: a row of them is no question.
+            ConfigError: a row of them is no question, or none is left.
         """
+        first = None if self.pick else limit
         if file is not None:
-            found = of_file(file, self.hub.to_question if self.hub else None)
+            found = of_file(file, self.hub.to_question if self.hub else None, first)
         elif self.hub is not None:
-            found = self.hub.read(self.name)
+            found = self.hub.read(self.name, first)
         else:
-            found = unique(self._loaded(), f"task {self.name}")
-        return self.pick(found) if self.pick else found
+            found = unique(self._loaded(), f"task {self.name}", first)
+        chosen = (self.pick(found) if self.pick else found)[:limit]
+        if not chosen:
+            raise ConfigError(f"{self.name}: none of its {len(found)} questions is chosen")
+        return chosen
 
     def _loaded(self) -> Iterator[tuple[Question, str]]:
         where = f"task {self.name}"

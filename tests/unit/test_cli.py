@@ -102,9 +102,35 @@ def test_json_prints_the_record_alone(call, tmp_path):
     assert result.stderr == ""
 
 
-def test_a_question_from_standard_input(call, tmp_path):
-    call("run", "-", "--quiet", input="what?\n")
-    assert records(tmp_path / "runs")[0]["question"] == "what?"
+@pytest.mark.parametrize(
+    "raw",
+    [
+        "naïve?\nYes?\n".encode(),
+        b"\xef\xbb\xbf" + "naïve?\r\nYes?\r\n".encode(),
+        "naïve?\r\nYes?\r\n".encode("utf-16"),
+        "naïve?\rYes?".encode(),
+    ],
+)
+@pytest.mark.parametrize("way", ["-", "argument", "question,answer"])
+def test_every_way_in_reads_a_question_alike(call, tmp_path, raw, way):
+    if way == "-":
+        call("run", "-", "--quiet", input=raw)
+    elif way == "argument" and b"\0" in raw:
+        return  # an argument has no zero byte
+    elif way == "argument":
+        call("run", os.fsdecode(raw), "--quiet")
+    else:
+        wide = b"\0" in raw
+        text = raw.decode("utf-16" if wide else "utf-8-sig").rstrip("\r\n")
+        table = f'question,answer\r\n"{text}",7\r\n'
+        (tmp_path / "q.csv").write_bytes(table.encode("utf-16" if wide else "utf-8-sig"))
+        call("run", "--input", "q.csv", "--quiet")
+    assert records(tmp_path / "runs")[0]["question"] == "naïve?\nYes?"
+
+
+def test_standard_input_that_is_no_utf_8_is_a_named_error(call):
+    assert "the question is not UTF-8 text" in call("run", "-", input=b"na\xefve?", code=2).stderr
+    assert "the question is empty" in call("run", "-", input=b"\xef\xbb\xbf\r\n", code=2).stderr
 
 
 def test_a_models_text_does_not_command_the_terminal(call, servers):

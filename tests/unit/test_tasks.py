@@ -31,6 +31,31 @@ def test_a_limit_takes_the_first_questions():
     assert tasks.load("pocket", 3) == everything[:3]
 
 
+@pytest.mark.parametrize(
+    ("text", "last"),
+    [
+        ('{"question": "a"}\n{"question": "b"}\nnonsense', "b"),
+        ('[{"question": "a"}, {"question": "b"}, nonsense', "b"),
+        ('question,answer\na,1\nb,2\nc,"nonsense', "b"),
+    ],
+    ids=["lines", "array", "table"],
+)
+def test_a_limit_applies_while_a_file_is_read(tmp_path, text, last):
+    found = tasks.load(write(tmp_path, text), 2)
+    assert [q.question for q in found] == ["a", last]
+    with pytest.raises(ConfigError, match=r"mine\.jsonl, line "):
+        tasks.load(write(tmp_path, text), 3)
+
+
+def test_a_limit_applies_while_a_function_gives_questions(tmp_path):
+    code = "from itertools import count\nfrom lr_sglang.tasks import Question\n"
+    code += "def endless():\n    for n in count():\n        yield Question(str(n), f'{n} + 1?')\n"
+    (tmp_path / "mine.py").write_text(code)
+    found = tasks.get(f"{tmp_path}/mine.py:endless")
+    for limit in (3, 2):
+        assert [q.id for q in found.questions(limit=limit)] == ["0", "1", "2"][:limit]
+
+
 # Each with what is read of it: id, question, answer and what else there is.
 ARRAY = [{"question": "a", "answer": 2}, {"problem": "b", "id": "x"}]
 ARRAYS = [("mine-0001", "a", "2", {}), ("x", "b", None, {})]
@@ -54,6 +79,21 @@ FILES = [
     ),
     # a record has the right answer as gold, and what was answered as answer
     ([{"question": "b", "answer": 8, "gold": 7}], [("mine-0001", "b", "7", {"answer": 8})]),
+    # as other tools write these names
+    (['{"Question": "a", "ANSWER": 2, "Id": 4}'], [("4", "a", "2", {})]),
+    # a table, as spreadsheets write it: other columns, empty cells and rows, lines in a cell
+    (
+        ["question,answer", "a,42", '"1,000\n+ 1?","1,001"', ",", "", "b,", "c"],
+        [
+            ("mine-0001", "a", "42", {}),
+            ("mine-0002", "1,000\n+ 1?", "1,001", {}),
+            ("mine-0003", "b", None, {}),
+            ("mine-0004", "c", None, {}),
+        ],
+    ),
+    (["Id ;Level; Question", "x;;a", "y;2;b;"], [("x", "a", None, {}), ("y", "b", None, {"Level": "2"})]),
+    (["problem\tgold", "a\t2"], [("mine-0001", "a", "2", {})]),
+    (["question", "\"a, b\""], [("mine-0001", "a, b", None, {})]),
     # a line separator inside a question does not end its line
     (['{"question": "a\u2028b"}'], [("mine-0001", "a\u2028b", None, {})]),
     # tables write what is missing as null, NaN or nothing
@@ -102,7 +142,15 @@ def test_a_row_of_a_data_set_without_an_answer_has_none(tmp_path, task, answer):
         (['{"question": "a", "id": true}'], "line 1: the id must be"),
         (['{"question": "a", "id": 1.5}'], "line 1: the id must be"),
         (['{"prompt": "a", "Answer": 2}'], "there is no 'question' text; it has prompt, Answer"),
-        (["question,answer", "a,2"], "line 1: this is not JSON"),
+        (['{"question": "a"} {}'], "line 1: something follows the object"),
+        (['[{"question": "a"},', "3]"], "mine.jsonl, line 2: expected an object"),
+        (['[{"question": "a"},', '{"question": "b"'], "mine.jsonl, line 2: this is not JSON"),
+        (['[{"question": "a"}]', '{"question": "b"}'], "something follows the array"),
+        (["question,answer"], "there is no question in it"),
+        (["question,answer", "a,2,3"], "line 2: it has more cells than the first row has names"),
+        (["question,answer", ",2"], "line 2: there is no 'question' text; it has answer"),
+        (["question,answer", 'a,"2', "b,3"], "line 2: this is not CSV: unexpected end of data"),
+        (["question,id", '"a', 'b",1', "c,1"], "line 4: id '1' comes twice"),
         (
             ['{"question": "a", "id": 1}', '{"question": "b", "id": "1"}'],
             "line 2: id '1' comes twice",
