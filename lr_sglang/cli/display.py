@@ -25,7 +25,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.results.record import Record, doubts_of
+from lr_sglang.results.record import Record, acceptance, doubts_of, is_exact
 from lr_sglang.results.store import RECORDS
 from lr_sglang.steps.trace import StepRecord
 
@@ -96,17 +96,12 @@ def grade(record: Record) -> str:
     return {True: "correct", False: "wrong", None: ""}[record["correct"]]
 
 
-def line(record: Record) -> str:
-    """One sample in one line."""
+def line(record: Record, *, numbered: bool = False) -> str:
+    """One sample in one line; ``numbered`` where a question has several."""
+    name = record["question_id"] + (f" #{record['sample']}" if numbered else "")
     if record["error"]:
-        return f"{record['question_id']}  failed: {record['error']['message']}"
-    parts = (
-        record["question_id"],
-        record["mode"],
-        answer(record),
-        grade(record),
-        f"{record['seconds']:.1f} s",
-    )
+        return f"{name}  {record['mode']}  failed: {record['error']['message']}"
+    parts = (name, record["mode"], answer(record), grade(record), f"{record['seconds']:.1f} s")
     return "  ".join(part for part in parts if part)
 
 
@@ -138,9 +133,15 @@ def of_sample(record: Record) -> list[str]:
     written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
     lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
     if tokens["draft"]["calls"]:
-        compared = f"alpha {share(record['alpha'])} ({record['accepted']} of {record['judged']}), "
+        name, value = acceptance(record, exact=is_exact(record))
+        counted = (
+            f"{record['agreed_tokens']} of {record['read_tokens']} tokens"
+            if name == "agreement"
+            else f"{record['accepted']} of {record['judged']}"
+        )
+        compared = f"{name} {share(value)} ({counted}), "
         lines.append(
-            f"{compared if record['judged'] else ''}{count(tokens['wasted'], 'token')} wasted, "
+            f"{compared if value is not None else ''}{count(tokens['wasted'], 'token')} wasted, "
             f"{count(tokens['judge']['calls'], 'judge call')}"
         )
     lines += doubts_of([record])
@@ -213,7 +214,8 @@ class Display:
         self.err = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._single, self._steps = False, 0
+        self._single, self._numbered = False, False
+        self._marks: dict[str, None] = {}  # of the steps that were printed
 
     @property
     def chatty(self) -> bool:
@@ -252,7 +254,7 @@ class Display:
             self.out.print(line)
         else:  # without line breaks of our own
             self.out.print(Text(f"{mark} " + text.replace("\n", "\n  ")), soft_wrap=True)
-        self._steps += 1
+        self._marks[mark] = None
 
     def single(self, record: Record, folder: Path) -> None:
         """The result of the only question."""
@@ -262,11 +264,11 @@ class Display:
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")
             return
-        if not self._steps and (text := clean(record["text"]).strip()):  # no steps were printed
+        if not self._marks and (text := clean(record["text"]).strip()):  # no steps were printed
             self.out.print(Text(text), soft_wrap=True)
-        if record["tokens"]["draft"]["calls"] and self._steps:
+        if record["tokens"]["draft"]["calls"] and self._marks:
             legend = Text()
-            for mark, colour, meaning in LEGEND:
+            for mark, colour, meaning in (one for one in LEGEND if one[0] in self._marks):
                 legend.append(f"{mark} ", style=f"bold {colour}").append(
                     f"{meaning}  ", style="dim"
                 )
@@ -277,8 +279,13 @@ class Display:
 
     # -- many questions
 
-    def begin(self, total: int, done: int) -> None:
-        """Starts the progress bar. A single answer shows its steps instead."""
+    def begin(self, total: int, done: int, samples: int = 1) -> None:
+        """Starts the progress bar. A single answer shows its steps instead.
+
+        Args:
+            samples: answers of a question in one mode.
+        """
+        self._numbered = samples > 1
         self._single = self.answers and total == 1
         if self._single or not (self.chatty and self.err.is_terminal):
             return
@@ -303,10 +310,11 @@ class Display:
             return
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
+        said = clean(line(record, numbered=self._numbered))
         if self.answers and self.chatty:
-            self.out.print(Text(clean(line(record))), soft_wrap=True)
+            self.out.print(Text(said), soft_wrap=True)
         elif self._bar is None:
-            self.note(f"{done}/{total}  {clean(line(record))}")
+            self.note(f"{done}/{total}  {said}")
 
     def end(self) -> None:
         """Closes the progress bar."""

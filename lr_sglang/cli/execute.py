@@ -295,7 +295,7 @@ class Execution:
                     for watch in watches.values():
                         up.callback(watch.servers)
                     up.callback(display.end)
-                    display.begin(self.total, done)
+                    display.begin(self.total, done, self.samples)
                     for variant, works in todo:
                         watch = watches[variant.key]
                         if self.order.about:

@@ -83,8 +83,7 @@ def report(
         for line in list(map(str, charts.draw(made, plots))) or [none]:
             click.echo(line, err=True)
     if html is not None:
-        names = dict.fromkeys(Path(folder).name or folder for folder in made.collection.folders)
-        pieces = page.page(made, f"Lookahead Reasoning: {', '.join(names)}")
+        pieces = page.page(made, f"Lookahead Reasoning: {', '.join(made.collection.names)}")
         with store.writing(html, "give another --html"):  # a folder's name may be no text
             store.replace_file(html, (piece.encode("utf-8", "replace") for piece in pieces))
         click.echo(str(html), err=True)

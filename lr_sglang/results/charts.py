@@ -5,14 +5,15 @@ setting, by acceptance, and of methods against their accuracy.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from math import nan
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import SetupError
-from lr_sglang.results.collection import program, short
-from lr_sglang.results.report import Measures, Report
+from lr_sglang.results.collection import Collection, program, short
+from lr_sglang.results.report import Measures, Report, measured
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
 from lr_sglang.theory.judged import Case
@@ -87,8 +88,8 @@ def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
     if any(program(m.group) for m in report.measures):
         yield "by_accuracy", by_accuracy(report.measures)
-    if any(m.alpha for m in fast):
-        yield "by_acceptance", by_acceptance([m for m in fast if m.alpha])
+    if judged := [m for m in fast if m.alpha and m.acceptance[0] == "alpha"]:
+        yield "by_acceptance", by_acceptance(judged, report.collection)
 
 
 def _gain(m: Measures) -> Estimate:
@@ -117,10 +118,22 @@ def _whiskers(axes: Axes, points: Sequence[tuple[float, Estimate]], **style: Any
 
 
 def _ends(points: Sequence[tuple[float, Estimate]]) -> list[list[float]]:
-    """How far the intervals of estimates reach below and above them."""
-    down = [0.0 if e.low is None else e.value - e.low for _, e in points]
-    up = [0.0 if e.high is None else e.high - e.value for _, e in points]
+    """How far the intervals of estimates reach below and above them; NaN, of which matplotlib draws
+    nothing, where there is none.
+    """
+    down = [nan if e.low is None else e.value - e.low for _, e in points]
+    up = [nan if e.high is None else e.high - e.value for _, e in points]
     return [down, up]
+
+
+def _intervals(estimates: Iterable[Estimate]) -> str:
+    """What a title says of the intervals that are drawn."""
+    known = [e.low is not None for e in estimates]
+    if not any(known):
+        return ""
+    return (
+        " (95 % intervals)" if all(known) else " (95 % intervals where there are enough questions)"
+    )
 
 
 def _legend(figure: Figure) -> None:
@@ -156,7 +169,8 @@ def modes(measures: Sequence[Measures]) -> Figure:
     axes.set_xlim(-0.6, len(tasks) - 0.4)
     axes.margins(y=0.12)
     axes.set(ylabel="speed-up, tokens/s\nover autoregressive")
-    axes.set_title("Speed-up by task and mode (95 % intervals)")
+    drawn = [m.speed.tokens for m in fastest.values() if m.speed]
+    axes.set_title(f"Speed-up by task and mode{_intervals(drawn)}")
     _legend(figure)
     return figure
 
@@ -192,6 +206,7 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
 
     figure, axes = _new(8)
     known = [m for m in measures if _value(m, setting) is not None]
+    dotted = False
     for name, of, style in _lines(known, line):
         of.sort(key=lambda m: _value(m, setting) or 0.0)
         points = [(_value(m, setting) or 0.0, _gain(m)) for m in of]
@@ -199,9 +214,12 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
         expected = [m.expected.speedup for m in of if m.expected]
         if len(expected) == len(of):
             axes.plot([place for place, _ in points], expected, color=style["color"], linestyle=":")
+            dotted = True
     axes.set_ylim(bottom=0)
     axes.set(xlabel=said, ylabel="speed-up, tokens/s\nover no lookahead")
-    axes.set_title(f"Speed-up against {said} (dotted: expected by the formulas)")
+    axes.set_title(
+        f"Speed-up against {said}{' (dotted: expected by the formulas)' if dotted else ''}"
+    )
     _legend(figure)
     return figure
 
@@ -212,6 +230,7 @@ def by_accuracy(measures: Sequence[Measures]) -> Figure:
     """
     figure, axes = _new(8)
     known = [m for m in measures if m.accuracy and (m.speed or m.group.mode == "autoregressive")]
+    numbered = len({m.group.concurrency for m in known}) > 1
     for name, of, style in _lines(known, lambda m: f"{m.group.task} {m.group.method}"):
         of.sort(key=lambda m: m.group.concurrency)
         one = Estimate(1.0, None, None, 0, 0)
@@ -226,33 +245,36 @@ def by_accuracy(measures: Sequence[Measures]) -> Figure:
             label=name,
             **style,
         )
-        if len({m.group.concurrency for m in known}) > 1:
+        if numbered:
             for m, right, speed in zip(of, rights, speeds, strict=True):
                 if m.speed:
                     where = 100 * right.value, speed.value
                     axes.annotate(f" {m.group.concurrency}", where, fontsize=9)
     axes.set_ylim(bottom=0)
     axes.set(xlabel="accuracy %", ylabel="speed-up, seconds\nover the target alone")
-    axes.set_title("Speed against accuracy (numbers: answers at a time)")
+    axes.set_title(f"Speed against accuracy{' (numbers: answers at a time)' if numbered else ''}")
     _legend(figure)
     return figure
 
 
-def by_acceptance(measures: Sequence[Measures]) -> Figure:
-    """Speed-up against acceptance, with the paper's formula for each schedule and depth."""
+def by_acceptance(measures: Sequence[Measures], collection: Collection) -> Figure:
+    """Speed-up against acceptance, with the paper's formula for each schedule and depth at the
+    measured c1.
+    """
     figure, axes = _new(8)
     for name, of, style in _lines(
         measures, lambda m: f"{m.group.value('schedule')}, depth {m.group.value('depth')}"
     ):
         points = [(m.alpha.value, _gain(m)) for m in of if m.alpha]
         _whiskers(axes, points, linestyle="", label=name, **style)
-        known = [m.expected.c1 for m in of if m.expected]
+        conditions = [found for m in of if (found := measured(collection, m.group))]
+        known = [found.c1 for found in conditions if found.c1 < 1]
         if known:
-            schedule, depth = (of[0].group.value(setting) for setting in ("schedule", "depth"))
-            alphas = [n / 50 for n in range(50)]
+            schedule, depth = conditions[0].schedule, conditions[0].depth
+            alphas = [n / 50 for n in range(51)]
             speeds = [Case(alpha, fmean(known)).speedup(schedule, depth) for alpha in alphas]
             axes.plot(alphas, speeds, color=style["color"], linestyle=":", label=f"{name}, formula")
-    axes.set_xlim(0, 1)
+    axes.set_xlim(-0.03, 1.03)  # so that a marker at 0 or 1 is whole
     axes.set_ylim(0, 1.3 * max(1.0, *(_gain(m).high or _gain(m).value for m in measures)))
     axes.set(xlabel="alpha (share of judged steps accepted)")
     axes.set_ylabel("speed-up, tokens/s\nover no lookahead")

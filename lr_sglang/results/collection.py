@@ -37,7 +37,7 @@ class Group:
     Attributes:
         rows: what a report needs of each record.
         settings: the configuration, flat, without the settings that may differ within a group.
-        program: its program, where several are compared in a mode with lookahead; else empty.
+        program: its program in a mode with lookahead, if it is not the mode's own; else empty.
         label: the settings that distinguish it from other groups of its task and mode; empty if
             there is none.
         marks: warnings about all its figures: ``dummy weights``, ``simulated acceptance``.
@@ -58,8 +58,13 @@ class Group:
 
     @property
     def method(self) -> str:
-        """The mode; where programs are compared in a mode with lookahead, the program."""
+        """The mode; the program, where another than the mode's own looks ahead."""
         return self.program or self.mode
+
+    @property
+    def exact(self) -> bool:
+        """Whether only the target's own tokens are accepted."""
+        return self.mode == "lossless" or self.value("verifier") == "exact"
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -120,7 +125,6 @@ def labelled(groups: list[Group]) -> list[Group]:
     like: dict[tuple[str, str], list[Group]] = defaultdict(list)
     for group in groups:
         like[group.task, group.mode].append(group)
-    programs = len({program(group) for group in groups}) > 1
     made = []
     for alike in like.values():
         differing = [name for name in _differing(alike) if name != "program"]
@@ -128,7 +132,7 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
-            mine = program(group).rpartition("/")[2] if programs else ""  # others have none
+            mine = program(group).rpartition("/")[2]
             layer = group.mode.removeprefix("lookahead")
             named = f"{mine}{layer}" if mine and layer in ("", "+sd") else ""
             words += [f"program {mine}"] if mine and not named else []
@@ -188,11 +192,17 @@ _LOOSE = ("sampling.seed", "mode", "questions")
 
 @dataclass(frozen=True)
 class Collection:
-    """All groups of the records that were read, with remarks on the reading."""
+    """All groups of the records that were read, with remarks on the reading.
+
+    Attributes:
+        folders: those that have the records.
+        names: of what was asked for, which may be folders of such folders.
+    """
 
     groups: list[Group]
     notes: list[str]
     folders: list[str]
+    names: tuple[str, ...] = ()
 
     @property
     def marks(self) -> tuple[str, ...]:
@@ -257,7 +267,14 @@ def read(arguments: Sequence[str | Path]) -> Collection:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
     said = doubts_of(row for group in groups.values() for row in group.rows)
     notes += [doubt for doubt in said if not any(doubt in note for note in notes)]
-    return Collection(labelled(list(groups.values())), notes, folders)
+    names = dict.fromkeys(map(_name, arguments))
+    return Collection(labelled(list(groups.values())), notes, folders, tuple(names))
+
+
+def _name(argument: str | Path) -> str:
+    """The name of a folder, or of the folder that a file of records is in."""
+    path = plugin_files.expanded(str(argument)).resolve()
+    return (path.parent if path.name == RECORDS else path).name or str(path)
 
 
 def folders_in(path: Path) -> list[Path]:

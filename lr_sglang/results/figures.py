@@ -18,7 +18,18 @@ from lr_sglang.results.report import Report, as_json
 from lr_sglang.runtimes.placement import gpus, models
 
 KIND = "lr-sglang figures, version 1"
-HEAD = ("", "task", "mode", "questions", "tokens/s", "speed-up", "alpha", "c1", "accuracy")
+HEAD = (
+    "",
+    "task",
+    "mode",
+    "questions",
+    "tokens/s",
+    "speed-up",
+    "alpha",
+    "agreement",
+    "c1",
+    "accuracy",
+)
 WORDS = HEAD[:3]
 # Settings that say how fast something is. Others, such as paths, stay where they are.
 _TOLD = re.compile(
@@ -106,7 +117,7 @@ def _row(number: int, figure: Mapping[str, Any]) -> list[str]:
         str(figure["questions"]),
         _value(figure["rate"], "{:.1f}"),
         _value(speed, "{:.2f}x"),
-        *(_value(figure[name], "{:.2f}") for name in ("alpha", "c1", "accuracy")),
+        *(_value(figure.get(name), "{:.2f}") for name in ("alpha", "agreement", "c1", "accuracy")),
     ]
 
 

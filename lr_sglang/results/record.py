@@ -113,6 +113,7 @@ def of_branch(branch: Branch) -> Record:
     }
 
 
+AT_ONCE = 0.005  # seconds; an answer whose steps are all kept within them came at once
 _LONG = ("extra", "text", "steps", "branches", "outcomes", "program", "config", "versions")
 # ``Verdict.by`` of steps that no verifier was asked about.
 _UNASKED = ("late", "draft", "guard", "ending", "special")
@@ -202,16 +203,28 @@ class Row(Brief):
         verdicts: summed seconds and number of verdicts that asked a verifier.
         first: seconds until the first text of the answer was there: its first step, or, where the
             target alone has written, its first token; None if the runtime does not report that.
+        at_once: whether the first text came together with all of the answer.
         parts: seconds of its critical path by part.
         headroom: seconds that it would have taken under other conditions (``theory.replay``).
         timed: whether it has branches.
     """
 
-    __slots__ = ("decisions", "drafted", "first", "headroom", "late", "parts", "timed", "verdicts")
+    __slots__ = (
+        "at_once",
+        "decisions",
+        "drafted",
+        "first",
+        "headroom",
+        "late",
+        "parts",
+        "timed",
+        "verdicts",
+    )
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
         self.first = _first(record)
+        self.at_once = self.first is not None and record["seconds"] - self.first < AT_ONCE
         said = [v for step in record["steps"] for v in step["verdicts"] if v is not None]
         self.late = sum(
             any(v is not None and v["by"] == "late" for v in step["verdicts"])
@@ -233,11 +246,40 @@ class Row(Brief):
         self.headroom = replay.headroom(record)
 
 
+def of_target_alone(record: Record, position: int) -> bool:
+    """Whether the target has written a step of which no draft was begun."""
+    step = record["steps"][position]
+    own = step["source"] == "target" and not step.get("draft_texts")
+    return own and not any(
+        one["role"] == "draft" and one["position"] == position for one in record["branches"]
+    )
+
+
 def _first(record: Record) -> float | None:
     steps = record["steps"]
     if not steps or "program" in record:
         return None
-    if len(record["branches"]) != 1:
+    together = [step for step in steps if step["seconds"] - steps[0]["seconds"] < AT_ONCE]
+    burst = len(together) > 1 or len(steps) == 1  # several steps of one request
+    if not (burst and of_target_alone(record, 0)):
         return float(steps[0]["seconds"])
-    waits = [record["branches"][0].get(name) for name in ("started", *WAITS)]
-    return None if None in waits else float(sum(waits))
+    wrote = [one for one in record["branches"] if one["role"] == "target"]
+    first = min(wrote, key=lambda one: float(one["started"]), default=None)
+    if first is None or not first.keys() >= set(WAITS):
+        return None
+    return float(sum(first[name] for name in ("started", *WAITS)))
+
+
+def acceptance(record: Record | Brief, *, exact: bool) -> tuple[str, float | None]:
+    """The figure that says how much of the draft an answer kept, and its name: alpha; or, where an
+    exact answer has read the draft, the agreement of its tokens.
+    """
+    if exact and (read := record.get("read_tokens")):
+        return "agreement", record["agreed_tokens"] / read
+    return "alpha", record.get("alpha")
+
+
+def is_exact(record: Record) -> bool:
+    """Whether only the target's own tokens are accepted."""
+    look = (record.get("config") or {}).get("lookahead") or {}
+    return record["mode"] == "lossless" or look.get("verifier") == "exact"

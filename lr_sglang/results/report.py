@@ -67,8 +67,9 @@ class Measures:
         no_answer: share of the graded answers in which no final answer was found.
         cut: share of the answers that a token budget ended.
         first: seconds to the first text (``Row.first``).
+        at_once: share of these answers that came as a whole with their first text.
         each: seconds for each further token, as load generators have it: those after the first
-            text over the tokens less one.
+            text over the tokens less one, of answers that did not come at once.
         written: tokens that target and draft wrote for each token of the answers.
         drafted: share of the steps that the draft has written.
         decisions: requests, for each step, that decide about steps.
@@ -92,6 +93,7 @@ class Measures:
     no_answer: float | None
     cut: float | None
     first: Estimate | None
+    at_once: float | None
     each: Estimate | None
     written: dict[str, float]
     drafted: float | None
@@ -114,6 +116,15 @@ class Measures:
     expected: Expected | None
     roles: dict[str, dict[str, Any]]
 
+    @property
+    def acceptance(self) -> tuple[str, Estimate | None]:
+        """The figure that says how much of the drafts was kept, and its name: alpha; or, where
+        exact answers have read the drafts, the agreement of their tokens.
+        """
+        if self.group.exact and self.agreement:
+            return "agreement", self.agreement
+        return "alpha", self.alpha
+
     def to_dict(self) -> dict[str, Any]:
         """The figures, for JSON, where an estimate becomes a table of its fields."""
         group = self.group
@@ -133,6 +144,7 @@ def measure(collection: Collection, group: Group) -> Measures:
     ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
     generated = sum(r["tokens"]["generated"] for r in group.rows)
     used, steps = sum(r["tokens"]["used"] for r in ended), sum(r.steps for r in ended)
+    timed = [r for r in ended if r.first is not None]
     right = _counts(graded, lambda r: (bool(r["correct"]), 1))
     return Measures(
         group=group,
@@ -145,7 +157,8 @@ def measure(collection: Collection, group: Group) -> Measures:
         majority=st.share(_majorities(graded)),
         no_answer=fmean(r["answer"] is None for r in graded) if graded else None,
         cut=fmean(r.get("finish") == "length" for r in ended) if ended else None,
-        first=_per(ended, lambda r: (r.first or 0, r.first is not None)),
+        first=_per(timed, lambda r: (r.first or 0, 1)),
+        at_once=fmean(r.at_once for r in timed) if timed else None,
         each=_per(ended, _after_first),
         written={
             role: sum(r["tokens"][role]["generated"] for r in ended) / used if used else 0.0
@@ -221,21 +234,31 @@ def expected(collection: Collection, group: Group) -> Expected | None:
     The formulas hold for one answer at one depth, whose steps are written, and not for programs
     that make several generations.
     """
+    found = measured(collection, group)
+    if found is None or any(row.answer.read for row in group.rows if row.answer):
+        return None
+    try:
+        steps = min(found.steps, MAX_STEPS)
+        case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
+    except ConfigError:
+        return None
+    return Expected(case.speedup(found.schedule, found.depth), found.c1)
+
+
+def measured(collection: Collection, group: Group) -> theory.Measured | None:
+    """What the formulas need of a lookahead group at one depth, its c1 over a target step of the
+    same mode without lookahead where steps are read; None if its records do not suffice.
+    """
     answers = [row.answer for row in group.rows if row.answer]
-    fixed = all(
-        one.lookahead and one.lookahead.policy != "adaptive" and not one.read for one in answers
-    )
+    fixed = all(one.lookahead and one.lookahead.policy != "adaptive" for one in answers)
     if group.mode not in theory.AHEAD or not fixed or program(group):
         return None
     base = collection.base(group, theory.without(answers))  # with the same token layer, if any
     answers += [row.answer for row in (base.rows if base else ()) if row.answer]
     try:
-        found = theory.measure(answers, group.mode)
-        steps = min(found.steps, MAX_STEPS)
-        case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
+        return theory.measure(answers, group.mode)
     except (ConfigError, ZeroDivisionError):
         return None
-    return Expected(case.speedup(found.schedule, found.depth), found.c1)
 
 
 def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, Any]:
@@ -274,7 +297,7 @@ def _majorities(graded: Iterable[Row]) -> dict[Hashable, tuple[float, float]]:
 
 def _after_first(row: Row) -> tuple[float, float]:
     tokens = row["tokens"]["used"] - 1
-    known = row.first is not None and tokens > 0
+    known = row.first is not None and not row.at_once and tokens > 0
     return (row["seconds"] - row.first, tokens) if known else (0, 0)
 
 
@@ -374,6 +397,11 @@ def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit:
     return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
 
 
+def _at_once(m: Measures) -> str:
+    """The share of answers that came at once, if there are any."""
+    return f" ({100 * m.at_once:.0f} % at once)" if m.at_once else ""
+
+
 def _repeated(m: Measures) -> bool:
     """Whether questions have several graded samples."""
     return m.accuracy is not None and m.accuracy.samples > m.accuracy.questions
@@ -408,7 +436,7 @@ SPEED: dict[str, Cell] = {
     "by the formulas": lambda m: plain(m.expected.speedup if m.expected else None, 2, unit="x"),
     "tokens/s": lambda m: plain(m.rate, 1),
     "seconds": lambda m: plain(m.seconds, 2),
-    "to the first, s": lambda m: plain(m.first, 2),
+    "to the first, s": lambda m: plain(m.first, 2) + _at_once(m),
     "ms/token": lambda m: plain(m.each, 1, 1000),
     "tokens": lambda m: plain(m.tokens, 0),
 }
@@ -432,55 +460,96 @@ def _of_role(role: str) -> dict[str, Cell]:
     }
 
 
+# What columns mean; a table has the lines of the columns that it shows.
+_PAIRED = "differences and speed-ups are paired, on the same questions and samples"
+_SPEEDUP = "speed-ups on the questions and samples that both modes have"
+SAID: Mapping[str, Mapping[str, str]] = {
+    "Methods": {
+        "target tokens": "tokens that target and draft wrote for each token of the answers",
+        "by the draft %": "steps that are the draft's own",
+        "decisions a step": "verdicts, ratings and other requests of at most a token, for each "
+        "step",
+        "to the target, points": _PAIRED,
+        "speed-up, seconds": _PAIRED,
+    },
+    "Quality": {
+        "± SE": "standard errors over questions",
+        "pass@k %": "with k samples of a question the accuracy is pass@1, the mean of k, pass@k "
+        "counts a question with a right answer, and majority@k one whose most frequent answer is "
+        "right",
+        "no answer %": "no answer: without a final answer",
+        "cut %": "cut: ended by the token budget",
+        "to the target, points": "the difference is paired",
+        "quality": f"kept: all of the interval is above -{100 * MARGIN:g} points, worse: all below",
+    },
+    "Speed": {
+        "tokens/s": "of answers without an error",
+        "to the first, s": "to the first: until the first step is there, or the first token where "
+        "the target alone writes and its server tells",
+        "speed-up, seconds": _SPEEDUP,
+        "speed-up, tokens/s": _SPEEDUP,
+        "by the formulas": "the formulas expect of the measured times and acceptance, over the "
+        "same mode without lookahead",
+    },
+    "Acceptance": {
+        "alpha": "alpha: accepted of the judged steps",
+        "agreement": "agreement: of the drafted tokens that the target read, those that it would "
+        "have written",
+        "c1": "c1: time of a draft step over a target step",
+        "late %": "late: refused because the draft came too late",
+        "wasted %": "wasted: of the tokens generated",
+    },
+    "Runtimes": {
+        " reuse": "reuse: cached tokens over those that an earlier request shares",
+        " SD length": "SD length: tokens of a verification of the token layer",
+    },
+    "Where the time went": {
+        "accounted %": "along the critical path of each answer; queueing and prefill are in the "
+        "other columns where a runtime does not report them"
+    },
+    "Headroom": {
+        "perfect draft": "how many times as fast the answers would have been, by a replay of their "
+        "steps",
+        "replayed": "replayed: its time of the answers as they were, over the measured one",
+    },
+}
+# What cells have, and its meaning.
+WITHIN = {
+    "at once": "at once: answers of which no text came before all of it",
+    "..": "in brackets: 95 % intervals over questions",
+}
+
+
+def _note(title: str, columns: Iterable[str], cells: Iterable[str]) -> str:
+    """What the columns of a table mean."""
+    shown = list(columns)
+    lines = [
+        said
+        for column, said in SAID[title].items()
+        if any(one.endswith(column) if column.startswith(" ") else one == column for one in shown)
+    ]
+    within = " ".join(cells)
+    lines += [said for part, said in WITHIN.items() if part in within]
+    return "; ".join(dict.fromkeys(lines))
+
+
 def all_of(measures: list[Measures]) -> Iterator[Table]:
     """All tables for which the runs have figures."""
     programs = any(program(m.group) for m in measures)
     tables = (
-        _rows(
-            measures,
-            "Methods",
-            METHODS,
-            "tokens that target and draft wrote for each token of the answers; steps that are the "
-            "draft's own; verdicts, ratings and other requests of at most a token, for each step; "
-            "differences and speed-ups are paired, on the same questions and samples",
-            of=lambda m: programs,
-        ),
-        _rows(
-            measures,
-            "Quality",
-            QUALITY,
-            "95 % intervals and standard errors over questions; with k samples of a question the "
-            "accuracy is pass@1, the mean of k, pass@k counts a question with a right answer, and "
-            "majority@k one whose most frequent answer is right; cut: ended by the token budget; "
-            "the difference is paired; kept: all of the interval is above"
-            f" -{100 * MARGIN:g} points, worse: all below",
-            of=lambda m: m.accuracy is not None or m.errors,
-        ),
-        _rows(
-            measures,
-            "Speed",
-            SPEED,
-            "of answers without an error; to the first: until the first step is there, or the "
-            "first token where the target alone writes and its server tells; speed-ups on the "
-            "questions and samples that both modes have; the formulas expect of the measured "
-            "times and acceptance, over the same "
-            "mode without lookahead",
-        ),
+        _rows(measures, "Methods", METHODS, of=lambda m: programs),
+        _rows(measures, "Quality", QUALITY, of=lambda m: m.accuracy is not None or m.errors),
+        _rows(measures, "Speed", SPEED),
         _rows(
             measures,
             "Acceptance",
             ACCEPTANCE,
-            "alpha: accepted of the judged steps; agreement: of the drafted tokens that the target "
-            "read, those that it would have written; c1: time of a draft step over a target step; "
-            "late: refused because the draft came too late; wasted: of the tokens generated",
             of=lambda m: m.alpha is not None or m.agreement is not None,
         ),
         _rows(
             measures,
             "Runtimes",
             {name: say for role in ROLES for name, say in _of_role(role).items()},
-            "reuse: cached tokens over those that an earlier request shares; SD length: tokens of "
-            "a verification of the token layer",
         ),
         _time_table(measures),
         _headroom_table(measures),
@@ -492,7 +561,6 @@ def _rows(
     measures: list[Measures],
     title: str,
     columns: Mapping[str, Cell],
-    note: str,
     of: Callable[[Measures], Any] = bool,
 ) -> Table | None:
     """A table with a row for each group for which ``of`` is true; each column formats one figure,
@@ -509,11 +577,11 @@ def _rows(
         **{name: [say(m) for m in shown] for name, say in columns.items()},
     }
     table = {name: cells for name, cells in table.items() if set(cells) != {NONE}}
-    return (
-        Table(title, [*table], list(map(list, zip(*table.values(), strict=True))), note)
-        if shown
-        else None
-    )
+    if not shown or not any(name in table for name in columns):
+        return None
+    figures = [cell for name in table if name in columns for cell in table[name]]
+    note = _note(title, table, figures)
+    return Table(title, [*table], list(map(list, zip(*table.values(), strict=True))), note)
 
 
 def _time_table(measures: list[Measures]) -> Table | None:
@@ -525,11 +593,7 @@ def _time_table(measures: list[Measures]) -> Table | None:
                 m.time["parts"][part] / m.time["wall"], 1, 100
             )  # type: ignore[misc]
     columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
-    note = (
-        "along the critical path of each answer; queueing and prefill are in the other columns "
-        "where a runtime does not report them"
-    )
-    return _rows(measures, "Where the time went", columns, note, of=lambda m: m in shown)
+    return _rows(measures, "Where the time went", columns, of=lambda m: m in shown)
 
 
 def _headroom_table(measures: list[Measures]) -> Table | None:
@@ -538,11 +602,7 @@ def _headroom_table(measures: list[Measures]) -> Table | None:
     for name in shown[0].headroom if shown else ():
         unit = "" if name == "replayed" else "x"
         columns[name] = lambda m, name=name, unit=unit: plain(m.headroom[name], 2, unit=unit)  # type: ignore[misc]
-    note = (
-        "how many times as fast the answers would have been, by a replay of their steps; replayed: "
-        "its time of the answers as they were, over the measured one"
-    )
-    return _rows(measures, "Headroom", columns, note, of=lambda m: m in shown)
+    return _rows(measures, "Headroom", columns, of=lambda m: m in shown)
 
 
 SCHEMA = 1

@@ -64,7 +64,7 @@ def test_the_page_holds_every_answer(tmp_path):
     assert len(found) == len(index["records"]) == 16
     assert [g["mode"] for g in index["groups"]] == ["autoregressive", "lookahead"]
     first = json.loads(
-        found[f"r{next(r['n'] for r in index['records'] if r['alpha'] is not None)}"]
+        found[f"r{next(r['n'] for r in index['records'] if r['share'] is not None)}"]
     )
     assert len(first["steps"][0]["drafts"]) == 1 and first["steps"][0]["target"]["text"]
     assert [one["ended"] for one in first["branches"] if one["role"] == "path"][-1] == first[
@@ -136,6 +136,18 @@ def test_the_list_is_filtered_and_read_with_keys(seen):
     assert found.evaluate("location.hash") != first
     found.keyboard.press("k")
     assert found.evaluate("location.hash") == first
+
+
+def test_a_page_says_and_explains_what_its_answers_have(seen):
+    found = seen(synthetic.run(Truth(alpha=0.5), 1, 1))
+    for mode, said, legend in (
+        ("autoregressive", "The target wrote it by itself.", "critical path:"),
+        ("lookahead", "The judge: the two versions", "branches: faint agreed, "),
+    ):
+        record = found.locator("#list button", has_text=mode).first
+        record.click()
+        assert said in found.locator(".step .words").first.inner_text()
+        assert found.locator(".legend").inner_text().startswith(legend)
 
 
 def test_both_versions_stand_beside_each_other_and_a_branch_leads_to_its_step(seen):

@@ -6,8 +6,9 @@ from statistics import stdev
 
 import pytest
 
+from lr_sglang.cli import display
 from lr_sglang.errors import RecordError
-from lr_sglang.results import collection, figures, report
+from lr_sglang.results import charts, collection, figures, page, report
 from tests import synthetic
 from tests.called import called
 from tests.synthetic import Truth
@@ -395,3 +396,138 @@ def test_the_first_text_is_a_step_or_the_first_token_of_the_target_alone(tmp_pat
     untold = synthetic.run(truth, questions=2, samples=1, modes=("autoregressive",))
     (plain,) = made(write(tmp_path / "untold", untold)).measures
     assert plain.first is plain.each is None
+
+
+# -- what is shown is what was measured
+
+
+def reading(records, agreed=9, read=10):
+    """Records of answers that read the draft: more of its tokens agree than whole steps."""
+    for record in records:
+        if record["mode"] != "autoregressive":
+            record |= {"read_tokens": read, "agreed_tokens": agreed}
+    return records
+
+
+def lossless(questions=8, **more):
+    records = synthetic.run(Truth(alpha=0.5), questions, 1)
+    for record in records:
+        if record["mode"] == "lookahead":
+            record["mode"] = "lossless"
+            record["config"]["lookahead"]["verifier"] = "exact"
+    return reading(records, **more)
+
+
+def test_an_exact_mode_shows_the_agreement_of_tokens_in_place_of_alpha(tmp_path):
+    found = made(write(tmp_path / "a", lossless()))
+    assert [m.acceptance[0] for m in found.measures] == ["alpha", "agreement"]
+    about = page.index(found)
+    names = [name for name, *_ in about["groups"][1]["facts"]]
+    assert "agreement" in names and "alpha" not in names
+    shares = {(one["kept"], one["share"]) for one in about["records"]}
+    assert shares == {("alpha", None), ("agreement", 0.9)}
+    said = display.of_sample(found.measures[1].group.rows[0].whole())
+    assert any(line.startswith("agreement 0.90 (9 of 10 tokens)") for line in said)
+    assert "by_acceptance" not in dict(charts._figures(found)), "its speed does not follow alpha"
+
+
+def test_what_was_judged_keeps_its_alpha_where_steps_were_read_first(tmp_path):
+    found = made(write(tmp_path / "a", reading(synthetic.run(Truth(alpha=0.5), 8, 1))))
+    assert found.measures[1].acceptance[0] == "alpha"
+    figure = dict(charts._figures(found))["by_acceptance"]
+    labels = [line.get_label() for line in figure.axes[0].lines]
+    assert "async, depth 6, formula" in labels
+
+
+def test_a_point_at_full_acceptance_is_drawn_whole_and_formulas_reach_it(tmp_path):
+    found = made(write(tmp_path / "a", synthetic.run(Truth(alpha=1.0), 8, 1)))
+    (axes,) = dict(charts._figures(found))["by_acceptance"].axes
+    assert found.measures[1].alpha.value == 1.0
+    assert axes.get_xlim()[0] < 0 and axes.get_xlim()[1] > 1
+    formula = next(line for line in axes.lines if str(line.get_label()).endswith("formula"))
+    assert max(formula.get_xdata()) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("questions", "title"), [(4, "by task and mode"), (8, "by task and mode (95 % intervals)")]
+)
+def test_pictures_promise_and_draw_intervals_only_where_there_are_some(tmp_path, questions, title):
+    found = made(write(tmp_path / "a", synthetic.run(Truth(), questions, 1)))
+    (axes,) = dict(charts._figures(found))["speedup"].axes
+    assert axes.get_title().endswith(title)
+    caps = [line for line in axes.lines if line.get_marker() == "_"]
+    drawn = [y for cap in caps for y in cap.get_ydata() if y == y]
+    assert bool(drawn) == (questions == 8)
+
+
+def test_a_sweep_without_expectation_promises_none(tmp_path):
+    records = [r for depth in (2, 4) for r in reading(synthetic.run(Truth(depth=depth), 8, 1))]
+    found = made(write(tmp_path / "a", records))
+    (axes,) = dict(charts._figures(found))["by_depth"].axes
+    assert axes.get_title() == "Speed-up against depth"
+
+
+def test_the_page_has_the_name_of_what_was_asked_for(tmp_path):
+    write(tmp_path / "bench" / "sampled", synthetic.run(Truth(), 2, 1))
+    for asked, name in (("bench", "bench"), ("bench/sampled/records.jsonl", "sampled")):
+        invoke(tmp_path / asked, "--html", tmp_path / "page.html")
+        text = (tmp_path / "page.html").read_text()
+        assert f"<title>Lookahead Reasoning: {name}</title>" in text
+
+
+def test_the_only_program_of_a_run_names_its_rows(tmp_path):
+    records = synthetic.run(Truth(), 3, 1, modes=("lookahead",))
+    for record in records:
+        record["config"]["program"] = "dir/FILE.py:mine"
+    (found,) = made(write(tmp_path / "a", records)).measures
+    assert found.group.method == found.group.name == "FILE.py:mine"
+
+
+def test_progress_says_which_sample_and_mode():
+    record = synthetic.run(Truth(), 1, 2, modes=("lookahead",))[1]
+    assert display.line(record, numbered=True).startswith("synthetic-000 #1  lookahead  ")
+    assert display.line(record).startswith("synthetic-000  lookahead  ")
+    failed = record | {"error": {"message": "gone"}}
+    assert display.line(failed, numbered=True) == "synthetic-000 #1  lookahead  failed: gone"
+
+
+def test_a_table_explains_the_columns_that_it_has(tmp_path):
+    """And its intervals, where there are any."""
+    few = made(write(tmp_path / "few", synthetic.run(Truth(), 4, 1)))
+    many = made(write(tmp_path / "many", reading(synthetic.run(Truth(), 8, 2))))
+    assert "agreement" not in table(few, "Acceptance").note
+    assert "agreement" in table(many, "Acceptance").note
+    assert "pass@k" not in table(few, "Quality").note and "pass@k" in table(many, "Quality").note
+    for found in (few, many):
+        for one in found.tables:
+            cells = [cell for row in one.rows for cell in row]
+            assert ("95 %" in one.note) == any(".." in cell for cell in cells), one.title
+            assert one.note and len(one.columns) > 2, one.title
+
+
+def test_answers_that_come_at_once_are_told_and_are_no_time_after_the_first(tmp_path):
+    """One that the target wrote alone is timed by its request, where the server tells."""
+    records = synthetic.run(Truth(), 8, 1, modes=("lookahead",))
+    for record in records[::2]:
+        for step in record["steps"]:
+            step["seconds"] = record["seconds"]
+    (found,) = made(write(tmp_path / "a", records)).measures
+    assert found.at_once == 0.5
+    rest = records[1::2]
+    after = sum(one["seconds"] - one["steps"][0]["seconds"] for one in rest)
+    assert found.each.value == pytest.approx(after / sum(one["tokens"]["used"] - 1 for one in rest))
+    shown = table(made(tmp_path / "a"), "Speed")
+    assert shown.rows[0][shown.columns.index("to the first, s")].endswith("(50 % at once)")
+    alone = synthetic.run(Truth(), 4, 1, modes=("autoregressive",))
+    for record in alone:  # the target's second request, as of a long answer
+        record["branches"].append(record["branches"][0] | {"position": 2})
+    (found,) = made(write(tmp_path / "b", alone)).measures
+    assert found.first is None
+
+
+def test_a_step_of_which_no_draft_was_begun_is_the_targets_own(tmp_path):
+    for mode, alone in (("autoregressive", True), ("lookahead", False)):
+        (record,) = synthetic.run(Truth(alpha=0), 1, 1, modes=(mode,))
+        for step in record["steps"]:
+            step |= {"outcome": "bonus", "draft_texts": [], "verdicts": [], "source": "target"}
+        assert {step["alone"] for step in page.detail(record)["steps"]} == {alone}, mode

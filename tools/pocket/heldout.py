@@ -1,5 +1,6 @@
 """The held-out problems as a task file: ``python -m tools.pocket.heldout`` rewrites it, always the
-same.
+same. With ``--training COUNT`` a file of problems of the training side, whose structures are none of
+the held-out ones, for what a draft is to learn from its answers (``tools.pocket.learn``).
 """
 
 from __future__ import annotations
@@ -20,16 +21,25 @@ def held_out_problems(count: int = COUNT) -> list[Problem]:
     """Problems whose structure no pocket model was trained on, as many of each number of
     operations.
     """
+    return _of_each_size(count, held_out=True)
+
+
+def training_problems(count: int) -> list[Problem]:
+    """Problems of the training side, as many of each number of operations."""
+    return _of_each_size(count, held_out=False)
+
+
+def _of_each_size(count: int, *, held_out: bool) -> list[Problem]:
     sizes = range(MIN_OPERATIONS, MAX_OPERATIONS + 1)
-    streams = [problems(SEED + size, held_out=True, low=size, high=size) for size in sizes]
+    streams = [problems(SEED + size, held_out=held_out, low=size, high=size) for size in sizes]
     return [next(streams[i % len(streams)]) for i in range(count)]
 
 
-def task_lines(chosen: list[Problem]) -> str:
+def task_lines(chosen: list[Problem], name: str = "pocket") -> str:
     """One JSON object a line: id, question, answer, operations."""
     rows = (
         {
-            "id": f"pocket-{i:04}",
+            "id": f"{name}-{i:04}",
             "question": p.question,
             "answer": str(p.answer),
             "operations": len(p.operations),
@@ -41,11 +51,21 @@ def task_lines(chosen: list[Problem]) -> str:
 
 @click.command()
 @click.option("--out", type=click.Path(path_type=Path), default=TASK_FILE, help="File to write.")
-def main(out: Path) -> None:
-    """Write the held-out problems."""
+@click.option(
+    "--training", type=int, metavar="COUNT", help="Problems of the training side instead."
+)
+def main(out: Path, training: int | None) -> None:
+    """Write the held-out problems, or some of the training side."""
+    if training is not None and out == TASK_FILE:
+        raise click.UsageError("--training goes with --out: the default file is the task's")
+    lines = (
+        task_lines(held_out_problems())
+        if training is None
+        else task_lines(training_problems(training), "training")
+    )
     out.parent.mkdir(parents=True, exist_ok=True)
-    out.write_text(task_lines(held_out_problems()))
-    click.echo(f"{COUNT} problems in {out}")
+    out.write_text(lines)
+    click.echo(f"{lines.count(chr(10))} problems in {out}")
 
 
 if __name__ == "__main__":

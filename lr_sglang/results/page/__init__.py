@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.results import accounting
-from lr_sglang.results.record import Record, Row
+from lr_sglang.results.record import Record, Row, acceptance, is_exact, of_target_alone
 from lr_sglang.results.report import NONE, Measures, Report, cell, times
 
 HERE = Path(__file__).parent
@@ -80,7 +80,9 @@ def index(report: Report) -> dict[str, Any]:
                 "sample": record["sample"],
             }
             about |= {"group": number, "result": result(record), "seconds": record["seconds"]}
-            records.append({**about, "alpha": record.get("alpha"), "search": words.lower()})
+            kept, share = acceptance(record, exact=group.exact)
+            about |= {"kept": kept, "share": share, "search": words.lower()}
+            records.append(about)
     tasks, models = len(report.collection.tasks), report.collection.models
     return {
         "about": f"{len(records)} answers, {tasks} task{'s' * (tasks > 1)}"
@@ -112,7 +114,7 @@ def _facts(m: Measures) -> list[list[str]]:
     said = {
         "accuracy": cell(m.accuracy, 1, 100, " %"),
         "speed-up": times(m.speed.tokens if m.speed else None),
-        "alpha": cell(m.alpha, 2),
+        m.acceptance[0]: cell(m.acceptance[1], 2),
         "tokens/s": cell(m.rate, 0),
         "seconds": cell(m.seconds, 2),
     }
@@ -140,9 +142,17 @@ def detail(record: Record) -> dict[str, Any]:
             "tokens": record["tokens"]["used"],
             "wasted": record["tokens"]["wasted"],
         },
-        **{name: record[name] for name in ("judged", "accepted", "finish")},
+        "finish": record["finish"],
+        "of": (
+            [record["agreed_tokens"], record["read_tokens"]]
+            if acceptance(record, exact=is_exact(record))[0] == "agreement"
+            else [record["accepted"], record["judged"]]
+        ),
         "spoken": _spoken(record),
-        "steps": [_step(step, gone[n]) for n, step in enumerate(record["steps"])],
+        "steps": [
+            _step(step, gone[n]) | {"alone": of_target_alone(record, n)}
+            for n, step in enumerate(record["steps"])
+        ],
         "branches": [*branches, *map(_piece, path)],
     }
 

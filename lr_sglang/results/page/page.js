@@ -48,7 +48,7 @@ const ORDERS = {
   question: (a, b) => number.compare(a.id, b.id) || a.sample - b.sample || a.group - b.group,
   slowest: (a, b) => b.seconds - a.seconds,
   fastest: (a, b) => a.seconds - b.seconds,
-  alpha: (a, b) => (a.alpha ?? 2) - (b.alpha ?? 2),
+  share: (a, b) => (a.share ?? 2) - (b.share ?? 2),
 };
 function filter() {
   const words = $("words").value.toLowerCase().split(/\s+/).filter(Boolean), group = $("mode").value, result = $("result").value;
@@ -75,7 +75,7 @@ function row(record) {
     el("span", { className: record.result, ariaHidden: "true" }, MARKS[record.result]),
     el("span", { className: "name" }, record.id + (index.samples > 1 ? ` #${record.sample}` : "")),
     el("span", { className: "time" }, time(record.seconds)),
-    el("span", { className: "mode" }, `${index.groups[record.group].name}${record.alpha === null ? "" : `, alpha ${record.alpha.toFixed(2)}`}, ${record.result}`));
+    el("span", { className: "mode" }, `${index.groups[record.group].name}${record.share === null ? "" : `, ${record.kept} ${record.share.toFixed(2)}`}, ${record.result}`));
   button.dataset.n = record.n;
   if (record.n === current) button.setAttribute("aria-current", "true");
   button.addEventListener("click", () => open(record.n, true));
@@ -123,7 +123,7 @@ function facts(about, record, group) {
   if (record.answer !== null) found.push(["answer", record.answer]);
   if (record.gold !== null) found.push(["gold", record.gold]);
   found.push(["time", time(about.seconds)], ["tokens", String(record.tokens)]);
-  if (about.alpha !== null) found.push(["alpha", `${about.alpha.toFixed(2)} (${record.accepted} of ${record.judged})`]);
+  if (about.share !== null) found.push([about.kept, `${about.share.toFixed(2)} (${record.of.join(" of ")})`]);
   if (record.wasted) found.push(["wasted", plural(record.wasted, "token")]);
   if (record.finish === "length") found.push(["ended by", "the token limit"]);
   return found;
@@ -170,9 +170,16 @@ function draw(record) {
   timeline.show(Math.max(record.seconds, ...record.branches.map((branch) => branch.ended)), true);
   const parts = new Set(record.branches.map((branch) => branch.part));
   const used = Object.entries(index.parts).filter(([part]) => parts.has(part));
-  keys.replaceChildren("branches: faint agreed, grey given up, red refused; critical path: ",
-    ...used.map(([part, name]) => el("span", {}, el("i", { style: { "--c": colour(part) } }), name)));
+  const looks = LOOKS.filter(([, seen]) => record.branches.some((branch) => !branch.part && seen(branch))).map(([name]) => name);
+  const words = [looks.length ? `branches: ${looks.join(", ")}` : "", used.length ? "critical path: " : ""];
+  keys.replaceChildren(words.filter(Boolean).join("; "), ...used.map(([part, name]) => el("span", {}, el("i", { style: { "--c": colour(part) } }), name)));
 }
+// How branches look in the timeline (timeline.js).
+const LOOKS = [
+  ["faint agreed", ({ role, state }) => role === "target" && state === "accepted"],
+  ["grey given up", ({ state }) => state === "cancelled"],
+  ["red refused", ({ state }) => state === "rejected"],
+];
 function about({ role, part, position, state, began, ended, generated }) {
   const what = part ? index.parts[part] : `${role}, step ${position + 1}: ${state}`;
   return `${what}, ${time(ended - began)}${generated ? `, ${plural(generated, "token")}` : ""}`;
@@ -201,8 +208,8 @@ narrow.addEventListener("change", filter);
 summary();
 options($("mode"), [["", "all"], ...index.groups.map((group, n) => [n, (index.tasks > 1 ? `${group.task}: ` : "") + group.name])]);
 options($("result"), [["", "all"], ...["correct", "wrong", "failed", "ungraded"].filter((r) => index.records.some((one) => one.result === r)).map((r) => [r, r])]);
-options($("order"), [["question", "question"], ["slowest", "slowest first"], ["fastest", "fastest first"], ["alpha", "lowest alpha first"]]);
+options($("order"), [["question", "question"], ["slowest", "slowest first"], ["fastest", "fastest first"], ["share", `lowest ${[...new Set(index.records.filter((one) => one.share !== null).map((one) => one.kept))].join(" or ") || "alpha"} first`]]);
 $("words").addEventListener("input", filter);
 filter();
 const asked = Number(location.hash.slice(1));
-if (location.hash && index.records[asked]) open(asked, true); else if (shown.length) open((shown.find((record) => record.alpha !== null) || shown[0]).n, false);
+if (location.hash && index.records[asked]) open(asked, true); else if (shown.length) open((shown.find((record) => record.share !== null) || shown[0]).n, false);

@@ -15,9 +15,9 @@ const STATES = {
 
 const WITHOUT = {
   bonus: "Nothing was drafted in time.",
+  alone: "The target wrote it by itself.",
   corrected: "Nothing was drafted in time.",
   accepted: "Nothing was compared.",
-  written: "The target wrote it by itself.",
 };
 
 /** An element with a class and a text. All texts of this page are set as text, never as markup. */
@@ -130,7 +130,7 @@ export class RowView {
   say() {
     const { row } = this;
     const parts = row.drafts.filter((draft) => draft.verdict).map((draft) => verdictInWords(draft.verdict));
-    if (!parts.length) parts.push(row.dead ? "Given up before a comparison." : WITHOUT[row.outcome] ?? "Not decided yet.");
+    if (!parts.length) parts.push(row.dead ? "Given up before a comparison." : WITHOUT[isAlone(row) ? "alone" : row.outcome] ?? "Not decided yet.");
     if (row.outcome === "corrected") parts.push("The target's step is kept.");
     if (row.outcome === "accepted") parts.push("The draft's step is kept.");
     put(this.words, [...parts, row.note].filter(Boolean).join(" "));
@@ -155,6 +155,11 @@ function fill(view, state, version, instead) {
   if (version.ended !== null && version.tokens) facts.push(plural(version.tokens, "token"));
   if (version.ended !== null && version.began !== null) facts.push(time(version.ended - version.began));
   put(view.meta, facts.filter(Boolean).join(" · "));
+}
+
+/** Whether the target wrote a step of which no draft was begun; a report says so of each step. */
+function isAlone(row) {
+  return row.outcome === "written" || (row.outcome === "bonus" && (row.alone ?? !row.drafts.length));
 }
 
 /** The side on which the line of the answer enters from the row above. */

@@ -4,10 +4,12 @@ const AGREE = {
   judge: "The judge: the two versions mean the same",
   identical: "The same words in both: no verdict was needed",
   exact: "The same tokens in both",
+  reading: "The target read it, and would have written the same tokens",
 };
 const DIFFER = {
   judge: "The judge: the two versions do not mean the same",
   exact: "The tokens differ",
+  reading: "The target read it, and would have written other tokens",
   late: "The draft was too late: the target's own step was there first",
   guard: "The step before was cut off at the token cap, so nothing drafted after it is kept",
   ending: "The two versions end differently",
@@ -29,7 +31,7 @@ export function verdictInWords(verdict) {
 export function glyphOf(verdict) {
   if (verdict.failed) return "bang";
   if (verdict.by === "late") return "clock";
-  const exact = verdict.by === "exact" || verdict.by === "identical";
+  const exact = ["exact", "identical", "reading"].includes(verdict.by);
   if (verdict.accepted) return exact ? "equal" : "approx";
   return exact ? "unequal" : "differ";
 }
