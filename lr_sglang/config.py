@@ -306,6 +306,20 @@ class Runtime(ConfigModel):
         return self
 
 
+class Served(ConfigModel):
+    """How clients of ``lr-sglang serve`` name the model."""
+
+    model: str = setting("", "name that clients ask for; by default the target's")
+    aliases: tuple[str, ...] = setting(
+        (), "further names that clients may ask for; a list for several"
+    )
+
+    @field_validator("aliases", mode="before")
+    @classmethod
+    def _listed(cls, value: Any) -> Any:
+        return (value,) if isinstance(value, str) else value
+
+
 class Deployment(ConfigModel):
     """The runtimes of a run, and its settings. In a file, a role may be the name of another role,
     whose runtime it shares: ``judge = "target"`` under ``[runtimes]``.
@@ -320,6 +334,7 @@ class Deployment(ConfigModel):
     judge_prompt: Literal["", "paper", "pocket"] = setting(
         "", "of the judge; by default what suits its model"
     )
+    serve: Served = setting(Served(), "names of the model")
     launch_timeout: float = setting(600.0, "seconds in which all servers have to be up", ge=1)
 
     @model_validator(mode="before")

@@ -170,7 +170,11 @@ def assign(**own: type[ConfigModel]) -> Decorator:
     def gather(ctx: click.Context, param: click.Parameter, value: Any) -> Table:
         table = gathered(value or (), own)
         for root, model in own.items():
-            ctx.params.update(dict(model.from_dict(table.pop(root, {}), root)))
+            given = table.pop(root, {})
+            ours = {name: one for name, one in given.items() if name in model.model_fields}
+            ctx.params.update(dict(model.from_dict(ours, root)))
+            if rest := {name: one for name, one in given.items() if name not in ours}:
+                table[root] = rest  # of the deployment's own table
         return table
 
     return click.option(

@@ -21,6 +21,7 @@ from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import launched
+from lr_sglang.runtimes.attach import served_name
 from lr_sglang.serve.settings import ServeSettings, Service, check_public, load_keys
 from lr_sglang.verifiers import verifier_registry
 
@@ -162,11 +163,12 @@ def service_of(plan: Plan, given: Given) -> Service:
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
     if all(MODES[name].lossless for name in served):
         verifiers = {"exact": None}  # the judge is not started for them
-    judged = "judge" in plan.models
+    judged, named = "judge" in plan.models, plan.deployment.serve
     settled = {
         "check_judge": True,
         # attaching says what is wrong where a target names none
-        "model": given["model"] or plan.models["target"] or "lookahead",
+        "model": named.model or served_name(plan.models["target"]) or "lookahead",
+        "aliases": named.aliases,
         "modes": served,
         "verifiers": tuple(
             name for name in verifiers if not verifier_registry.needs_judge(name) or judged

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2.exceptions import TemplateError
 
-from lr_sglang import plugin_files
+from lr_sglang import plugin_files, pocket
 from lr_sglang.config import Runtime
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import INFO_SECONDS, Transport
@@ -28,8 +28,11 @@ if TYPE_CHECKING:  # slow imports, which commands need not wait for
 
 TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # see ``check_tokens``
 _POCKET = re.compile(
-    r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)((?:target|draft|judge)(?:@[\w.-]+)?)/?$"
+    r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)"
+    rf"((?:{'|'.join(pocket.MODELS)})(?:@[\w.-]+)?)/?$"
 )
+# A model in the hub's cache.
+_HUB = re.compile(r"/models--([\w.-]+?)--([\w.-]+)/snapshots/[0-9a-f]+/?$")
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,7 @@ def _refuse_other_servers(url: str, key: str, timeout: float, role: str) -> None
 
 def model_of(role: str, runtime: Runtime) -> str:
     """The model's name; asks a runtime at a URL. For the directory of a pocket model or a shape,
-    its short name.
+    its short name; for one in the hub's cache, the hub's.
 
     Raises:
         LookaheadError: as ``what_runs``; but a server that does not report its model is named by
@@ -134,8 +137,20 @@ def model_of(role: str, runtime: Runtime) -> str:
     if runtime.url:
         infos = what_runs(role, runtime)
         model = infos[0].model if infos else runtime.tokenizer  # checked when a run attaches to it
-    pocket = _POCKET.search(model)
-    return f"{models.POCKET}{pocket[1]}" if pocket else models.shape_of(model) or model
+    if ours := _POCKET.search(model):
+        return f"{models.POCKET}{ours[1]}"
+    if cached := _HUB.search(model):
+        return f"{cached[1]}/{cached[2]}"
+    return models.shape_of(model) or model
+
+
+def served_name(model: str) -> str:
+    """The name under which clients know a model (as of ``model_of``): a folder's own, without its
+    place on a machine.
+    """
+    if models.is_path(model) or plugin_files.expanded(model).exists():
+        return plugin_files.expanded(model).resolve().name
+    return model
 
 
 def api_key(role: str, runtime: Runtime) -> str:

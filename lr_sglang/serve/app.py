@@ -118,6 +118,7 @@ def create_app(
             allow_origins=service.allow_origin,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
+            allow_private_network=True,  # a page of a public site may ask an endpoint at home
             expose_headers=["x-request-id", "x-lookahead-mode", "x-lookahead-why", "retry-after"],
         )
     return app
@@ -185,10 +186,10 @@ async def _answer(
     about = request.scope["state"]["about"]
     stream = bool(asked.request.stream)
     about |= {"mode": asked.mode_name, "stream": stream}
-    headers = {}
+    headers = {"X-Lookahead-Mode": asked.mode_name}
     if asked.why:
         about["why"] = asked.why
-        headers = {"X-Lookahead-Mode": asked.mode_name, "X-Lookahead-Why": ", ".join(asked.why)}
+        headers["X-Lookahead-Why"] = ", ".join(asked.why)
     if isinstance(asked, PassedRequest):
         pieces = passed_on(delivered(engine, [PassedAnswer(engine, asked, about).write]))
     else:
@@ -200,7 +201,7 @@ async def _answer(
         whole = await unless_gone(request.receive, _joined(pieces))
         return Response(whole, headers=headers, media_type="application/json")
     first = await unless_gone(request.receive, anext(pieces))
-    events = with_error(first, pieces, about, named=route.reads is None)
+    events = with_error(first, pieces, about, route.path, named=route.reads is None)
     headers |= {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(events, headers=headers, media_type="text/event-stream")
 
@@ -211,8 +212,7 @@ async def _joined(pieces: AsyncGenerator[bytes, None]) -> bytes:
 
 def _models(engine: AnswerEngine, service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/models")
-    served = {
-        "id": service.model,
+    shared = {
         "object": "model",
         "created": int(time.time()),
         "owned_by": "lr-sglang",
@@ -229,17 +229,19 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
         },
     }
 
+    served = {name: {"id": name, **shared} for name in service.names}
+
     @router.get("")
     async def models() -> dict[str, Any]:
-        """The model that is served, and what its requests may ask for."""
-        return {"object": "list", "data": [served]}
+        """The model that is served under each of its names, and what its requests may ask for."""
+        return {"object": "list", "data": list(served.values())}
 
     @router.get("/{model:path}")
     async def model(model: str) -> dict[str, Any]:
         """One model."""
-        if model != service.model:
+        if model not in served:
             raise refusal("model_not_found", param="model", asked=model, known=service.model)
-        return served
+        return served[model]
 
     return router
 

@@ -153,7 +153,7 @@ class AnswerEngine:
             return passed_request(route, body, ("route",), service)
         follows = PENALTIES if self.roles["target"].counts_written else ()
         request, why = route.reads.read(body, not service.passes, follows)
-        if service.passes and request.model.startswith(f"{service.model}:"):
+        if service.passes and service.adapter(request.model):
             alone = "model"  # an adapter, which has no draft
         elif service.passes and request.answers > service.concurrency:
             alone = "n"  # more than can be made here at a time

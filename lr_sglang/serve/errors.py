@@ -1,7 +1,11 @@
-"""Errors as OpenAI's clients know them: a status, and an object of message, type, param, code."""
+"""Errors as a route's clients know them: a status, and OpenAI's object of message, type, param and
+code, or Anthropic's.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ValidationError
@@ -55,6 +59,63 @@ AGAIN = {
 }  # seconds after which it may be tried again
 
 
+# Anthropic's type of an error, by status.
+ANTHROPIC_TYPES = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    413: "request_too_large",
+    429: "rate_limit_error",
+    500: "api_error",
+    502: "api_error",
+    503: "overloaded_error",
+    504: "timeout_error",
+}
+MOST_TOLD = 2000  # characters of a message of the target's
+
+# What a server's message may say of its own machine: a frame of a traceback with its line of code,
+# and a path of two parts or more.
+_FRAME = re.compile(r'\s*File "[^"\n]*", line \d+(?:, in \S+)?(?:\n {4}[^\n]*)?')
+_TRACEBACK = re.compile(r"\s*Traceback \(most recent call last\):")
+_PATH = re.compile(r"(?<![\w:/.~])~?(?:/[\w.@+~-]+){2,}/?(?::\d+)?")
+# One field that pydantic refuses, as Python writes it.
+_FIELD = re.compile(
+    r"'loc': (?P<loc>[(\[](?:'[^']*'|\"[^\"]*\"|\d+|[,\s])*[)\]]), "
+    r"'msg': (?P<msg>'(?:[^'\\]|\\.)*'|\"(?:[^\"\\]|\\.)*\")"
+)
+
+
+def is_anthropics(path: str) -> bool:
+    """Whether a route is one of Anthropic's API."""
+    return path == "/v1/messages" or path.startswith("/v1/messages/")
+
+
+def told_by_server(message: str, sent: str = "") -> tuple[str, str | None]:
+    """A server's message without what concerns its own machine, and the first field that it
+    refuses, if it names any.
+
+    Args:
+        sent: by the client; a path in it stays.
+    """
+    message = message[: 10 * MOST_TOLD]
+    fields = dict[str, None]()
+    names = []
+    for found in _FIELD.finditer(message):
+        name = ".".join(str(part) for part in ast.literal_eval(found["loc"]) if part != "body")
+        said = ast.literal_eval(found["msg"]).removeprefix("Value error, ")
+        fields[f"{name}: {said}" if name else said] = None
+        names.append(name)
+    if fields:
+        message = "; ".join(fields)
+    message = _TRACEBACK.sub("", _FRAME.sub("", message))
+    message = _PATH.sub(
+        lambda path: path[0] if path[0] in sent or path[0].startswith("/v1/") else "(a path)",
+        message,
+    )
+    param = names[0].partition(".")[0] if names else None
+    return message.strip()[:MOST_TOLD], param or None
+
+
 class Refusal(LookaheadError):
     """The error that a client gets, as the response or at the end of a stream.
 
@@ -93,7 +154,11 @@ class Refusal(LookaheadError):
             about["cause"] = type(self.__cause__).__name__ + (f" {status}" if status else "")
         return about
 
-    def body(self) -> dict[str, Any]:
+    def body(self, path: str = "") -> dict[str, Any]:
+        """The error in the form of the API that a route belongs to: Anthropic's, or OpenAI's."""
+        if is_anthropics(path):
+            kind = ANTHROPIC_TYPES.get(self.status, INVALID)
+            return {"type": "error", "error": {"type": kind, "message": self.message}}
         return {
             "error": {
                 "message": self.message,
@@ -125,7 +190,8 @@ def refusal_of(error: BaseException) -> Refusal:
         case Refusal():
             return error
         case PromptTooLong():
-            return Refusal(400, error.message, param="messages", code="context_length_exceeded")
+            said, _ = told_by_server(error.message)
+            return Refusal(400, said, param="messages", code="context_length_exceeded")
         case ConfigError():
             return Refusal(400, error.message)
         case Cancelled():
@@ -138,7 +204,8 @@ def refusal_of(error: BaseException) -> Refusal:
             return refusal("target_timeout")
         case RuntimeRefused(role="target", status=400 | 413 | 422 as status):
             code = 413 if status == 413 else 400
-            return Refusal(code, f"The target model refuses the request: {error.message}")
+            said, _ = told_by_server(error.message)
+            return Refusal(code, f"The target model refuses the request: {said}")
         case RuntimeRefused() | BadReply():
             return refusal("target_failed")
         case _:

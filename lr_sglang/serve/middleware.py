@@ -42,8 +42,11 @@ class Guard:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # as GET; the server leaves the body out
-            scope = {**scope, "method": "GET"}
+        # HEAD is as GET; the server leaves the body out
+        method = "GET" if scope["method"] == "HEAD" else scope["method"]
+        # "/v1/models/" is "/v1/models"
+        path = scope["path"].rstrip("/") or "/"
+        scope = {**scope, "method": method, "path": path}
         given = Headers(scope=scope).get("x-request-id", "")
         about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
         scope.setdefault("state", {})["about"] = about
@@ -141,4 +144,4 @@ def _route(scope: Scope) -> str:
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error; adds the error to the request's log line."""
     scope["state"]["about"] |= refused.log_fields()
-    return JSONResponse(refused.body(), refused.status, refused.headers())
+    return JSONResponse(refused.body(scope["path"]), refused.status, refused.headers())

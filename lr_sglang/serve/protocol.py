@@ -81,7 +81,7 @@ def _beyond_text(messages: Any) -> bool:
 
 
 def _several_prompts(prompt: Any) -> bool:
-    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int)
+    return isinstance(prompt, list) and len(prompt) > 1 and not isinstance(prompt[0], int | float)
 
 
 def _is_form(form: Any) -> bool:
@@ -93,9 +93,11 @@ def _replaces_template(arguments: Any) -> bool:
 
 
 class Lenient(BaseModel):
-    """Unknown keys are ignored; values are not converted."""
+    """Unknown keys are ignored. Values are converted as SGLang converts them: 50.0 and "50" are the
+    integer 50.
+    """
 
-    model_config = ConfigDict(strict=True, extra="ignore", allow_inf_nan=False)
+    model_config = ConfigDict(extra="ignore", allow_inf_nan=False)
 
 
 class StreamOptions(Lenient):
@@ -108,7 +110,7 @@ class StreamOptions(Lenient):
 class LookaheadRequest(BaseModel):
     """How this one request is to be answered, within what the operator allows."""
 
-    model_config = ConfigDict(strict=True, extra="forbid")
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
 
     mode: str | None = Field(
         default=None,
@@ -181,7 +183,7 @@ class Asking(Lenient):
     }
     prompt_field: ClassVar[tuple[str, Any]]
 
-    model: str = Field(max_length=512)
+    model: str | None = Field(default=None, max_length=512)
     temperature: float | None = Field(default=None, ge=0, le=2)
     top_p: float | None = Field(default=None, gt=0, le=1)
     top_k: int | None = Field(default=None, ge=-1, lt=2**31, description="-1 or 0: off.")

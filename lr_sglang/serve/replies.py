@@ -260,13 +260,18 @@ class EventStream(StreamingResponse):
 
 
 async def with_error(
-    first: bytes, events: AsyncGenerator[bytes, None], about: dict[str, Any], named: bool
+    first: bytes,
+    events: AsyncGenerator[bytes, None],
+    about: dict[str, Any],
+    path: str,
+    named: bool,
 ) -> AsyncGenerator[bytes, None]:
     """The events of a stream, of which the first is there already: before that, an error still has
     its own status. An error after it is the last event.
 
     Args:
         about: what the log says of the request; an error is added.
+        path: of the route, which decides on the error's form.
         named: whether clients expect named events, as Anthropic's do, and OpenAI's on
             /v1/responses.
     """
@@ -277,7 +282,7 @@ async def with_error(
                 yield event
     except Refusal as error:
         about |= error.log_fields()
-        body = error.body()
+        body = error.body(path)
         if named:
             yield b"event: error\n" + event_of({"type": "error", **body})
         else:

@@ -8,10 +8,10 @@ import secrets
 import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar
 
 from jinja2.exceptions import TemplateError
-from pydantic import Field
+from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from lr_sglang.algorithm.answer_request import Constraints
 from lr_sglang.config import Limits, Lookahead, Sampling
@@ -49,6 +49,7 @@ STEERING = frozenset(
 # Fields of requests that hold token ids, and those that may also hold texts.
 ID_FIELDS = ("input_ids", "stop_token_ids")
 ID_OR_TEXT_FIELDS = ("prompt", "input", "query", "items")
+IDS = TypeAdapter(list[int])  # which converts as SGLang does
 
 
 def check_ids(body: Mapping[str, Any], size: int) -> None:
@@ -63,11 +64,18 @@ def check_ids(body: Mapping[str, Any], size: int) -> None:
     """
     for name in (*ID_FIELDS, *ID_OR_TEXT_FIELDS):
         given = body.get(name)
-        for one in given if isinstance(given, list) else ():
-            if isinstance(one, str | dict) and name in ID_OR_TEXT_FIELDS:
-                continue  # a text, or a part of a conversation
-            ids = one if isinstance(one, list) else (one,)
-            if not all(type(number) is int and 0 <= number < size for number in ids):
+        if not isinstance(given, list):
+            continue
+        lists = [one for one in given if isinstance(one, list)]
+        others = [one for one in given if not isinstance(one, list)]
+        # of texts, or of parts of a conversation; beside a number SGLang reads a text as one too
+        is_text = name in ID_OR_TEXT_FIELDS and all(isinstance(one, str | dict) for one in others)
+        for ids in lists if is_text else [*lists, others]:
+            try:
+                fits = all(0 <= number < size for number in IDS.validate_python(ids))
+            except ValidationError:
+                fits = False
+            if not fits:
                 why = f"{name}: token ids are integers from 0 to {size - 1}"
                 raise Refusal(400, why, param=name)
 
@@ -135,8 +143,9 @@ def settled(request: ChatRequest | CompletionRequest, service: Service) -> Asked
     Raises:
         Refusal: it asks for another model, or for what the operator does not allow.
     """
-    if request.model != service.model:
-        raise refusal("model_not_found", param="model", asked=request.model, known=service.model)
+    if service.adapter(request.model):  # which the target alone would answer
+        named = {"asked": request.model, "known": service.model}
+        raise refusal("model_not_found", param="model", **named)
     wish = request.wish
     if request.answers > service.concurrency:
         raise Refusal(400, f"n: at most {service.concurrency} answers at a time", param="n")
@@ -180,6 +189,12 @@ def _not_allowed(name: str, why: str) -> Refusal:
 LogProbabilities = Annotated[int, Field(ge=0, le=MAX_LOGPROBS)]
 
 
+def _not_background(value: bool) -> bool:
+    if value:
+        raise ValueError("an answer ends with its client")
+    return value
+
+
 class Common(Lenient):
     """The fields of a request to the target that the endpoint itself reads."""
 
@@ -192,9 +207,7 @@ class Common(Lenient):
     max_tokens: Tokens | None = None
     max_completion_tokens: Tokens | None = None
     max_output_tokens: Tokens | None = None
-    background: Literal[False] | None = Field(
-        default=None, description="An answer ends with its client."
-    )
+    background: Annotated[bool, AfterValidator(_not_background)] | None = None
     lookahead: LookaheadRequest | None = None
     custom_logit_processor: None = Field(
         default=None, description="Code, which no client may send."
@@ -240,12 +253,10 @@ def passed_request(
             answers.
     """
     common = checked(Common, body)
-    model, colon, adapter = (common.model or "").partition(service.model)
-    if common.model is not None and (model or not colon or adapter[:1] not in ("", ":")):
-        raise refusal("model_not_found", param="model", asked=common.model, known=service.model)
+    adapter = service.adapter(common.model)
     inputs = body.get(route.batch)
     batch = 0
-    if isinstance(inputs, list) and not all(isinstance(one, int) for one in inputs):
+    if isinstance(inputs, list) and not all(isinstance(one, int | float) for one in inputs):
         batch = len(inputs)
     if (batch or 1) * max(common.n or 1, common.best_of or 1) > MAX_ANSWERS:
         param = route.batch or "n"
@@ -254,7 +265,7 @@ def passed_request(
     if limit := service.limits.max_tokens:
         given = [name for name in route.limits if sent.get(name)]
         for name in given or route.limits[-1:] * route.unlimited:
-            sent[name] = min(sent.get(name) or limit, limit)
+            sent[name] = min(getattr(common, name) or limit, limit)
     return PassedRequest(route, common, sent, tuple(why), batch, adapter)
 
 

@@ -15,15 +15,17 @@ from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling, setting
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.plugin_files import text_of
+from lr_sglang.serve.errors import refusal
 
 KEYS_VARIABLE = "LR_SGLANG_API_KEYS"
 Reasoning = Literal["auto", "on", "off"]
 
 
 class ServeSettings(ConfigModel):
-    """Settings of an endpoint that have no option of their own: ``-o serve.NAME=VALUE``."""
+    """Settings of an endpoint that have no option of their own, beside the names of the model
+    (``config.Served``): ``-o serve.NAME=VALUE``.
+    """
 
-    model: str = setting("", "name that clients ask for; by default the target's")
     verifiers: tuple[str, ...] = setting(
         (), "that a request may ask for, beside --verifier and exact; a list for several"
     )
@@ -60,6 +62,7 @@ class Service(ServeSettings):
     """One endpoint: what its requests may ask for, and their defaults."""
 
     model: str = setting("lookahead", "name that clients ask for", pattern=r"\S")
+    aliases: tuple[str, ...] = setting((), "further names that clients may ask for")
     modes: tuple[str, ...] = setting(
         ("lookahead",), "that a request may ask for; the first is the default", min_length=1
     )
@@ -93,6 +96,26 @@ class Service(ServeSettings):
             if mode not in MODES:
                 raise ValueError(f"{mode!r} is not one of {', '.join(MODES)}")
         return value
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All names of the model; answers have the first."""
+        return tuple(dict.fromkeys((self.model, *self.aliases)))
+
+    def adapter(self, asked: str | None) -> str:
+        """The LoRA adapter in ``MODEL:ADAPTER``, with the colon; empty for the model itself, which
+        also is what a request without a name asks for.
+
+        Raises:
+            Refusal: it is no name of this model.
+        """
+        if asked is None or asked in self.names:
+            return ""
+        longest = sorted(self.names, key=len, reverse=True)
+        name = next((one for one in longest if asked.startswith(f"{one}:")), None)
+        if name is None:
+            raise refusal("model_not_found", param="model", asked=asked, known=self.model)
+        return asked.removeprefix(name)
 
     @property
     def deepest(self) -> int:

@@ -12,10 +12,10 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine.request import Head, Request
+from lr_sglang.engine.request import Head, Post, Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put
-from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.errors import Refusal, told_by_server
 from lr_sglang.serve.requests import PassedRequest
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
@@ -48,12 +48,12 @@ class PassedAnswer:
                 if head.status == 200 and streams and asked.request.stream:
                     async for event in _events(reply):
                         if event.startswith(_ERROR):
-                            raise _refused_later(event, post.path)
+                            raise _refused_later(event, post)
                         put(self._rewritten(event))
                     return
                 whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
             if head.status != 200:
-                raise _refused(head.status, whole, post.path)
+                raise _refused(head.status, whole, post)
             if asked.request.stream or streams or (asked.route.reads and not _is_object(whole)):
                 why = f"{post.path} does not answer in the form that it was asked for"
                 raise BadReply(why, role="target")
@@ -133,23 +133,23 @@ def _is_object(body: bytes) -> bool:
     return body.startswith(b"{") and body.endswith(b"}") and body != b"{}"
 
 
-def _refused_later(event: bytes, path: str) -> Refusal:
+def _refused_later(event: bytes, post: Post) -> Refusal:
     """The error in a stream of the target's, which began with status 200."""
     body = event.removeprefix(b"data: ").strip()
     try:
         status = int(orjson.loads(body)["error"]["code"])
     except (ValueError, LookupError, TypeError):
         status = 500
-    return _refused(status, body, path)
+    return _refused(status, body, post)
 
 
-def _refused(status: int, body: bytes, path: str) -> Refusal:
+def _refused(status: int, body: bytes, post: Post) -> Refusal:
     """The target's error in our form. It has the target's message only if the client has
-    caused it.
+    caused it, and nothing of the target's machine.
     """
     if status not in CLIENT_ERRORS:
         kind = RuntimeBusy if status in (429, 503) else RuntimeRefused
-        error = kind(f"{path}: {status}", role="target")
+        error = kind(f"{post.path}: {status}", role="target")
         error.status = status
         raise error
     try:
@@ -159,8 +159,10 @@ def _refused(status: int, body: bytes, path: str) -> Refusal:
     said = said.get("error", said) if isinstance(said, dict) else {}
     said = said if isinstance(said, dict) else {"message": said}
     unknown = f"The target refuses it with status {status}"
-    message = str(said.get("message") or said.get("detail") or unknown)[:2000]
-    param = said.get("param") if isinstance(said.get("param"), str) else None
+    message = str(said.get("message") or said.get("detail") or unknown)
+    message, field = told_by_server(message, orjson.dumps(post.payload).decode())
+    message = message or unknown
+    param = said.get("param") if isinstance(said.get("param"), str) else field
     is_long = "context length" in message or "longer than the model" in message
     code = "context_length_exceeded" if is_long else None
     return Refusal(CLIENT_ERRORS[status], message, param=param, code=code)

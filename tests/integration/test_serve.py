@@ -322,6 +322,27 @@ def test_reasoning_is_left_alone_where_the_operator_says_so():
 
 
 @pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("mode", [None, "lookahead", "autoregressive", "lossless"])
+def test_every_answer_names_its_mode_in_a_header(quick, mode, stream):
+    answer = quick.ask(stream=stream, **({"lookahead": {"mode": mode}} if mode else {}))
+    assert answer.headers["x-lookahead-mode"] == (mode or "lookahead")
+    assert "x-lookahead-why" not in answer.headers
+
+
+def test_the_model_is_known_by_each_of_its_names():
+    with serving(simulated(steps=1, seconds=0.0), SERVICE.replace(aliases=("gpt-4o",))) as one:
+        listed = one.http.get("/v1/models").json()["data"]
+        assert [model["id"] for model in listed] == ["lookahead", "gpt-4o"]
+        assert {model["root"] for model in listed} == {"lookahead"}
+        assert one.http.get("/v1/models/gpt-4o").json()["id"] == "gpt-4o"
+        for name in ("gpt-4o", "lookahead", None):
+            assert one.ask(model=name).json()["model"] == "lookahead"
+        nameless = {"messages": ASK["messages"]}
+        assert one.http.post(CHAT, json=nameless).json()["model"] == "lookahead"
+        assert one.http.post(COMPLETIONS, json={"prompt": "?"}).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [False, True])
 def test_a_trace_tells_every_event(quick, stream):
     if stream:
         *events, _ = quick.stream(lookahead={"trace": True})
@@ -365,13 +386,14 @@ def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
 
 def is_documented(response, status, code=None):
     assert response.status_code == status, response.text
-    error = response.json()["error"]
-    assert (
-        error.keys() == {"message", "type", "param", "code"}
-        and error["message"]
-        and error["code"] == code
-    )
-    assert response.headers["x-request-id"]
+    body = response.json()
+    error = body["error"]
+    assert error["message"] and response.headers["x-request-id"]
+    if response.request.url.path.startswith("/v1/messages"):  # Anthropic's
+        assert body.keys() == {"type", "error"} and body["type"] == "error"
+        assert error.keys() == {"type", "message"}
+    else:
+        assert error.keys() == {"message", "type", "param", "code"} and error["code"] == code
     return error
 
 
@@ -417,6 +439,24 @@ def test_what_cannot_be_asked_is_refused_in_form(quick, method, path, sent, stat
     response = quick.http.request(method, path, **given)
     assert says in is_documented(response, status)["message"]
     assert (status, path) != (405, CHAT) or response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST", "OPTIONS"])
+def test_a_slash_at_the_end_of_a_path_changes_nothing(method):
+    paths = ("/health", "/ready", "/metrics", "/v1/models", "/v1/models/lookahead")
+    paths += (CHAT, COMPLETIONS, "/v1/nothing", "/nothing", "/page/main.js")
+    with serving(simulated(steps=1, seconds=0.0), keys=Keys(["sk-right"])) as one:
+        for path in paths:
+            for key in ("sk-right", "sk-wrong"):
+                headers = {"authorization": f"Bearer {key}"}
+                body = {"json": {**ASK, "prompt": "?"}} if method == "POST" else {}
+                plain, slashed, slashes = (
+                    one.http.request(method, path + end, headers=headers, **body)
+                    for end in ("", "/", "//")
+                )
+                assert plain.status_code == slashed.status_code == slashes.status_code, path
+                assert plain.headers.get("allow") == slashed.headers.get("allow")
+                assert plain.status_code != 307
 
 
 @pytest.mark.parametrize("path", ["/", "/health", "/ready", "/metrics", "/v1/models"])
@@ -508,6 +548,11 @@ def test_pages_of_other_origins_may_ask_where_the_operator_allows_them():
             response = one.http.options(CHAT, headers=headers)
             assert response.status_code == status
             assert response.headers.get(allowed) == (origin if status == 200 else None)
+            # of a browser that goes from a public site to a private address
+            private = {**headers, "access-control-request-private-network": "true"}
+            response = one.http.options(CHAT, headers=private)
+            assert response.status_code == status
+            assert status == 400 or response.headers["access-control-allow-private-network"]
         one.http.headers.update({"origin": page, "authorization": "Bearer sk-right"})
         assert one.ask().headers[allowed] == page
 

@@ -72,8 +72,19 @@ OTHERS = (
 )
 # What concerns a request of another client.
 NOT_PASSED = ("/v1/responses/{response_id}/cancel",)
+# As FastAPI tells of a wrong field, with a place on the server's machine.
+FIELD = "{'type': 'missing', 'loc': ('body', 'input'), 'msg': 'Field required', 'input': {}}"
+PLACES = (
+    f'1 validation error:\n  {FIELD}\n\n  File "/opt/s/http.py", line 7, in f\n    POST [{FIELD}]'
+)
 # What it replies with to some values of ``user``: body, status, headers, kind.
 REPLIES = {
+    "places": (
+        packed({"message": PLACES, "type": "Bad Request", "code": 400}),
+        400,
+        None,
+        "application/json",
+    ),
     "words": (packed({"error": "wrong: words"}), 400, None, "application/json"),
     "list": (packed([{"score": 1}]), 200, None, "application/json"),
     "nested": (
@@ -306,7 +317,10 @@ def test_the_operators_limits_hold():
             one.http.post(COMPLETIONS, json=asked(COMPLETIONS, n=65, prompt=["a", "b"])), 400
         )
         is_documented(one.ask(tools=[TOOL], model="gpt-9"), 404, "model_not_found")
-        is_documented(one.ask(tools=[TOOL], stream="yes"), 400)
+        is_documented(one.ask(tools=[TOOL], stream="perhaps"), 400)
+        for written in (60.0, "60"):
+            assert one.ask(tools=[], n=9, max_tokens=written).status_code == 200
+            assert target.seen.pop()[2]["max_tokens"] == 50
         assert not target.seen
 
 
@@ -322,6 +336,10 @@ FATAL = [
     (COMPLETIONS, {"prompt": [-1], "echo": True}),
     (COMPLETIONS, {"prompt": [[5], [FAR]]}),
     (COMPLETIONS, {"prompt": [[str(FAR)]]}),
+    (COMPLETIONS, {"prompt": [5, str(FAR)]}),
+    (COMPLETIONS, {"prompt": [5.0, float(FAR)]}),
+    (CHAT, {"stop_token_ids": [float(FAR)]}),
+    ("/v1/embeddings", {"input": [5.0, str(FAR)]}),
     ("/v1/embeddings", {"input": [[FAR]]}),
     ("/v1/score", {"query": [FAR], "items": [[5]]}),
     ("/v1/score", {"query": "a", "items": [[FAR]]}),
@@ -472,7 +490,33 @@ def test_a_stream_of_another_route_is_passed_on_and_an_error_has_a_name(both):
         *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
     error = json.loads(data.removeprefix("data: "))
     assert name == "event: error" and error["type"] == "error"
-    assert error["error"]["code"] == "target_down"
+    assert error["error"].keys() == {"type", "message"}
+    assert error["error"]["type"] == "overloaded_error"
+    responses = "/v1/responses"
+    with one.http.stream("POST", responses, json={**asked, "user": "breaks"}) as response:
+        *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
+    error = json.loads(data.removeprefix("data: "))
+    assert name == "event: error" and error["error"]["code"] == "target_down"
+
+
+def test_a_request_without_a_name_or_with_another_one_of_the_models_is_passed_on():
+    with passing(SERVICE.replace(aliases=("gpt-4o",))) as (one, target):
+        for given, sent in (("gpt-4o", NAME), ("gpt-4o:poet", f"{NAME}:poet")):
+            for path in (CHAT, "/v1/embeddings"):
+                asked = {"model": given, "messages": ASK["messages"], "logprobs": True}
+                assert one.http.post(path, json=asked).json()["model"] == "lookahead"
+                assert target.seen.pop()[2]["model"] == sent
+        nameless = {"messages": ASK["messages"], "logprobs": True}
+        assert one.http.post(CHAT, json=nameless).status_code == 200
+        assert "model" not in target.seen.pop()[2]
+
+
+def test_what_the_target_refuses_says_nothing_of_its_machine(both):
+    one, _ = both
+    for path in ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/messages", CHAT):
+        error = is_documented(one.http.post(path, json={**ASK, "user": "places", "n": 9}), 400)
+        assert error["message"] == "input: Field required"
+        assert error.get("param", "input") == "input"
 
 
 def test_limits_and_keys_hold_on_other_routes():
@@ -522,7 +566,6 @@ TRICKS = (
         "//v1/chat/completions",
         "/V1/chat/completions",
         "/v1/Embeddings",
-        "/v1/embeddings/",
     ),
     *(
         "/v1/chat/../../flush_cache",
@@ -554,7 +597,7 @@ TRICKS = (
     # what SGLang has outside of /v1/, also where the same is under it
     *("/tokenize", "/detokenize", "/generate", "/flush_cache"),
 )
-ENCODED = ("/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fembeddings")
+ENCODED = ("/v1/embeddings/", "/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fembeddings")
 
 
 @pytest.mark.parametrize("path", [*TRICKS, *ENCODED])

@@ -8,6 +8,7 @@ import random
 
 import pytest
 
+from lr_sglang import pocket
 from lr_sglang.cli import cli
 from lr_sglang.cli.serve import service_of
 from lr_sglang.cli.settings import settle
@@ -28,7 +29,7 @@ from lr_sglang.serve import errors
 from lr_sglang.serve.engine import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
-from lr_sglang.serve.requests import conversation, settled
+from lr_sglang.serve.requests import Common, conversation, settled
 from lr_sglang.serve.settings import KEYS_VARIABLE, Service, check_public, load_keys
 from tests import run_by
 
@@ -349,7 +350,10 @@ WRONG = [
     ({"frequency_penalty": 2.5}, "frequency_penalty"),
     ({"logit_bias": {"a": 1}}, "logit_bias"),
     ({"min_tokens": 8, "max_tokens": 7}, "min_tokens"),
-    ({"temperature": "0.5"}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"max_tokens": 50.5}, "max_tokens"),
+    ({"max_tokens": "fifty"}, "max_tokens"),
+    ({"lookahead": {"depth": 2.5}}, "lookahead.depth"),
     ({"temperature": 2.1}, "temperature"),
     ({"temperature": float("nan")}, "temperature"),
     ({"top_p": 0}, "top_p"),
@@ -364,7 +368,7 @@ WRONG = [
     ({"stop": ["a"] * 33}, "stop"),
     ({"stop": ""}, "stop"),
     ({"stop": ["a" * 501]}, "stop"),
-    ({"stream": "yes"}, "stream"),
+    ({"stream": "perhaps"}, "stream"),
     ({"stream_options": [1]}, "stream_options"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
@@ -397,6 +401,49 @@ def test_what_is_wrong_is_named(wrong, param, says):
     assert caught.value.message.startswith(f"{caught.value.param}: ")
 
 
+WHOLE = ("top_k", "seed", "max_tokens", "max_completion_tokens", "n", "min_tokens")
+
+
+@pytest.mark.parametrize("written", [3.0, "3"])
+def test_a_whole_number_is_one_however_it_is_written_as_for_sglang(written):
+    asked, expected = dict.fromkeys(WHOLE, written), dict.fromkeys(WHOLE, 3)
+    asked |= {"stop_token_ids": [written], "lookahead": {"depth": written}, "n": written}
+    made = order(asked).request
+    assert {name: getattr(made, name) for name in WHOLE} == expected
+    assert made.stop_token_ids == [3] and made.wish.depth == 3
+    passed = Common.model_validate(dict.fromkeys(Common.model_fields.keys() & set(WHOLE), written))
+    assert passed.model_dump(exclude_none=True) == {"n": 3, "max_tokens": 3} | {
+        "max_completion_tokens": 3
+    }
+
+
+def test_other_values_are_converted_as_sglang_converts_them():
+    made = order(temperature="0.5", stream="true", separate_reasoning=0, top_p="0.25").request
+    assert (made.temperature, made.stream, made.separate_reasoning, made.top_p) == (
+        0.5,
+        True,
+        False,
+        0.25,
+    )
+    read, why = CompletionRequest.read({"prompt": [5.0, 6]}, refuse=False)
+    assert read.said == (5, 6) and not why
+
+
+def test_a_model_has_several_names_and_none_need_be_given():
+    service = SERVICE.replace(aliases=("gpt-4o", "lookahead:latest"))
+    for name in (None, "lookahead", "gpt-4o", "lookahead:latest"):
+        asked = {**ASKED, "model": name}
+        assert settled(ChatRequest.read(asked, refuse=True)[0], service)
+        assert not service.adapter(name)
+    for name, adapter in (("gpt-4o:poet", ":poet"), ("lookahead:latest:poet", ":poet")):
+        assert service.adapter(name) == adapter
+    for name in ("", "gpt-4", "poet", ":poet", "gpt-4o-mini"):
+        with pytest.raises(Refusal):
+            service.adapter(name)
+    nameless = {key: value for key, value in ASKED.items() if key != "model"}
+    assert settled(ChatRequest.read(nameless, refuse=True)[0], service)
+
+
 @pytest.mark.parametrize(
     "wrong",
     [
@@ -418,6 +465,57 @@ def test_completions_that_are_not_supported(wrong):
 
 
 # -- errors
+
+# What SGLang's server says, with a place of its own in it, and what of that is a client's business.
+TOLD = [
+    (
+        "1 validation error:\n  {'type': 'missing', 'loc': ('body', 'input'), 'msg': 'Field "
+        "required', 'input': {}}\n\n  File \"/opt/sglang/srt/http_server.py\", line 1719, in embed\n"
+        "    POST /v1/embeddings [{'type': 'missing', 'loc': ('body', 'input'), 'msg': 'Field "
+        "required', 'input': {}}]",
+        ("input: Field required", "input"),
+    ),
+    (
+        "[{'type': 'value_error', 'loc': ['body', 'n'], 'msg': 'Value error, it\\'s \"much\"'}]",
+        ('n: it\'s "much"', "n"),
+    ),
+    (
+        'Traceback (most recent call last):\n  File "/opt/a.py", line 3, in f\n    x = y\nE: bad',
+        ("E: bad", None),
+    ),
+    ("no file /root/.cache/hub/x.json:12 here", ("no file (a path) here", None)),
+    ("cannot load /data/mine/adapter", ("cannot load /data/mine/adapter", None)),
+    ("see http://a.example/b/c, /v1/models and/or line 1", None),
+]
+
+
+@pytest.mark.parametrize(("message", "told"), TOLD)
+def test_a_servers_message_says_nothing_of_its_machine(message, told):
+    sent = '{"lora_path": "/data/mine/adapter"}'
+    assert errors.told_by_server(message, sent) == (told or (message, None))
+
+
+@pytest.mark.parametrize(
+    ("code", "status", "kind"),
+    [
+        ("invalid_api_key", 401, "authentication_error"),
+        ("request_too_large", 413, "request_too_large"),
+        ("queue_full", 429, "rate_limit_error"),
+        ("internal_error", 500, "api_error"),
+        ("target_failed", 502, "api_error"),
+        ("target_down", 503, "overloaded_error"),
+        ("target_timeout", 504, "timeout_error"),
+    ],
+)
+def test_every_error_of_anthropics_routes_has_its_own_form(code, status, kind):
+    found = errors.refusal(code, limit=1)
+    assert found.status == status
+    for path in ("/v1/messages", "/v1/messages/count_tokens"):
+        assert found.body(path) == {
+            "type": "error",
+            "error": {"type": kind, "message": found.message},
+        }
+    assert found.body("/v1/messagesx").keys() == {"error"}
 
 
 @pytest.mark.parametrize(
@@ -493,5 +591,26 @@ async def test_first_come_first_served_and_the_rest_is_sent_away():
     ],
 )
 def test_the_first_mode_is_the_default(options, modes):
-    given = cli.get_command(None, "serve").make_context("serve", options.split()).params
-    assert service_of(settle(given), given).modes == tuple(modes.split())
+    assert settled_service(options.split()).modes == tuple(modes.split())
+
+
+def settled_service(options):
+    given = cli.get_command(None, "serve").make_context("serve", list(options)).params
+    return service_of(settle(given), given)
+
+
+def test_a_deployment_names_its_model_and_an_option_names_it_otherwise(tmp_path):
+    file = tmp_path / "mine.toml"
+    file.write_text(
+        '[serve]\nmodel = "house"\naliases = ["gpt-4o", "best"]\n'
+        '[runtimes.target]\nmodel = "pocket:target-thinks"\n'
+        '[runtimes.draft]\nmodel = "pocket:draft-thinks"\n[shared]\njudge = "target"\n'
+    )
+    assert settled_service(("--deployment", str(file))).names == ("house", "gpt-4o", "best")
+    options = ("-o", "serve.model=villa", "-o", "serve.aliases=hut", "-o", "serve.drain=5")
+    made = settled_service(("--deployment", str(file), *options))
+    assert (made.names, made.drain) == (("villa", "hut"), 5.0)
+    folder = str(pocket.weights("target-thinks"))
+    for target in ("pocket:target-thinks", folder):
+        made = settled_service(("--target", target, "--mode", "autoregressive"))
+        assert made.names == ("pocket:target-thinks",)

@@ -21,7 +21,7 @@ from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.pocket import loader
 from lr_sglang.pocket.body import Sizes, write
-from lr_sglang.runtimes.attach import model_of
+from lr_sglang.runtimes.attach import model_of, served_name
 from lr_sglang.runtimes.launching import flags, fleet
 from lr_sglang.runtimes.launching.flags import Platform
 from lr_sglang.runtimes.placement import memory, models
@@ -288,3 +288,24 @@ def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypat
     folder = f"{cache}/0123456789abcdef/judge@qwen3-0.6b"
     assert model_of("judge", Runtime(model=folder)) == "pocket:judge@qwen3-0.6b"
     assert prompt_for("pocket:judge@qwen3-0.6b") == "pocket"
+
+
+@pytest.mark.parametrize("name", pocket.MODELS)
+def test_a_pocket_model_has_one_name_however_its_server_was_started(name):
+    folder = str(pocket.weights(name))
+    assert model_of("target", Runtime(model=folder)) == f"pocket:{name}"
+    assert served_name(f"pocket:{name}") == f"pocket:{name}"
+
+
+def test_clients_know_a_model_without_its_place_on_this_machine(tmp_path, monkeypatch):
+    (tmp_path / "mine" / "Qwen3-32B").mkdir(parents=True)
+    monkeypatch.chdir(tmp_path / "mine" / "Qwen3-32B")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    places = (str(tmp_path / "mine" / "Qwen3-32B"), "~/mine/Qwen3-32B", ".", "../Qwen3-32B/")
+    assert {served_name(place) for place in places} == {"Qwen3-32B"}
+    assert served_name("/elsewhere/Qwen3-32B") == "Qwen3-32B", "a server on another machine"
+    monkeypatch.chdir(tmp_path)
+    assert served_name("mine/Qwen3-32B") == "Qwen3-32B"
+    assert served_name("Qwen/Qwen3-32B") == "Qwen/Qwen3-32B"
+    cached = "/root/.cache/huggingface/hub/models--Qwen--Qwen3-32B/snapshots/0a1b2c3d"
+    assert model_of("target", Runtime(model=cached)) == "Qwen/Qwen3-32B"
