@@ -1,0 +1,299 @@
+"""The rules of SGLang's scheduler on the virtual clock, one by one, and the real programs on it."""
+
+import asyncio
+
+import pytest
+
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.probes import measure
+from lr_sglang.frontend.dsl import run_program
+from lr_sglang.modes import MODES
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.tasks.task import messages
+from lr_sglang.verifiers.requests import RequestMaker
+from tests.simulated.alike import Alike, AlikeWriter
+from tests.simulated.clock import run_virtually
+from tests.simulated.scheduled import ScheduledTransport, scheduled_roles
+from tests.simulated.scheduler import Device, Flags, Job, Scheduler
+from tests.simulated.times import Curve, RoleTimes, Times
+from tests.simulated.virtual import questions
+
+PREFILL, GRAPH, DECODE = 0.04, 0.02, 0.01  # seconds of a pass
+ROW = 0.001  # of a row beyond eight
+TIMES = RoleTimes(
+    tokens=Curve(((1, DECODE), (8, DECODE), (16, DECODE + 8 * ROW))),
+    rows=Curve(((1, DECODE), (8, DECODE), (16, DECODE + 8 * ROW))),
+    read=Curve(((1, PREFILL), (1001, PREFILL))),
+    graph=GRAPH,
+    layer_token=0.002,
+    verify=0.0005,
+)
+FILE = {
+    "roles": {
+        "target": {"token, 1 at once": 10.0, "token, 8 at once": 10.0, "read a step after 256": 40},
+        "draft": {"token, 1 at once": 1.0, "token, 8 at once": 1.0, "read a step after 256": 4},
+        "judge": {"verdict": 4.0},
+    },
+    "assumed": {"host": 1.0},
+}
+
+
+class Server:
+    """A scheduler, with the times at which its requests had each token."""
+
+    def __init__(self, device: Device | None = None, **flags):
+        self.scheduler = Scheduler(TIMES, device or Device(), Flags(**flags))
+        self.told: dict[str, list[tuple[int, float]]] = {}
+        self.ended: dict[str, tuple[float, bool]] = {}
+        self._left = set()
+
+    def ask(self, name, tokens, prompt=10, ids=None, **given):
+        loop = asyncio.get_running_loop()
+        told = self.told[name] = []
+        job = Job(
+            name,
+            prompt,
+            tuple(ids or range(100, 100 + tokens)),
+            tokens,
+            loop.create_future(),
+            lambda written: told.append((written, loop.time())),
+            **given,
+        )
+
+        def done(future):
+            told.append((job.written, loop.time()))
+            self.ended[name] = (loop.time(), future.result())
+
+        job.done.add_done_callback(done)
+        self.scheduler.add(job)
+        return job
+
+    def at(self, name):
+        """When its first, second and each further told token was there."""
+        return [round(seconds, 6) for _, seconds in self.told[name]]
+
+
+def scene(play, **flags):
+    """Plays a coroutine function on a server, until all requests have ended."""
+
+    async def all_of_it():
+        server = Server(**flags)
+        jobs = await play(server)
+        await asyncio.gather(*(job.done for job in jobs))
+        await asyncio.sleep(0)
+        return server
+
+    return run_virtually(all_of_it())
+
+
+def test_all_that_waits_is_prefilled_in_one_pass_and_then_decoded_together():
+    async def play(server):
+        return [server.ask(name, 3) for name in "abc"]
+
+    server = scene(play)
+    assert server.at("a") == server.at("b") == server.at("c") == [0.04, 0.05, 0.06]
+    assert (server.scheduler.prefills, server.scheduler.passes) == (1, 2)
+
+
+def test_a_prefill_goes_before_decoding_and_stops_all_that_runs():
+    async def play(server):
+        first = server.ask("a", 4)
+        await asyncio.sleep(0.045)  # within a's first decode pass
+        return [first, server.ask("b", 2)]
+
+    server = scene(play)
+    assert server.at("a") == [0.04, 0.05, 0.1, 0.11], "b's prefill is between its tokens"
+    assert server.at("b") == [0.09, 0.1]
+
+
+def test_a_request_that_needs_one_token_is_done_with_its_prefill():
+    async def play(server):
+        return [server.ask("read", 1)]
+
+    server = scene(play)
+    assert server.at("read") == [0.04] and server.scheduler.passes == 0
+
+
+def test_a_decode_pass_takes_as_long_as_its_rows():
+    async def play(server):
+        return [server.ask(str(n), 2) for n in range(12)]
+
+    assert scene(play).at("0") == [0.04, round(0.04 + DECODE + 4 * ROW, 6)]
+
+
+def test_a_token_layer_verifies_all_rows_and_drafts_within_the_pass():
+    async def play(server):
+        return [server.ask(str(n), 8) for n in range(2)]
+
+    for agreement, passes in ((1.0, 2), (0.0, 7)):
+        flags = {"layer": "standalone", "draft_tokens": 5, "layer_agreement": agreement}
+        server = scene(play, **flags)
+        # two requests of six rows, five drafted tokens one after another, what each request costs
+        verification = DECODE + 4 * ROW + 5 * 0.002 + 2 * 0.0005
+        assert server.ended["0"][0] == pytest.approx(PREFILL + passes * verification)
+        assert server.scheduler.passes == passes
+
+
+def test_a_verification_takes_a_delivered_line_as_far_as_it_agrees():
+    ids = [*range(100, 120)]
+
+    async def play(server):
+        job = server.ask("a", 20, ids=ids)
+        # after ten tokens of prompt and the first of the answer; its fifth token is another
+        line = [*ids[1:5], 7, *ids[6:]]
+        server.scheduler.deliver([("a", 11, line)])
+        return [job]
+
+    server = scene(play, layer="fed", draft_tokens=8)
+    written = [number for number, _ in server.told["a"]]
+    assert written[:4] == [1, 6, 7, 8], "four of the line and one more; then the line is wrong"
+
+
+@pytest.mark.parametrize("place", [5, 13])
+def test_a_line_from_an_earlier_place_goes_on_and_one_from_a_later_place_waits(place):
+    ids = [*range(100, 120)]
+
+    async def play(server):
+        job = server.ask("a", 20, prompt=3, ids=ids)
+        server.scheduler.deliver([("a", place, ids[place - 3 :])])
+        return [job]
+
+    server = scene(play, layer="fed", draft_tokens=4)
+    written = [number for number, _ in server.told["a"]]
+    assert written[:3] == ([1, 2, 7] if place == 5 else [1, 2, 3])
+    assert written[-1] == 20
+
+
+def test_a_line_that_comes_late_is_counted_and_harmless():
+    async def play(server):
+        job = server.ask("a", 10)
+        await asyncio.sleep(0.075)  # it has four tokens
+        server.scheduler.deliver([("a", 11, [101, 102, 103, 104, 105]), ("gone", 3, [1])])
+        return [job]
+
+    server = scene(play, layer="fed", draft_tokens=4)
+    assert server.scheduler.late == 3 and server.told["a"][-1][0] == 10
+
+
+def test_requests_beyond_max_running_requests_wait():
+    async def play(server):
+        return [server.ask(name, 3) for name in "abc"]
+
+    server = scene(play, max_running_requests=2)
+    assert server.at("b")[-1] == 0.06 and server.at("c")[0] == 0.1
+
+
+def test_an_aborted_request_ends_at_once_if_it_waits_else_with_its_pass():
+    async def play(server):
+        jobs = [server.ask("runs", 9), server.ask("goes on", 4)]
+        await asyncio.sleep(0.055)  # within the second decode pass
+        server.scheduler.abort("runs")
+        jobs.append(server.ask("waits", 9))
+        server.scheduler.abort("waits")
+        return jobs
+
+    server = scene(play)
+    assert server.ended["waits"] == (0.055, True)
+    assert server.ended["runs"] == (pytest.approx(0.06), True) and server.told["runs"][-1][0] == 3
+    assert server.ended["goes on"] == (pytest.approx(0.07), False)
+
+
+def test_servers_on_one_device_slow_each_other_while_both_compute():
+    async def both():
+        device = Device(0.5)
+        one, two = Server(device), Server(device)
+        jobs = [one.ask("a", 1), two.ask("b", 3)]
+        await asyncio.gather(*(job.done for job in jobs))
+        await asyncio.sleep(0)
+        return one, two
+
+    one, two = run_virtually(both())
+    assert one.at("a") == two.at("b")[:1] == [0.06]
+    assert two.at("b")[1:] == [0.07, 0.08], "alone from there on"
+
+
+def test_a_full_prefill_graph_makes_a_prefill_cheaper():
+    async def play(server):
+        return [server.ask("a", 2)]
+
+    assert scene(play, prefill_graph=True).at("a") == [GRAPH, GRAPH + DECODE]
+
+
+@pytest.mark.parametrize(("least", "first"), [(0, 0.12), (2, 0.1)])
+def test_decode_passes_are_kept_between_prefills_while_enough_requests_run(least, first):
+    """``--prefill-decode-interval 4``: after a prefill four passes decode before the next one."""
+
+    async def play(server):
+        one = server.ask("a", 20)
+        await asyncio.sleep(0.055)  # within the second of them
+        return [one, server.ask("b", 1)]
+
+    flags = {"prefill_decode_interval": 4, "prefill_decode_interval_min_bs": least}
+    assert scene(play, **flags).at("b") == [first]
+
+
+def test_with_overlap_a_request_misses_the_pass_that_is_chosen_already():
+    async def play(server):
+        first = server.ask("a", 6)
+        await asyncio.sleep(0.045)  # within the first decode pass: the second is chosen
+        return [first, server.ask("b", 1)]
+
+    assert scene(play).at("b") == [0.09]
+    assert scene(play, overlap=True).at("b") == [0.1]
+
+
+# -- the servers
+
+
+def transport(**flags) -> ScheduledTransport:
+    writer = AlikeWriter(Alike(agreement=0.8, steps=5, tokens=16))
+    return scheduled_roles(Times.of(FILE), writer, {"target": Flags(**flags)})["target"].transport
+
+
+def test_the_probes_measure_what_the_file_says():
+    costs = run_virtually(measure(transport()))
+    assert costs.token == pytest.approx(0.01) and costs.slowdown == pytest.approx(0.0, abs=1e-6)
+
+
+def made(mode, flags=None, seeded=True, times=FILE, **look):
+    """One answer: its trace, and the target's transport."""
+    writer = AlikeWriter(Alike(agreement=0.9, alpha=(0.9,), steps=6, tokens=16, spread=0.3))
+
+    async def answer():
+        roles = scheduled_roles(Times.of(times), writer, flags, seeded=seeded)
+        maker = RequestMaker(roles, "paper", RunStatistics())
+        known = MODES[mode]
+        given = known.lookahead(Lookahead(depth=5, **look))
+        job = maker.make(known, given, Sampling(), Limits(), question="q")
+        program = lookahead if known.ahead else autoregressive
+        (asked,) = questions(1)
+        await run_program(program, messages(asked.question), job, backend=roles["target"])
+        return job.trace, roles["target"].transport
+
+    return run_virtually(answer())
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_an_exact_answer_is_plain_decodings_written_and_read(seeded):
+    plain, _ = made("autoregressive", seeded=seeded)
+    for reading in ("never", "first"):
+        exact, _ = made("lossless", reading=reading, seeded=seeded)
+        assert exact.text == plain.text and len(plain.steps) == 6
+        assert bool(exact.read_tokens) is (reading == "first")
+
+
+def test_plain_decoding_takes_a_prefill_and_a_pass_for_each_further_token():
+    trace, target = made("autoregressive")
+    assert (target.scheduler.prefills, target.scheduler.passes) == (1, len(trace.ids) - 1)
+    # the host's time, a prefill of 40 ms less the host's time in that figure, passes of 10 ms
+    assert trace.seconds == pytest.approx(0.001 + 0.039 + 0.01 * (len(trace.ids) - 1))
+
+
+def test_judged_lookahead_accepts_about_alpha_of_the_steps_and_is_faster():
+    plain, _ = made("autoregressive")
+    trace, target = made("lookahead", reading="never")
+    assert trace.accepted >= 4 and trace.seconds < plain.seconds
+    branches = len(trace.of("target"))
+    assert 0 < target.scheduler.prefills <= branches and branches >= 6

@@ -1,0 +1,200 @@
+"""Runtimes whose passes are scheduled as SGLang schedules them, as ``Transport``s in this process:
+``scheduled_roles`` makes backends of three servers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import zlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from lr_sglang.config import ROLES
+from lr_sglang.frontend.backend import STREAM_TOKENS, RuntimeBackend
+from tests.simulated.alike import AlikeWriter
+from tests.simulated.model import Simulation
+from tests.simulated.runtime import body, reply
+from tests.simulated.scheduler import Device, Flags, Job, Scheduler
+from tests.simulated.times import Times
+from tests.simulated.transport import CONTEXT, SimulatedTransport, Unchecked
+
+DELIVERY = 0.0025  # seconds of a delivered line, as of the spike's request path
+RANDOM = 10.0  # temperature from which on no guess is right
+
+
+class PrefixCache:
+    """The prefixes that a server has computed."""
+
+    def __init__(self) -> None:
+        self._known: set[int] = set()
+
+    def add(self, ids: Sequence[int]) -> None:
+        """Adds a text with all of its prefixes."""
+        self._known.update(_hashes(ids))
+
+    def longest(self, ids: Sequence[int]) -> int:
+        """Tokens of the longest known prefix."""
+        hashes = _hashes(ids)
+        low, high = 0, len(hashes)
+        while low < high:  # with a prefix all shorter ones are known
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if hashes[middle - 1] in self._known else (low, middle - 1)
+        return low
+
+    def clear(self) -> None:
+        self._known.clear()
+
+
+def _hashes(ids: Sequence[int]) -> list[int]:
+    found, last = [], 0
+    for one in ids:
+        last = hash((last, one))
+        found.append(last)
+    return found
+
+
+class ScheduledTransport(SimulatedTransport):
+    """One server, as a ``Transport``.
+
+    Args:
+        host: seconds of a request outside of the server's passes.
+
+    Attributes:
+        scheduler: of its passes.
+        cache: the prefixes that it has computed.
+    """
+
+    def __init__(self, role: str, writer: AlikeWriter, scheduler: Scheduler, host: float) -> None:
+        super().__init__(role, Simulation(writer.model), writer)
+        self.steady = False
+        self.scheduler, self.host, self.cache = scheduler, host, PrefixCache()
+        self._aborted: set[str] = set()
+        self._open: set[str] = set()
+
+    async def answer(
+        self,
+        payload: dict[str, Any],
+        rid: str,
+        more: float = 0.0,
+        on_tokens: Callable[[list[int]], None] | None = None,
+    ) -> dict[str, Any]:
+        made = reply(self.writer, self.role, payload)
+        prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
+        self._open.add(rid)
+        try:
+            await asyncio.sleep(more + self.host / 2)
+            if rid in self._aborted:
+                return body(self.writer, made, 0.0, rid)
+            job = self._job(rid, prompt, made.ids, sampling, on_tokens)
+            self.scheduler.add(job)
+            aborted = await job.done
+            await asyncio.sleep(self.host / 2)
+        finally:
+            self._open.discard(rid)
+            self._aborted.discard(rid)
+        share = min(1 - 1e-9, (job.written + 0.5) / len(made.ids)) if aborted else 1.0
+        found = body(self.writer, made, share, rid, bool(payload.get("return_logprob")))
+        self.cache.add((*prompt, *made.ids[: job.written][:-1]))
+        self._describe(found["meta_info"], job, payload)
+        return found
+
+    def _job(
+        self,
+        rid: str,
+        prompt: Sequence[int],
+        ids: tuple[int, ...],
+        sampling: Mapping[str, Any],
+        on_tokens: Callable[[list[int]], None] | None,
+    ) -> Job:
+        loop = asyncio.get_running_loop()
+        told = 0
+
+        def written(number: int) -> None:
+            nonlocal told
+            if not told or number - told >= STREAM_TOKENS:
+                told = number
+                if on_tokens is not None:
+                    loop.call_later(self.host / 2, on_tokens, list(ids[:number]))
+
+        def cached() -> int:
+            found = self.cache.longest(prompt)
+            self.cache.add(prompt)
+            return min(found, len(prompt) - 1)
+
+        return Job(
+            rid,
+            len(prompt),
+            ids or (self.writer.words.eos,),  # a prompt that is only scored takes a prefill too
+            int(sampling.get("max_new_tokens") or 1),
+            loop.create_future(),
+            written,
+            cache=cached,
+            noise=random.Random(zlib.crc32(repr((self.role, *prompt[-64:])).encode())),
+            guessing=float(sampling.get("temperature", 1.0)) < RANDOM,
+        )
+
+    def _describe(self, meta: dict[str, Any], job: Job, payload: Mapping[str, Any]) -> None:
+        meta["cached_tokens"] = job.cached
+        if job.began is not None:
+            meta["queue_time"] = job.began - job.came
+            meta["forward_entry_time"] = 1 + job.began
+            meta["prefill_finished_time"] = 1 + job.prefilled
+        if self.scheduler.flags.layer:
+            meta["spec_verify_ct"] = job.verified
+            meta["spec_num_proposed_drafts"] = job.drafted
+            meta["spec_num_correct_drafts"] = job.accepted
+        start = payload.get("logprob_start_len", -1)
+        if payload.get("top_logprobs_num") and start >= 0:
+            assert isinstance(self.writer, AlikeWriter)
+            meta["input_top_logprobs"] = [None, *self.writer.reads(payload["input_ids"], start)]
+
+    def abort(self, rid: str, everything: bool = False) -> None:
+        if rid in self._open:
+            self._aborted.add(rid)
+            later = asyncio.get_running_loop().call_later
+            later(self.host / 2, self.scheduler.abort, rid)
+
+    def deliver(self, lines: Iterable[tuple[str, int, Sequence[int]]]) -> None:
+        """Sends drafted tokens to the server, as ``Scheduler.deliver`` takes them."""
+        later = asyncio.get_running_loop().call_later
+        later(DELIVERY, self.scheduler.deliver, [*lines])
+
+    async def get(self, path: str, timeout: float = 10.0) -> dict[str, Any]:
+        if path == "/flush_cache":
+            self.cache.clear()
+        return await super().get(path, timeout)
+
+
+def scheduled_roles(
+    times: Times,
+    writer: AlikeWriter,
+    flags: Mapping[str, Flags] | None = None,
+    *,
+    seeded: bool = True,
+) -> dict[str, RuntimeBackend]:
+    """Backends of three servers with these times, by role; on the loop of their first request.
+
+    Args:
+        flags: of the servers, by role.
+        seeded: whether they honour seeds.
+    """
+    device = Device(times.share)
+    roles = dict[str, RuntimeBackend]()
+    for role in ROLES:
+        own = (flags or {}).get(role, Flags(overlap=times.overlap))
+        scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
+        transport = ScheduledTransport(role, writer, scheduler, times.host)
+        backend = RuntimeBackend(
+            role,
+            transport,
+            writer.words.tokenizer,
+            context=CONTEXT,
+            timeout=3600.0,
+            seeded=seeded,
+            max_running_requests=own.max_running_requests,
+            token_layer=own.layer,
+        )
+        backend.roles, backend.checks = roles, Unchecked()
+        roles[role] = backend
+    return roles
