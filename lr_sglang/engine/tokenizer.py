@@ -35,6 +35,14 @@ NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 # ``attach_additional_stop_token_ids``).
 ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
 _FILES = ("config.json", "generation_config.json")
+# Classes with which a text begins with the beginning-of-sequence token unless ``add_bos_token`` is
+# false, whatever tokenizer.json says (SGLang's ``_fix_v5_add_bos_eos_token``).
+BEGIN_BY_SETTING = frozenset(
+    (
+        *("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast"),
+        *("GemmaTokenizer", "GemmaTokenizerFast", "CohereTokenizerFast"),
+    )
+)
 # The encodings of texts with fewer characters are cached.
 SHORT = 64
 # Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a
@@ -101,22 +109,15 @@ class ModelTokenizer:
     """A Hugging Face tokenizer. Thread-safe.
 
     Args:
-        path: folder or hub name that ``AutoTokenizer`` reads.
+        path: folder or hub name of a model or of its tokenizer.
         template: the source of a chat template instead of the model's; empty for the model's.
 
     Raises:
-        ConfigError: when there is no tokenizer at ``path``.
+        ConfigError: when there is no tokenizer at ``path``, or it cannot be read.
     """
 
     def __init__(self, path: str, template: str = "") -> None:
-        from transformers import AutoTokenizer  # takes seconds to import
-
-        try:
-            self._inner: Any = AutoTokenizer.from_pretrained(path)
-        except (OSError, ValueError) as error:
-            raise ConfigError(
-                f"no tokenizer at {path!r}", hint=str(error).splitlines()[0]
-            ) from error
+        self._inner = _from_files(path)
         # The fast tokenizer inside most tokenizers; it is never modified, so it needs no lock.
         self._fast: Any = getattr(self._inner, "backend_tokenizer", None)
         self._lock = threading.Lock()
@@ -317,6 +318,34 @@ def load_tokenizer(path: str, template: str = "") -> ModelTokenizer:
     return ModelTokenizer(path, template)
 
 
+def _from_files(path: str) -> Any:
+    """A tokenizer of transformers, from ``tokenizer.json`` itself where there is one.
+
+    ``AutoTokenizer`` chooses a class by the model's type, and many classes build the tokenizer
+    again, with rules of their own in place of the file's: as a ``LlamaTokenizer`` that of
+    DeepSeek-R1-Distill-Llama drops spaces. SGLang repairs most of that after loading.
+
+    Raises:
+        ConfigError: as ``ModelTokenizer``.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast  # takes seconds to import
+
+    try:
+        kind = PreTrainedTokenizerFast if _file(path, "tokenizer.json") else AutoTokenizer
+        made: Any = kind.from_pretrained(path)
+    except Exception as error:  # the library of tokenizers raises no other class
+        hint = next(iter(str(error).splitlines()), type(error).__name__)
+        raise ConfigError(f"no tokenizer at {path!r} that can be read", hint=hint) from error
+    settings = _document(path, "tokenizer_config.json")
+    begins = settings.get("add_bos_token") is not False
+    if settings.get("tokenizer_class") in BEGIN_BY_SETTING and made.bos_token and begins:
+        made.add_bos_token = True
+    if fast := getattr(made, "backend_tokenizer", None):  # the file may cut and pad texts
+        fast.no_truncation()
+        fast.no_padding()
+    return made
+
+
 def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int, ...]:
     """Token ids of a text: the ids that it carries if they belong to this vocabulary, else a new
     encoding.
@@ -416,19 +445,27 @@ def ends_of_server(info: Mapping[str, Any]) -> frozenset[int]:
     return found
 
 
-def _document(path: str, name: str) -> dict[str, Any]:
-    if Path(path).is_dir():
-        file: str | None = str(Path(path, name))
-    else:
-        from transformers.utils import cached_file
+def _file(path: str, name: str) -> Path | None:
+    """A file of a folder or of a hub's model; None if there is none.
 
-        quietly = ("missing_entries", "gated_repo", "connection_errors")
-        file = cached_file(
-            path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly}
-        )
+    Raises:
+        OSError: the hub does not answer, and the file was not fetched before.
+    """
+    if Path(path).is_dir():
+        file = Path(path, name)
+        return file if file.is_file() else None
+    from transformers.utils import cached_file
+
+    quietly = ("missing_entries", "gated_repo")
+    found = cached_file(path, name, **{f"_raise_exceptions_for_{what}": False for what in quietly})
+    return Path(found) if found else None
+
+
+def _document(path: str, name: str) -> dict[str, Any]:
     try:
-        return _object(Path(file).read_text("utf-8")) if file else {}
-    except OSError:
+        file = _file(path, name)
+        return _object(file.read_text("utf-8")) if file else {}
+    except (OSError, UnicodeDecodeError):
         return {}
 
 

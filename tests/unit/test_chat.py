@@ -6,6 +6,7 @@ import shutil
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
 from lr_sglang.engine.tokenizer import (
     LONG,
@@ -150,6 +151,59 @@ def test_half_a_surrogate_pair_is_a_named_error(tokenizer, text):
 
 def test_a_folder_without_a_tokenizer_is_a_named_error(tmp_path):
     with pytest.raises(ConfigError, match="no tokenizer at"):
+        ModelTokenizer(str(tmp_path))
+
+
+@pytest.mark.parametrize("config", [{"model_type": "llama"}, {"model_type": "qwen2"}, {}, None])
+@pytest.mark.parametrize("named", ["LlamaTokenizerFast", "Qwen2Tokenizer", "GemmaTokenizer"])
+def test_a_tokenizer_is_that_of_its_file_whatever_class_it_names(named, config, tmp_path):
+    """transformers builds some classes again with rules of their own, as that of R1-Distill-Llama."""
+    raw = byte_level("Okay, let's see.\n\n x = 1  ", 300)
+    saved(raw, tmp_path, SPECIAL, eos_token="<|im_end|>")
+    settings = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({**settings, "tokenizer_class": named})
+    )
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    known = ModelTokenizer(str(tmp_path))
+    for text in ("Okay, let's  see.\n\n x\t= 1", " \n\n", "e\u0301 \uf9e4 🙂"):
+        assert list(known.encode(text)) == raw.encode(text, add_special_tokens=False).ids
+        assert known.decode(known.encode(text)) == text
+
+
+@pytest.mark.parametrize(
+    ("settings", "begins"),
+    [
+        ({"tokenizer_class": "LlamaTokenizerFast"}, True),
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": True}, True),
+        ({"tokenizer_class": "LlamaTokenizerFast", "add_bos_token": False}, False),
+        ({"tokenizer_class": "PreTrainedTokenizerFast", "add_bos_token": True}, False),
+    ],
+)
+def test_a_prompt_begins_as_in_sglang(settings, begins, tmp_path):
+    """Whose class and setting decide it, as of DeepSeek-V3, whose file says nothing of it."""
+    saved(byte_level("a b", 300), tmp_path, SPECIAL, bos_token="<|im_start|>")
+    whole = json.loads((tmp_path / "tokenizer_config.json").read_text())
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({**whole, **settings}))
+    known, theirs = ModelTokenizer(str(tmp_path)), get_tokenizer(str(tmp_path))
+    assert list(known.encode("a b")) == theirs.encode("a b") == list(known.raw("a b"))
+    assert (known.encode("")[:1] == (theirs.bos_token_id,)) is begins
+
+
+def test_a_file_that_cuts_and_pads_texts_does_neither(tmp_path):
+    raw = byte_level("a b", 300)
+    raw.enable_truncation(4)
+    raw.enable_padding(length=9)
+    known = saved(raw, tmp_path, SPECIAL)
+    assert known.decode(known.encode("a b " * 9)) == "a b " * 9
+    assert len(known.encode("a")) == 1
+
+
+@pytest.mark.parametrize("held", ["version https://git-lfs.github.com/spec/v1", "{}", ""])
+def test_a_tokenizer_that_cannot_be_read_is_a_named_error(held, tmp_path):
+    (tmp_path / "tokenizer.json").write_text(held)
+    with pytest.raises(ConfigError, match=r"no tokenizer at .* that can be read"):
         ModelTokenizer(str(tmp_path))
 
 
