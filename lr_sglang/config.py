@@ -210,10 +210,12 @@ class TokenLayer(ConfigModel):
     """
 
     algorithm: str = setting(
-        "none", "none, ngram, standalone, eagle, eagle3, nextn, dflash or dspark"
+        "none", "none, fed, ngram, standalone, eagle, eagle3, nextn, dflash or dspark"
     )
     tokens: int | None = setting(
-        None, "drafted tokens per verification; by default steps, or 8 (paper section 4)", ge=1
+        None,
+        "drafted tokens per verification; by default steps, 12 for fed, else 8 (paper section 4)",
+        ge=1,
     )
     draft_model: str = setting(
         "", "path, hub name or pocket:draft, for algorithms that draft with a model"

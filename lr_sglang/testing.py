@@ -12,10 +12,14 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
+from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.request import Head, Post, Request
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
-from lr_sglang.errors import RuntimeRefused
+from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.plugin.lines import Lines
+from lr_sglang.sglang_api.lines import FIRST, PROTOCOL, ROUTE, Line, read_message
 from lr_sglang.steps import thinking
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
@@ -44,7 +48,11 @@ Script = str | Sequence[str] | Callable[[Prompt, dict[str, Any]], str]
 
 
 def runtimes(
-    target: Script, draft: Script | None = None, judge: Script | None = None, seconds: float = 0.02
+    target: Script,
+    draft: Script | None = None,
+    judge: Script | None = None,
+    seconds: float = 0.02,
+    width: int = 0,
 ) -> dict[str, RuntimeBackend]:
     """Backends over scripted runtimes, for ``lr.deployment(runtimes(...))``.
 
@@ -59,12 +67,18 @@ def runtimes(
         judge: writes the judge's reply, such as ``aligned`` or ``unaligned``.
         seconds: how long a request to the target takes. Draft and judge reply at once: a draft
             that is later than the target is rejected.
+        width: tokens of one verification, if the target has the token layer `fed`: it takes lines,
+            and gives the more tokens at a time the more of them are right.
     """
     scripts = {"target": target, "draft": draft, "judge": judge}
     roles = {
         role: RuntimeBackend(
             role,
-            ScriptedTransport(script, seconds if role == "target" else 0.0),
+            ScriptedTransport(
+                script,
+                seconds if role == "target" else 0.0,
+                width if role == "target" else 0,
+            ),
             CharTokenizer(),
             seeded=True,
             token_layer="",
@@ -75,7 +89,14 @@ def runtimes(
     for backend in roles.values():
         backend.roles = roles
         backend.readable = False  # a script has no probabilities
+    if width:
+        roles["target"].fed = fed(width)
     return roles
+
+
+def fed(width: int) -> FedLayer:
+    """A token layer `fed`, as a server reports it that draws with seeds."""
+    return FedLayer(PROTOCOL, width, "seeds", seeds=True)
 
 
 class CharTokenizer:
@@ -129,16 +150,23 @@ class ScriptedTransport:
 
     Args:
         script: as for ``runtimes``.
-        seconds: how long each request takes.
+        seconds: how long each request takes; with ``width`` until its first token, and as long
+            for each verification.
+        width: tokens of one verification; 0 for a runtime that takes no lines.
 
     Attributes:
         requests: the payloads that were sent, in order, each with its ``rid`` and with the ``text``
             of its open turn.
+        delivered: the lines that were delivered, in order.
+        deliver_fails: raised by deliveries, if it is set.
     """
 
-    def __init__(self, script: Script, seconds: float = 0.0) -> None:
-        self._script, self._seconds = script, seconds
+    def __init__(self, script: Script, seconds: float = 0.0, width: int = 0) -> None:
+        self._script, self._seconds, self.width = script, seconds, width
         self.requests: list[dict[str, Any]] = []
+        self.delivered: list[Line] = []
+        self.deliver_fails: LookaheadError | None = None
+        self._lines = Lines()
         self._stopped: dict[Request, asyncio.Event] = {}
 
     async def generate(
@@ -154,7 +182,9 @@ class ScriptedTransport:
             reply = self._reply(payload, self._write(prompt, sampling), sampling, aborted)
             if weighed:
                 reply["meta_info"]["input_token_logprobs"] = self._weigh(payload)
-            if payload.get("stream") and request.on_tokens is not None:
+            if self.width:
+                await self._verify(payload, request, prompt, reply)
+            elif payload.get("stream") and request.on_tokens is not None:
                 for length in range(1, len(reply["output_ids"])):
                     request.on_tokens(reply["output_ids"][:length])
                     await asyncio.sleep(0)
@@ -167,6 +197,51 @@ class ScriptedTransport:
 
     async def post(self, path: str, body: dict[str, Any], timeout: float = 0.0) -> dict[str, Any]:
         raise RuntimeRefused(f"{path}: 404", role="target")
+
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = 0.0
+    ) -> Sequence[tuple[str, str]]:
+        if not self.width:
+            raise RuntimeRefused(f"{ROUTE}: 404", role="target")
+        if self.deliver_fails is not None:
+            raise self.deliver_fails
+        message = read_message(
+            {"lines": [[*line[:2], [*line.ids]] for line in lines]}, _TOKENS.size
+        )
+        self.delivered += message.lines
+        for line in message.lines:
+            self._lines.put(line.rid, line.place, line.ids)
+        return message.refused
+
+    async def _verify(
+        self, payload: dict[str, Any], request: Request, prompt: Prompt, reply: dict[str, Any]
+    ) -> None:
+        """Gives the tokens of a reply by verifications, as a server with the layer does: each gives
+        what is right of the request's line and one token more.
+        """
+        ids, meta = reply["output_ids"], reply["meta_info"]
+        if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST):
+            (self._lines.get(request.rid) or self._lines.put(request.rid, 0, ())).put_first(first)
+        count, passes, right = min(1, len(ids)), 0, 0
+        while count < len(ids) and not request.cancelled:
+            if payload.get("stream") and request.on_tokens is not None:
+                request.on_tokens(ids[:count])
+            await asyncio.sleep(self._takes(prompt))
+            line = self._lines.get(request.rid)
+            ahead = line.ahead(count, lambda a, b: ids[a:b], self.width - 1) if line else ()
+            same = common_prefix(tuple(ahead), tuple(ids[count:]))
+            count, passes, right = min(count + same + 1, len(ids)), passes + 1, right + same
+        self._lines.erase(request.rid)
+        if count < len(ids):
+            del ids[count:]
+            meta["finish_reason"] = {"type": "abort", "message": "aborted"}
+            meta["completion_tokens"] = count
+            reply["text"] = _TOKENS.decode(ids)
+        meta |= {
+            "spec_verify_ct": passes,
+            "spec_num_proposed_drafts": (self.width - 1) * passes,
+            "spec_num_correct_drafts": right,
+        }
 
     async def forward(
         self, post: Post, request: Request, timeout: float
@@ -260,7 +335,8 @@ class ScriptedTransport:
         }
 
     def _abort(self, request: Request) -> None:
-        self._stopped[request].set()
+        if request in self._stopped:  # else it is verified, and ends after the next pass
+            self._stopped[request].set()
 
 
 def _read(ids: Sequence[int]) -> Prompt:

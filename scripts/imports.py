@@ -24,6 +24,7 @@ LAYERS: tuple[set[str], ...] = (
     {"errors", "hub", "plugin_files"},
     {"config", "modes"},
     {"steps", "theory", "sglang_api", "tasks"},
+    {"plugin"},
     {"cpu", "pocket"},
     {"engine"},
     {"frontend"},
@@ -38,7 +39,11 @@ LAYERS: tuple[set[str], ...] = (
 )
 
 # These could stand alone: beside themselves they know only what is named here.
-SELF_CONTAINED = {"cpu": {"errors", "config", "sglang_api"}, "pocket": {"errors", "config"}}
+SELF_CONTAINED = {
+    "plugin": {"sglang_api"},
+    "cpu": {"errors", "config", "sglang_api", "plugin"},
+    "pocket": {"errors", "config"},
+}
 
 
 def contract(modules: set[str]) -> str:

@@ -32,6 +32,7 @@ class ScriptedTransport(testing.ScriptedTransport):
     Args:
         seconds: how long a request takes, by its prompt text.
         fail: the error to raise, by its prompt text, or None.
+        width: tokens of one verification; 0 for a runtime that takes no lines.
     """
 
     def __init__(
@@ -39,8 +40,9 @@ class ScriptedTransport(testing.ScriptedTransport):
         write: Writer,
         seconds: Callable[[str], float] = lambda text: 0.0,
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
+        width: int = 0,
     ) -> None:
-        super().__init__("")
+        super().__init__("", width=width)
         self.write, self.seconds, self.fail = write, seconds, fail
         self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
         self.length_first = True  # SGLang 0.5.16's order
@@ -110,6 +112,8 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     }
     for backend in roles.values():
         backend.roles, backend.readable = roles, False
+        if width := transports[backend.role].width:
+            backend.fed = testing.fed(width)
     return roles["target"]
 
 

@@ -277,9 +277,9 @@ resume = click.option(
 token_layer = click.option(
     "--token-layer",
     metavar="NAME",
-    help="SGLang's speculative decoding: ngram, standalone, eagle, eagle3, nextn, dflash, dspark, "
-    "none, for the roles that it suits (of one: -o runtimes.ROLE.token_layer=NAME).  [default: the "
-    "deployment's, or ngram]",
+    help="SGLang's speculative decoding: fed (by what the draft runtime writes), ngram, "
+    "standalone, eagle, eagle3, nextn, dflash, dspark, none, for the roles that it suits (of one: "
+    "-o runtimes.ROLE.token_layer=NAME).  [default: the deployment's, or ngram]",
 )
 
 as_json = click.option(

@@ -185,10 +185,10 @@ def _set_layers(
 
 def _suited(name: str) -> tuple[str, ...]:
     """The roles that a token layer without a role is for: the target, and the draft if it needs no
-    draft model.
+    draft model and no lines.
     """
-    with_model = (
-        name != "none"
-        and flags.algorithm(TokenLayer(algorithm=name), "--token-layer").draft != "none"
-    )
-    return ("target",) if with_model else ("target", "draft")
+    if name == OFF:
+        return ("target", "draft")
+    known = flags.algorithm(TokenLayer(algorithm=name), "--token-layer")
+    alone = known.draft != "none" or known.target_only
+    return ("target",) if alone else ("target", "draft")

@@ -10,6 +10,7 @@ import torch
 
 from lr_sglang.cpu import gated_delta, settings
 from lr_sglang.cpu.attention import BatchedAttention
+from lr_sglang.plugin.hooks import LAYER
 from lr_sglang.sglang_api import release
 
 _SRT = "sglang.srt"
@@ -62,6 +63,7 @@ def install() -> None:
             HookType.REPLACE,
         ),
     )
+    LAYER.draws = "seeds"  # `sampling.sample_and_verify`
     if settings.HYBRID in os.environ:
         hooks += tuple((name, hook, HookType.REPLACE) for name, hook in gated_delta.REPLACED)
     for name, hook, kind in hooks:

@@ -5,13 +5,20 @@ requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    AsyncIterator,
+    Callable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import orjson
 
-from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
+from lr_sglang.engine.request import INFO_SECONDS, LINE_SECONDS, Head, Post, Request
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -22,6 +29,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
+from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Line
 
 CONNECT_SECONDS = 5.0
 # SGLang's router (policy ``manual``) sends requests with the same value of this header to one
@@ -41,6 +49,9 @@ ABORT_AGAIN_SECONDS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.4, 0.8, 1.6)
 ABORT_FORWARDED_SECONDS = (0.0, 0.05, 0.25)
 # Shorter than the 5 s after which SGLang's server closes an idle connection.
 KEEP_ALIVE_SECONDS = 4.0
+# Of one message with lines: with ids of up to 10 digits, and ids of 256 characters for as many
+# requests as it may have, it stays below MAX_MESSAGE_BYTES.
+MESSAGE_TOKENS = 64_000
 # Routes whose replies are plain text, not JSON.
 _IN_WORDS = ("/abort_request", "/flush_cache")
 
@@ -126,6 +137,23 @@ class Client:
     ) -> dict[str, Any]:
         """Posts JSON, and reads the JSON of the reply; raises as ``get``."""
         return await self._exchange("POST", path, body, timeout)
+
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+    ) -> Sequence[tuple[str, str]]:
+        """Delivers lines; returns the ids of the requests whose line was refused, each with the
+        reason. Raises as ``get``; ``RuntimeRefused`` where the server has no layer `fed`.
+        """
+        refused: list[tuple[str, str]] = []
+        for message in _messages(lines):
+            reply = await self._exchange("POST", ROUTE, {"lines": message}, timeout)
+            try:
+                refused += [(str(rid), str(why)) for rid, why in reply["refused"]]
+            except (KeyError, TypeError, ValueError) as error:
+                raise BadReply(
+                    f"{self.url}{ROUTE} answered {reply!r:.200}", role=self.role
+                ) from error
+        return refused
 
     async def forward(
         self, post: Post, request: Request, timeout: float
@@ -301,6 +329,18 @@ class Client:
             why = str(error) or type(error).__name__
             hint = "check that the server is running"
             raise kind(f"{self.url} does not answer ({why})", role=self.role, hint=hint) from error
+
+
+def _messages(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
+    """The lines in messages that a server takes."""
+    begin = tokens = 0
+    for number, line in enumerate(lines):
+        tokens += len(line.ids)
+        if number > begin and (tokens > MESSAGE_TOKENS or number - begin >= MAX_MESSAGE_LINES):
+            yield lines[begin:number]
+            begin, tokens = number, len(line.ids)
+    if begin < len(lines):
+        yield lines[begin:]
 
 
 class _BeforeFirstByte(RuntimeDown):

@@ -9,13 +9,15 @@ import itertools
 import os
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lr_sglang.errors import Cancelled
+from lr_sglang.sglang_api.lines import Line
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
+LINE_SECONDS = 2.0  # timeout of a delivery of lines, which are of no use later
 # Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the
 # prefix of another.
 _PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
@@ -175,6 +177,16 @@ class Transport(Protocol):
         self, post: Post, request: Request, timeout: float
     ) -> AsyncGenerator[Head | bytes, None]:
         """Posts to any route and streams its reply: the head, then the bytes of the body."""
+
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+    ) -> Sequence[tuple[str, str]]:
+        """Delivers lines to the runtime's token layer `fed`; returns the ids of the requests whose
+        line was refused, each with the reason.
+
+        Raises:
+            LookaheadError: they could not be delivered, which costs speed only.
+        """
 
     async def close(self) -> None:
         """Closes the connections."""

@@ -1,5 +1,5 @@
-"""SGLang's router in front of many workers: generations go to the router, aborts and
-``/server_info`` to its workers.
+"""SGLang's router in front of many workers: generations go to the router, aborts, lines
+and ``/server_info`` to its workers.
 
 The router forwards generations and lists its workers (``GET /workers``); all other requests go to
 the workers directly. If these cannot be reached, the connection of a cancelled request is closed
@@ -8,6 +8,7 @@ the workers directly. If these cannot be reached, the connection of a cancelled 
 
 from __future__ import annotations
 
+import asyncio
 import re
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -15,8 +16,9 @@ from contextlib import suppress
 from typing import Any
 
 from lr_sglang.engine.client import Client
-from lr_sglang.engine.request import INFO_SECONDS, Request
+from lr_sglang.engine.request import INFO_SECONDS, LINE_SECONDS, Request
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
+from lr_sglang.sglang_api.lines import Line
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent
 
@@ -85,6 +87,33 @@ class RouterClient(Client):
     ) -> dict[str, Any]:
         """Posts to the first worker that answers, as ``get``."""
         return await self._of_a_worker(path, lambda worker: worker.post(path, body, timeout))
+
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+    ) -> Sequence[tuple[str, str]]:
+        """Delivers to every worker, because the router does not tell which one runs a request;
+        the others drop the lines. A line is refused if a worker refuses it.
+
+        Raises:
+            LookaheadError: no worker took them; the error of the last one.
+        """
+        self._refresh_soon()
+        workers = list(self._workers.values())
+        if not workers:
+            raise RuntimeDown(f"the router {self.url} has no workers", role=self.role)
+        replies = await asyncio.gather(
+            *(worker.deliver(lines, timeout) for worker in workers), return_exceptions=True
+        )
+        refused: dict[str, str] = {}
+        for reply in replies:
+            if not isinstance(reply, BaseException):
+                refused.update(reply)
+            elif not isinstance(reply, LookaheadError):
+                raise reply
+        failures = [reply for reply in replies if isinstance(reply, LookaheadError)]
+        if len(failures) == len(workers):
+            raise failures[-1]
+        return list(refused.items())
 
     async def _of_a_worker(
         self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]

@@ -17,6 +17,7 @@ from lr_sglang.config import Limits
 from lr_sglang.engine.branch import Generation, each_stop, until
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
+from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
@@ -96,6 +97,7 @@ class RuntimeBackend(BaseBackend):
             ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
         counts_written: whether its server's penalties count the tokens of the answer at the end of
             a prompt, as our plugin's on a CPU do.
+        fed: its token layer that takes lines; None if it has none, or one that cannot be used.
         readable: whether its server's log-probabilities of a prompt give what it would have drawn;
             None until that was tried.
         streams: whether its server streams generations with all tokens so far in each event.
@@ -129,6 +131,7 @@ class RuntimeBackend(BaseBackend):
         self.doubts = Doubts(role)
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
+        self.fed: FedLayer | None = None
         self.readable: bool | None = None
         self.streams = True
         self.template_defaults: Mapping[str, Any] = {}

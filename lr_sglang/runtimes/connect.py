@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.config import Deployment
 from lr_sglang.engine.client import Client
+from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
@@ -184,6 +185,9 @@ def _describe(
         )
     layers = {str(info.get("speculative_algorithm") or "") for info in infos}
     backend.token_layer = layers.pop() if len(layers) == 1 else None
+    backend.fed, fault = fed_layer([probe.state(info) for info in infos], backend.seeded)
+    if fault:
+        backend.doubts.note("fed", fault)
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
     defaults = infos[0].get("default_chat_template_kwargs") if infos else None

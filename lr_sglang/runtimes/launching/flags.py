@@ -26,9 +26,11 @@ from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
 from lr_sglang.runtimes.placement import gpus, hybrid, memory, models
+from lr_sglang.sglang_api import lines
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
+FED_TOKENS = 12  # of 12 and 20 the faster one on a CPU, and SGLang's own choice for n-grams
 TREE_STEPS = 5  # SGLang's own choice for a tree
 
 
@@ -43,6 +45,7 @@ class Algorithm:
             may be in the target's checkpoint).
         takes: the settings that mean something to it, beside ``tokens``.
         on_cpu: whether it runs without a GPU.
+        target_only: whether it has a meaning for the target only.
     """
 
     name: str
@@ -50,6 +53,7 @@ class Algorithm:
     draft: Literal["none", "needed", "bundled"] = "needed"
     takes: frozenset[str] = frozenset()
     on_cpu: bool = False
+    target_only: bool = False
 
 
 def _ngram(layer: TokenLayer) -> Flags:
@@ -61,6 +65,11 @@ def _ngram(layer: TokenLayer) -> Flags:
         "speculative-ngram-max-bfs-breadth": layer.topk,
         "speculative-ngram-max-trie-depth": depth,
     }
+
+
+def _fed(layer: TokenLayer) -> Flags:
+    """Those of n-grams, which are guessed where no line is known; only chains are verified."""
+    return _ngram(layer.replace(tokens=layer.tokens or FED_TOKENS, topk=1))
 
 
 def _model(layer: TokenLayer) -> Flags:
@@ -76,6 +85,9 @@ def _model(layer: TokenLayer) -> Flags:
 
 _TREE = frozenset({"steps", "topk", "accept_length"})
 ALGORITHMS: Mapping[str, Algorithm] = {
+    "fed": Algorithm(
+        "NGRAM", _fed, "none", frozenset({"ngram_max"}), on_cpu=True, target_only=True
+    ),
     "ngram": Algorithm(
         "NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True
     ),
@@ -143,6 +155,8 @@ def layer_environment(layer: TokenLayer) -> dict[str, str]:
     The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one
     token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
+    if layer.algorithm == "fed":
+        return {lines.SWITCH: "1"}
     if not layer.accept_length:
         return {}
     found = {"SGLANG_SIMULATE_ACC_LEN": str(layer.accept_length)}

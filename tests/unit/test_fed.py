@@ -1,0 +1,453 @@
+"""Token layer `fed` in a server: what a verification is offered, whatever the messages say."""
+
+import itertools
+import random
+import subprocess
+import sys
+from array import array
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from lr_sglang.plugin.feeding import MARK, FedLayer, chains
+from lr_sglang.plugin.lines import TRIM, Line, Lines
+from lr_sglang.sglang_api.lines import (
+    FIELD,
+    FIRST,
+    MAX_ID,
+    MAX_MESSAGE_LINES,
+    MAX_TOKENS,
+    PROTOCOL,
+    read_message,
+)
+
+WIDTH, VOCABULARY = 5, 1000
+RELEASES = ("0.5.16", "0.5.23")
+
+
+class Request:
+    """A request of a scheduler; `text` is all that its target will write."""
+
+    def __init__(self, rid, text, custom_params=None):
+        self.rid, self.text, self.output_ids = rid, text, array("q")
+        self.pending = []  # tokens that the overlap schedule has not recorded yet
+        self.sampling_params = SimpleNamespace(custom_params=custom_params)
+        self.passes = 0
+
+    @property
+    def written(self):
+        return [*self.output_ids, *self.pending]
+
+    def finished(self):
+        return len(self.output_ids) >= len(self.text)
+
+
+class Server:
+    """A scheduler with the n-gram layer of a release, whose guesses are trees of 0 and 1."""
+
+    def __init__(self, release="0.5.23", overlap=False, grammar=False):
+        self.release, self.overlap, self.grammar = release, overlap, grammar
+        self.layer = FedLayer()
+        self.enable_overlap, self.draft_token_num = overlap, WIDTH
+        config = SimpleNamespace(vocab_size=VOCABULARY)
+        self.model_runner = SimpleNamespace(model_config=config)
+        self.offered = {}
+
+    def batch(self, requests):
+        batch = SimpleNamespace(reqs=requests, has_grammar=self.grammar)
+        if self.release == "0.5.23":
+            batch.grammar_needs_sync = lambda: self.grammar
+        return batch
+
+    def plain(self, worker, batch):
+        """Stages the last tokens as the release does, and guesses: two children of the root."""
+        spliced = self.overlap and not self.grammar
+        last = [request.last for request in batch.reqs]
+        if spliced or self.release == "0.5.16":  # which stages them in any case
+            rows = [[*tokens, *[0] * (WIDTH - len(tokens))] for tokens in last]
+            self.prev_token_ids = list(itertools.chain(*rows))
+            self.prev_accept_lens = [len(tokens) for tokens in last]
+        else:
+            self.prev_token_ids, self.prev_accept_lens = [], [0] * len(last)
+        tokens = np.zeros((len(last), WIDTH), dtype=np.int64)
+        tokens[:, 0] = [request.written[-1] for request in batch.reqs]
+        mask = np.zeros((len(last), WIDTH, WIDTH), dtype=np.uint8)
+        mask[:, :, 0] = 1
+        mask[:, range(WIDTH), range(WIDTH)] = 1
+        return tokens.reshape(-1), mask.reshape(-1)
+
+    def prefill(self, request):
+        request.last = request.text[len(request.written) :][:1]
+        self.record(request, [])
+        if not self.spliced:
+            self.record(request, request.last)
+        else:
+            request.pending = list(request.last)
+
+    @property
+    def spliced(self):
+        return self.overlap and not self.grammar
+
+    def record(self, request, tokens):
+        request.output_ids.extend(request.pending)
+        request.pending = []
+        request.output_ids.extend(tokens)
+
+    def step(self, *requests):
+        """One pass: what is offered, verified, and recorded, now or in the next pass."""
+        tokens, mask = self.layer.prepare(self.plain, self, self.batch(requests))
+        assert tokens.dtype == np.int64 and mask.dtype == np.uint8
+        chain = np.tile(np.tri(WIDTH, dtype=np.uint8).reshape(-1), len(requests))
+        assert (mask == chain).all()
+        for request, row in zip(requests, tokens.reshape(-1, WIDTH).tolist(), strict=True):
+            assert row[0] == request.written[-1]
+            right = 0
+            wanted = request.text[len(request.written) :]
+            while right < WIDTH - 1 and wanted[right : right + 1] == [row[right + 1]]:
+                right += 1
+            request.last = wanted[: right + 1]
+            request.passes += 1
+            self.offered[request.rid] = row[1:]
+        for request in requests:
+            self.record(request, [] if self.spliced else request.last)
+            if self.spliced:
+                request.pending = list(request.last)
+
+    def run(self, *requests, each=lambda: None):
+        for request in requests:
+            self.prefill(request)
+        while left := [one for one in requests if len(one.written) < len(one.text)]:
+            each()
+            self.step(*left)
+        for request in requests:
+            self.record(request, [])
+            assert list(request.output_ids) == request.text
+
+    def send(self, *lines):
+        ids = [rid for rid, _, _ in lines]
+        chunks = [[place, *tokens] for _, place, tokens in lines]
+        message = SimpleNamespace(corpus_id=MARK, documents=ids, token_chunks=chunks)
+        assert self.layer.keep(None, self, message) is None
+
+    @property
+    def counts(self):
+        return self.told()
+
+    def told(self, **more):
+        found = SimpleNamespace(internal_state={})
+        worker = SimpleNamespace(ngram_corpus=1, draft_token_num=WIDTH)
+        arguments = SimpleNamespace(tokenizer_worker_num=more.pop("workers", 1))
+        given = {"draft_worker": worker, "server_args": arguments, **more}
+        self.layer.tell(found, SimpleNamespace(**given))
+        return found.internal_state[FIELD]
+
+
+def text(seed=0, length=40):
+    return [random.Random(f"{seed}/{i}").randrange(2, VOCABULARY) for i in range(length)]
+
+
+servers = pytest.mark.parametrize(
+    "server",
+    [
+        pytest.param((release, overlap, grammar), id=f"{release}-{overlap}-{grammar}")
+        for release in RELEASES
+        for overlap in (False, True)
+        for grammar in (False, True)
+    ],
+    indirect=True,
+)
+
+
+@pytest.fixture
+def server(request):
+    return Server(*getattr(request, "param", ("0.5.23", False, False)))
+
+
+# -- what is offered
+
+
+@servers
+def test_a_right_line_gives_a_whole_width_each_time(server):
+    fed, other = Request("fed", text(1)), Request("other", text(2))
+    server.send(("fed", 0, fed.text))
+    server.run(fed, other)
+    assert fed.passes == -(-(len(fed.text) - 1) // WIDTH)
+    assert other.passes == len(other.text) - 1
+    counts = server.counts
+    assert (counts["fed"], counts["late"], counts["failures"]) == (fed.passes, 0, 0)
+
+
+@servers
+def test_a_line_that_came_with_the_request_counts_from_its_first_token(server):
+    fed = Request("fed", text(1), {FIRST: text(1)[:21]})
+    server.prefill(fed)
+    server.step(fed)
+    assert server.offered["fed"] == fed.text[1:5]
+    server.send(("fed", 21, fed.text[21:]))  # goes on where the first one ends
+    server.run_on = [server.step(fed) for _ in range(7)]
+    assert fed.passes == 8 and len(fed.written) == 40
+
+
+def test_a_delivery_before_the_request_runs_goes_behind_the_line_that_came_with_it(server):
+    fed = Request("fed", text(1), {FIRST: text(1)[:10]})
+    server.send(("fed", 10, fed.text[10:]))
+    server.run(fed)
+    assert fed.passes == 8 and server.counts["late"] == 0
+
+
+@servers
+def test_increments_are_one_line_and_tokens_that_come_too_late_are_counted(server):
+    fed = Request("fed", text(1))
+    server.prefill(fed)
+    server.send(("fed", 0, fed.text[:3]))
+    server.step(fed)  # writes 1, 2, and 3, which the line lacks
+    server.send(("fed", 3, fed.text[3:6]))
+    server.step(fed)
+    assert server.offered["fed"][:2] == fed.text[4:6] and server.counts["late"] == 1
+    server.send(("fed", 3, fed.text[3:6]))  # again: nothing new is late
+    server.step(fed)
+    assert server.counts["late"] == 1
+
+
+def test_the_token_that_a_whole_width_gives_besides_was_there_in_time(server):
+    fed = Request("fed", text(1))
+    server.send(("fed", 0, fed.text))
+    server.run(fed)
+    assert server.counts["late"] == 0
+
+
+@servers
+def test_a_line_that_parts_is_not_offered_until_it_goes_on_from_the_requests_own(server):
+    fed = Request("fed", text(1))
+    wrong = [*fed.text[:4], *text(9)]
+    server.prefill(fed)
+    server.send(("fed", 0, wrong))
+    server.step(fed)
+    assert server.offered["fed"] == wrong[1:5] and len(fed.written) == 5
+    server.step(fed)
+    assert server.offered["fed"] == [0] * (WIDTH - 1)
+    server.send(("fed", len(fed.written), fed.text[len(fed.written) :]))
+    server.step(fed)
+    assert server.offered["fed"] == fed.text[6:10]
+
+
+def test_a_delivery_after_the_parting_counts_though_the_server_has_not_seen_it(server):
+    """Between two passes, prefills of others may run: the controller has the tokens by then."""
+    fed = Request("fed", text(1))
+    server.prefill(fed)
+    server.send(("fed", 0, [*fed.text[:3], *text(9)]))
+    server.step(fed)
+    assert len(fed.written) == 4
+    server.send(("fed", 4, fed.text[4:]))  # the server's line is still the old one up to here
+    server.step(fed)
+    assert server.offered["fed"] == fed.text[4:8]
+
+
+def test_a_retracted_request_goes_on_with_its_line(server):
+    fed, other = Request("fed", text(1)), Request("other", text(2))
+    server.send(("fed", 0, fed.text))
+    server.prefill(fed), server.prefill(other)
+    server.step(fed, other)
+    for _ in range(3):
+        server.step(other)  # fed was retracted
+    server.prefill(fed)  # of all that it has written, which gives its next token
+    server.step(fed, other)
+    assert server.offered["fed"] == fed.text[7:11]
+
+
+def test_an_ended_requests_line_is_forgotten(server):
+    first, second = Request("first", text(1, 12)), Request("second", text(2))
+    server.send(("first", 0, first.text), ("second", 0, second.text))
+    server.run(first, second)
+    assert server.counts["lines"] == 1  # the last one, until the next pass
+    server.run(Request("third", text(3)))
+    assert server.counts["lines"] == 0
+
+
+def test_an_emptied_cache_empties_the_lines(server):
+    server.send(("any", 0, [1, 2]))
+    assert server.counts["lines"] == 1
+    server.layer.clear(None, server)
+    assert server.counts["lines"] == 0
+
+
+@servers
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_is_delivered_the_text_is_the_targets(server, seed):
+    """Wrong ids and places, gaps, repeats, old lines: two controllers that know nothing."""
+    rng = random.Random(seed)
+    requests = [Request(f"r{i}", text((seed, i), 80)) for i in range(3)]
+
+    def deliver():
+        for _ in range(rng.randrange(4)):
+            one = rng.choice(requests)
+            place = rng.choice([len(one.written), rng.randrange(90), 0, 2**31 - 1])
+            ids = list(one.text[place : place + rng.randrange(20)])
+            if ids and rng.random() < 0.4:
+                ids[rng.randrange(len(ids))] = rng.randrange(VOCABULARY)
+            server.send((rng.choice([one.rid, "unknown"]), place, ids))
+
+    server.run(*requests, each=deliver)
+    assert server.counts["failures"] == 0
+
+
+def test_a_long_answer_does_not_grow_its_line(server):
+    fed = Request("fed", text(1, 4 * TRIM))
+    server.prefill(fed)
+    sent = 0
+    while len(fed.written) < len(fed.text):
+        if sent < len(fed.written) + 20:
+            server.send(("fed", sent, fed.text[sent : sent + 20]))
+            sent += 20
+        server.step(fed)
+    assert fed.passes <= 1.1 * len(fed.text) / WIDTH
+    assert len(server.layer._lines.get("fed").ids) < TRIM + 100
+
+
+# -- lines
+
+
+def test_from_its_place_on_a_line_is_what_was_delivered_last():
+    line = Line(0, [1, 2, 3, 4])
+    for place, ids, whole in [
+        (4, [5, 6], [1, 2, 3, 4, 5, 6]),
+        (2, [7], [1, 2, 7]),
+        (2, [], [1, 2]),
+        (3, [9], [9]),  # a gap: what was before it is gone
+        (0, [1], [1]),
+    ]:
+        line.put(place, ids)
+        assert (list(line.ids), line.end) == (whole, place + len(ids))
+
+
+def test_lines_are_bounded_and_the_oldest_makes_room():
+    lines = Lines(most=3)
+    for name in "abcad":
+        lines.put(name, 0, [1])
+    assert [lines.get(name) is not None for name in "abcd"] == [True, False, True, True]
+    assert (len(lines), lines.pushed_out) == (3, 1)
+    for place in range(0, 3 * MAX_TOKENS, 100):
+        lines.put("a", place, range(100))
+    assert len(lines.get("a").ids) == MAX_TOKENS
+    assert list(lines.get("a").ids[-2:]) == [98, 99]
+
+
+# -- messages
+
+
+def test_a_message_is_read_line_by_line():
+    good = [["a", 0, [1, 2]], ["b", 7, []]]
+    bad = {
+        "": ["", 0, [1]],
+        "x" * MAX_ID: ["x" * (MAX_ID + 1), 0, [1]],
+        "place": ["place", -1, [1]],
+        "far": ["far", 2**31, [1]],
+        "beyond": ["beyond", 0, [1, VOCABULARY]],
+        "below": ["below", 0, [-1]],
+        "huge": ["huge", 0, [10**30]],
+        "long": ["long", 0, [1] * (MAX_TOKENS + 1)],
+    }
+    found = read_message({"lines": [*good, *bad.values()]}, VOCABULARY)
+    assert [[*line] for line in found.lines] == good
+    assert [rid for rid, _ in found.refused] == list(bad)
+    assert all(why for _, why in found.refused)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        *(None, [], 3, "lines", {}, {"lines": 3}, {"lines": {}}, {"lines": ["abc"]}),
+        *({"lines": [one]} for one in ([], ["a", 0], ["a", 0, [1], 2], {"rid": "a"})),
+        *({"lines": [["a", 0, one]]} for one in (None, 1, "12", [True], [1.0], ["1"], [[1]])),
+        *({"lines": [["a", one, [1]]]} for one in (None, True, 0.0, "0", [0])),
+        *({"lines": [[one, 0, [1]]]} for one in (None, 1, ["a"])),
+        {"lines": [["a", 0, [1]]] * (MAX_MESSAGE_LINES + 1)},
+    ],
+    ids=str,
+)
+def test_a_malformed_message_is_refused_whole(body):
+    with pytest.raises(ValueError, match="lines"):
+        read_message(body, VOCABULARY)
+
+
+@pytest.mark.parametrize("first", [3, "ab", [True], ["1"], [VOCABULARY], [-1], [1] * 5000], ids=str)
+def test_a_bad_line_that_came_with_a_request_is_left_out(server, first):
+    server.run(Request("a", text(1), {FIRST: first}))
+    assert server.counts["bad_first_lines"] > 0
+    assert (server.counts["fed"], server.counts["failures"]) == (0, 0)
+
+
+# -- what else is in the server
+
+
+def test_a_message_of_sglangs_own_is_its_own(server):
+    """Its route takes the documents out before it sends the message on."""
+    for corpus, documents in (("any", None), (MARK, None), ("any", ["a"])):
+        message = SimpleNamespace(corpus_id=corpus, documents=documents, token_chunks=[[0, 1]])
+        assert server.layer.keep(lambda *given: given, server, message) == (server, message)
+
+
+def test_an_exception_is_counted_and_sglangs_own_guesses_are_used(server, monkeypatch):
+    fed, other = Request("fed", text(1)), Request("other", text(2))
+    server.send(("fed", 0, fed.text), ("other", 0, other.text))
+    message = SimpleNamespace(corpus_id=MARK, documents=["a"], token_chunks=[[], [1]])
+    assert server.layer.keep(None, server, message) is None
+    assert server.counts["failures"] == 1
+    server.prefill(fed), server.prefill(other)
+    fed.sampling_params = None  # an exception for this one request
+    server.step(fed, other)
+    assert server.offered["other"] == other.text[1:5]
+    assert server.offered["fed"] == [0] * (WIDTH - 1) and server.counts["failures"] == 2
+    monkeypatch.setattr("lr_sglang.plugin.feeding.chains", lambda *given: 1 / 0)
+    batch = server.batch([fed])
+    for mine, theirs in zip(
+        server.layer.prepare(server.plain, server, batch), server.plain(server, batch), strict=True
+    ):
+        assert (mine == theirs).all()
+    assert server.counts["failures"] == 3
+
+
+def test_a_request_that_goes_on_from_another_token_is_not_fed(server):
+    fed = Request("fed", text(1))
+    server.send(("fed", 0, fed.text))
+    server.prefill(fed)
+    fed.output_ids[-1] += 1  # as if the splice of a release were another
+    fed.text[0] += 1
+    plain = server.plain
+
+    def shifted(worker, batch):
+        tokens, mask = plain(worker, batch)
+        tokens[0] -= 1
+        return tokens, mask
+
+    tokens, _ = server.layer.prepare(shifted, server, server.batch([fed]))
+    assert tokens.tolist()[1:] == [0] * (WIDTH - 1) and server.counts["failures"] == 1
+
+
+def test_a_tree_becomes_its_longest_chain():
+    # 10 -> 11 -> 13 -> 14, and 10 -> 12
+    tokens = np.array([10, 11, 12, 13, 14])
+    seen = [[0], [0, 1], [0, 2], [0, 1, 3], [0, 1, 3, 4]]
+    mask = np.array([[int(j in row) for j in range(5)] for row in seen])
+    assert chains(tokens, mask, 5).tolist() == [[10, 11, 13, 14, 0]]
+    alone = np.array([[1, 0, 0], [1, 1, 0], [1, 0, 1]])
+    assert chains(np.array([7, 0, 0]), alone, 3).tolist() == [[7, 0, 0]]
+
+
+def test_the_servers_state_says_what_the_layer_is(server):
+    told = server.told()
+    assert (told["protocol"], told["width"], told["draws"]) == (PROTOCOL, WIDTH, "coins")
+    assert "NGRAM" in server.told(draft_worker=None)["refused"]
+    assert "tokenizer-worker-num" in server.told(workers=2)["refused"]
+
+
+def test_the_plugin_needs_nothing_that_a_server_may_lack():
+    """Whoever runs a server of their own may install the package without its dependencies."""
+    blocked = "click rich aiohttp pydantic fastapi math_verify scipy prometheus_client pebble"
+    code = (
+        f"import sys; sys.modules.update(dict.fromkeys({blocked.split()!r}))\n"
+        "import lr_sglang.plugin.hooks, lr_sglang.plugin.route\n"
+        "assert not {'torch', 'sglang', 'transformers'} & set(sys.modules), 'too much is imported'"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
