@@ -72,7 +72,7 @@ async def drafted(reading: Reading, draft: Branch | None) -> Ids:
 def read_piece(reading: Reading, piece: Ids) -> Branch:
     """The target reads a piece, and writes the token after it."""
     target = fork(reading.state(piece), "target")
-    branch = reading.begin_branch("target", target, piece)
+    branch = reading.begin_branch("target", target, piece, reads=True)
     target += reading.gen(1, **reading.answer.asks_reading(len(piece)))
     return branch
 

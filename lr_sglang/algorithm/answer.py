@@ -104,12 +104,12 @@ class Answer:
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
-        self.branches = Branches(self.trace, self._loop)
         # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
         guard = look.half_sentence_guard and not job.exact
         self.tree = StepTree(look.depth, look.width, budget, guard)
         self.tree.root.state = s
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
+        self.branches = Branches(self.trace, self._loop, self.policy)
         self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
         self.trace.prompt_tokens = prompt_tokens
         self._note_draws()
@@ -434,8 +434,8 @@ class Answer:
             node.since = node.since or self._loop.time()
         if role == "draft" and node.read_first:
             self.hurry(branch)
+        branch.reads = role == "target" and node.guess is not None
         self.branches.expect(branch)
-        self.policy.begun(branch)
         if child is not None or (not node.begun and not node.guess):
             self.emitter.begun(role, node, child)
         return branch
@@ -480,13 +480,8 @@ class Answer:
         """Enters a result in the tree. Returns the prefix that it belongs to; None where it is no
         longer needed.
         """
-        node, child, result = arrived.node, arrived.child, arrived.result
+        node, child = arrived.node, arrived.child
         assert node is not None
-        if isinstance(arrived, Branch):
-            reads = arrived.role == "target" and child is None and node.guess is not None
-            # the token after a read does not tell what a written one costs
-            uncounted = reads or isinstance(result, LookaheadError)
-            self.policy.ended(arrived, 0 if uncounted else len(result.ids))
         needed = not (node.dropped or (child.dropped if child else node.chosen))
         if needed and isinstance(arrived, Inquiry):
             self._enter_verdict(arrived)
@@ -730,7 +725,6 @@ class Answer:
         branch.release()
         if isinstance(result, LookaheadError):
             raise result
-        self.policy.ended(branch, len(result.ids))
         for step in split_ids(result.ids[kept:], result.finish, known, result.ends, before):
             self._keep_written(step)
         if not result.ids:

@@ -7,9 +7,10 @@ from collections import deque
 from typing import Any
 
 from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.policy import Policy
 from lr_sglang.engine.branch import Branch, settle_reuse
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
-from lr_sglang.errors import Cancelled
+from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.step import Step, completed, make_step
 from lr_sglang.steps.trace import Trace
@@ -61,10 +62,12 @@ class Branches:
     Args:
         trace: receives every branch that begins. Its times are seconds since this object was made.
         loop: the event loop of the answer.
+        policy: is told when each generation begins and ends, also one that was cancelled.
     """
 
-    def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop, policy: Policy) -> None:
         self._trace, self._loop, self._began, self._draining = trace, loop, loop.time(), False
+        self._policy = policy
         self._arrived: deque[Branch | Inquiry | None] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Branch | Inquiry] = set()
@@ -92,6 +95,7 @@ class Branches:
         when it has its result.
         """
         self._open.add(branch)
+        self._policy.begun(branch)
         executor = branch.state.stream_executor
 
         def arrived() -> None:
@@ -150,6 +154,8 @@ class Branches:
                 self._open.remove(arrived)
                 if isinstance(arrived, Branch):
                     self.ended(arrived)
+                    untold = arrived.reads or isinstance(arrived.result, LookaheadError)
+                    self._policy.ended(arrived, 0 if untold else len(arrived.result.ids))
                 return arrived
 
     def ended(self, branch: Branch) -> None:

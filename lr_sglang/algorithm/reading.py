@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from lr_sglang.algorithm.answer import Answer
+from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError, RuntimeRefused
@@ -80,13 +81,19 @@ class Reading:
         root = self.answer.tree.root
         return self.answer.gen(root, "target", max(1, tokens), sampling, **more)
 
-    def begin_branch(self, role: str, state: ProgramState, more: Ids = ()) -> Branch:
-        """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens."""
+    def begin_branch(
+        self, role: str, state: ProgramState, more: Ids = (), *, reads: bool = False
+    ) -> Branch:
+        """Makes the branch of the next ``gen`` of ``state``, which is after ``more`` tokens.
+
+        Args:
+            reads: whether it reads those tokens.
+        """
         branch = self.answer.begin(role, state, self._place(more), None)
         if role == "draft":
             self.answer.hurry(branch)
+        branch.reads = reads
         self.answer.branches.expect(branch)
-        self.answer.policy.begun(branch)
         return branch
 
     def _place(self, more: Ids = ()) -> Node:
@@ -103,15 +110,13 @@ class Reading:
         Raises:
             LookaheadError: it failed.
         """
-        while branch.result is None:
-            await self.answer.branches.first_done()
-        result = branch.result
-        failed = isinstance(result, LookaheadError)
-        # one token: of a read, which does not tell what a written one costs
-        self.answer.policy.ended(branch, 0 if failed or len(result.ids) < 2 else len(result.ids))
-        if failed:
-            raise result
-        return result  # type: ignore[no-any-return]
+        while branch.ended is None:
+            arrived = await self.answer.branches.first_done()
+            if isinstance(arrived, Inquiry) or arrived.outcome is not None:
+                arrived.release()  # nobody waits for it any more
+        if isinstance(branch.result, LookaheadError):
+            raise branch.result
+        return branch.result  # type: ignore[no-any-return]
 
     async def drawn(self, branch: Branch, piece: Ids) -> list[int | None]:
         """What the target would have drawn at the places of a piece, and after it; the last one is
@@ -220,6 +225,9 @@ class Reading:
         self.answer.keep_read(step, other[0] if other else None)
 
     def close(self, branch: Branch, outcome: Outcome) -> None:
-        """Closes a branch with its outcome; one that still runs is cancelled."""
+        """Closes a branch with its outcome, and frees what it has; one that still runs is
+        cancelled, and frees it when it has ended.
+        """
         self.answer.branches.give_up(branch, outcome)
-        branch.so_far = ()
+        if branch.ended is not None:
+            branch.release()

@@ -120,6 +120,8 @@ class Branch(Request):
             None where the target writes. They, ``state`` and ``result`` are None once the answer
             has entered the result.
         state: the program's state that generates.
+        reads: whether it reads drafted tokens and writes one more, which does not tell what a
+            written token costs.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
@@ -149,6 +151,7 @@ class Branch(Request):
     outcome: Outcome | None = None
     error: str = ""
     answered_by: str = ""
+    reads: bool = False
     shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)

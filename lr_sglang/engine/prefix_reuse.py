@@ -44,7 +44,7 @@ class RequestLog:
         tokens: maximum number of tokens of all their prompts (eight bytes each).
     """
 
-    def __init__(self, size: int = 1024, tokens: int = 2**23) -> None:
+    def __init__(self, size: int = 1024, tokens: int = 2**19) -> None:
         self._entries: deque[Prefilled] = deque()
         # by head, so that few requests are compared
         self._alike: defaultdict[tuple[int, ...], deque[Prefilled]] = defaultdict(deque)

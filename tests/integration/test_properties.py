@@ -25,6 +25,7 @@ from lr_sglang.verifiers.embedding import Embedding
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
+from tests.accounts import accounts
 from tests.integration.test_semantics import QUESTION, Whole
 from tests.scripted import END, ScriptedTransport, deployment, reasoner
 from tests.simulated.clock import run_virtually
@@ -190,7 +191,9 @@ def run(
             )
 
     job.on_step = on_step
-    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    with accounts() as told:
+        run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    told.check()
     check(job, transports, case.slots, sent_at_the_end)
     return job, transports
 
@@ -420,6 +423,8 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
             await run_program(lookahead, QUESTION, job, backend=deployment(**transports))
         assert loop.time() <= after + 0.001
 
-    run_virtually(main())
+    with accounts() as told:
+        run_virtually(main())
+    told.check()
     assert not transports["target"].running | transports["draft"].running
     assert all(b.outcome is not None for b in job.trace.branches)

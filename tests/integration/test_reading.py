@@ -2,8 +2,10 @@
 
 import asyncio
 import collections
+import gc
 import math
 import random
+import tracemalloc
 from dataclasses import asdict
 from typing import Any
 
@@ -11,6 +13,8 @@ import numpy as np
 import pytest
 import scipy.stats
 import torch
+from hypothesis import Phase, given, settings
+from hypothesis import strategies as st
 
 from lr_sglang.algorithm import answer as algorithm_answer
 from lr_sglang.algorithm.answer_request import AnswerRequest
@@ -18,6 +22,7 @@ from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
 from lr_sglang.algorithm.policy.forecast import Choice
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.cpu import seeds
+from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.reading import drawn, uniform
 from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
@@ -29,6 +34,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.theory import replay
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
+from tests.accounts import accounts
 from tests.scripted import END, ScriptedTransport, deployment
 from tests.simulated.clock import run_virtually
 
@@ -64,7 +70,20 @@ class Dice(ScriptedTransport):
         return torch.softmax(made / (temperature or 1.0), -1)
 
     async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
-        request.sending(lambda _: None)
+        stopped = asyncio.Event()
+        request.sending(lambda _: stopped.set())
+        try:
+            return await self._generate(payload, timeout, stopped)
+        finally:
+            request.end()
+
+    async def wait(self, payload: Any, tokens: int, stopped: asyncio.Event) -> bool:
+        """Takes the time of a request that writes so many tokens; whether it was aborted."""
+        return False
+
+    async def _generate(
+        self, payload: Any, timeout: float, stopped: asyncio.Event
+    ) -> dict[str, Any]:
         if len(self.requests) >= self.fails_after:
             raise RuntimeDown("gone", role="draft")
         if len(self.requests) >= self.hangs_after:
@@ -114,7 +133,8 @@ class Dice(ScriptedTransport):
                 [None, prompt[first], None],
                 *([-1.0, 5, None] for _ in rows),
             ]
-        request.end()
+        if await self.wait(payload, len(ids), stopped):
+            meta["finish_reason"] = {"type": "abort"}
         shown = "".join(chr(one) for one in ids if one != END)
         return {"text": shown, "output_ids": ids, "meta_info": meta}
 
@@ -234,6 +254,15 @@ def test_judged_steps_are_the_same_read_or_written(sampling, schedule):
         assert read.read_tokens > 0 and all(b.outcome is not None for b in read.branches)
 
 
+class Same:
+    """Accepts the target's own words, so that the answer is what the target writes."""
+
+    name = "same"
+
+    def verify(self, inquiry):
+        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
+
+
 def test_an_equal_draft_is_read_and_hardly_anything_written():
     target = Dice(3)
     record = write(lookahead, target, Dice(3), Sampling(temperature=0.6), max_tokens=100)
@@ -289,11 +318,14 @@ class Timed(Dice):
 
     token, read = 0.0, 0.0
 
-    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
-        reply = await super().generate(payload, request, timeout)
+    async def wait(self, payload: Any, tokens: int, stopped: asyncio.Event) -> bool:
         reads = payload.get("return_logprob") and payload["logprob_start_len"] >= 0
-        await asyncio.sleep(self.read if reads else self.token * len(reply["output_ids"]))
-        return reply
+        try:
+            async with asyncio.timeout(self.read if reads else self.token * tokens):
+                await stopped.wait()
+        except TimeoutError:
+            pass
+        return stopped.is_set()
 
 
 def timed(
@@ -311,6 +343,118 @@ def timed(
     return job.trace
 
 
+@settings(max_examples=examples(15), derandomize=True, phases=(Phase.explicit, Phase.generate))
+@given(
+    st.builds(
+        Lookahead,
+        schedule=st.sampled_from(("async", "sync")),
+        policy=st.sampled_from(("fixed", "adaptive")),
+        reading=st.sampled_from(("auto", "first")),
+        gate=st.sampled_from((0.0, 0.2)),
+        max_step_tokens=st.just(20),
+    ),
+    st.sampled_from((Exact, Lenient)),
+    st.integers(0, 99),
+    st.sampled_from((0.0, 0.3, 2.0, 20.0)),
+    st.sampled_from(((1.0, 1.5, 0.13), (0.1, 1.5, 0.3), (0.1, 0.1, 1.0))),
+    st.sampled_from((math.inf, 3, 7)),
+    st.integers(1, 3),
+)
+def test_what_begins_ends_once_at_its_own_time(
+    look, verifier, seed, noise, seconds, fails_after, answers
+):
+    """Reads, pieces that are drafted ahead and those that are given up, versions that are written;
+    one answer after another, and at once.
+    """
+    target, draft = Timed(seed), Timed(seed, noise)
+    target.token, target.read, draft.token = seconds
+    draft.fails_after = fails_after
+    backend, experience = deployment(target=target, draft=draft), RunStatistics()
+    backend.readable = True
+    sampling, limits = Sampling(temperature=0.6, seed=seed), Limits(max_tokens=60)
+
+    async def all_of_them():
+        for at_once in (1, answers):
+            jobs = [
+                AnswerRequest(
+                    look, sampling, limits, verifier(), question=str(n), experience=experience
+                )
+                for n in range(at_once)
+            ]
+            await asyncio.gather(
+                *(run_program(lookahead, QUESTION, job, backend=backend) for job in jobs)
+            )
+
+    with accounts() as told:
+        run_virtually(all_of_them())
+    told.check()
+
+
+class Endless(Timed):
+    """Ends no answer, and keeps nothing of what it was asked."""
+
+    def logits(self, ids: Any, wrong: bool = False) -> np.ndarray:
+        made = super().logits(ids, wrong)
+        made[LETTERS.index(END)] = -math.inf
+        return made
+
+    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
+        reply = await super().generate(payload, request, timeout)
+        self.requests.clear()
+        return reply
+
+
+@pytest.mark.parametrize(
+    ("verifier", "look"),
+    [
+        (Exact, Lookahead(max_step_tokens=20)),
+        (Exact, Lookahead(max_step_tokens=20, reading="never", depth=2)),
+        (Same, Lookahead(max_step_tokens=20, reading="first")),
+        (Same, Lookahead(max_step_tokens=20, policy="adaptive")),
+    ],
+    ids=["exact", "exact, written", "judged, read", "auto"],
+)
+def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
+    """What it has after 160 tokens and after 480 differs by its steps and branches only."""
+    target, draft = Endless(1), Endless(1, 0.3)
+    target.token, target.read, draft.token = 1.0, 1.5, 0.13
+    backend = deployment(target=target, draft=draft)
+    backend.readable = look.reading != "never"
+    for one in backend.roles.values():
+        one.request_log = RequestLog(size=8)  # of the runtime, and bounded
+    kept: list[collections.Counter[str]] = []
+    bytes_at: list[tuple[int, int]] = []
+
+    def on_step(step: Any) -> None:
+        written = len(job.trace.ids)
+        if written >= 160 * (2 * len(kept) + 1):
+            gc.collect()
+            bytes_at.append((written, tracemalloc.get_traced_memory()[0]))
+            kinds = (type(one) for one in gc.get_objects())
+            ours = (one for one in kinds if one.__module__.startswith(("lr_sglang", "sglang")))
+            kept.append(collections.Counter(one.__qualname__ for one in ours))
+
+    job = AnswerRequest(
+        look,
+        Sampling(temperature=0.6, seed=2),
+        Limits(max_tokens=600),
+        verifier(),
+        on_step=on_step,
+    )
+    tracemalloc.start(1)
+    try:
+        run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    finally:
+        tracemalloc.stop()
+    first, last = kept
+    record = {"Branch", "StepRecord", "Verdict", "Piece"}
+    forecasts = {"Runtime", "Choice", "Conditions"}  # a cache of so many
+    more = {kind: n for kind, n in (last - first).items() if n > 16}
+    assert set(more) <= record | forecasts, more
+    (tokens, before), (all_tokens, after) = bytes_at
+    assert after - before < 3_000 * (all_tokens - tokens)
+
+
 @pytest.mark.parametrize(("noise", "tokens"), [(0.3, 4), (0.3, 12), (1.0, 6)])
 def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     """(1 - a^n) / (1 - a) tokens in R + n d (docs/theory.md)."""
@@ -324,15 +468,6 @@ def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     expected = (1 - a**tokens) / (1 - a) / (1.5 + 0.13 * tokens)
     gain = sum(len(one.ids) for one in made) / sum(one.seconds for one in made)
     assert gain == pytest.approx(expected, rel=0.1)
-
-
-class Same:
-    """Accepts the target's own words, so that the answer is what the target writes."""
-
-    name = "same"
-
-    def verify(self, inquiry):
-        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
 
 
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.3, 1.8, 4.0), (3.0, 0.8, 1.05)])
