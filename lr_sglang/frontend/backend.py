@@ -179,17 +179,30 @@ class RuntimeBackend(BaseBackend):
             return resolve(s.text_, self.tokenizer, begins=True)
         if s.cur_role != "assistant":
             return render(s, self.tokenizer).ids
+        opened = self._opened_ids(s)
+        written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
+        return opened + (
+            resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written
+        )
+
+    def _opened_ids(self, s: Executor) -> tuple[int, ...]:
+        """The rendered turns before the assistant's open one, and its beginning."""
         where = len(s.messages_), s.cur_role_begin_pos
         if (
             self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where
         ):  # otherwise cached, also for forks
             rendered = s.opening(self) if s.opening else render(s, self.tokenizer)
             s.opened = {**s.opened, self.tokenizer: (where, rendered.ids)}
-        opened: tuple[int, ...] = s.opened[self.tokenizer][1]
-        written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
-        return opened + (
-            resolve(s.text_[s.cur_role_begin_pos :], self.tokenizer) if written is None else written
-        )
+        ids: tuple[int, ...] = s.opened[self.tokenizer][1]
+        return ids
+
+    def opened_thought(self, s: Executor) -> str:
+        """The marker with which the chat template has opened the thinking in the assistant's open
+        turn; empty if it has opened none.
+        """
+        marker = self.tokenizer.thinking.opens
+        begun = self.tokenizer.decode(self._opened_ids(s)) if s.cur_role == "assistant" else ""
+        return marker if begun.rstrip().endswith(marker) else ""
 
     def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
         """The number of tokens of a state's prompt, and the maximum number of an answer.

@@ -12,6 +12,7 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import Any
 
 from lr_sglang.engine.loop import running_loop
@@ -26,6 +27,7 @@ from lr_sglang.sglang_api.interpreter import (
     SglRoleEnd,
     SglSamplingParams,
     SglSelect,
+    SglSeparateReasoning,
     StreamExecutor,
 )
 from lr_sglang.steps.step import StepStop
@@ -81,8 +83,9 @@ class Executor(StreamExecutor):
     """One state of a program, on the event loop of its backend. Any thread can make one.
 
     Args:
-        backend: one of SGLang's with a ``loop``, and coroutines ``agenerate(state, params)`` (text
-            and its meta information) and ``aselect`` in place of ``generate`` and ``select``.
+        backend: one of SGLang's with a ``loop``, coroutines ``agenerate(state, params)`` (text
+            and its meta information) and ``aselect`` in place of ``generate`` and ``select``, and
+            ``opened_thought(state)``.
         arguments, default_sampling_para, chat_template, stream, num_api_spec_tokens, use_thread: as
         SGLang's.
 
@@ -174,6 +177,8 @@ class Executor(StreamExecutor):
             self._waiting.extendleft(reversed(expr.expr_list))
         elif isinstance(expr, SglSelect):
             self._start(self._select(expr))
+        elif isinstance(expr, SglSeparateReasoning):
+            self._start(self._separate(expr))
         elif isinstance(expr, SglConcateAndAppend):
             self._start(self._after([s.stream_executor for s in expr.states], expr))
         else:
@@ -221,7 +226,18 @@ class Executor(StreamExecutor):
         text, meta = await self.backend.agenerate(self, params)
         self.text_ += text
         self.variables[name], self.meta_info[name] = text, meta
-        self.variable_event[name].set()
+        self._known(expr)
+
+    def _known(self, expr: SglGen | SglSelect) -> None:
+        """The variable of an expression may be read, unless its reasoning is still to be parted."""
+        waiting = [one.expr for one in self._waiting if isinstance(one, SglSeparateReasoning)]
+        if not any(_has(one, expr) for one in waiting):
+            self.variable_event[expr.name].set()
+
+    async def _separate(self, expr: SglSeparateReasoning) -> None:
+        # SGLang imports it when it parts the first reasoning, which takes seconds.
+        await asyncio.to_thread(import_module, "sglang.srt.parser.reasoning_parser")
+        self._execute(expr)
 
     def resolve(self, given: SglSamplingParams) -> SamplingParams:
         """The sampling parameters of a ``gen``: its own, and the program's defaults for
@@ -246,13 +262,37 @@ class Executor(StreamExecutor):
         if expr.name is not None:
             self.variables[expr.name] = decided.decision
             self.meta_info[expr.name] = decided.meta_info
-            self.variable_event[expr.name].set()
+            self._known(expr)
         self.text_ += decided.decision
 
     def _execute_role_end(self, expr: SglRoleEnd) -> None:
         said = str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None))
         self.turns = (*self.turns, said)
         super()._execute_role_end(expr)
+
+    def _execute_separate_reasoning(self, expr: SglSeparateReasoning) -> None:
+        """As SGLang's; and where the chat template has opened the thinking, the text of the turn
+        begins within it: SGLang's parsers look for the marker in the text.
+        """
+        from sglang.srt.parser.reasoning_parser import ReasoningParser
+
+        other = expr.expr
+        if isinstance(other, SglExprList):
+            for one in other.expr_list:
+                self._execute_separate_reasoning(SglSeparateReasoning(expr.model_type, one))
+        if not isinstance(other, SglGen | SglSelect):
+            return
+        text = str(self.variables[other.name])
+        turn = str.__getitem__(self.text_, slice(self.cur_role_begin_pos, None))
+        marker = self.backend.opened_thought(self) if turn.startswith(text) else ""
+        marker = "" if text.lstrip().startswith(marker) else marker
+        thought, said = ReasoningParser(expr.model_type).parse_non_stream(marker + text)
+        said = text if said == marker + text else said  # a parser of other markers
+        apart = expr.process_name_for_reasoning(other.name)
+        self.variables |= {other.name: said, apart: thought}
+        self.text_ = self.text_[: self.cur_role_begin_pos] + (said or "")
+        for name in (other.name, apart):
+            self.variable_event[name].set()
 
     def end(self) -> None:
         """Ends the state: no expression follows. May be called in any thread, and repeatedly."""
@@ -385,3 +425,10 @@ async def sync(*states: ProgramState) -> None:
     """
     for state in states:
         await state.stream_executor.drained()
+
+
+def _has(expr: SglExpr, leaf: SglExpr) -> bool:
+    """Whether an expression is ``leaf``, or a list that has it."""
+    return expr is leaf or (
+        isinstance(expr, SglExprList) and any(_has(one, leaf) for one in expr.expr_list)
+    )

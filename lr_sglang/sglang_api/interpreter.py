@@ -19,6 +19,7 @@ try:
         SglRoleEnd,
         SglSamplingParams,
         SglSelect,
+        SglSeparateReasoning,
     )
 except ImportError as error:
     why = f"SGLang's frontend language cannot be imported: {error}"
@@ -39,6 +40,7 @@ __all__ = [
     "SglRoleEnd",
     "SglSamplingParams",
     "SglSelect",
+    "SglSeparateReasoning",
     "StreamExecutor",
     "interpreter",
 ]

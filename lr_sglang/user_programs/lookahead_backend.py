@@ -133,6 +133,10 @@ class LookaheadBackend(BaseBackend):
         self.counts["select"] += 1
         return await self.roles["target"].aselect(s, choices, temperature, method)
 
+    def opened_thought(self, s: Executor) -> str:
+        """As ``RuntimeBackend.opened_thought``: of the target."""
+        return self.target.opened_thought(s)
+
     def flush_cache(self) -> None:
         for backend in self.roles.values():
             backend.flush_cache()

@@ -6,12 +6,14 @@ import itertools
 import json
 import math
 import time
+import types
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import sglang as sgl
 
 import lr_sglang as lr
+from lr_sglang import testing
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
@@ -23,6 +25,7 @@ from lr_sglang.programs.common import Proposer, write_steps
 from lr_sglang.results import accounting
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
+from lr_sglang.steps.token_text import TokenText
 from lr_sglang.tasks import Question
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
@@ -834,3 +837,42 @@ def test_a_program_whose_option_names_the_judge_has_it_with_any_verifier(program
     models = dict.fromkeys(("target", "draft", "judge"), "m")
     made = Plan(program=program, models=models).with_settings(lookahead=Lookahead(verifier="exact"))
     assert ("judge" in made.roles("lookahead")) == judged
+
+
+class OpensThought(CharTokenizer):
+    """The template opens the thinking, so that the text has no marker at its beginning."""
+
+    def chat(self, messages, answer, arguments=types.MappingProxyType({})):
+        made = super().chat(messages, answer, arguments)
+        return made + self.written(f"{TAGS.opens}\n") if answer else made
+
+    def written(self, text):
+        return TokenText.of(text, self.encode(text, True), self.vocabulary)
+
+
+@sgl.function
+def thought_apart(s, question, family):
+    s += sgl.user(question)
+    s += sgl.assistant(sgl.separate_reasoning(sgl.gen("answer", max_tokens=200), model_type=family))
+
+
+@pytest.mark.parametrize("tokenizer", [OpensThought, CharTokenizer])
+@pytest.mark.parametrize("ahead", [True, False])
+@pytest.mark.parametrize(
+    ("family", "apart"), [("qwen3", True), ("deepseek-r1", True), ("mistral", False)]
+)
+def test_sglangs_words_part_a_thought_that_the_template_has_opened(tokenizer, ahead, family, apart):
+    """As those that the model opens; a parser of other markers leaves the text as it was."""
+    thought, said = "I add them.\n\n", "It is 17."
+    text = f"{thought}{TAGS.closes}\n\n{said}"
+    written = text if tokenizer is OpensThought else f"{TAGS.opens}\n{text}"
+    roles = testing.runtimes(target=written, draft=written, judge="aligned")
+    for backend in roles.values():
+        backend.tokenizer = tokenizer()
+    backend = LookaheadBackend(roles, judge_prompt="paper", ahead=ahead)
+    s = thought_apart.run("How many?", family, backend=backend)
+    answer, reasoning = s["answer"], s["answer_reasoning_content"]
+    assert (answer, reasoning.strip()) == (
+        (f"\n\n{said}", thought.strip()) if apart else (written, "")
+    )
+    assert s.text().endswith(answer) and (TAGS.closes in s.text()) is not apart

@@ -92,6 +92,9 @@ class Loop(_Written):
             raise
         return self.say(s, params)
 
+    def opened_thought(self, s: Any) -> str:
+        return ""
+
     async def aselect(
         self, s: Any, choices: list[str], temperature: float, method: Any
     ) -> ChoicesDecision:
