@@ -206,7 +206,7 @@ class ScriptedTransport:
         if self.deliver_fails is not None:
             raise self.deliver_fails
         message = read_message(
-            {"lines": [[*line[:2], [*line.ids]] for line in lines]}, _TOKENS.size
+            {"lines": [[rid, place, [*ids]] for rid, place, ids in lines]}, _TOKENS.size
         )
         self.delivered += message.lines
         for line in message.lines:

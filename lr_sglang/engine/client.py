@@ -146,7 +146,8 @@ class Client:
         """
         refused: list[tuple[str, str]] = []
         for message in _messages(lines):
-            reply = await self._exchange("POST", ROUTE, {"lines": message}, timeout)
+            body = {"lines": [(rid, place, list(ids)) for rid, place, ids in message]}
+            reply = await self._exchange("POST", ROUTE, body, timeout)
             try:
                 refused += [(str(rid), str(why)) for rid, why in reply["refused"]]
             except (KeyError, TypeError, ValueError) as error:
@@ -334,11 +335,11 @@ class Client:
 def _messages(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
     """The lines in messages that a server takes."""
     begin = tokens = 0
-    for number, line in enumerate(lines):
-        tokens += len(line.ids)
+    for number, (_, _, ids) in enumerate(lines):
+        tokens += len(ids)
         if number > begin and (tokens > MESSAGE_TOKENS or number - begin >= MAX_MESSAGE_LINES):
             yield lines[begin:number]
-            begin, tokens = number, len(line.ids)
+            begin, tokens = number, len(ids)
     if begin < len(lines):
         yield lines[begin:]
 

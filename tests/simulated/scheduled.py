@@ -7,11 +7,14 @@ from __future__ import annotations
 import asyncio
 import random
 import zlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 from lr_sglang.config import ROLES
+from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.request import LINE_SECONDS
 from lr_sglang.frontend.backend import STREAM_TOKENS, RuntimeBackend
+from lr_sglang.sglang_api.lines import PROTOCOL, Line
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation
 from tests.simulated.runtime import body, reply
@@ -155,10 +158,15 @@ class ScheduledTransport(SimulatedTransport):
             later = asyncio.get_running_loop().call_later
             later(self.host / 2, self.scheduler.abort, rid)
 
-    def deliver(self, lines: Iterable[tuple[str, int, Sequence[int]]]) -> None:
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+    ) -> Sequence[tuple[str, str]]:
         """Sends drafted tokens to the server, as ``Scheduler.deliver`` takes them."""
-        later = asyncio.get_running_loop().call_later
-        later(DELIVERY, self.scheduler.deliver, [*lines])
+        if self.scheduler.flags.layer != "fed":
+            return await super().deliver(lines, timeout)
+        await asyncio.sleep(DELIVERY)
+        self.scheduler.deliver(lines)
+        return []
 
     async def get(self, path: str, timeout: float = 10.0) -> dict[str, Any]:
         if path == "/flush_cache":
@@ -196,5 +204,8 @@ def scheduled_roles(
             token_layer=own.layer,
         )
         backend.roles, backend.checks = roles, Unchecked()
+        if own.layer == "fed":
+            draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
+            backend.fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws, seeded)
         roles[role] = backend
     return roles

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.plugin.lines import Line
 from tests.simulated.times import RoleTimes
 
 Layer = Literal["", "standalone", "ngram", "fed"]
@@ -102,7 +103,7 @@ class Job:
         ids: all tokens that it will have if nothing stops it.
         most: its token limit, from which the scheduler sees that it will be done.
         written: number of tokens so far.
-        line: tokens that were delivered for it, by the place of the first in prompt and answer.
+        line: what was delivered for it.
         guessing: whether the layer's guesses are drawn; False where they are never right.
         verified, drafted, accepted: as of SGLang's ``spec_verify_ct`` and its neighbours.
         passes: of decoding, in which it was.
@@ -120,7 +121,7 @@ class Job:
     noise: random.Random = field(default_factory=random.Random)
     guessing: bool = True
     written: int = 0
-    line: tuple[int, tuple[int, ...]] | None = None
+    line: Line | None = None
     verified: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -130,18 +131,11 @@ class Job:
     began: float | None = None
     prefilled: float = 0.0
 
-    def guess(self, width: int) -> tuple[int, ...]:
+    def guess(self, width: int) -> Sequence[int]:
         """The delivered tokens after those written, if the line agrees with these."""
         if self.line is None:
             return ()
-        place, ids = self.line
-        start = place - self.prompt
-        if not 0 <= start <= self.written:
-            return ()
-        known = self.written - start
-        if ids[:known] != self.ids[start : self.written]:
-            return ()
-        return ids[known : known + width]
+        return self.line.ahead(self.written, lambda start, stop: self.ids[start:stop], width)
 
 
 @dataclass(frozen=True)
@@ -193,13 +187,16 @@ class Scheduler:
         """Takes drafted tokens, to be verified in the next pass that is chosen.
 
         Args:
-            lines: of each request, its id, the place of the first token (the number of tokens of
-                prompt and answer before it), and the tokens.
+            lines: of each request, its id, the place of the first token (the number of its own
+                tokens before it), and the tokens.
         """
         for rid, place, ids in lines:
             if (job := self._jobs.get(rid)) is not None:
-                self.late += min(len(ids), max(0, job.prompt + job.written - place))
-                job.line = (place, tuple(ids))
+                if job.line is None:
+                    job.line = Line(place, ids)
+                else:
+                    job.line.put(place, ids)
+                self.late += job.line.late(job.written)
 
     async def _run(self) -> None:
         planned: Batch | None = None
@@ -283,7 +280,7 @@ class Scheduler:
         for job in batch.jobs:
             width, same = self.flags.draft_tokens, 0
             if self.flags.layer == "fed":
-                same = common_prefix(job.guess(width), job.ids[job.written :])
+                same = common_prefix([*job.guess(width)], [*job.ids[job.written :]])
             elif job.guessing:
                 while same < width and job.noise.random() < self.flags.layer_agreement:
                     same += 1

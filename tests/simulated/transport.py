@@ -4,14 +4,15 @@ computing.
 
 import asyncio
 import ctypes
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.request import INFO_SECONDS, Head, Post, Request
+from lr_sglang.engine.request import INFO_SECONDS, LINE_SECONDS, Head, Post, Request
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.sglang_api.lines import ROUTE, Line
 from lr_sglang.steps.judge_check import JudgeChecks
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime
@@ -71,6 +72,11 @@ class SimulatedTransport(SimulatedRuntime):
         self, path: str, body: dict[str, Any], timeout: float = INFO_SECONDS
     ) -> dict[str, Any]:
         self._has_no(path)
+
+    async def deliver(
+        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+    ) -> Sequence[tuple[str, str]]:
+        self._has_no(ROUTE)
 
     async def forward(
         self, post: Post, request: Request, timeout: float

@@ -16,6 +16,7 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine import client as module
 from lr_sglang.engine import probes, router
 from lr_sglang.engine.client import Client
+from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient, read_workers
@@ -33,6 +34,13 @@ from lr_sglang.errors import (
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.launching.server import Reservation
+from lr_sglang.sglang_api.lines import (
+    MAX_ID,
+    MAX_MESSAGE_BYTES,
+    MAX_MESSAGE_LINES,
+    MAX_TOKENS,
+    Line,
+)
 from tests import fixture_of
 from tests.serving import until
 
@@ -702,6 +710,92 @@ def test_workers_need_not_be_alike(front, workers):
             False,
             None,
         )
+
+
+FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
+
+
+@pytest.mark.parametrize(
+    ("told", "fed", "said"),
+    [
+        ([FED, FED], FedLayer(1, 13, "seeds", True), ""),
+        ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins", True), ""),
+        ([None, None], None, ""),
+        ([FED, None], None, "only some of its servers have"),
+        ([FED, {**FED, "protocol": 2}], None, "version 2 of the protocol, and this is version 1"),
+        ([{"protocol": 1, "refused": "SGLang 9 is not tested"}, FED], None, "9 is not tested"),
+        (["yes", "yes"], None, "only some"),
+    ],
+    ids=str,
+)
+def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fed, said):
+    for worker, one in zip(workers, told, strict=True):
+        worker.documents["/server_info"]["internal_states"][0]["lr_sglang_fed"] = one
+    with warnings.catch_warnings(record=True), connected(front.url) as backend:
+        assert backend.fed == fed
+        assert said in backend.doubts.found.get("fed", "")
+        assert bool(backend.doubts.found.get("fed")) == bool(said)
+
+
+# --- delivering lines
+#
+
+
+def taking(*refused):
+    return lambda handler, body: handler.reply({"taken": 1, "refused": refused})
+
+
+def test_lines_are_posted_to_the_route_of_the_plugin(server, http):
+    server.generate = taking(["b", "too long"])
+    lines = [Line("a", 0, [1, 2]), Line("b", 3, [])]
+    assert call(http.client.deliver(lines)) == [("b", "too long")]
+    (posted,) = server.requests
+    assert posted == {"lines": [["a", 0, [1, 2]], ["b", 3, []]], "authorization": "Bearer secret"}
+    assert call(http.client.deliver([])) == [] and len(server.requests) == 1
+
+
+def test_many_lines_are_several_messages_each_as_large_as_a_server_takes(server, http):
+    server.generate = taking()
+    long = [Line(f"{i}".rjust(MAX_ID, "0"), 0, [2**31 - 1] * MAX_TOKENS) for i in range(40)]
+    short = [Line(f"s{i}", i, [i]) for i in range(3 * MAX_MESSAGE_LINES)]
+    call(http.client.deliver([*long, *short]))
+    sent = [line for one in server.requests for line in one["lines"]]
+    assert sent == [[rid, place, [*ids]] for rid, place, ids in (*long, *short)]
+    for one in server.requests:
+        assert 0 < len(one["lines"]) <= MAX_MESSAGE_LINES
+        assert len(json.dumps({"lines": one["lines"]}, separators=(",", ":"))) <= MAX_MESSAGE_BYTES
+    assert len(server.requests) <= 10
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "error"),
+    [
+        ({"error": {"message": "no lines"}}, 400, RuntimeRefused),
+        ({}, 200, BadReply),
+        ([], 200, BadReply),
+    ],
+)
+def test_a_delivery_that_fails_is_a_named_error(server, http, answer, status, error):
+    server.generate = lambda handler, body: handler.reply(answer, status)
+    with pytest.raises(error, match="lr_sglang/lines"):
+        call(http.client.deliver([Line("a", 0, [1])]))
+
+
+def test_lines_go_to_every_worker_of_a_router_and_one_that_is_gone_keeps_none_back(
+    front, workers, routed
+):
+    for worker in workers:
+        worker.generate = taking()
+    front.listed.insert(0, {"url": nobody(), "is_healthy": True})
+    call(routed.client.refresh())
+    workers[1].generate = taking(["a", "full"])
+    assert call(routed.client.deliver([Line("a", 0, [1])])) == [("a", "full")]
+    assert [len(worker.requests) for worker in workers] == [1, 1]
+    assert not front.keys
+    for worker in workers:
+        worker.generate = lambda handler, body: handler.reply({}, 404)
+    with pytest.raises(LookaheadError, match=r"404|does not answer"):
+        call(routed.client.deliver([Line("a", 0, [1])]))
 
 
 # --- attaching

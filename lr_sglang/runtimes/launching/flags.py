@@ -30,6 +30,7 @@ from lr_sglang.sglang_api import lines
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
+PLUGIN = "lr_sglang_fed"  # the entry point of our plugin in SGLang's servers
 FED_TOKENS = 12  # of 12 and 20 the faster one on a CPU, and SGLang's own choice for n-grams
 TREE_STEPS = 5  # SGLang's own choice for a tree
 
@@ -147,6 +148,15 @@ def check_layer(runtime: Runtime, device: str, where: str) -> None:
     if layer.accept_length and not models.is_shape(runtime.model):
         hint = "it is for random weights (dummy:NAME), of whose tokens none would be accepted"
         refuse(f"with 'accept_length' {runtime.model} would write what was drafted", hint)
+
+
+def check_installed(layer: TokenLayer) -> None:
+    """Raises ``SetupError`` if SGLang would not find our plugin for a token layer."""
+    if layer.algorithm == "fed" and not entry_points(group="sglang.srt.plugins", name=PLUGIN):
+        raise SetupError(
+            f"the installed lr-sglang has no entry point {PLUGIN}: SGLang would not find it",
+            hint="install it again: make setup, or pip install -e . in its checkout",
+        )
 
 
 def layer_environment(layer: TokenLayer) -> dict[str, str]:

@@ -196,6 +196,7 @@ def _prepare(
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
+    flags.check_installed(layer)
     kind = device or flags.device(runtime, role)
     locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
     model = locate(runtime.model)
