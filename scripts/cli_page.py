@@ -16,11 +16,11 @@ import click
 
 from lr_sglang.cli import cli
 from lr_sglang.cli.options import BenchSettings, RunSettings
+from lr_sglang.cli.variables import PREFIX, options, variable
 from lr_sglang.config import ROLES, ConfigModel, Deployment, fields_of
 from lr_sglang.serve.settings import ServeSettings
 
 PAGE = Path(__file__).parents[1] / "docs" / "cli.md"
-PREFIX = "LR_SGLANG"
 WIDTH = 100
 HEAD = """# Commands and options
 
@@ -37,6 +37,8 @@ Every option has one: `LR_SGLANG_`, the command, `_`, and the option's long name
   `LR_SGLANG_RUN_MODE="autoregressive lookahead"`.
 - The endpoint's keys are in `LR_SGLANG_API_KEYS` ([serving.md](serving.md)).
 - `--help` and `--version` have none.
+- A variable with our prefix that is none of these is told. What Kubernetes sets beside a Service, such as
+  `LR_SGLANG_SERVE_PORT=tcp://10.0.0.7:8000`, is left alone.
 """
 
 
@@ -69,17 +71,6 @@ def long_name(option: click.Option) -> str:
     return max(option.opts, key=len)
 
 
-def variable(path: tuple[str, ...], option: click.Option) -> str:
-    """The option's environment variable."""
-    return "_".join((PREFIX, *path, long_name(option).removeprefix("--"))).replace("-", "_").upper()
-
-
-def options(command: click.Command) -> list[click.Option]:
-    """The options of a command that have a variable: all but --help and --version."""
-    found = [one for one in command.params if isinstance(one, click.Option)]
-    return [one for one in found if one.expose_value]
-
-
 def section(path: tuple[str, ...], command: click.Command, context: click.Context) -> Iterator[str]:
     """The section of one command."""
     yield f"{'##' if len(path) < 2 else '###'} {' '.join(('lr-sglang', *path))}\n"
@@ -89,7 +80,7 @@ def section(path: tuple[str, ...], command: click.Command, context: click.Contex
         yield "| option | variable |\n|-|-|"
         for one in named:
             names = "/".join(f"`{name}`" for name in (long_name(one), *one.secondary_opts))
-            yield f"| {names} | `{variable(path, one)}` |"
+            yield f"| {names} | `{variable(*path, one)}` |"
         yield ""
 
 

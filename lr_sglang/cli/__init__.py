@@ -5,16 +5,18 @@ anything heavy.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
+from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from lr_sglang import __version__
-from lr_sglang.cli.failures import guarded
+from lr_sglang.cli import variables
+from lr_sglang.cli.failures import guarded, styled
 from lr_sglang.sglang_api import release
 
-PREFIX = "LR_SGLANG"  # of variables that stand for options
 # Name -> module, and the command's line in the list. The module has the command under the same
 # name.
 COMMANDS = {
@@ -53,15 +55,37 @@ class Commands(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        with guarded():
+        with guarded(), variables.named_in_errors(ctx):
             return super().invoke(ctx)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        if name is not None and command is not None:
+            variables.take_for(ctx, name, command, rest)
+            for said in self._unknown_variables(ctx, name, command):
+                click.echo(styled("Warning: ", fg="yellow") + said, err=True)
+        return name, command, rest
+
+    def _unknown_variables(
+        self, ctx: click.Context, name: str, command: click.Command
+    ) -> Iterable[str]:
+        ours = set(variables.names(name, command))
+        if not variables.unknown(os.environ, ours):
+            return []
+        for other in COMMANDS:  # slow to import
+            found = self.get_command(ctx, other)
+            assert found is not None
+            ours.update(variables.names(other, found))
+        return variables.unknown(os.environ, ours)
 
 
 @click.group(
     cls=Commands,
     commands=dict.fromkeys(COMMANDS, click.Command(None)),  # for click's "Did you mean"
     context_settings={
-        "auto_envvar_prefix": PREFIX,
+        "auto_envvar_prefix": variables.PREFIX,
         "help_option_names": ["-h", "--help"],
         "max_content_width": 100,
         "show_default": True,

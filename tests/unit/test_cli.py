@@ -789,3 +789,81 @@ def test_without_a_gpu_the_hint_knows_the_memory(model, said, monkeypatch):
     with pytest.raises(ConfigError, match="PyTorch sees none") as caught:
         flags.device(Runtime(model=model, device="cuda"))
     assert said in caught.value.hint
+
+
+# -- variables
+
+SERVICES = {  # as Kubernetes sets them for Services named lr-sglang-serve and lr-sglang
+    "LR_SGLANG_SERVE_SERVICE_HOST": "10.0.0.7",
+    "LR_SGLANG_SERVE_SERVICE_PORT": "8000",
+    "LR_SGLANG_SERVE_SERVICE_PORT_HTTP": "8000",
+    "LR_SGLANG_SERVE_PORT": "tcp://10.0.0.7:8000",
+    "LR_SGLANG_SERVE_PORT_8000_TCP": "tcp://10.0.0.7:8000",
+    "LR_SGLANG_SERVE_PORT_8000_TCP_PROTO": "tcp",
+    "LR_SGLANG_SERVE_PORT_8000_TCP_PORT": "8000",
+    "LR_SGLANG_SERVE_PORT_8000_TCP_ADDR": "10.0.0.7",
+    "LR_SGLANG_SERVE_TARGET": "tcp://[fd00::7]:30000",
+    "LR_SGLANG_PORT": "udp://10.0.0.8:53",
+    "LR_SGLANG_SERVICE_HOST": "10.0.0.8",
+    "LR_SGLANG_RUN_DEPTH_SERVICE_HOST": "10.0.0.9",
+}
+
+
+def fails_to_listen(**variables):
+    """What ``serve`` says with these variables and a host where nobody can listen."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in variables.items():
+            patch.setenv(name, value)
+        arguments = ("--host", "0..0.0", "-o", "serve.allow_no_key=true")
+        return called("serve", *arguments, code=1).output
+
+
+def test_what_kubernetes_sets_beside_a_service_is_left_alone():
+    said = fails_to_listen(**SERVICES)
+    assert "cannot listen on 0..0.0:8000" in said and "LR_SGLANG" not in said
+
+
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [
+        ("LR_SGLANG_SERVE_PROT", "LR_SGLANG_SERVE_PORT"),
+        ("LR_SGLANG_SEVRE_PORT", "LR_SGLANG_SERVE_PORT"),
+        ("LR_SGLANG_BENCH_SAMPELS", "LR_SGLANG_BENCH_SAMPLES"),
+        ("LR_SGLANG_DEPTH", "LR_SGLANG_RUN_DEPTH"),
+        ("LR_SGLANG_API_KEY", "LR_SGLANG_API_KEYS"),
+        ("LR_SGLANG_RUN_PORT", "LR_SGLANG_"),
+    ],
+)
+def test_a_variable_that_there_is_not_is_told_with_the_nearest(name, nearest):
+    said = fails_to_listen(**{name: "3"})
+    assert f"Warning: {name}: there is no such variable; did you mean {nearest}" in said
+
+
+def test_a_variable_that_there_is_is_not_told():
+    ours = {"LR_SGLANG_RUN_DEPTH": "3", "LR_SGLANG_API_KEYS": "k", "LR_SGLANG_SERVE_QUEUE": "5"}
+    assert "LR_SGLANG" not in fails_to_listen(**ours)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("LR_SGLANG_SERVE_PORT", "http"),
+        ("LR_SGLANG_SERVE_MODE", "lookahead fast"),
+        ("LR_SGLANG_SERVE_DEPTH", "99"),
+        ("LR_SGLANG_SERVE_MAX_TOKENS", "-1"),
+        ("LR_SGLANG_SERVE_OPTION", "lookahead.dept=3"),
+        ("LR_SGLANG_SERVE_TARGET", "/nowhere/at/all"),
+        ("LR_SGLANG_SERVE_API_KEYS_FILE", "/nowhere/keys"),
+        ("LR_SGLANG_SERVE_DEPLOYMENT", "no-such-deployment"),
+    ],
+)
+def test_an_error_names_the_variable_that_gave_the_value(monkeypatch, name, value):
+    monkeypatch.setenv("LR_SGLANG_SERVE_MODE", "autoregressive")
+    monkeypatch.setenv(name, value)
+    assert name in called("serve", code=2).output
+
+
+def test_an_error_about_an_option_names_no_variable_that_it_has_replaced(monkeypatch):
+    monkeypatch.setenv("LR_SGLANG_SERVE_DEPTH", "5")
+    for arguments in (("--depth", "99"), ("--depth=99",)):
+        assert "LR_SGLANG" not in called("serve", *arguments, code=2).output
