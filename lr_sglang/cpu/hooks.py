@@ -1,16 +1,15 @@
 """What we change in SGLang on a CPU, through its own HookRegistry."""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
-from pkgutil import resolve_name
 from typing import Any
 
 import torch
 
 from lr_sglang.cpu import gated_delta, settings
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.plugin.hooks import LAYER
+from lr_sglang.plugin.hooks import LAYER, need
 from lr_sglang.sglang_api import release
 
 _SRT = "sglang.srt"
@@ -69,19 +68,7 @@ def install() -> None:
     for name, hook, kind in hooks:
         HookRegistry.register(name, hook, kind)
     if not release.is_tested(release.version()):
-        _need(name for name, _, _ in hooks)
-
-
-def _need(names: Iterable[str]) -> None:
-    """Imports everything that is hooked, which takes seconds that a tested release need not
-    spend.
-    """
-    for name in names:
-        try:
-            resolve_name(name)
-        except (ImportError, AttributeError) as error:
-            why = f"this SGLang has no {name}; {release.advice()}"
-            raise SystemExit(f"lr-sglang: {why}") from error
+        need(name for name, _, _ in hooks)
 
 
 def _allow_intel_amx() -> None:

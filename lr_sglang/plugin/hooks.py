@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+from collections.abc import Iterable
+from pkgutil import resolve_name
 
 from lr_sglang.plugin.feeding import FedLayer
 from lr_sglang.sglang_api import internal_state, release
@@ -39,3 +41,17 @@ def install() -> None:
 
         http = f"{_SRT}.entrypoints.http_server.launch_server"
         HookRegistry.register(http, route.add_route, HookType.BEFORE)
+
+
+def need(names: Iterable[str]) -> None:
+    """Imports everything that is hooked, which takes seconds that a tested release need not spend.
+
+    Raises:
+        SystemExit: this SGLang lacks one; it would only log that, and go on without.
+    """
+    for name in names:
+        try:
+            resolve_name(name)
+        except (ImportError, AttributeError) as error:
+            why = f"this SGLang has no {name}; {release.advice()}"
+            raise SystemExit(f"lr-sglang: {why}") from error

@@ -7,6 +7,7 @@ import torch
 from sglang.srt.plugins.hook_registry import HookRegistry
 
 from lr_sglang.cpu import hooks
+from lr_sglang.plugin.hooks import need
 from lr_sglang.sglang_api import release
 
 
@@ -17,10 +18,10 @@ def test_the_installed_sglang_is_tested():
 
 def test_an_untested_release_that_lacks_what_is_hooked_is_not_run():
     """SGLang would log that a hook has no place, and answer without seeds, for example."""
-    hooks._need(["json.decoder.JSONDecoder.decode"])
+    need(["json.decoder.JSONDecoder.decode"])
     for name in ("json.decoder.JSONDecoder.gone", "json.decoder.Gone.decode", "json.gone.It"):
         with pytest.raises(SystemExit, match=rf"this SGLang has no {name}; tested with"):
-            hooks._need([name])
+            need([name])
 
 
 def test_a_server_lays_out_the_weight_of_the_vocabulary_as_those_of_the_layers(monkeypatch):
