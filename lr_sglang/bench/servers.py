@@ -64,16 +64,27 @@ def alike(role: str, runtime: Runtime) -> str:
     )
 
 
-def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
+def placed(
+    deployment: Deployment, unseen: bool = False, machine: Sequence[gpus.Gpu] = ()
+) -> Deployment:
     """A copy with GPUs of this machine for every runtime that is to be started and names none.
 
     Args:
         unseen: whether runtimes with device ``cuda`` count as on GPUs even if this machine has
             none.
+        machine: the GPUs of another machine, which runtimes that name theirs must fit too.
 
     Raises:
         ConfigError: they do not fit.
     """
+    if machine:
+        free = [gpu.free for gpu in machine]
+        takes = {
+            role: not one.url and flags.takes_gpu(one) for role, one in deployment.runtimes.items()
+        }
+        made = memory.placed(deployment, free, takes)
+        memory.check(made, free)
+        return made
     # Runtimes with a URL or with GPUs are not placed; if there are no others, this saves the second
     # of a GPU query.
     asking = {
@@ -83,10 +94,8 @@ def placed(deployment: Deployment, unseen: bool = False) -> Deployment:
         role: (unseen and one.device == "cuda") or flags.device(one, role) == "cuda"
         for role, one in asking.items()
     }
-    machine = gpus.visible() if any(on_gpu.values()) else []
-    return (
-        memory.placed(deployment, [gpu.free for gpu in machine], on_gpu) if machine else deployment
-    )
+    here = gpus.visible() if any(on_gpu.values()) else []
+    return memory.placed(deployment, [gpu.free for gpu in here], on_gpu) if here else deployment
 
 
 def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str, str]:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
@@ -14,14 +15,17 @@ import click
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
 from lr_sglang.cli import options
-from lr_sglang.cli.display import Display
+from lr_sglang.cli.display import Display, count
 from lr_sglang.cli.settings import Given, settle
-from lr_sglang.config import Deployment
+from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, LaunchError
+from lr_sglang.modes import MODES
 from lr_sglang.runtimes import Fleet, built_in, deployments, launched
 from lr_sglang.runtimes import launch as start
-from lr_sglang.runtimes.launching import fleet
+from lr_sglang.runtimes.launching import flags, fleet
+from lr_sglang.runtimes.placement import gpus
 
+ANSWERS = 8  # at a time, unless it is said
 STAMP = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -29,6 +33,11 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @click.argument("deployment", required=False)
 @click.option("--list", is_flag=True, help="Say which deployments are built in, and which are up.")
 @click.option("--print", is_flag=True, help="Print the servers' exact commands, and start nothing.")
+@click.option(
+    "--gpus",
+    metavar="NUMBERxGB",
+    help="With --print, the machine that the commands are for, such as 4x80.  [default: this one]",
+)
 @options.modes(
     "What it shall serve, again for more: sd and lookahead+sd need the token layer, the others "
     "none of it.  "
@@ -42,8 +51,8 @@ STAMP = "%Y-%m-%dT%H:%M:%S%z"
 @click.option(
     "--concurrency",
     type=options.AT_LEAST_1,
-    default=8,
-    help="Answers at a time to have room for, as serve --concurrency.",
+    help="Answers at a time to have room for, as serve --concurrency.  [default: 8, or as many as "
+    "fit]",
 )
 @click.option("--name", help="To attach by.  [default: the deployment's]")
 @options.logs
@@ -67,6 +76,7 @@ def launch(**given: Any) -> None:
       lr-sglang launch qwen3-4gpu
       lr-sglang launch qwen3-2gpu --with-token-layer --concurrency 4 --name fast
       lr-sglang launch deepseek-1gpu --print
+      lr-sglang launch qwen3.5-27b --print --gpus 2x80
       lr-sglang launch --target Qwen/Qwen3-8B --draft Qwen/Qwen3-0.6B --judge target
       lr-sglang run --attach qwen3-4gpu "How many primes are below 60?"
     """
@@ -76,9 +86,17 @@ def launch(**given: Any) -> None:
         return
     if given["with_token_layer"]:
         given["mode"] = (*given["mode"], "sd", "lookahead+sd")
+    if given["gpus"] and not given["print"]:
+        raise click.UsageError("--gpus goes with --print: servers start on this machine")
     plan = settle(given).checked()
-    deployment = placed(plan, given)
-    for warning in crowded(deployment):
+    answers = room(plan, given)
+    if not given["concurrency"] and answers < ANSWERS:
+        display.warn(
+            f"room for {count(answers, 'answer')} at a time, not {ANSWERS}: more do not fit on "
+            "these GPUs"
+        )
+    deployment = placed(plan, {**given, "concurrency": answers})
+    for warning in (*crowded(deployment), *doubts(deployment, plan, given)):
         display.warn(warning)
     given["logs"] = (
         given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
@@ -96,6 +114,36 @@ def launch(**given: Any) -> None:
         _watch(running, plan, given, display)
 
 
+def room(plan: Plan, given: Given) -> int:
+    """The answers at a time that the GPUs have memory for: as many as are asked for, or ``ANSWERS``
+    and fewer; the states of a hybrid grow with them.
+
+    Raises:
+        ConfigError: as ``placed``.
+    """
+    most: int = given["concurrency"] or ANSWERS
+
+    def lack(answers: int) -> ConfigError | None:
+        try:
+            placed(plan, {**given, "concurrency": answers})
+        except ConfigError as error:
+            return error
+        return None
+
+    if (too_many := lack(most)) is None:
+        return most
+    if none := lack(1):
+        raise none
+    fitting, beyond = 1, most
+    while beyond - fitting > 1:
+        middle = (fitting + beyond) // 2
+        fitting, beyond = (fitting, middle) if lack(middle) else (middle, beyond)
+    if given["concurrency"]:
+        hint = f"--concurrency {fitting} fits; or {too_many.hint}"
+        raise ConfigError(too_many.message, role=too_many.role, hint=hint)
+    return fitting
+
+
 def placed(plan: Plan, given: Given) -> Deployment:
     """The runtimes that the modes use, each with its place.
 
@@ -109,7 +157,39 @@ def placed(plan: Plan, given: Given) -> Deployment:
             hint="launch two deployments, with another --name for one of them",
         )
     found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
-    return servers.placed(found, unseen=given["print"])
+    machine = gpus.described(given["gpus"]) if given.get("gpus") else ()
+    return servers.placed(found, unseen=given["print"], machine=machine)
+
+
+def doubts(deployment: Deployment, plan: Plan, given: Given) -> Iterator[str]:
+    """What the commands of these servers leave open: devices, memory of a CPU, exact texts on a
+    GPU.
+    """
+    ours = {role: one for role, one in deployment.runtimes.items() if not one.url}
+    on_gpu = {
+        role: bool(one.gpus) or one.device == "cuda" or flags.device(one, role) == "cuda"
+        for role, one in ours.items()
+    }
+    if given["print"] and (
+        unplaced := [r for r, one in ours.items() if on_gpu[r] and not one.gpus]
+    ):
+        yield (
+            f"{', '.join(unplaced)}: no GPU is seen here, so the commands have no devices and no "
+            "memory fractions; --gpus 4x80 says which machine they are for"
+        )
+    for role, one in ours.items():
+        if not on_gpu[role] and (why := flags.too_large_here(one)):
+            more = "; --gpus 4x80 prints the commands for GPUs" if given["print"] else ""
+            yield f"{role}: on the CPU {why}{more}"
+    target = deployment.shared.get("target", "target")
+    exact = [mode for mode in plan.modes if MODES[mode].lossless]
+    if exact and on_gpu.get(target) and not ours[target].repeatable:
+        layer = " and no token layer" if plan.layered(exact[0]) else ""
+        yield (
+            "lossless on a GPU: seeds count there only with repeatable = true "
+            f"(-o runtimes.target.repeatable=true){layer}, which is slower; without, the text is "
+            "the target's own, but another draw than plain decoding with that seed"
+        )
 
 
 def crowded(deployment: Deployment) -> Iterator[str]:
@@ -143,10 +223,11 @@ def _list(display: Display) -> None:
 
 
 def _print(deployment: Deployment, given: Given, display: Display) -> None:
-    """Prints the servers' exact commands; without a given port, each call chooses other
-    free ports.
-    """
-    servers = fleet.prepared(deployment, given["logs"])
+    """Prints the servers' exact commands, and in which order they start."""
+    hidden = "CUDA_VISIBLE_DEVICES" if given["gpus"] else ""  # it is this machine's
+    environ = {name: value for name, value in os.environ.items() if name != hidden}
+    servers = fleet.prepared(deployment, given["logs"], environ)
+    after = fleet.starts_after(deployment)
     # An empty TMPDIR asks our guardian for a folder that is removed with the server; a shell knows
     # no such rule.
     envs = {
@@ -155,13 +236,13 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
     }
     if display.as_json:
         found = {
-            role: {"env": envs[role], "argv": one.argv, "url": one.url}
+            role: {"env": envs[role], "argv": one.argv, "url": one.url, "after": after[role]}
             for role, one in servers.items()
         }
         click.echo(json.dumps({"name": deployment.name, "servers": found}, ensure_ascii=False))
         return
     for role, server in servers.items():
-        click.echo(f"# {role}")
+        click.echo(f"# {role}{_start(deployment.runtimes[role], after[role])}")
         click.echo(
             " ".join(
                 [*(f"{k}={shlex.quote(v)}" for k, v in envs[role].items()), shlex.join(server.argv)]
@@ -170,6 +251,17 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
     for role, runtime in deployment.runtimes.items():
         if runtime.url:
             click.echo(f"# {role} runs already at {runtime.url}")
+
+
+def _start(runtime: Runtime, after: Sequence[str]) -> str:
+    """Where a server runs, and what it starts after, as the end of a comment."""
+    where = f", GPU {' and '.join(map(str, runtime.gpus))}" if runtime.gpus else ""
+    if not after:
+        return where
+    return (
+        f"{where}: starts when {' and '.join(after)} {'is' if len(after) == 1 else 'are'} ready, "
+        "since its memory fraction is of what is free then"
+    )
 
 
 def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:

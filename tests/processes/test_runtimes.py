@@ -808,6 +808,7 @@ def test_options_of_launch_decide_how_servers_are_warmed(home):
         "print": True,
     }
     plan = settings.settle({**given, "mode": ("autoregressive",)})
+    assert launch_command.room(plan, given) == 1
     made = launch_command.placed(plan, given)
     assert (
         made.sampling.top_k,
@@ -899,7 +900,7 @@ def printed(*arguments: str) -> dict[str, Any]:
 def test_commands_are_printed_as_a_shell_takes_them(home):
     result = called("launch", "qwen3-4gpu", "--print")
     roles, lines = result.output.splitlines()[::2], result.output.splitlines()[1::2]
-    assert roles == ["# target", "# draft", "# judge"]
+    assert roles == ["# target, GPU 0 and 1", "# draft, GPU 2", "# judge, GPU 3"]
     words = shlex.split(lines[0])
     assert words[:2] == ["CUDA_VISIBLE_DEVICES=0,1", "CUDA_DEVICE_ORDER=PCI_BUS_ID"]
     assert words[2:6] == [sys.executable, "-P", "-m", "sglang.launch_server"]

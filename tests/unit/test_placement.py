@@ -7,7 +7,9 @@ import json
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from lr_sglang.cli import cli
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.runtimes import built_in, load_deployment
@@ -24,6 +26,7 @@ from lr_sglang.runtimes.placement.memory import (
     place,
     placed,
 )
+from tests.called import called
 
 # GiB that are free on cards of 80, 141, 48 and 24 GB.
 H100, H200, L40, A10 = 79.0, 139.0, 47.0, 22.0
@@ -295,3 +298,125 @@ TABLE = """\
 )
 def test_gpus_are_those_that_we_may_see(allowed, free):
     assert [round(gpu.free) for gpu in gpus.read(TABLE, allowed)] == free
+
+
+# -- commands for a machine that is not this one
+
+
+def printed(*words, code=0):
+    return called("launch", *words, "--print", code=code)
+
+
+def servers(*words):
+    return json.loads(printed(*words, "--json").stdout)["servers"]
+
+
+def flag(server, name):
+    return dict(itertools.pairwise(server["argv"])).get(f"--{name}")
+
+
+@pytest.mark.parametrize(
+    ("text", "free"),
+    [("4x80", [78.4] * 4), ("141", [138.18]), ("2x80GB, 1x24", [78.4, 78.4, 23.52])],
+)
+def test_a_machine_is_described_by_its_gpus(text, free):
+    assert [gpu.free for gpu in gpus.described(text)] == pytest.approx(free)
+
+
+@pytest.mark.parametrize("text", ["", "x", "0x80", "4x", "4x0", "-1x80", "four", "4x80,"])
+def test_what_describes_no_gpus_is_refused_by_name(text):
+    with pytest.raises(ConfigError, match="describes no GPUs"):
+        gpus.described(text)
+
+
+def test_gpus_are_of_printed_commands_only():
+    assert "goes with --print" in called("launch", "qwen3-1gpu", "--gpus", "1x141", code=2).output
+
+
+def test_commands_for_a_described_machine_have_devices_fractions_order_and_ports(here, monkeypatch):
+    """Whatever this machine has, and at every call the same."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5")
+    found = servers("qwen3.5-27b", "--gpus", "2x80")
+    assert found == servers("qwen3.5-27b", "--gpus", "2x80")
+    devices = {role: one["env"]["CUDA_VISIBLE_DEVICES"] for role, one in found.items()}
+    assert devices == {"target": "0", "draft": "1", "judge": "1"}
+    assert {role: one["after"] for role, one in found.items()} == {
+        "target": [],
+        "draft": [],
+        "judge": ["draft"],
+    }
+    assert [flag(one, "port") for one in found.values()] == ["30000", "30001", "30002"]
+    assert all(0 < float(flag(one, "mem-fraction-static")) < 1 for one in found.values())
+    text = printed("qwen3.5-27b", "--gpus", "2x80").stdout
+    assert "# judge, GPU 1: starts when draft is ready, since its memory fraction is" in text
+
+
+def test_a_port_that_is_given_is_nobody_elses():
+    found = servers("qwen3-1gpu", "--gpus", "1x141", "-o", "runtimes.draft.port=30000")
+    assert [flag(one, "port") for one in found.values()] == ["30003", "30000", "30002"]
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("qwen3-4gpu", "--gpus", "2x80"), "gpus = [2], but the machine has 2"),
+        (("qwen3-4gpu", "--gpus", "4x24"), "target needs"),
+        (("qwen3.5-27b", "--gpus", "1x80"), "do not fit"),
+        (("qwen3.5-27b", "--gpus", "2x80", "--concurrency", "8"), "--concurrency 4 fits"),
+    ],
+)
+def test_what_does_not_fit_a_described_machine_is_refused(words, said):
+    assert said in " ".join(printed(*words, code=2).output.split())
+
+
+@pytest.mark.parametrize("name", [one for one in built_in() if "pocket" not in one])
+@pytest.mark.parametrize("layered", [False, True])
+def test_presets_have_room_for_what_launch_starts_by_default(name, layered, monkeypatch):
+    """The states of all requests that the printed command admits are in memory too; fewer answers
+    at a time are said.
+    """
+    machine = ["1x80", "2x80", "4x80", "1x141"]
+    wanted = ["--mode", "lookahead+sd"] if layered else []
+    free: list[float] = []
+    for one in machine:
+        words = ["launch", name, "--print", "--json", "--gpus", one, *wanted]
+        command = CliRunner().invoke(cli, words)
+        if command.exit_code == 0:
+            free = [gpu.free for gpu in gpus.described(one)]
+            break
+    assert free, "it fits on one of these machines"
+    told = [line for line in command.stderr.splitlines() if "room for" in line]
+    found = json.loads(command.stdout)["servers"]
+    given = load_deployment(name).runtimes
+    runtimes = {}
+    for role, server in found.items():
+        layer = given[role].token_layer if layered else TokenLayer()
+        runtimes[role] = given[role].replace(
+            token_layer=layer,
+            max_running_requests=int(flag(server, "max-running-requests")),
+            gpus=tuple(map(int, server["env"]["CUDA_VISIBLE_DEVICES"].split(","))),
+        )
+    assert fits(Deployment("printed", runtimes), free)
+    answers = (runtimes["target"].max_running_requests - 2) // 6
+    assert (answers < 8) == bool(told)
+
+
+def test_a_large_model_on_this_machines_cpu_is_not_printed_without_a_word(monkeypatch):
+    monkeypatch.setattr(flags, "_gpus", lambda: 0)
+    large = printed("--target", QWEN["target"], "--draft", QWEN["draft"], "--judge", "target")
+    said = " ".join(large.stderr.split())
+    assert "target: on the CPU its weights take 122 GiB in float32, and this machine has" in said
+    assert "--gpus 4x80" in said
+    assert "on the CPU" not in printed("pocket").stderr
+    unplaced = " ".join(printed("qwen3.5-27b").stderr.split())
+    assert "target, draft, judge: no GPU is seen here" in unplaced
+
+
+def test_lossless_on_a_gpu_says_what_repeatable_is_for():
+    words = ("qwen3-4gpu", "--gpus", "4x80", "--mode", "lossless")
+    assert "seeds count there only with repeatable = true" in " ".join(
+        printed(*words).stderr.split()
+    )
+    assert "repeatable" not in printed(*words, "-o", "runtimes.target.repeatable=true").stderr
+    assert "repeatable" not in printed(*words[:-1], "lookahead").stderr
+    assert "repeatable" not in printed("pocket", "--mode", "lossless").stderr

@@ -401,8 +401,7 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
     Raises:
         ConfigError: it asks for a GPU and there is none.
     """
-    small = models.is_pocket(runtime.model) and not models.is_body(runtime.model)
-    if runtime.device == "cpu" or (runtime.device == "auto" and small and not runtime.gpus):
+    if not takes_gpu(runtime):
         return "cpu"
     if _gpus() > 0:
         return "cuda"
@@ -412,13 +411,40 @@ def device(runtime: Runtime, role: str | None = None) -> Device:
     return "cpu"
 
 
+def takes_gpu(runtime: Runtime) -> bool:
+    """Whether a runtime goes on a GPU where there is one."""
+    small = models.is_pocket(runtime.model) and not models.is_body(runtime.model)
+    chosen = runtime.device == "auto" and small and not runtime.gpus
+    return runtime.device != "cpu" and not chosen
+
+
+def too_large_here(runtime: Runtime) -> str:
+    """That the weights of a runtime on the CPU exceed this machine's memory; empty if they do not,
+    or their size is not known.
+    """
+    kind = settings.flags()["dtype"] if runtime.dtype == "auto" else runtime.dtype
+    try:
+        weights = memory.need(runtime.replace(dtype=kind)).weights
+    except ConfigError:
+        return ""
+    room = _memory()
+    if weights <= room:
+        return ""
+    return f"its weights take {weights:.0f} GiB in {kind}, and this machine has {room:.0f}"
+
+
+def _memory() -> float:
+    """GiB of this machine."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / memory.GIB
+
+
 def _without_gpu(runtime: Runtime) -> str:
     """What to do where there is no GPU."""
     try:
         weights = memory.need(runtime).weights
     except ConfigError:
         return "see lr-sglang doctor, or set device = 'cpu'"
-    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / memory.GIB
+    room = _memory()
     if weights > room:
         return (
             f"its weights take {weights:.0f} GiB and this machine has {room:.0f}: take a smaller "

@@ -6,7 +6,7 @@ import atexit
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed, wait
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
@@ -138,7 +138,9 @@ def launch(
                         hub.check(model, role)
             for role, runtime in deployment.runtimes.items():
                 if not runtime.url:
-                    _prepare(fleet, role, runtime, logs, ports)
+                    reservation = Reservation(runtime.port, role)
+                    ports.callback(reservation.release)
+                    _prepare(fleet, role, runtime, logs, reservation.port)
             for role, runtime in deployment.runtimes.items():
                 if runtime.url:
                     fleet._add(role, attach(role, runtime))
@@ -150,24 +152,48 @@ def launch(
     return fleet
 
 
-def prepared(deployment: Deployment, logs: Path) -> dict[str, Server]:
-    """The servers that ``launch`` would start, with their commands; nothing is started, and ports
-    are released again.
+# Of a printed command whose runtime gives none: the same at every call. SGLang's own is the first.
+PRINTED_PORTS: Mapping[str, int] = dict(zip(ROLES, range(30000, 30003), strict=True))
+
+
+def prepared(
+    deployment: Deployment, logs: Path, environ: Mapping[str, str] = os.environ
+) -> dict[str, Server]:
+    """The servers that ``launch`` would start, with their commands; nothing is started, and no port
+    is taken: those that are not given are always the same.
 
     A runtime that asks for a GPU gets the command for one, also on a machine without.
+
+    Args:
+        environ: of the servers' machine.
 
     Raises:
         LookaheadError: as ``launch`` before it starts a server.
     """
     fleet = Fleet(deployment)
-    with ExitStack() as ports:
-        for role, runtime in deployment.runtimes.items():
-            if not runtime.url:
-                asked: flags.Device | None = (
-                    "cuda" if runtime.gpus or runtime.device == "cuda" else None
-                )
-                _prepare(fleet, role, runtime, logs, ports, asked)
+    given = {one.port for one in deployment.runtimes.values()}
+    for role, runtime in deployment.runtimes.items():
+        if not runtime.url:
+            asked: flags.Device | None = (
+                "cuda" if runtime.gpus or runtime.device == "cuda" else None
+            )
+            port = PRINTED_PORTS[role]
+            while port in given:
+                port += len(ROLES)
+            _prepare(fleet, role, runtime, logs, runtime.port or port, asked, environ)
     return fleet.servers
+
+
+def starts_after(deployment: Deployment) -> dict[str, list[str]]:
+    """By role, the roles before it that name a GPU of its own: it starts when they are ready, since
+    its memory fraction is of what is free then.
+    """
+    found: dict[str, list[str]] = {}
+    for role, runtime in deployment.runtimes.items():
+        found[role] = [
+            other for other in found if set(deployment.runtimes[other].gpus) & set(runtime.gpus)
+        ]
+    return found
 
 
 def same_gpu(deployment: Deployment, one: str, other: str) -> bool:
@@ -187,12 +213,11 @@ def _prepare(
     role: str,
     runtime: Runtime,
     logs: Path,
-    ports: ExitStack,
+    port: int,
     device: flags.Device | None = None,
+    environ: Mapping[str, str] = os.environ,
 ) -> None:
-    """Adds a server to the fleet without starting it; ``ports`` reserves its port until it is
-    closed.
-    """
+    """Adds a server to the fleet without starting it."""
     where, layer = f"[runtimes.{role}]", runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
@@ -207,18 +232,16 @@ def _prepare(
         token_layer=layer,
         max_running_requests=runtime.max_running_requests or _slots(fleet.deployment, role),
     )
-    platform, reservation = flags.platform(kind, model), Reservation(runtime.port, role)
-    ports.callback(reservation.release)
     command = flags.command(
         found,
-        reservation.port,
-        platform,
+        port,
+        flags.platform(kind, model),
         model=model,
-        environ=os.environ,
+        environ=environ,
         where=where,
         target=role == "target",
     )
-    url, log = f"http://{HOST}:{reservation.port}", logs / f"{role}.log"
+    url, log = f"http://{HOST}:{port}", logs / f"{role}.log"
     drawn = fleet.deployment.sampling.drawn()
     fleet.servers[role] = Server(
         role, command.argv, url, log, command.env, flags.meeting(found), model, drawn

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+
+from lr_sglang.errors import ConfigError
 
 ASKED = "index,uuid,name,memory.total,memory.free,driver_version"
 
@@ -60,6 +63,32 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
             break  # as CUDA, which ignores all names after an unknown one
         chosen.append(found[index])
     return chosen
+
+
+_KIND = re.compile(r"(?:(\d{1,3})x)?(\d+(?:\.\d+)?)(?:GB)?", re.I)
+# Share of a GPU's nominal memory, in GB as it is sold, that is free in GiB on an idle one: 79 of an
+# H100 of 80 GB, 139 of an H200 of 141.
+FREE = 0.98
+
+
+def described(text: str) -> list[Gpu]:
+    """The GPUs of a machine that is not this one: ``4x80``, ``1x141``, ``2x80,2x24``, numbers of
+    GPUs and the GB of each.
+
+    Raises:
+        ConfigError: it is written otherwise, or has no GPU.
+    """
+    found: list[Gpu] = []
+    for part in text.split(","):
+        kind = _KIND.fullmatch(part.strip())
+        number, size = (int(kind[1] or 1), float(kind[2])) if kind else (0, 0.0)
+        if not (number and size):
+            raise ConfigError(
+                f"{text!r} describes no GPUs: {part.strip()!r}",
+                hint="NUMBERxGB, such as 4x80, or 2x80,1x24 for GPUs that differ",
+            )
+        found += [Gpu(f"{size:g} GB", size, FREE * size)] * number
+    return found
 
 
 def _from_torch() -> list[Gpu]:

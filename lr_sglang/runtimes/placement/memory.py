@@ -189,6 +189,12 @@ LEAST_TOKENS = 16_384
 MAX_SHARE = 0.9
 
 
+_SMALLER = (
+    "quantization = 'fp8', smaller models, judge = 'target' (no third model), or 'gpus' and "
+    "'memory_fraction' of your own choice, with several GPUs for the target"
+)
+
+
 @dataclass(frozen=True)
 class Place:
     """Where a role runs: its GPUs, and its share of the memory that is free on each of them when it
@@ -214,11 +220,7 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
     layout = {role: (min(index, len(gpus) - 1),) for index, role in enumerate(needs)}
     places, lack = _split(layout, needs, gpus)
     if lack:
-        hint = (
-            "quantization = 'fp8', smaller models, judge = 'target' (no third model), or 'gpus' "
-            "and 'memory_fraction' of your own choice, with several GPUs for the target"
-        )
-        raise ConfigError(f"the runtimes do not fit: {lack}", hint=hint)
+        raise ConfigError(f"the runtimes do not fit: {lack}", hint=_SMALLER)
     return places
 
 
@@ -263,15 +265,30 @@ def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
     that name none are placed first.
     """
     try:
-        deployment = placed(deployment, gpus, dict.fromkeys(deployment.runtimes, True))
+        check(placed(deployment, gpus, dict.fromkeys(deployment.runtimes, True)), gpus)
     except ConfigError:
         return False
-    layout = {role: runtime.gpus for role, runtime in deployment.runtimes.items()}
-    needs = {
-        role: need(runtime, f"[runtimes.{role}]") for role, runtime in deployment.runtimes.items()
-    }
-    there = {gpu for numbers in layout.values() for gpu in numbers} <= set(range(len(gpus)))
-    return there and not _split(layout, needs, gpus)[1]
+    return True
+
+
+def check(deployment: Deployment, gpus: Sequence[float]) -> None:
+    """Checks the GPUs that runtimes name.
+
+    Raises:
+        ConfigError: there is no such GPU, or it has too little memory for its runtimes; or the size
+            of a model is unknown.
+    """
+    layout = {role: one.gpus for role, one in deployment.runtimes.items() if one.gpus}
+    for role, numbers in layout.items():
+        if max(numbers) >= len(gpus):
+            raise ConfigError(
+                f"[runtimes.{role}]: gpus = {list(numbers)}, but the machine has {len(gpus)}",
+                hint="they count from 0; another deployment, or GPUs of your own choice: "
+                f"-o runtimes.{role}.gpus=0",
+            )
+    needs = {role: need(deployment.runtimes[role], f"[runtimes.{role}]") for role in layout}
+    if lack := _split(layout, needs, gpus)[1]:
+        raise ConfigError(f"the runtimes do not fit: {lack}", hint=_SMALLER)
 
 
 Layout = Mapping[str, tuple[int, ...]]
@@ -297,7 +314,8 @@ def _split(
             total = wanted + memory - room
             return (
                 {},
-                f"{' and '.join(roles)} need {total:.0f} GiB of a GPU that has {memory:.0f} free",
+                f"{' and '.join(roles)} need{'s' * (len(roles) == 1)} {total:.0f} GiB of a GPU "
+                f"that has {memory:.0f} free",
             )
         free = memory
         for role in roles:
