@@ -2,7 +2,7 @@
 
 SGLang's frontend guesses a chat template from the model's path, and its server would read
 ``<|im_end|>`` in a user's text as the token of that name. Here the tokenizer's own template renders
-the prompt, and a user's text never becomes a special token.
+the prompt, and a user's text never becomes a special token or a marker of the template.
 """
 
 from __future__ import annotations
@@ -72,14 +72,15 @@ class Tokenizer(Protocol):
     thinking: Markers
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
-        """Ids of plain text; nothing in it becomes a special token.
+        """Ids of plain text; nothing in it becomes a special token or a marker of the template.
 
         They begin with the model's beginning-of-sequence token, if it has one and ``answer`` is
         False.
 
         Args:
             answer: the text continues the assistant's turn: no token or space is added before it,
-                and the markers of thinking become the tokens of their names.
+                and markers that an assistant writes, as of thinking, become the tokens of their
+                names.
         """
 
     def decode(self, ids: Sequence[int]) -> str:
@@ -147,8 +148,14 @@ class ModelTokenizer:
         # Special tokens of the markers, as in harmony, are part of an answer's text.
         self._marks = re.compile(f"({'|'.join(map(re.escape, marks))})") if shown else None
         self._size = len(self._inner)
-        self._added = sorted((str(t) for t in added), key=len, reverse=True)
-        self._special = sorted((str(t) for t in added if t.special), key=len, reverse=True)
+        # What is broken in texts of others, and in an assistant's own.
+        special = {str(t) for t in added if t.special}
+        roles = self._rendered_markers() - set(marks)
+        sources = (self.template, *marks)
+        named = {name for name in map(str, added) if any(name in one for one in sources)}
+        named = {name for name in named if name.strip()}
+        self._markers = sorted(special | roles | named, key=len, reverse=True)
+        self._special = sorted(special | roles, key=len, reverse=True)
         # Whether an added token may match a text only after normalization, such as to lower case.
         self._normalizes = (
             any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
@@ -173,7 +180,7 @@ class ModelTokenizer:
         return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
 
     def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
-        mark, tokens = _unused(text), self._special if answer else self._added
+        mark, tokens = _unused(text), self._special if answer else self._markers
         parts = self._marks.split(text) if answer and self._marks else [text]
         broken = (self._break(part, tokens, mark) for part in parts[::2])
         safe = "".join(chain.from_iterable(zip_longest(broken, parts[1::2], fillvalue="")))
@@ -234,14 +241,35 @@ class ModelTokenizer:
             # role markers are broken in every text; thinking tags in earlier answers are kept for
             # the template
             own = message["role"] == "assistant"
-            turns.append(safe(message, self._special if own else self._added))
+            turns.append(safe(message, self._special if own else self._markers))
         with self._lock:
             text = self._inner.apply_chat_template(
-                turns, tokenize=False, add_generation_prompt=answer, **safe(arguments, self._added)
+                turns,
+                tokenize=False,
+                add_generation_prompt=answer,
+                **safe(arguments, self._markers),
             )
         return TokenText.of(
             text.replace(mark, ""), self._encode_parts(text.split(mark)), self.vocabulary
         )
+
+    def _rendered_markers(self) -> set[str]:
+        """The added tokens, but white space, that the template puts around plain texts.
+
+        Other added tokens are words of any text: Gemma's are runs of newlines, and HTML's tags.
+        """
+        talk = [{"role": role, "content": "?"} for role in ("system", "user", "assistant", "user")]
+        for turns in (talk, talk[1:]):  # some templates take no system's turn
+            with suppress(TemplateError, ValueError, TypeError):
+                text = self._inner.apply_chat_template(
+                    turns, tokenize=False, add_generation_prompt=True
+                )
+                added = {str(token) for token in self._inner.added_tokens_decoder.values()}
+                names = self._inner.convert_ids_to_tokens(
+                    self._inner.encode(text, add_special_tokens=False)
+                )
+                return {name for name in names if name in added and name.strip()}
+        return set()
 
     @cached_property
     def _reads_parts(self) -> bool:
