@@ -165,6 +165,8 @@ class _Examiner:
         yield Line(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
         yield self._room(role)
         yield _abort(role, call(probes.abort(transport, prompt), loop))
+        differs = backend.doubts.found.get("tokens", "")
+        yield line(role, "tokens", not differs, "others" if differs else "as here", differs)
         if role == "judge":
             return
         yield _reuse(backend)
@@ -184,7 +186,8 @@ class _Examiner:
             differs = call(check_template(transport, backend.tokenizer, role, arguments), loop)
         except ConfigError as error:
             differs = f"{error.message}; {error.hint}"
-        yield line(role, "chat template", not differs, "as here", differs)
+        found = "another" if differs else "as here"
+        yield line(role, "chat template", not differs, found, differs)
         yield Line(role, "thinking", "ok", _thinking(backend))
 
     def _room(self, role: str) -> Line:

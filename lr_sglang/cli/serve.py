@@ -5,7 +5,6 @@ endpoint over them, and stops both.
 from __future__ import annotations
 
 import json
-import logging
 import resource
 import socket
 from collections.abc import Iterator, Mapping
@@ -228,20 +227,18 @@ def _allow_files() -> None:
 
 
 def _check_templates(roles: Mapping[str, RuntimeBackend]) -> None:
-    """Warns where a conversation has another prompt here than on a runtime itself.
+    """Checks that conversations, which clients will send, can be rendered here.
 
     Raises:
         ConfigError: a runtime renders conversations and its model has no template for it.
     """
     from lr_sglang.engine.loop import call
     from lr_sglang.runtimes.attach import check_template
-    from lr_sglang.serve.monitoring import log
 
     for role in {"target", "draft"} & roles.keys():
         one = roles[role]
-        known, arguments = one.tokenizer, one.template_defaults
-        if warning := call(check_template(one.transport, known, role, arguments)):
-            log("template differs", logging.WARNING, role=role, message=warning)
+        if not one.tokenizer.template:
+            call(check_template(one.transport, one.tokenizer, role, {}))
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:

@@ -17,7 +17,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.runtimes import Fleet, ProgressEvent
-from lr_sglang.runtimes.attach import without_seeds
+from lr_sglang.runtimes.attach import other_prompts, without_seeds
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
@@ -104,7 +104,11 @@ def _import(lean: bool) -> None:
 
 
 def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
-    """Warns of runtimes where seeds have no effect, if answers are drawn."""
+    """Warns of runtimes that make other prompts themselves, and where seeds have no effect, if
+    answers are drawn.
+    """
+    for text in other_prompts(roles):
+        display.warn(text)
     if plan.deployment.sampling.temperature > 0:
         for text in without_seeds(roles):
             display.warn(text)

@@ -1,6 +1,6 @@
 """What the requests of answers show of a runtime: that it computes prefixes again which it has
 computed, that it takes no aborts, that it ignores seeds, that it has fewer slots than asked for,
-that its token layer takes no lines.
+that its token layer takes no lines, that it gives other tokens or another template to a prompt.
 Answers are right all the same, and slower or other ones.
 """
 
@@ -17,7 +17,7 @@ REUSED = 0.9  # tokens found in the cache over those that could be, below which 
 BRANCHES = 20  # over which reuse is looked at
 UNHEARD = 3  # aborts in a row that were not taken
 
-Name = Literal["reuse", "aborts", "seeds", "slots", "fed"]
+Name = Literal["reuse", "aborts", "seeds", "slots", "fed", "tokens", "template"]
 
 
 @dataclass(eq=False)

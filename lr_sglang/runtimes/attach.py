@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,11 @@ if TYPE_CHECKING:  # slow imports, which commands need not wait for
     from lr_sglang.engine.tokenizer import Tokenizer
     from lr_sglang.frontend.backend import RuntimeBackend
 
-TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"  # see ``check_tokens``
+TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"
+# A text in which tokenizers differ: runs of white space and digits, letters of two characters.
+TOKENIZED = TEXT + "\n\tif x == 1234567:\r\n    don't  say e\u0301 or Київ  \n\n\n\n한국어."
+# Characters of a text that an error shows.
+SHOWN = 24
 _POCKET = re.compile(
     r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)"
     rf"((?:{'|'.join(pocket.MODELS)})(?:@[\w.-]+)?)/?$"
@@ -171,23 +175,51 @@ def api_key(role: str, runtime: Runtime) -> str:
 
 async def check_tokens(
     transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS
-) -> None:
-    """Checks that the runtime tokenizes a text as ``known`` does. A runtime that cannot be asked
-    passes.
+) -> str:
+    """Compares the tokens that the runtime reads and writes with those of ``known``. A runtime that
+    cannot be asked passes.
+
+    Returns:
+        A warning if it gives other ids to a text; else an empty text.
 
     Raises:
-        ConfigError: the runtime has other tokens.
+        ConfigError: its ids are other text there than here, so that all texts would be wrong.
     """
-    asked = {"prompt": TEXT, "add_special_tokens": False}
+    asked: dict[str, Any] = {"prompt": TOKENIZED, "add_special_tokens": True}
     try:
-        ids = tuple(map(int, (await transport.post("/tokenize", asked, timeout))["tokens"]))
+        theirs = tuple(map(int, (await transport.post("/tokenize", asked, timeout))["tokens"]))
     except (LookaheadError, LookupError, TypeError, ValueError):
-        return
-    if known.decode(ids).split() != known.decode(known.encode(TEXT, True)).split():
-        hint = "name the tokenizer of the model that runs there, or start again with that model"
+        return ""
+    ours = known.encode(TOKENIZED)
+    here, there = known.decode(theirs).strip(), known.decode(ours).strip()
+    with suppress(LookaheadError, LookupError, TypeError):  # else they should be those of the text
+        asked = {"tokens": list(theirs), "skip_special_tokens": True}
+        there = str((await transport.post("/detokenize", asked, timeout))["text"]).strip()
+    if here != there:
+        first = max(0, _first_difference(here, there) - 4)
+        seen, meant = here[first:][:SHOWN], there[first:][:SHOWN]
         raise ConfigError(
-            "it has another tokenizer than the one that is used for it here", role=role, hint=hint
+            "it has another tokenizer than the one that is used for it here: its tokens of "
+            f"{meant!r} are {seen!r} here",
+            role=role,
+            hint="name the tokenizer of the model that runs there "
+            f"(-o runtimes.{role}.tokenizer=PATH), or start again with that model",
         )
+    if theirs == ours:
+        return ""
+    first = _first_difference(ours, theirs)
+    mine, its = ([known.spell([one]) for one in ids[first:][:3]] for ids in (ours, theirs))
+    return (
+        "its server gives other tokens to a text than its model's tokenizer does here "
+        f"({mine} here, {its} there): prompts that it makes itself are others, and share no prefix "
+        "with those from here"
+    )
+
+
+def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
+    """The place at which two sequences begin to differ."""
+    pairs = zip(one, other, strict=False)
+    return next((at for at, pair in enumerate(pairs) if pair[0] != pair[1]), len(one))
 
 
 async def check_template(
@@ -223,12 +255,38 @@ async def check_template(
             f"-o runtimes.{role}.extra.chat-template=FILE.jinja",
         )
     with suppress(TemplateError, ValueError, TypeError):
-        if known.chat(asked, True, arguments).ids == theirs:
+        ours = known.chat(asked, True, arguments)
+        # the same text in other tokens is what ``check_tokens`` tells
+        if ours.ids == theirs or known.spell(ours.ids) == known.spell(theirs):
             return ""
     return (
         "its server renders conversations by another template than its model's: prompts differ "
         "from its own; start it with --chat-template FILE.jinja, which is followed"
     )
+
+
+async def note_prompts(roles: Mapping[str, RuntimeBackend]) -> None:
+    """Notes, as doubts, where a runtime itself gives other tokens or another template to a prompt.
+
+    Raises:
+        ConfigError: as ``check_tokens``.
+    """
+    for role, one in roles.items():
+        known, found = one.tokenizer, one.doubts.found
+        if differs := await check_tokens(one.transport, known, role):
+            found["tokens"] = differs
+        if not known.template:
+            continue  # conversations are refused when there is one
+        if differs := await check_template(one.transport, known, role, one.template_defaults):
+            found["template"] = differs
+
+
+def other_prompts(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
+    """What ``note_prompts`` has found."""
+    for role, one in roles.items():
+        for name in ("tokens", "template"):
+            if text := one.doubts.found.get(name):
+                yield f"{role}: {text}"
 
 
 def without_seeds(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:

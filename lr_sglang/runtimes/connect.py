@@ -20,7 +20,7 @@ from lr_sglang.engine.router import RouterClient, reach
 from lr_sglang.engine.tokenizer import ends_of_server, load_tokenizer
 from lr_sglang.errors import RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
-from lr_sglang.runtimes.attach import TEXT, check_tokens
+from lr_sglang.runtimes.attach import TEXT, note_prompts
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.runtimes.launching.server import tail_of
@@ -106,12 +106,11 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
         known = load_tokenizer(fleet.tokenizers[role], _template(infos))
         backend = RuntimeBackend(role, transport, known, timeout=runtime.timeout)
         roles[role] = backend  # before a check that may fail
-        if runtime.url:
-            call(check_tokens(transport, backend.tokenizer, role))
         backend.pool = pools.setdefault(url, backend.pool)
         _describe(backend, infos, runtime.context_length)
     for backend in roles.values():
         backend.roles = roles
+    call(note_prompts(roles))
     call(_check_seeds(roles, fleet))
 
 

@@ -58,6 +58,9 @@ class Handler(BaseHTTPRequestHandler):
         if self.path == "/abort_request":
             self.server.aborts.append(body["rid"])
             self.server.abort(self, body)
+        elif self.path in ("/tokenize", "/detokenize"):
+            answer = self.server.documents.get(self.path)
+            self.reply(b"", 404) if answer is None else self.reply(answer(body))
         else:
             self.server.requests.append(body | {"authorization": self.headers["Authorization"]})
             self.server.generate(self, body)

@@ -10,7 +10,7 @@ from lr_sglang.algorithm.answer import PATIENCE
 from lr_sglang.config import ROLES
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused
-from lr_sglang.runtimes.attach import TEXT
+from lr_sglang.runtimes.attach import TOKENIZED
 from lr_sglang.serve import health
 from lr_sglang.serve.health import POLL_SECONDS, Health, RuntimeAway, Watch
 from lr_sglang.serve.settings import Service
@@ -37,8 +37,7 @@ class Runtime:
         return {}
 
     async def post(self, path, body, timeout):
-        assert path == "/tokenize"
-        return {"tokens": self.tokens}
+        return {"/tokenize": {"tokens": self.tokens}, "/detokenize": {"text": TOKENIZED}}[path]
 
 
 def refusal(status, kind=RuntimeRefused):
@@ -129,7 +128,7 @@ def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
     polls(watch, 3)
     assert heard == ["nobody there", watch.down]
     assert watch.down.startswith("it has another tokenizer")
-    runtime.tokens = list(known.encode(TEXT))
+    runtime.tokens = list(known.encode(TOKENIZED))
     polls(watch)
     assert not watch.down
 

@@ -1,4 +1,4 @@
-"""Servers that run already are asked whether they honour seeds."""
+"""Servers are asked at start what they do: with seeds, if they run already, and with prompts."""
 
 import random
 from contextlib import nullcontext
@@ -12,10 +12,12 @@ from lr_sglang.cli import session
 from lr_sglang.config import Deployment, Runtime, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.probes import seed_fault
-from lr_sglang.errors import RuntimeRefused
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
+from tests.trained import byte_level, saved
 from tests.unit.test_client import MODEL, Worker
 from tests.unit.test_client import serving as serving
 
@@ -158,3 +160,60 @@ def test_a_server_whose_settings_say_that_it_ignores_seeds_is_not_asked(attached
     server = Drawing(ignores, "cuda")
     with attached(target=server) as roles:
         assert not roles["target"].seeded and not server.seeds
+
+
+class Tokenizing(Drawing):
+    """Tokenizes and renders as a tokenizer does, which may be another one than the model's."""
+
+    def __init__(self, known, begins=()):
+        super().__init__(honours)
+
+        def tokenize(body):
+            if "messages" in body:
+                return {"tokens": list(known.chat(body["messages"], True).ids)}
+            return {"tokens": [*begins, *known.encode(body["prompt"])]}
+
+        self.documents["/tokenize"] = tokenize
+        self.documents["/detokenize"] = lambda body: {"text": known.decode(body["tokens"])}
+
+
+ROLES = ("target", "draft", "judge")
+POCKET = load_tokenizer(MODEL)
+# What a server does, as arguments of ``Tokenizing``; the doubts that follow, and a part of their text.
+OTHERS = {
+    "no difference": ("", (), [], ""),
+    "a prompt begins with a token": ("", (0,), ["tokens"], "<|endoftext|>"),
+    "another template": ("USER: {{ messages[0].content }}", (), ["template"], "another template"),
+}
+
+
+@pytest.mark.parametrize("role", ROLES)
+@pytest.mark.parametrize("differs", OTHERS)
+def test_a_server_of_any_role_that_makes_other_prompts_is_told(
+    attached, role, differs, monkeypatch
+):
+    template, begins, found, text = OTHERS[differs]
+    servers = {one: Tokenizing(POCKET) for one in ("target", "draft")}
+    servers[role] = Tokenizing(load_tokenizer(MODEL, template), begins)
+    with attached(**servers) as roles:
+        doubts = {name: list(one.doubts.found) for name, one in roles.items()}
+        assert doubts.pop(role) == found and not any(doubts.values())
+        told = []
+        plan = Plan(deployment=load_deployment(), modes=("lossless",))
+        session.tell_faults(roles, plan, SimpleNamespace(warn=told.append))
+        assert len(told) == len(found) and all(role in one and text in one for one in told)
+        monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))
+        monkeypatch.setattr(api, "model_of", lambda *_: MODEL)
+        if role == "judge":
+            return  # whose verdicts would be asked for
+        with pytest.warns(RuntimeWarning, match=text) if told else nullcontext():
+            api.deployment(target="http://127.0.0.1:1").open().close()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_a_server_of_any_role_whose_texts_would_be_wrong_is_refused(attached, role, tmp_path):
+    others = Tokenizing(saved(byte_level("another one", 300), tmp_path, ("<s>",)))
+    servers = {one: others if one == role else Tokenizing(POCKET) for one in ("target", role)}
+    with pytest.raises(ConfigError, match="another tokenizer") as caught, attached(**servers):
+        pass
+    assert caught.value.role == role and "runtimes." + role + ".tokenizer" in caught.value.hint
