@@ -22,6 +22,7 @@ ROLES: tuple[Role, ...] = ("target", "draft", "judge")
 Schedule = Literal["async", "sync"]
 MAX_WIDTH = 16
 MAX_BRANCHES = 4096
+FED = "fed"  # the token layer of the target alone
 OWN = "its own field"  # of OpenAI's API, beside the object ``lookahead``
 
 
@@ -250,6 +251,11 @@ class TokenLayer(ConfigModel):
         """Whether there is a token layer."""
         return self.algorithm != "none"
 
+    @property
+    def fed(self) -> bool:
+        """Whether the draft runtime writes what it verifies."""
+        return self.algorithm == FED
+
 
 class Runtime(ConfigModel):
     """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already."""
@@ -369,6 +375,12 @@ class Deployment(ConfigModel):
                 raise ValueError(f"shared.{role}: the role has a runtime of its own")
             if other not in self.runtimes:
                 raise ValueError(f"shared.{role} = {other!r}: there is no [runtimes.{other}]")
+        for role in sorted(self.runtimes.keys() - {"target"}):
+            if self.runtimes[role].token_layer.fed:
+                raise ValueError(
+                    f"runtimes.{role}.token_layer: fed is for the target, which verifies what the "
+                    "draft writes"
+                )
         judge = self.runtimes.get("judge")
         if judge and judge.token_layer.on and "judge" not in self.shared.values():
             raise ValueError(

@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from lr_sglang.config import Lookahead
+from lr_sglang.config import FED, Lookahead
+from lr_sglang.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,17 @@ class Mode:
     def ahead(self) -> bool:
         """Whether the mode looks ahead, and so needs a draft."""
         return self.program == "lookahead"
+
+    def check_fed(self) -> None:
+        """Raises ``ConfigError`` if the mode has no use for a target with the token layer ``fed``:
+        ``sd`` is SGLang's own speculation, with which the others are compared.
+        """
+        if self.token_layer and not self.ahead:
+            raise ConfigError(
+                f"mode {self.name}: the target's token layer is {FED}, which verifies what the "
+                "draft writes",
+                hint="--mode lossless, which gives the same text; or another --token-layer",
+            )
 
     def lookahead(self, look: Lookahead) -> Lookahead:
         """The settings as this mode uses them."""

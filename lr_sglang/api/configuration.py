@@ -68,7 +68,12 @@ class Plan:
         if (given := MODES[mode].token_layer) is not None:
             return given
         has_one = any(runtime.token_layer.on for runtime in self.deployment.runtimes.values())
-        return self.lossless_layer or (MODES[mode].adaptive and has_one)
+        return self.lossless_layer or self.fed or (MODES[mode].adaptive and has_one)
+
+    @property
+    def fed(self) -> bool:
+        """Whether the target's token layer verifies what the draft writes."""
+        return self.deployment.runtimes["target"].token_layer.fed
 
     def roles(self, mode: str) -> list[Role]:
         """The roles that a mode needs. A program may ask the judge, with any verifier."""
@@ -170,6 +175,8 @@ class Plan:
         if self.program:
             program_registry.parse(self.program)
         for mode in modes or self.modes:
+            if self.fed:
+                MODES[mode].check_fed()
             if MODES[mode].ahead and "draft" not in self.models:
                 hint = "give --draft MODEL|URL, or --mode autoregressive"
                 raise ConfigError("lookahead needs a draft model", hint=hint)

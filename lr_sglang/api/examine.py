@@ -26,6 +26,7 @@ from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
+from lr_sglang.sglang_api.lines import SWITCH
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
@@ -43,6 +44,10 @@ ALONE = "token at 1"
 PROBLEMS, TOKENS, WARM_TOKENS = 5, 64, 8
 GAIN = 1.05  # speed-up below which a mode is not worth its requests
 SLOW_ABORT = 1.0  # seconds
+INSTALL = (
+    f"on its machine pip install --no-deps lr-sglang, start it with {SWITCH}=1 and the flags of "
+    "--speculative-algorithm NGRAM (docs/token-layer.md)"
+)
 
 
 @dataclass(frozen=True)
@@ -181,6 +186,7 @@ class _Examiner:
             found = "of prompts" if best else "of the tokens only" if weighs else "none of prompts"
             advice = "verifier likelihood and reading (lossless) need them"
             yield line(role, "log-probabilities", weighs and best, found, advice)
+            yield _lines(backend)
         arguments = backend.template_defaults
         try:
             differs = call(check_template(transport, backend.tokenizer, role, arguments), loop)
@@ -299,7 +305,8 @@ class _Examiner:
         ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            records = list(Runner(self.roles, self.plan.with_settings(limits=limits)).run(works))
+            settings = self.plan.with_settings(limits=limits)
+            records = list(Runner(self.roles, settings, guesses=True).run(works))
         for error in (one["error"] for one in records if one["error"]):
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
         return records
@@ -328,6 +335,18 @@ def _reuse(backend: RuntimeBackend) -> Line:
         return Line(backend.role, "reuse", "warning", "it does not report cached tokens")
     found = f"{share:.2f} of the tokens that could be in its cache"
     return line(backend.role, "reuse", share >= REUSED, found, backend.doubts.little_reuse)
+
+
+def _lines(backend: RuntimeBackend) -> Line:
+    """Whether a target takes what the draft writes ahead, and how it would."""
+    if fed := backend.fed:
+        how = "as plain decoding draws" if fed.draws == "seeds" else "the same distribution"
+        found = f"verifies {fed.width - 1} tokens of the draft at a time, {how}"
+        return Line(backend.role, "token layer fed", "ok", found)
+    why = backend.doubts.found.get("fed", "")
+    # without it answers are exact too
+    found = why or f"no; to have it: {INSTALL}"
+    return line(backend.role, "token layer fed", not why, found, INSTALL)
 
 
 async def _times(

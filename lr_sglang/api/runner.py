@@ -50,6 +50,8 @@ class Runner:
         on_step: called with each step of each sample, on the event loop.
         keep: called in a thread with each record when its answer ends; returns the record that
             ``run`` yields.
+        guesses: whether ``sd`` may be the guesses that a target with the token layer ``fed`` makes
+            itself, as a baseline; else that mode is refused.
 
     Raises:
         ConfigError: the verifier lacks its runtime, or there is no such verifier or program.
@@ -62,6 +64,7 @@ class Runner:
     versions: dict[str, str] = field(default_factory=dict)
     on_step: Callable[[Work, StepRecord], None] | None = None
     keep: Callable[[Record], Record] | None = None
+    guesses: bool = False
 
     def __post_init__(self) -> None:
         program, prompt = self.plan.program, self.plan.deployment.judge_prompt
@@ -111,6 +114,8 @@ class Runner:
                 self._requests.verifier(look.verifier)
                 call(self._requests.prepare(look), self._loop)
             self._requests.check_layer(mode)
+            if self.roles["target"].fed is not None and not self.guesses:
+                mode.check_fed()
         keep_what_is_imported()
 
     async def _all(self, todo: deque[Work], ended: SimpleQueue[Record | None]) -> None:

@@ -22,7 +22,7 @@ from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import settle
-from lr_sglang.config import ROLES
+from lr_sglang.config import FED, ROLES
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results.store import RECORDS, write_whole, writing
@@ -201,7 +201,9 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
         able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
         return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
     running = (given["target"] or "").startswith(("http://", "https://"))
-    return tuple(name for name, mode in MODES.items() if not (running and mode.token_layer))
+    fed = ("sd",) if given["token_layer"] == FED else ()  # it is SGLang's own speculation
+    able = (name for name, mode in MODES.items() if not (running and mode.token_layer))
+    return tuple(name for name in able if name not in fed)
 
 
 def _sources(given: Mapping[str, Any]) -> dict[str, Source]:

@@ -8,6 +8,7 @@ import shlex
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 from typing import Any
 
 import click
@@ -88,7 +89,10 @@ def launch(**given: Any) -> None:
         given["mode"] = (*given["mode"], "sd", "lookahead+sd")
     if given["gpus"] and not given["print"]:
         raise click.UsageError("--gpus goes with --print: servers start on this machine")
-    plan = settle(given).checked()
+    plan = settle(given)
+    if given["with_token_layer"] and plan.fed:
+        plan = replace(plan, modes=tuple(mode for mode in plan.modes if mode != "sd"))
+    plan = plan.checked()
     answers = room(plan, given)
     if not given["concurrency"] and answers < ANSWERS:
         display.warn(

@@ -155,6 +155,7 @@ def service_of(plan: Plan, given: Given) -> Service:
     layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
     able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
     able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
+    able = [name for name in able if not (plan.fed and name == "sd")]
     # auto is no slower than the target alone under load; it would replace a policy that was asked
     # for
     by_user = "policy" in asked_settings(given).get("lookahead", {})

@@ -9,7 +9,7 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
-from lr_sglang.config import ROLES, Deployment, Limits, Sampling, TokenLayer, fields_of
+from lr_sglang.config import FED, ROLES, Deployment, Limits, Sampling, TokenLayer, fields_of
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
 from lr_sglang.runtimes import advice, deployments, launched
@@ -63,7 +63,7 @@ def settle(given: Given) -> Plan:
         models=models,
         modes=modes,
         program=given.get("program") or "",
-        lossless_layer=_layer_named(given),
+        lossless_layer=bool(_layer_names(given)),
     )
 
 
@@ -96,16 +96,16 @@ def _layers_of(given: Given) -> dict[str, Table]:
     }
 
 
-def _layer_named(given: Given) -> bool:
-    """Whether a token layer is asked for by its name."""
+def _layer_names(given: Given) -> list[str]:
+    """The token layers that are asked for by their names."""
     names = [given.get("token_layer") or OFF]
     names += [layer[ALGORITHM] for layer in _layers_of(given).values() if ALGORITHM in layer]
-    return any(name != OFF for name in names)
+    return [name for name in names if name != OFF]
 
 
 def modes_of(given: Given) -> tuple[str, ...]:
     """The modes that are asked for; a token layer alone (other than none) asks for lookahead with
-    it.
+    it, and ``fed`` for an exact answer.
 
     Raises:
         ConfigError: a token layer for modes that have none.
@@ -118,7 +118,9 @@ def modes_of(given: Given) -> tuple[str, ...]:
     if (given.get("token_layer") or OFF) != OFF:
         layers.append("--token-layer")
     usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
-    modes = tuple(dict.fromkeys(given.get("mode") or ["lookahead+sd" if layers else usual]))
+    if layers:
+        usual = "lossless" if FED in _layer_names(given) else "lookahead+sd"
+    modes = tuple(dict.fromkeys(given.get("mode") or [usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
         able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
         raise ConfigError(
@@ -187,8 +189,7 @@ def _suited(name: str) -> tuple[str, ...]:
     """The roles that a token layer without a role is for: the target, and the draft if it needs no
     draft model and no lines.
     """
-    if name == OFF:
-        return ("target", "draft")
-    known = flags.algorithm(TokenLayer(algorithm=name), "--token-layer")
-    alone = known.draft != "none" or known.target_only
-    return ("target",) if alone else ("target", "draft")
+    with_model = (
+        name != OFF and flags.algorithm(TokenLayer(algorithm=name), "--token-layer").draft != "none"
+    )
+    return ("target",) if with_model or name == FED else ("target", "draft")

@@ -16,6 +16,7 @@ from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.judge_check import JudgeChecks
+from lr_sglang.testing import fed
 from tests.called import called
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import SimulatedTransport
@@ -158,6 +159,19 @@ def test_what_is_lacking_is_a_warning_or_a_fault(lacking, title, status, says):
     assert line.status == status and says in line.found
     assert line.advice if status == "fault" else not_well(found) == [title]
     assert found.able == bool(found.modes) == (status == "warning")
+
+
+def test_whether_a_target_takes_lines_and_how_it_would():
+    roles = runtimes()
+    line = of(examine(roles, PLAN), "target token layer fed")
+    assert line.status == "ok" and "pip install" in line.found and "LR_SGLANG_FED=1" in line.found
+    roles["target"].doubts.found["fed"] = "it speaks version 2"
+    line = of(examine(roles, PLAN), "target token layer fed")
+    assert (line.status, line.found) == ("warning", "it speaks version 2") and line.advice
+    roles["target"].fed, roles["target"].token_layer = fed(13), "NGRAM"
+    found = examine(roles, PLAN)
+    assert "12 tokens of the draft" in of(found, "target token layer fed").found
+    assert [one.mode for one in found.modes] == ["sd", "lookahead+sd", "lossless"]
 
 
 def test_why_little_is_reused_is_what_the_servers_say():

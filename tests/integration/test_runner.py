@@ -69,6 +69,14 @@ def test_what_the_deployment_cannot_do_is_said_before_anything_runs(lacks, given
         ran(doubles, given=given)
 
 
+def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
+    doubles = transports()
+    doubles["target"].width, doubles["target"].token_layer = 5, "NGRAM"
+    with pytest.raises(ConfigError, match="mode sd: the target's token layer is fed"):
+        ran(doubles, ("sd",))
+    assert len(ran(doubles, ("sd",), guesses=True)) == len(QUESTIONS)
+
+
 @pytest.mark.parametrize("mode", ["autoregressive", "lookahead"])
 def test_stopping_frees_the_runtimes_at_once(mode):
     doubles = transports(60.0)

@@ -11,9 +11,10 @@ from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.engine.branch import Branch, Generation
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
+from lr_sglang.sglang_api.lines import SWITCH
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.steps.tree import Node, StepTree
 
@@ -56,6 +57,8 @@ def value(argv, flag):
         (layer("nextn", tokens=2), 3, 2, 1),
         (layer("dflash", tokens=7), 8, None, None),
         (layer("dflash"), None, None, None),
+        (layer("fed"), 13, None, None),
+        (layer("fed", tokens=20, ngram_max=3), 21, None, None),
     ],
     ids=str,
 )
@@ -81,9 +84,13 @@ def test_the_command_line_of_a_server_has_them():
 # -- options of the command line
 
 
+def plan(**given):
+    return settings.settle(dict(**{"mode": (), **given}))
+
+
 def layers(**given):
-    plan = settings.settle(dict(**{"mode": (), **given}))
-    return {role: runtime.token_layer for role, runtime in plan.deployment.runtimes.items()}
+    runtimes = plan(**given).deployment.runtimes
+    return {role: runtime.token_layer for role, runtime in runtimes.items()}
 
 
 def of_both(**layer):
@@ -100,6 +107,7 @@ POCKET = TokenLayer("standalone", draft_model="pocket:draft", tokens=6)
     [
         ({"token_layer": "ngram", "option": of_both(tokens=4)}, NGRAM, NGRAM),
         ({"token_layer": "standalone"}, POCKET, NONE),
+        ({"token_layer": "fed"}, TokenLayer("fed"), NONE),
     ],
 )
 def test_a_layer_with_a_model_is_for_the_target_and_one_without_for_the_draft_too(
@@ -125,11 +133,40 @@ def test_none_is_no_token_layer():
         ({}, ("lookahead",)),
         ({"token_layer": "none"}, ("lookahead",)),
         ({"token_layer": "ngram"}, ("lookahead+sd",)),
+        ({"token_layer": "fed"}, ("lossless",)),
         ({"mode": ("sd", "sd", "lossless")}, ("sd", "lossless")),
     ],
 )
 def test_the_mode_follows_the_layer_if_it_is_not_given(given, modes):
     assert modes_of(given) == modes
+
+
+def test_a_fed_target_has_chains_and_the_variable_that_turns_its_plugin_on():
+    for platform in (CPU, GPU):
+        command = flags.command(Runtime(model="a/b", token_layer="fed"), 1, platform)
+        assert value(command.argv, "speculative-algorithm") == "NGRAM"
+        assert value(command.argv, "speculative-ngram-max-bfs-breadth") == "1"
+        assert command.env[SWITCH] == "1"
+    assert SWITCH not in flags.command(Runtime(model="a/b", token_layer="ngram"), 1, GPU).env
+
+
+def test_an_exact_answer_is_fed_where_the_deployment_says_so(tmp_path):
+    file = tmp_path / "own.toml"
+    file.write_text(
+        'name = "own"\n[runtimes.target]\nmodel = "pocket:target"\ntoken_layer = "fed"\n'
+        '[runtimes.draft]\nmodel = "pocket:draft"\n[runtimes.judge]\nmodel = "pocket:judge"\n'
+    )
+    found = plan(deployment=str(file), mode=("autoregressive", "lossless", "auto", "lookahead+sd"))
+    fed = {mode: found.needed([mode]).runtimes["target"].token_layer.fed for mode in found.modes}
+    assert fed == {"autoregressive": False, "lossless": True, "auto": True, "lookahead+sd": True}
+
+
+def test_an_environment_without_the_plugin_is_told_before_a_server_starts(monkeypatch):
+    flags.check_installed(TokenLayer("fed"))
+    monkeypatch.setattr(flags, "entry_points", lambda **where: ())
+    flags.check_installed(TokenLayer("ngram"))
+    with pytest.raises(SetupError, match="no entry point lr_sglang_fed"):
+        flags.check_installed(TokenLayer("fed"))
 
 
 # -- what cannot be
@@ -183,6 +220,18 @@ def in_table(**more):
         (
             lambda: layers(token_layer="ngram", option=of_both(steps=3)),
             "token layer ngram: it has no 'steps'",
+        ),
+        (lambda: at_start(TokenLayer("fed", topk=2)), "it has no 'topk'"),
+        (lambda: at_start(TokenLayer("fed", draft_model="a/b")), "it drafts without a model"),
+        (
+            lambda: layers(option={"runtimes": {"draft": {"token_layer": {"algorithm": "fed"}}}}),
+            "runtimes.draft.token_layer: fed is for the target",
+        ),
+        (lambda: plan(mode=("sd",), token_layer="fed").checked(), "mode sd: the target's token"),
+        (lambda: plan(mode=("lookahead",), token_layer="fed"), "lookahead has no token layer"),
+        (
+            lambda: plan(target="a/b", mode=("lossless",), token_layer="fed").checked(),
+            "lookahead needs a draft",
         ),
     ],
 )

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, NoReturn
 
-from lr_sglang.config import Runtime, TokenLayer
+from lr_sglang.config import FED, Runtime, TokenLayer
 from lr_sglang.cpu import settings
 from lr_sglang.errors import ConfigError, SetupError, did_you_mean
 from lr_sglang.pocket.body import SOURCE
@@ -46,7 +46,6 @@ class Algorithm:
             may be in the target's checkpoint).
         takes: the settings that mean something to it, beside ``tokens``.
         on_cpu: whether it runs without a GPU.
-        target_only: whether it has a meaning for the target only.
     """
 
     name: str
@@ -54,7 +53,6 @@ class Algorithm:
     draft: Literal["none", "needed", "bundled"] = "needed"
     takes: frozenset[str] = frozenset()
     on_cpu: bool = False
-    target_only: bool = False
 
 
 def _ngram(layer: TokenLayer) -> Flags:
@@ -86,9 +84,7 @@ def _model(layer: TokenLayer) -> Flags:
 
 _TREE = frozenset({"steps", "topk", "accept_length"})
 ALGORITHMS: Mapping[str, Algorithm] = {
-    "fed": Algorithm(
-        "NGRAM", _fed, "none", frozenset({"ngram_max"}), on_cpu=True, target_only=True
-    ),
+    FED: Algorithm("NGRAM", _fed, "none", frozenset({"ngram_max"}), on_cpu=True),
     "ngram": Algorithm(
         "NGRAM", _ngram, "none", frozenset({"topk", "ngram_max", "accept_length"}), on_cpu=True
     ),
@@ -152,7 +148,7 @@ def check_layer(runtime: Runtime, device: str, where: str) -> None:
 
 def check_installed(layer: TokenLayer) -> None:
     """Raises ``SetupError`` if SGLang would not find our plugin for a token layer."""
-    if layer.algorithm == "fed" and not entry_points(group="sglang.srt.plugins", name=PLUGIN):
+    if layer.fed and not entry_points(group="sglang.srt.plugins", name=PLUGIN):
         raise SetupError(
             f"the installed lr-sglang has no entry point {PLUGIN}: SGLang would not find it",
             hint="install it again: make setup, or pip install -e . in its checkout",
@@ -165,7 +161,7 @@ def layer_environment(layer: TokenLayer) -> dict[str, str]:
     The simulated verification of a chain keeps the drafted tokens. For a tree SGLang repeats one
     token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
-    if layer.algorithm == "fed":
+    if layer.fed:
         return {lines.SWITCH: "1"}
     if not layer.accept_length:
         return {}
