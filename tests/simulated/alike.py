@@ -11,12 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
+from statistics import fmean
 from typing import Any, NamedTuple
 
 from tests.simulated.model import _STEPS, Model, Place, Writer, Written, _uniform
 
 OWN = -1  # divergence of a text that is the target's
+_SPREAD = 0.7548776662466927, 0.5698402909980532  # of the sequence R2, in two dimensions
 
 
 @dataclass(frozen=True)
@@ -41,12 +43,19 @@ class Alike(Model):
         """Tokens of a version of a step."""
         return self._length(_uniform(self._noise("length", question, position, version, 8)))
 
-    def means_the_same(self, question: int, position: int, divergence: int) -> bool:
-        """Whether the draft's version from a first token of its own on means the target's."""
+    def means_the_same(self, number: int, position: int) -> bool:
+        """Whether a draft's own version of a step of the question of this number means the
+        target's. Evenly spread, so that few answers have the share that is asked for.
+        """
         alpha = self.alpha[min(position, len(self.alpha) - 1)]
-        same = self.agreement**self.tokens
-        share = max(0.0, alpha - same) / max(1e-9, 1 - same)
-        return _uniform(self._noise("same", question, position, divergence, 8)) < share
+        drawn = ((number + 1) * _SPREAD[0] + (position + self.seed) * _SPREAD[1]) % 1.0
+        return drawn < max(0.0, alpha - self.same) / max(1e-9, 1 - self.same)
+
+    @cached_property
+    def same(self) -> float:
+        """Share of the drafted steps that are the target's own."""
+        lengths = (self._length((n + 0.5) / 64) for n in range(64))
+        return fmean(self.agreement**length for length in lengths)
 
 
 class At(NamedTuple):
@@ -70,6 +79,7 @@ class AlikeWriter(Writer):
         chat = self.words.tokenizer.chat([{"role": "user", "content": "?"}], True).ids
         self._turn = chat[0]  # the token that opens a turn
         self._opening = chat[::-1].index(self._turn) + 1  # tokens that open the assistant's
+        self._numbers: dict[int, int] = {}  # of questions, in order
         self._said: dict[str, tuple[int, int, int]] = {}  # versions of steps by their text
         self._version = lru_cache(maxsize=2**16)(self._new_version)
 
@@ -100,6 +110,7 @@ class AlikeWriter(Writer):
         except ValueError:
             begin = len(ids)
         question, answer = self.words.number(ids[:begin]), ids[begin:]
+        self._numbers.setdefault(question, len(self._numbers))
         position = answer.count(self.words.delimiter)
         if position:
             answer = answer[len(answer) - answer[::-1].index(self.words.delimiter) :]
@@ -139,8 +150,8 @@ class AlikeWriter(Writer):
         texts = [one.strip() for one in _STEPS.findall(self.words.tokenizer.decode(prompt))[-2:]]
         known = [self._said.get(text) for text in texts]
         if len(known) == 2 and known[0] and known[1] and known[0][:2] == known[1][:2]:
-            found = [self.model.means_the_same(*one) for one in known if one[2] != OWN]
-            alike = all(found)
+            number = self._numbers.setdefault(known[0][0], len(self._numbers))
+            alike = self.model.means_the_same(number, known[0][1])
         else:
             alike = len(set(texts)) == 1
         return "aligned" if alike else "unaligned"

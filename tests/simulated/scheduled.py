@@ -61,17 +61,18 @@ class ScheduledTransport(SimulatedTransport):
     """One server, as a ``Transport``.
 
     Args:
-        host: seconds of a request outside of the server's passes.
+        times: of the deployment.
 
     Attributes:
         scheduler: of its passes.
         cache: the prefixes that it has computed.
     """
 
-    def __init__(self, role: str, writer: AlikeWriter, scheduler: Scheduler, host: float) -> None:
+    def __init__(self, role: str, writer: AlikeWriter, scheduler: Scheduler, times: Times) -> None:
         super().__init__(role, Simulation(writer.model), writer)
         self.steady = False
-        self.scheduler, self.host, self.cache = scheduler, host, PrefixCache()
+        self.scheduler, self.cache = scheduler, PrefixCache()
+        self.times, self.host = times, times.host
         self._aborted: set[str] = set()
         self._open: set[str] = set()
 
@@ -86,13 +87,14 @@ class ScheduledTransport(SimulatedTransport):
         prompt, sampling = payload["input_ids"], payload.get("sampling_params") or {}
         self._open.add(rid)
         try:
-            await asyncio.sleep(more + self.host / 2)
+            await asyncio.sleep(more)
+            await self._pass_host()
             if rid in self._aborted:
                 return body(self.writer, made, 0.0, rid)
             job = self._job(rid, prompt, made.ids, sampling, on_tokens)
             self.scheduler.add(job)
             aborted = await job.done
-            await asyncio.sleep(self.host / 2)
+            await self._pass_host()
         finally:
             self._open.discard(rid)
             self._aborted.discard(rid)
@@ -101,6 +103,13 @@ class ScheduledTransport(SimulatedTransport):
         self.cache.add((*prompt, *made.ids[: job.written][:-1]))
         self._describe(found["meta_info"], job, payload)
         return found
+
+    async def _pass_host(self) -> None:
+        """Half of a request's time outside of its server's passes."""
+        if self.times.host_computes:
+            await self.scheduler.device.compute(self.host / 2)
+        else:
+            await asyncio.sleep(self.host / 2)
 
     def _job(
         self,
@@ -192,7 +201,7 @@ def scheduled_roles(
     for role in ROLES:
         own = (flags or {}).get(role, Flags(overlap=times.overlap))
         scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
-        transport = ScheduledTransport(role, writer, scheduler, times.host)
+        transport = ScheduledTransport(role, writer, scheduler, times)
         backend = RuntimeBackend(
             role,
             transport,

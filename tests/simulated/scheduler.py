@@ -262,7 +262,8 @@ class Scheduler:
         times, flags = self.times, self.flags
         if batch.prefill:
             new = sum(max(1, one.prompt - one.cached) for one in batch.jobs)
-            seconds = times.prefill(new, max(one.cached for one in batch.jobs), flags.prefill_graph)
+            cached = max(one.cached for one in batch.jobs)
+            seconds = times.prefill(len(batch.jobs), new, cached, flags.prefill_graph)
             return seconds + (times.layer_prefill if flags.layer == "standalone" else 0.0)
         requests = len(batch.jobs)
         if not flags.layer:

@@ -73,11 +73,15 @@ class RoleTimes:
         """Of a pass of so many requests with so many rows together."""
         return self.tokens.at(requests) + self.rows.at(rows) - self.rows.at(requests)
 
-    def prefill(self, new: int, cached: int, graph: bool = False) -> float:
-        """Of a prefill of so many new tokens after so many cached ones."""
+    def prefill(self, requests: int, new: int, cached: int, graph: bool = False) -> float:
+        """Of a prefill of so many requests with so many new tokens together, the longest prefix in
+        the cache being ``cached`` tokens.
+        """
+        each = self.tokens.at(requests) - self.rows.at(requests)
+        more = each - self.tokens.at(1) + self.rows.at(1) + self.prefix * cached
         if graph and self.graph is not None:
-            return self.graph + self.read.at(new) - self.read.at(1) + self.prefix * cached
-        return self.read.at(new) + self.prefix * cached
+            return self.graph + self.read.at(new) - self.read.at(1) + more
+        return self.read.at(new) + more
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,8 @@ class Times:
         share: by which part a pass takes longer for each other server that computes on the same
             device; 0 where each has its own.
         overlap: whether a pass is chosen while the one before it runs, as on a GPU.
+        host_computes: whether ``host`` is work on the device of the servers, as on cores without a
+            GPU.
         given: the content of the file.
     """
 
@@ -96,6 +102,7 @@ class Times:
     host: float = 0.0
     share: float = 0.0
     overlap: bool = False
+    host_computes: bool = False
     source: str = ""
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
@@ -122,9 +129,15 @@ class Times:
             host,
             known.get("share", 0.0),
             bool(known.get("overlap", False)),
+            bool(known.get("host computes", False)),
             given.get("source", ""),
-            given,
+            {**given, "assumed": known},
         )
+
+    def slower(self, role: str, milliseconds: float) -> Times:
+        """The same with a role all of whose passes take so much longer."""
+        figures = {k: one + milliseconds for k, one in self.given["roles"][role].items()}
+        return Times.of({**self.given, "roles": {**self.given["roles"], role: figures}})
 
     def alone(self) -> Times:
         """The same with a device for each server."""
