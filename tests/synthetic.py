@@ -13,6 +13,8 @@ ROLES = ("target", "draft", "judge")
 NONE = {
     "sd": {"verified": 0, "drafted": 0, "accepted": 0},
     "calls": 0,
+    "prefills": 0,
+    "passes": 0,
     "generated": 0,
     "prompt": 0,
     "cached": 0,

@@ -184,6 +184,13 @@ class Branch(Request):
         """Tokens found in the cache of those that an earlier request shares."""
         return min(self.cached_tokens or 0, self.shared_tokens or 0)
 
+    @property
+    def passes(self) -> int:
+        """Passes of its runtime that verified guesses for it, or else decoded a token: the first
+        token is its prefill's.
+        """
+        return self.sd[0] or max(0, self.generated_tokens - 1)
+
     def close(self, outcome: Outcome) -> None:
         """Sets the branch's outcome, once."""
         assert self.outcome is None, (

@@ -78,8 +78,8 @@ class Measures:
         judge_seconds: time of a verdict, without those that asked no verifier.
         headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
             the time of their replay over the measured one.
-        roles: by role: calls, tokens, ``reuse`` (cached tokens over those that an earlier request
-            shares), ``hit_rate`` (over all prompt tokens), ``sd`` (the token layer's).
+        roles: by role: calls, ``prefills`` and ``passes`` for each step, tokens, ``reuse`` (cached
+            tokens over those that an earlier request shares), ``hit_rate`` (over all prompt tokens), ``sd`` (the token layer's).
     """
 
     group: Group
@@ -186,7 +186,10 @@ def measure(collection: Collection, group: Group) -> Measures:
         time=_time(ended),
         headroom=_headroom(ended),
         expected=expected(collection, group),
-        roles={role: _role([r["tokens"][role] for r in group.rows]) for role in ROLES},
+        roles={
+            role: _role([r["tokens"][role] for r in group.rows], sum(r.steps for r in group.rows))
+            for role in ROLES
+        },
     )
 
 
@@ -333,10 +336,13 @@ def _time(rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _role(tokens: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _role(tokens: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
     names = ("calls", "generated", "prompt", "cached", "shareable", "reused")
     sums: dict[str, Any] = {name: sum(one[name] for one in tokens) for name in names}
     counts = [[one["sd"][name] for name in ("verified", "drafted", "accepted")] for one in tokens]
+    for name in ("prefills", "passes"):  # older records have none
+        known = steps and all(name in one for one in tokens)
+        sums[name] = sum(one[name] for one in tokens) / steps if known else None
     return sums | {
         "reuse": sums["reused"] / sums["shareable"] if sums["shareable"] else None,
         "hit_rate": sums["cached"] / sums["prompt"] if sums["prompt"] else None,
@@ -450,10 +456,19 @@ ACCEPTANCE: dict[str, Cell] = {
 }
 
 
+def _a_step(name: str) -> Cell:
+    return lambda m: plain(m.roles["target"][name], 2)
+
+
 def _of_role(role: str) -> dict[str, Cell]:
     return {
         f"{role} reuse": lambda m: plain(m.roles[role]["reuse"], 2),
         f"{role} cached / prompt": lambda m: plain(m.roles[role]["hit_rate"], 2),
+        **(
+            {"target prefills": _a_step("prefills"), "target passes": _a_step("passes")}
+            if role == "target"
+            else {}
+        ),
         f"{role} SD length": lambda m: plain(
             m.roles[role]["sd"]["length"] if m.roles[role]["sd"]["verified"] else None, 2
         ),
@@ -501,6 +516,8 @@ SAID: Mapping[str, Mapping[str, str]] = {
     },
     "Runtimes": {
         " reuse": "reuse: cached tokens over those that an earlier request shares",
+        "target prefills": "prefills: of the target's requests, for each step of the answers",
+        "target passes": "passes: in which its requests decoded or verified, for each step",
         " SD length": "SD length: tokens of a verification of the token layer",
     },
     "Where the time went": {

@@ -119,9 +119,10 @@ class Trace:
 
     def tokens(self) -> dict[str, Any]:
         """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft
-        (generated = used + wasted); for each role prompt, cached, shareable and reused tokens,
-        ``reuse``, cached / prompt (``hit_rate``), and the counts of its token layer
-        (``acceptance``).
+        (generated = used + wasted); for each role the passes that its requests took (``prefills``:
+        of their prompts; ``passes``: that decoded or verified, which requests may share), prompt,
+        cached, shareable and reused tokens, ``reuse``, cached / prompt (``hit_rate``), and the
+        counts of its token layer (``acceptance``).
         """
         writers = [b for b in self.branches if b.role != "judge"]
         generated = sum(b.generated_tokens for b in writers)
@@ -139,6 +140,8 @@ class Trace:
         reused = sum(b.reused_tokens for b in known)
         return {
             "calls": len(self.of(role)),
+            "prefills": sum(b.prompt_tokens > 0 for b in self.of(role)),
+            "passes": sum(b.passes for b in self.of(role)),
             "generated": sum(b.generated_tokens for b in self.of(role)),
             "prompt": prompt,
             "cached": cached,

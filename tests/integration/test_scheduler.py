@@ -287,6 +287,8 @@ def test_an_exact_answer_is_plain_decodings_written_and_read(seeded):
 def test_plain_decoding_takes_a_prefill_and_a_pass_for_each_further_token():
     trace, target = made("autoregressive")
     assert (target.scheduler.prefills, target.scheduler.passes) == (1, len(trace.ids) - 1)
+    counts = trace.tokens()["target"]
+    assert (counts["prefills"], counts["passes"]) == (1, len(trace.ids) - 1)
     # the host's time, a prefill of 40 ms less the host's time in that figure, passes of 10 ms
     assert trace.seconds == pytest.approx(0.001 + 0.039 + 0.01 * (len(trace.ids) - 1))
 
@@ -296,4 +298,5 @@ def test_judged_lookahead_accepts_about_alpha_of_the_steps_and_is_faster():
     trace, target = made("lookahead", reading="never")
     assert trace.accepted >= 4 and trace.seconds < plain.seconds
     branches = len(trace.of("target"))
+    assert trace.tokens()["target"]["prefills"] <= branches
     assert 0 < target.scheduler.prefills <= branches and branches >= 6

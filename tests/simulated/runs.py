@@ -23,6 +23,7 @@ from tests.simulated.times import Times
 from tests.simulated.virtual import questions
 
 SAMPLING = Sampling(temperature=0.6, top_p=0.95, seed=1)
+NO_FLAGS = Flags()
 
 
 @dataclass(frozen=True)
@@ -35,10 +36,10 @@ class Setting:
     """
 
     mode: str
-    layer: Flags = Flags()
+    layer: Flags = NO_FLAGS
     depth: int = 6
     reading: str = "auto"
-    flags: Flags = Flags()
+    flags: Flags = NO_FLAGS
 
     def server_flags(self, times: Times) -> dict[str, Flags]:
         """The flags of each server."""

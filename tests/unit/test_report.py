@@ -160,6 +160,20 @@ def test_a_role_shows_how_much_of_its_prompts_was_cached(tmp_path):
         assert found.roles[role]["hit_rate"] == (cached / prompt if prompt else None)
 
 
+def test_prefills_and_passes_of_the_target_are_told_for_each_step(tmp_path):
+    records = synthetic.run(Truth(steps=4), 3, 1, modes=("lookahead",))
+    steps = sum(len(record["steps"]) for record in records)
+    for record in records:
+        record["tokens"]["target"] |= {"prefills": 3, "passes": 40}
+    found = made(write(tmp_path / "a", records))
+    (row,) = table(found, "Runtimes").rows
+    columns = table(found, "Runtimes").columns
+    assert row[columns.index("target prefills")] == f"{9 / steps:.2f}"
+    assert row[columns.index("target passes")] == f"{120 / steps:.2f}"
+    del records[0]["tokens"]["target"]["passes"]
+    assert "target passes" not in table(made(write(tmp_path / "b", records)), "Runtimes").columns
+
+
 def test_failed_answers_count_as_wrong_and_not_in_speed(tmp_path):
     records = synthetic.run(Truth(accuracy=1.0), 10, 1)
     for record in records:
