@@ -79,7 +79,8 @@ class Measures:
         headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
             the time of their replay over the measured one.
         roles: by role: calls, ``prefills`` and ``passes`` for each step, tokens, ``reuse`` (cached
-            tokens over those that an earlier request shares), ``hit_rate`` (over all prompt tokens), ``sd`` (the token layer's).
+            tokens over those that an earlier request shares), ``hit_rate`` (over all prompt
+            tokens), ``sd`` (the token layer's).
     """
 
     group: Group

@@ -1,6 +1,7 @@
 """The rules of SGLang's scheduler on the virtual clock, one by one, and the real programs on it."""
 
 import asyncio
+from dataclasses import replace
 
 import pytest
 
@@ -13,6 +14,8 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.requests import RequestMaker
+from tests import FULL
+from tests.simulated import measured_tables
 from tests.simulated.alike import Alike, AlikeWriter
 from tests.simulated.clock import run_virtually
 from tests.simulated.scheduled import ScheduledTransport, scheduled_roles
@@ -300,3 +303,19 @@ def test_judged_lookahead_accepts_about_alpha_of_the_steps_and_is_faster():
     branches = len(trace.of("target"))
     assert trace.tokens()["target"]["prefills"] <= branches
     assert 0 < target.scheduler.prefills <= branches and branches >= 6
+
+
+@pytest.mark.skipif(not FULL, reason="minutes: LR_SGLANG_FULL=1")
+def test_measured_tables_are_calculated_within_a_quarter_but_for_rows_with_a_cause():
+    """``python -m benchmarks.simulated_gpu --validate``; docs/gpus.md has the table."""
+    rows = list(measured_tables.calculated())
+    off = [(one.table.name, one.row, f"{one.error:+.0%}") for one in rows if not one.inside]
+    assert not [one for one in off if not one[1].cause], off
+    assert sum(one.inside for one in rows) >= 0.8 * len(rows), off
+
+
+def test_a_table_of_one_role_alone_is_calculated_from_its_file():
+    """What the file says of plain decoding comes out, and so does a token layer's gain by hand."""
+    (h200,) = [one for one in measured_tables.TABLES if one.name == "one H200"]
+    layered = replace(h200, rows=tuple(one for one in h200.rows if one.setting.mode == "sd"))
+    assert all(one.inside for one in measured_tables.calculated([layered]))

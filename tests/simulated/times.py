@@ -139,6 +139,13 @@ class Times:
         figures = {k: one + milliseconds for k, one in self.given["roles"][role].items()}
         return Times.of({**self.given, "roles": {**self.given["roles"], role: figures}})
 
+    def with_graphs(self) -> Times:
+        """The same with prefills of the target that take as long as its full graph."""
+        target = self.roles["target"]
+        faster = (target.graph or target.read.at(1)) - target.read.at(1)
+        read = Curve(tuple((tokens, seconds + faster) for tokens, seconds in target.read.points))
+        return replace(self, roles={**self.roles, "target": replace(target, read=read)})
+
     def alone(self) -> Times:
         """The same with a device for each server."""
         return replace(self, share=0.0)
