@@ -6,17 +6,21 @@ are the drafted versions of the next step, ``node.target`` is the target's own. 
 state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
 is for: when the generation ends, ``first_done`` returns the node.
 
-An exact answer is read in pieces instead (``programs/reading.py``). Where looking ahead does not
-pay, the target writes several steps in one generation (``write_alone``), or reads pieces too.
+An exact answer is written in one generation of the target, which verifies what the draft writes
+ahead of it (``write_fed``), or is read in pieces (``programs/reading.py``). Where looking ahead
+does not pay, the target writes several steps in one generation too, fed or alone.
 """
 
 from __future__ import annotations
+
+import asyncio
 
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.line import Line, feeds
 from lr_sglang.algorithm.reading import Reading
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
 from lr_sglang.programs.reading import check_reading, read_answer
@@ -41,8 +45,13 @@ async def write_answer(answer: Answer) -> None:
     cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
     if answer.must_check_reading():
         await check_reading(Reading(answer))  # once for a server; these tokens are not kept
+    fed = feeds(answer)
     while not answer.complete:
-        if answer.reads_alone():
+        if fed and answer.job.exact:
+            await write_fed(answer, answer.tree.room(answer.tree.root))
+        elif fed and (tokens := answer.policy.tokens_alone()):
+            await write_fed(answer, tokens)
+        elif answer.reads_alone():
             if not await read_answer(answer):
                 await write_alone(answer, answer.policy.tokens_alone() or ALONE)
         elif tokens := answer.policy.tokens_alone():
@@ -156,3 +165,31 @@ async def write_alone(answer: Answer, tokens: int) -> None:
     answer.begin_branch("target", target, root)
     target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
     await answer.keep_steps()  # adds each step to the answer when it is written
+
+
+async def write_fed(answer: Answer, tokens: int) -> None:
+    """The target writes several steps in one generation, and verifies in each pass what the draft
+    has written ahead of it; its tokens are those that it would write alone.
+    """
+    root = answer.tree.root
+    if not answer.roles["target"].increments:
+        tokens = min(tokens, STREAMED)
+    target = fork(root.state, "target")
+    line = Line(answer, answer.begin_branch("target", target, root))
+    target += answer.gen(root, "target", tokens)
+    ahead = asyncio.create_task(write_ahead(line))
+    try:
+        await answer.keep_steps(line)
+    finally:
+        line.close()
+        await ahead
+
+
+async def write_ahead(line: Line) -> None:
+    """The draft writes ahead of the target, and again from the target's own token where they
+    part.
+    """
+    while await line.has_room():
+        draft = fork(line.state(), "draft")
+        line.begin_branch(draft)
+        draft += line.gen()

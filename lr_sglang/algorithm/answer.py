@@ -9,7 +9,7 @@ import inspect
 from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import sglang as sgl
 
@@ -40,6 +40,9 @@ from lr_sglang.steps.step import (
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict, without_a_judge
+
+if TYPE_CHECKING:
+    from lr_sglang.algorithm.line import Line
 
 OTHER_PLACES = (
     "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
@@ -391,10 +394,13 @@ class Answer:
         role: str,
         tokens: int,
         sampling: Sampling | None = None,
+        *,
+        after: tuple[int, ...] = (),
         **more: Any,
     ) -> SglGen:
-        """A ``sgl.gen`` of up to so many tokens after ``node``, drawn as the answer's request or
-        ``sampling`` says, within its constraints; ``more`` are options of ``sgl.gen``.
+        """A ``sgl.gen`` of up to so many tokens after ``node`` and the tokens ``after`` it, drawn
+        as the answer's request or ``sampling`` says, within its constraints; ``more`` are options
+        of ``sgl.gen``.
         """
         beyond: dict[str, Any] = {}
         if self.job.constraints.names():
@@ -404,7 +410,7 @@ class Answer:
             while at is not None and at is not self.tree.root and at.step is not None:
                 ids, at = resolve(at.step.tokens(), known) + ids, at.parent
             options, beyond = self.job.constraints.after(
-                (*self.trace.ids, *ids),
+                (*self.trace.ids, *ids, *after),
                 tokens,
                 one.tokenizer.vocabulary == known.vocabulary,
                 one.counts_written,
@@ -537,6 +543,10 @@ class Answer:
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""
         self.trace.failures["draft"] += 1
+        self.leave_draft_alone()
+
+    def leave_draft_alone(self) -> None:
+        """Asks the draft for nothing for a while."""
         self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
 
     def _enter_target(self, node: Node, branch: Branch) -> None:
@@ -694,9 +704,13 @@ class Answer:
                     }:  # a verifier may ask any role
                         pool.reorder(branch, branch.position - root.position)
 
-    async def keep_steps(self) -> None:
+    async def keep_steps(self, line: Line | None = None) -> None:
         """Waits for the target's branch after the root, of several steps, and keeps them: each when
-        it is written if the answer's request has ``on_tokens``, else all at the end.
+        it is written if the branch has a line or the answer's request ``on_tokens``, else all at
+        the end.
+
+        Args:
+            line: what the draft writes ahead of the branch.
 
         Raises:
             LookaheadError: it failed; steps may have been kept.
@@ -706,29 +720,49 @@ class Answer:
         assert branch is not None
 
         def more(ids: Sequence[int]) -> None:
-            branch.so_far = tuple(ids)
+            branch.so_far = ids
+            if line is not None:
+                line.heard(ids)
             self.branches.put(branch)
 
-        if self.job.on_tokens is not None:
+        if line is not None:
+            # it writes on, whatever becomes of the step that was begun
+            self.branches.give_up(branch, Outcome.BONUS)
+            root.expanding = None
+        if line is not None or self.job.on_tokens is not None:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
             if arrived is not branch:
-                self._enter(arrived)
+                if line is not None and isinstance(arrived, Branch) and arrived.child is None:
+                    line.draft_ended(arrived)
+                else:
+                    self._enter(arrived)
                 continue
             steps = split_ids(branch.so_far[kept:], "length", known, frozenset(), before)
             for step in (one for one in steps if one.complete):
                 kept, before = kept + len(step.ids), step
-                self._keep_written(step)
+                self._keep_alone(step, line)
             if self.job.on_tokens is not None:
                 self.job.on_tokens(branch.so_far[kept:])
         result: Generation | LookaheadError = branch.result
         branch.release()
         if isinstance(result, LookaheadError):
             raise result
+        if line is not None:
+            line.heard(result.ids)
         for step in split_ids(result.ids[kept:], result.finish, known, result.ends, before):
-            self._keep_written(step)
+            self._keep_alone(step, line)
         if not result.ids:
-            self._keep_written(Step("", (), Ending.CAP))
+            self._keep_alone(Step("", (), Ending.CAP), line)
+
+    def _keep_alone(self, step: Step, line: Line | None) -> None:
+        """Keeps a step that the target has written in one request with others."""
+        if line is None:
+            self._keep_written(step)
+            return
+        drafted = line.version(step)
+        line.step_kept(step)
+        self.keep_read(step, drafted, by="line")
 
     def _keep_written(self, step: Step) -> None:
         """Keeps a step that the target has written alone."""
@@ -739,12 +773,13 @@ class Answer:
         self.tree.decide(node)
         self.s += self.keep(self.tree.advance() or node)
 
-    def keep_read(self, step: Step, drafted: Step | None) -> None:
+    def keep_read(self, step: Step, drafted: Step | None, by: str = "reading") -> None:
         """Keeps a step that the target has read.
 
         Args:
             drafted: the draft's version, which may be the step itself; None if it wrote none. It
                 counts in exact answers only: no judge was asked.
+            by: what has compared the two.
         """
         node = self.tree.root
         if drafted is not None and self.job.exact:
@@ -754,7 +789,7 @@ class Answer:
             child.state = node.state.fork(1)[0]
             child.state += drafted.tokens()
             self.emitter.drafted(child)
-            child.verdict = Verdict(drafted is step, "reading")
+            child.verdict = Verdict(drafted is step, by)
             self.emitter.verified(child, child.verdict)
         self.emitter.begun("target", node, None)
         node.target = step

@@ -120,8 +120,8 @@ class Branch(Request):
             None where the target writes. They, ``state`` and ``result`` are None once the answer
             has entered the result.
         state: the program's state that generates.
-        reads: whether it reads drafted tokens and writes one more, which does not tell what a
-            written token costs.
+        reads: whether it reads drafted tokens, so that its time does not tell what a written
+            token costs.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
@@ -156,7 +156,7 @@ class Branch(Request):
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)
     state: Any = field(default=None, repr=False)
-    so_far: tuple[int, ...] = field(default=(), repr=False)
+    so_far: Sequence[int] = field(default=(), repr=False)
 
     def __post_init__(self) -> None:
         super().__init__(self.seed, self.key, self.order, self.place)

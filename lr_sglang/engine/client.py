@@ -95,9 +95,8 @@ class Client:
                 body = {**payload, "rid": request.sending(self.abort)}
                 more = {ROUTING_KEY: key} if key else {}
                 try:
-                    return await self._exchange(
-                        "POST", "/generate", body, timeout, more, request.on_tokens
-                    )
+                    stream = request if request.on_tokens is not None else None
+                    return await self._exchange("POST", "/generate", body, timeout, more, stream)
                 except (RuntimeDown, RuntimeTimeout, WorkerLost) as error:
                     if request.cancelled:
                         raise Cancelled(
@@ -253,12 +252,12 @@ class Client:
         body: dict[str, Any] | None,
         timeout: float,
         more: Mapping[str, str] | None = None,
-        on_tokens: Callable[[list[int]], None] | None = None,
+        stream: Request | None = None,
     ) -> dict[str, Any]:
         data = None if body is None else orjson.dumps(body)
         async with self._reply(method, path, data, timeout, more) as reply:
-            if on_tokens is not None and reply.content_type == "text/event-stream":
-                text = await _last_event(reply.content.iter_any(), on_tokens)
+            if stream is not None and reply.content_type == "text/event-stream":
+                text = await _read_stream(reply.content.iter_any(), stream)
             else:
                 text = await reply.read()
         if reply.status != 200:
@@ -266,7 +265,7 @@ class Client:
             raise refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
         try:
             found: dict[str, Any] = orjson.loads(text) if text.strip() else {}
-            if on_tokens is not None and "error" in found:  # of a stream, whose status is 200
+            if stream is not None and "error" in found:  # of a stream, whose status is 200
                 status = int(found["error"].get("code") or 400)
                 raise refusal(status, text.decode(errors="replace"), path, self.role)
             return found
@@ -348,23 +347,33 @@ class _BeforeFirstByte(RuntimeDown):
     """The connection broke before a byte of the reply was read."""
 
 
-async def _last_event(
-    pieces: AsyncIterator[bytes], on_tokens: Callable[[list[int]], None]
-) -> bytes:
-    """Reads a streamed generation; returns its last event, which is the whole reply.
+async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
+    """Reads a streamed generation; returns its last event, with all tokens: the whole reply.
 
-    SGLang sends all tokens so far with each event, so only the last of those that arrive together
-    is read.
+    Where each event has all tokens so far, only the last of those that arrive together is read.
     """
     held, last = b"", b""
+    ids: list[int] = []
+    texts: list[str] = []
     async for piece in pieces:
         *events, held = (held + piece).split(b"\n\n")
         found = [event[6:] for event in events if event.startswith(b"data: {")]
-        if found:
-            last = found[-1]
+        new = False
+        for last in found if request.increments else found[-1:]:
             part = orjson.loads(last)
-            if part.get("output_ids") and part["meta_info"]["finish_reason"] is None:
-                on_tokens(part["output_ids"])
+            if "output_ids" not in part:  # an error
+                return last
+            if request.increments:
+                ids += part["output_ids"]
+                texts.append(part["text"])
+            else:
+                ids = part["output_ids"]
+            ended = part["meta_info"]["finish_reason"] is not None
+            if ended and request.increments:
+                return orjson.dumps({**part, "output_ids": ids, "text": "".join(texts)})
+            new = bool(part["output_ids"]) and not ended
+        if new and request.on_tokens is not None:
+            request.on_tokens(ids)
     return last
 
 

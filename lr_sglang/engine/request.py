@@ -18,6 +18,7 @@ from lr_sglang.sglang_api.lines import Line
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
 LINE_SECONDS = 2.0  # timeout of a delivery of lines, which are of no use later
+STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
 # Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the
 # prefix of another.
 _PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
@@ -37,7 +38,10 @@ class Request:
     Attributes:
         patience: share of the runtime's timeout that the request may take.
         on_tokens: called on the event loop with all ids generated so far, again and again while
-            the runtime generates; None asks for the whole reply only.
+            the runtime generates; None asks for the whole reply only. The list may grow afterwards.
+        stream_interval: tokens between two such calls, after the first token; a pass that gives
+            more is one call.
+        increments: whether the server's events have new tokens only.
         sent: when it was sent (``time.time``); 0 before.
         cancelled: whether ``cancel`` was called.
         unheard: whether the server took no abort of it, so that its connection was closed.
@@ -52,6 +56,8 @@ class Request:
         self.seed, self.place, self.key, self.order = seed, place, key, order
         self.patience = 1.0
         self.on_tokens: Callable[[list[int]], None] | None = None
+        self.stream_interval = STREAM_TOKENS
+        self.increments = False
         self.sent, self.rid = 0.0, ""
         self.cancelled = self.done = self.connection_closed = self.unheard = False
         self.result: Any = None

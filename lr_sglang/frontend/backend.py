@@ -18,6 +18,7 @@ from lr_sglang.engine.branch import Generation, each_stop, until
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.lines import LineSender
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
@@ -51,7 +52,6 @@ BRANCH_TOKENS = (
     200  # tokens that a branch does not share: its own step and the drafted step before it
 )
 CLOSE_SECONDS = 2.0  # that a caller waits for the connections to close; they close all the same
-STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 
 
@@ -100,7 +100,10 @@ class RuntimeBackend(BaseBackend):
         fed: its token layer that takes lines; None if it has none, or one that cannot be used.
         readable: whether its server's log-probabilities of a prompt give what it would have drawn;
             None until that was tried.
-        streams: whether its server streams generations with all tokens so far in each event.
+        streams: whether its server streams generations.
+        increments: whether each event of such a stream has the new tokens only.
+        repeatable: whether its server runs with ``--enable-deterministic-inference``.
+        lines: delivers what a draft writes ahead of the server's requests.
         prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
         infos: the ``/server_info`` of its servers.
         doubts: what its requests show of it: little reuse, aborts that it does not take.
@@ -134,6 +137,9 @@ class RuntimeBackend(BaseBackend):
         self.fed: FedLayer | None = None
         self.readable: bool | None = None
         self.streams = True
+        self.increments = False
+        self.repeatable = False
+        self.lines = LineSender(lambda parts: transport.deliver(parts))
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -271,8 +277,9 @@ class RuntimeBackend(BaseBackend):
             payload["stream"] = True
             payload["sampling_params"] = {
                 **payload["sampling_params"],
-                "stream_interval": STREAM_TOKENS,
+                "stream_interval": request.stream_interval,
             }
+            request.increments = self.increments
         most = None
         if params.return_logprob:
             most = params.logprob_start_len

@@ -71,6 +71,7 @@ def make(
         },
         **{"prompt_tokens": trace.prompt_tokens, "cycles": trace.cycles},
         **{"read_tokens": trace.read_tokens, "agreed_tokens": trace.agreed_tokens},
+        **{"late_tokens": trace.late_tokens, "not_fed": trace.not_fed},
         **{
             "judged": trace.judged,
             "accepted": trace.accepted,

@@ -171,9 +171,12 @@ def _describe(
     backend.places = "answer" if on_cpus else "prompt"
     ours = bool(infos) and all(probe.state(info).get(internal_state.FIELD) for info in infos)
     backend.counts_written = on_cpus and ours
-    # An event of such a stream has the new tokens only (before SGLang 0.5.20 --stream-output).
-    increments = ("incremental_streaming_output", "stream_output")
-    backend.streams = bool(infos) and not any(info.get(one) for info in infos for one in increments)
+    # With these each event has the new tokens only; the older one may leave out some of them.
+    backend.increments = any(info.get("incremental_streaming_output") for info in infos)
+    old = any(info.get("stream_output") for info in infos)
+    mixed = {bool(info.get("incremental_streaming_output")) for info in infos}
+    backend.streams = len(mixed) == 1 and not old
+    backend.repeatable = any(info.get("enable_deterministic_inference") for info in infos)
     slots, held = (_sum(map(of, infos)) for of in (probe.slots, probe.held))
     backend.set_capacity(slots, held)
     wanted = _sum(info.get("max_running_requests") for info in infos)

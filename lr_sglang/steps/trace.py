@@ -63,6 +63,9 @@ class Trace:
             steps of the draft were kept that the target did not write.
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
             them, and those of them that it would have written.
+        late_tokens: drafted tokens that came when the target had written there itself.
+        not_fed: why the target was not fed though its server has the token layer ``fed``; empty
+            where it was, or where nothing could be.
         failures: number of failures by role, of draft and judge; the answer went on without them.
         doubts: of runtimes, by role and name: little reuse, aborts that are not taken, seeds that
             are ignored (docs/metrics.md).
@@ -83,6 +86,8 @@ class Trace:
     lossless: str = ""
     read_tokens: int = 0
     agreed_tokens: int = 0
+    late_tokens: int = 0
+    not_fed: str = ""
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)

@@ -114,7 +114,9 @@ class Adaptive(Policy):
             answers = self.experience.answers
             expected = 1 / (base + more * answers)
             gain = self.choice.pace * max(1.0, self.experience.tokens.value) / expected
-            tokens, written = len(node.chosen.step.ids), not self.experience.read.weight
+            tokens = len(node.chosen.step.ids)
+            # what the target does alone is foreseen where it writes token after token
+            written = not (self.experience.read.weight or self.experience.feeds)
             turn[0].add(tokens, now - self._at, answers, expected, gain, written)
         self._at = now
         self._choose()

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, rounded
 from lr_sglang.algorithm.policy.load import Load
-from lr_sglang.algorithm.policy.turns import Turns
+from lr_sglang.algorithm.policy.turns import Pace, Turns
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
@@ -82,6 +82,8 @@ class RunStatistics:
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
         agreement: share of drafted tokens that the target would have written there.
         untried: number of drafted steps since the slower of the two ways was tried.
+        fed: number of concurrent requests of the target that are fed; ``feeds``: whether there
+            can be any.
     """
 
     answers: int = 0
@@ -100,8 +102,11 @@ class RunStatistics:
     guesses: Mean = field(default_factory=Mean)
     agreement: Mean = field(default_factory=Mean)
     untried: int = 0
+    fed: int = 0
+    feeds: bool = False
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
+    _feeding: dict[int, tuple[Turns, Pace]] = field(default_factory=dict)
     _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
     _new: int = 0
 
@@ -114,6 +119,12 @@ class RunStatistics:
         object each.
         """
         return self._turns.setdefault(answers.bit_length(), Turns())
+
+    def feeding(self) -> tuple[Turns, Pace]:
+        """The turns of feeding the target and leaving it alone, and its passes per second while it
+        is fed, for the number of requests that are fed now.
+        """
+        return self._feeding.setdefault(self.fed.bit_length(), (Turns(), Pace()))
 
     def alpha(self, accepted: int = 0, judged: int = 0) -> float:
         """Expected acceptance of a step's first draft, in an answer that has accepted so many of
@@ -175,7 +186,7 @@ class RunStatistics:
         """
         if min(self.read.weight, self.wrote.weight) > TRIES:
             return self.wrote.value / self.read.value
-        return reading.gain(self.agreement.given(AGREEMENT, AGREED))
+        return reading.gain(self.agreed_share())
 
     def versioned(self, read: bool, seconds: float) -> None:
         """Learns how many seconds a token of a target's version took, read or written."""
@@ -190,13 +201,19 @@ class RunStatistics:
 
     def piece(self) -> int:
         """How many tokens to draft before the target reads them."""
-        return reading.piece(self.agreement.given(AGREEMENT, AGREED))
+        return reading.piece(self.agreed_share())
+
+    def agreed_share(self) -> float:
+        """The share of drafted tokens that the target would have written there, as far as is
+        known.
+        """
+        return self.agreement.given(AGREEMENT, AGREED)
 
     def pieces_pay(self) -> bool:
         """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
         expect.
         """
-        return reading.gain(self.agreement.given(AGREEMENT, AGREED)) > ALONE
+        return reading.gain(self.agreed_share()) > ALONE
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""

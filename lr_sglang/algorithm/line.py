@@ -1,0 +1,311 @@
+"""What the draft writes ahead of a request of the target that runs, and where the two part."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+from lr_sglang.algorithm.answer import Answer
+from lr_sglang.config import Sampling
+from lr_sglang.engine.branch import Branch
+from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.errors import LookaheadError
+from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.steps.step import Step, split_ids
+from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.tree import Outcome
+
+# The draft writes on while it is less than so many widths of a verification ahead of the target,
+# and writes so many at a time.
+AHEAD, PORTION = 1.5, 2.0
+# Where drafted tokens often differ from the target's, it writes so many times the number of tokens
+# that agree in the mean, and at least FEWEST.
+RUNS, FEWEST = 3.0, 4
+# Passes in a row that gave one token though the line had the next one: the server has lost the
+# line, and gets it again.
+LOST = 3
+# Drafts in a row that the target may overtake before they are left alone for a while.
+SLOW = 2
+# Tokens before the target's place that are delivered at most: where the line was wrong, the server
+# still holds it for a pass.
+BEHIND = 64
+
+
+def feeds(answer: Answer) -> bool:
+    """Whether a request of the target that writes on after the answer is fed; records why not."""
+    fed = answer.roles["target"].fed
+    if fed is None:
+        return False
+    answer.trace.not_fed = _why_not(answer, fed)
+    answer.job.experience.feeds = not answer.trace.not_fed
+    return not answer.trace.not_fed
+
+
+def _why_not(answer: Answer, fed: FedLayer) -> str:
+    """Why what the draft writes is not delivered; empty if it is."""
+    job, target, draft = answer.job, answer.roles["target"], answer.roles.get("draft")
+    if job.verifier is None or draft is None:
+        return "nothing is drafted"
+    if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
+        return "draft and target have different vocabularies"
+    if not target.streams:
+        return "the target's server does not stream"
+    if fed.draws == "seeds":
+        return ""
+    inexact = [*job.constraints.names(), *(["min_p"] if job.sampling.min_p else [])]
+    if inexact:
+        return f"the target's server verifies without {', '.join(inexact)}"
+    if job.sampling.temperature > 0 and target.repeatable:
+        return "a seed gives another text where drafted tokens are verified (repeatable = true)"
+    return ""
+
+
+class Line:
+    """The tokens of one request of the target as far as they are known: its own, then the draft's.
+
+    The target's tokens come by ``heard``, the draft's by ``drafted``, both called on the event
+    loop while they are generated. Where they part, the draft goes on from the target's own token.
+    The target never waits: what comes too late, or is wrong, is only not used.
+
+    Args:
+        branch: of the target's request, which begins after the last step of the answer.
+
+    Attributes:
+        ids: the tokens, counted from the request's first.
+        written: how many of them the target has written.
+        kept: how many of those are in steps of the answer.
+    """
+
+    def __init__(self, answer: Answer, branch: Branch) -> None:
+        self.answer = answer
+        self.branch = branch
+        self.ids: list[int] = []
+        self.written = 0
+        self.kept = 0
+        self._target = answer.roles["target"]
+        self._first_node = answer.tree.root  # its draws are those of the request
+        self._draft: Branch | None = None  # that writes now
+        self._first = 0  # the place of its first token
+        self._seen = 0  # tokens of it that are known
+        self._sent = 0  # tokens that the server has
+        self._sent_before = 0  # the same when the target's last pass ended
+        self._rid = ""  # of the request that has them
+        self._behind = 0  # drafts in a row that the target has overtaken
+        self._ignored = 0  # passes in a row that did not use the line
+        self._agreed: list[bool] = []  # for each token of the target, whether it was in the line
+        self._other: dict[int, tuple[int, ...]] = {}  # what the line had instead, by place
+        self._ended = False
+        self._moved = asyncio.Event()
+        experience = answer.job.experience
+        experience.fed += 1
+        self._turns, self._pace = experience.feeding()
+        self._turn = self._turns.number
+        self._since = answer.branches.now()
+        self._passes = 0
+        branch.reads = True
+        branch.stream_interval = 1  # each pass is an event
+
+    async def has_room(self) -> bool:
+        """Waits until the draft is to write on; returns False when the target has ended."""
+        while not self._ended:
+            if self._draft is None and self._wants_more():
+                return True
+            self._moved.clear()
+            await self._moved.wait()
+        return False
+
+    def _wants_more(self) -> bool:
+        if not self._turns.ahead or not self.answer.can_ask("draft") or self._room() < 1:
+            return False
+        if not self._target.ends.isdisjoint(self.ids[-1:]):
+            return False  # the draft has ended the answer; the target may not
+        ahead = len(self.ids) - self.written
+        return ahead < min(AHEAD * self._width, self._portion())
+
+    @property
+    def _width(self) -> int:
+        assert self._target.fed is not None
+        return self._target.fed.width
+
+    def _portion(self) -> int:
+        """Tokens that the draft writes at a time."""
+        differ = max(0.001, 1 - self.answer.job.experience.agreed_share())
+        return max(FEWEST, min(math.ceil(PORTION * self._width), math.ceil(RUNS / differ)))
+
+    def _room(self) -> int:
+        tree = self.answer.tree
+        return tree.room(tree.root) - (len(self.ids) - self.kept)
+
+    def state(self) -> ProgramState:
+        """The program's state after all tokens of the line."""
+        made = self.answer.tree.root.state.fork(1)[0]
+        ids = tuple(self.ids[self.kept :])
+        if ids:
+            known = self._target.tokenizer
+            made += TokenText.of(known.decode(ids), ids, known.vocabulary)
+        return made
+
+    def begin_branch(self, draft: ProgramState) -> None:
+        """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
+        branch = self.answer.begin("draft", draft, self._first_node, None)
+        branch.place += len(self.ids)
+        branch.on_tokens = self.drafted
+        self.answer.hurry(branch)
+        self.answer.branches.expect(branch)
+        self._draft = branch
+        self._first = len(self.ids)
+        self._seen = 0
+
+    def gen(self) -> SglGen:
+        """The ``sgl.gen`` by which the draft writes on."""
+        return self.answer.gen(
+            self.answer.tree.root,
+            "draft",
+            min(self._portion(), self._room()),
+            self._sampling(),
+            after=tuple(self.ids[self.kept :]),
+        )
+
+    def _sampling(self) -> Sampling:
+        """The target's own where its verification draws with the same numbers, else greedy."""
+        assert self._target.fed is not None
+        if self._target.fed.shares_draws:
+            return self.answer.guess_sampling()
+        return self.answer.job.sampling.replace(temperature=0)
+
+    def drafted(self, ids: Sequence[int]) -> None:
+        """Enters what the draft's generation has written so far."""
+        place = self._first + self._seen
+        new = list(ids[self._seen :])
+        if self._draft is None or not new:
+            return
+        self._seen = len(ids)
+        late = min(len(new), max(0, self.written - place))
+        self.answer.trace.late_tokens += late
+        if new[:late] != self.ids[place : place + late]:
+            self._give_up_draft(Outcome.REJECTED)
+        elif late < len(new):
+            self._behind = 0
+            self.ids += new[late:]
+            self._deliver()
+
+    def draft_ended(self, branch: Branch) -> None:
+        """Enters the result of a draft's generation."""
+        result = branch.result
+        failed = isinstance(result, LookaheadError)
+        if branch is self._draft:
+            if failed:
+                self.answer.draft_failed(result)
+            else:
+                self.drafted(result.ids)
+            self._give_up_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
+        branch.release()
+
+    def heard(self, ids: Sequence[int]) -> None:
+        """Enters what the target has written so far; one call for each of its passes."""
+        new = list(ids[self.written :])
+        if not new:
+            return
+        known = self.ids[self.written : self.written + len(new)]
+        same = common_prefix(known, new)
+        self._passes += 1
+        lost = self._is_lost(len(new), same)
+        if known:
+            self.answer.agreed(same, min(len(known), same + 1))
+        self._agreed += [number < same for number in range(len(new))]
+        parting = self.written + same
+        parted = same < len(known)
+        self.written += len(new)
+        if parted:
+            self._other[parting] = tuple(self.ids[parting:])
+            self._sent = min(self._sent, parting)
+        if same < len(new):
+            self.ids[parting:] = new[same:]
+        if parted:
+            self._give_up_draft(Outcome.REJECTED)
+        elif self._seen and self.written - self._first - self._seen > self._width:
+            self._overtaken()
+        if lost:
+            self._sent = self.written
+        self._sent_before = self._sent
+        self._deliver()
+        self._moved.set()
+
+    def _is_lost(self, tokens: int, same: int) -> bool:
+        """Whether the server does not use what it was sent before its last pass."""
+        unused = tokens == 1 and same == 1 and self._sent_before > self.written
+        self._ignored = self._ignored + 1 if unused else 0
+        return self._ignored > 0 and self._ignored % LOST == 0
+
+    def _deliver(self) -> None:
+        """Sends the server what is new of the line."""
+        if not self.branch.rid or self.branch.done:
+            return
+        if self._rid != self.branch.rid:  # the request was sent, or sent again
+            self._rid = self.branch.rid
+            self._sent = 0
+        if len(self.ids) > max(self._sent, self.written):
+            first = max(self._sent, self.written - BEHIND)
+            self._target.lines.put(self._rid, first, self.ids[first:])
+            self._sent = len(self.ids)
+
+    def _give_up_draft(self, outcome: Outcome) -> None:
+        draft, self._draft = self._draft, None
+        self.answer.branches.give_up(draft, outcome)
+        self._moved.set()
+
+    def _overtaken(self) -> None:
+        """Gives up a draft that the target is a width ahead of; one that is never in time is left
+        alone for a while.
+        """
+        self._give_up_draft(Outcome.REJECTED)
+        self._behind += 1
+        if self._behind >= SLOW:
+            self._behind = 0
+            self.answer.leave_draft_alone()
+
+    def version(self, step: Step) -> Step | None:
+        """The draft's version of the step that the target has written after those that are kept:
+        the step itself where each of its tokens was in the line; None where the draft has not
+        written it from its beginning.
+        """
+        first, last = self.kept, self.kept + len(step.ids)
+        parted = min((at for at in self._other if first <= at < last), default=None)
+        if all(self._agreed[first:last]):
+            return step
+        if parted is None or not all(self._agreed[first:parted]):
+            return None
+        ids = (*self.ids[first:parted], *self._other[parted])
+        known, before = self._target.tokenizer, self.answer.tree.root.step
+        return split_ids(ids, "length", known, self._target.ends, before)[0]
+
+    def step_kept(self, step: Step) -> None:
+        """Counts a step that is now in the answer, and learns how fast it came."""
+        self.kept += len(step.ids)
+        for at in [at for at in self._other if at < self.kept]:
+            del self._other[at]
+        now = self.answer.branches.now()
+        seconds = now - self._since
+        # the first step has waited for the prefill
+        if self.kept > len(step.ids) and seconds > 0 and self._turn == self._turns.number:
+            self._learn(len(step.ids), seconds)
+        self._turn = self._turns.number
+        self._since = now
+        self._passes = 0
+        self._moved.set()
+
+    def _learn(self, tokens: int, seconds: float) -> None:
+        """Learns how long a step took; without a line each pass would have given one token."""
+        if self._turns.ahead:
+            self._pace.add(self._passes, seconds)
+        answers = max(1, self.answer.job.experience.fed)
+        self._turns.add(tokens, seconds, answers, self._pace.value, 0.0)
+
+    def close(self) -> None:
+        """Ends the line with its request."""
+        self._ended = True
+        self.answer.job.experience.fed -= 1
+        self._give_up_draft(Outcome.CANCELLED)
+        self._target.lines.drop(self._rid)

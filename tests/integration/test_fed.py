@@ -1,0 +1,319 @@
+"""Exact answers of a target that is fed: one request, whose passes verify what the draft has
+delivered. Runtimes have probabilities and take time, on the virtual clock.
+"""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
+from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.engine.request import Request
+from lr_sglang.errors import RuntimeDown, RuntimeTimeout
+from lr_sglang.frontend.dsl import run_program
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.verifiers.exact import Exact
+from tests.integration.test_reading import QUESTION, Dice
+from tests.scripted import deployment
+from tests.simulated.clock import run_virtually
+
+WIDTH = 8
+
+
+class Running(Dice):
+    """A model that generates in passes of some seconds each, and streams; aborts end it.
+
+    Args:
+        seconds: of a pass, and of a prefill.
+        width: of a verification, which takes its guesses from delivered lines; 1: a token a pass.
+        loses: messages that get lost, by number.
+        fails_at, hangs_at: the number of the request that fails, or hangs, with all after it.
+    """
+
+    def __init__(
+        self,
+        model: int,
+        noise: float = 0.0,
+        seconds: float = 0.02,
+        width: int = 1,
+        loses: frozenset[int] = frozenset(),
+        fails_at: int = 10**6,
+        hangs_at: int = 10**6,
+        increments: bool = True,
+    ) -> None:
+        super().__init__(model, noise)
+        self.pass_seconds, self.width, self.loses = seconds, width, loses
+        self.fails_at, self.hangs_at, self.increments = fails_at, hangs_at, increments
+        self.lines: dict[str, tuple[int, list[int]]] = {}
+        self.live: dict[str, asyncio.Event] = {}
+        self.delivered: list[list[Any]] = []
+        self.passes = self.began = self.generated = 0
+        self.delay = 0.003
+        self.beside: Running | None = None  # its passes slow this one's
+
+    async def deliver(self, parts: list[Any]) -> None:
+        self.delivered.append(parts)
+        await asyncio.sleep(self.delay)
+        if len(self.delivered) - 1 in self.loses:
+            return
+        for rid, place, ids in parts:
+            first, before = self.lines.get(rid, (place, []))
+            if not first <= place <= first + len(before):
+                first, before = place, []
+            self.lines[rid] = first, before[: place - first] + ids
+
+    def _guess(self, rid: str, written: list[int]) -> list[int]:
+        first, line = self.lines.get(rid, (0, []))
+        done = written[first:]
+        if first > len(written) or line[: len(done)] != done:
+            self.lines.pop(rid, None)
+            return []
+        return line[len(done) : len(done) + self.width - 1]
+
+    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
+        number = self.began
+        self.began += 1
+        rid = request.sending(lambda one: self.live[one.rid].set())
+        self.live[rid] = aborted = asyncio.Event()
+        try:
+            if number >= self.fails_at:
+                raise RuntimeDown("gone", role="draft")
+            if number >= self.hangs_at:
+                try:
+                    async with asyncio.timeout(timeout):
+                        await aborted.wait()
+                except TimeoutError:
+                    raise RuntimeTimeout(f"no answer in {timeout:g} s", role="draft") from None
+            reply = await super().generate(payload, Request(), timeout)
+            whole, written = reply["output_ids"], list[int]()
+            others = 0
+            await asyncio.sleep(self.pass_seconds)
+            while len(written) < len(whole) and not aborted.is_set():
+                guess = self._guess(rid, written)
+                rest = whole[len(written) :]
+                taken = common_prefix(guess, rest)
+                written += rest[: taken + 1] if written else rest[:1]  # the prefill gives one
+                self.passes += 1
+                if len(written) < len(whole):
+                    if self.beside is not None and self.beside.passes > others:
+                        others = self.beside.passes
+                        await asyncio.sleep(self.pass_seconds)
+                    if request.on_tokens and (len(written) % request.stream_interval == 0):
+                        request.on_tokens(list(written))
+                    await asyncio.sleep(self.pass_seconds)
+            if aborted.is_set():
+                reply["meta_info"]["finish_reason"] = {"type": "abort", "message": "aborted"}
+            self.generated += len(written)
+            return {**reply, "output_ids": written}
+        finally:
+            del self.live[rid]
+            request.end()
+
+
+def answers(
+    target: Running,
+    draft: Running | None,
+    sampling: Sampling,
+    *,
+    seeds: bool = True,
+    max_tokens: int = 120,
+    many: int = 1,
+    policy: str = "fixed",
+    experience: RunStatistics | None = None,
+    **more: Any,
+) -> Any:
+    """Answers at the same time; returns their traces, and the virtual seconds."""
+    roles = {"target": target, **({"draft": draft} if draft else {})}
+    backend = deployment(**roles)
+    for one in backend.roles.values():
+        one.seeded = seeds
+    if target.width > 1:
+        backend.fed = FedLayer(1, target.width, "seeds" if seeds else "coins", seeds)
+        backend.token_layer = "NGRAM"
+    backend.increments = target.increments
+    experience = experience or RunStatistics()
+
+    async def run() -> tuple[list[Any], float]:
+        clock = asyncio.get_running_loop().time
+        began = clock()
+        made = []
+        for number in range(many):
+            look = Lookahead(max_step_tokens=20, policy=policy)
+            job = AnswerRequest(
+                look,
+                sampling.replace(seed=sampling.seed + number),
+                Limits(max_tokens=max_tokens),
+                verifier=Exact() if draft else None,
+                experience=experience,
+                **more,
+            )
+            made.append(job)
+        program = lookahead if draft else autoregressive
+        await asyncio.gather(
+            *(run_program(program, messages=QUESTION, job=job, backend=backend) for job in made)
+        )
+        return [job.trace for job in made], clock() - began
+
+    return run_virtually(run())
+
+
+SAMPLED = Sampling(temperature=0.8, top_p=0.9, seed=5)
+
+
+def plain_of(sampling: Sampling, **more: Any) -> tuple[Any, float]:
+    (plain,), seconds = answers(Running(3), None, sampling, **more)
+    return plain, seconds
+
+
+@pytest.mark.parametrize("noise", [0.0, 0.4, 3.0])
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+def test_a_fed_answer_is_plain_decodings_in_one_request(temperature: float, noise: float) -> None:
+    sampling = SAMPLED.replace(temperature=temperature)
+    plain, alone = plain_of(sampling)
+    target, draft = Running(3, width=WIDTH), Running(3, noise, 0.002)
+    (fed,), seconds = answers(target, draft, sampling)
+    assert (fed.ids, fed.text, fed.finish) == (plain.ids, plain.text, plain.finish)
+    assert [one.text for one in fed.steps] == [one.text for one in plain.steps]
+    assert target.began == 1 and fed.lossless == "text" and not fed.not_fed
+    used = fed.tokens()
+    assert used["generated"] == used["used"] + used["wasted"] and used["wasted"] >= 0
+    assert all(b.outcome is not None and b.result is None for b in fed.branches)
+    assert not target.live and not draft.live
+    if noise == 0.0:
+        assert seconds < alone / 3
+        assert fed.accepted == len(fed.steps) and fed.agreed_tokens == fed.read_tokens > 0
+
+
+@pytest.mark.parametrize("max_tokens", [1, 2, 3, 7, 8, 9, 10, 17, 40])
+def test_a_fed_answer_ends_at_its_token_budget(max_tokens: int) -> None:
+    plain, _ = plain_of(SAMPLED, max_tokens=max_tokens)
+    draft = Running(3, 0.3, 0.002)
+    (fed,), _ = answers(Running(3, width=WIDTH), draft, SAMPLED, max_tokens=max_tokens)
+    assert (fed.ids, fed.finish) == (plain.ids, plain.finish)
+
+
+def test_eight_fed_answers_at_once_share_one_message_a_turn() -> None:
+    plain, _ = answers(Running(3), None, SAMPLED, many=8)
+    target = Running(3, width=WIDTH)
+    fed, _ = answers(target, Running(3, 0.2, 0.002), SAMPLED, many=8)
+    assert [one.ids for one in fed] == [one.ids for one in plain]
+    assert max(len({rid for rid, _, _ in parts}) for parts in target.delivered) > 1
+    assert all(len(parts) == len({rid for rid, _, _ in parts}) for parts in target.delivered)
+
+
+@pytest.mark.parametrize("fault", ["fails_at", "hangs_at"])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_draft_that_dies_or_hangs_costs_speed_only(fault: str, number: int) -> None:
+    (plain,), alone = answers(Running(3, seconds=0.1), None, SAMPLED)
+    draft = Running(3, 0.0, 0.002, **{fault: number})
+    (fed,), seconds = answers(Running(3, seconds=0.1, width=WIDTH), draft, SAMPLED)
+    assert fed.ids == plain.ids and fed.failures["draft"] >= 1
+    assert seconds <= alone + 0.1 and not draft.live
+
+
+@pytest.mark.parametrize("loses", [{0}, {1, 2}, set(range(1, 1000))], ids=str)
+def test_lines_that_get_lost_are_sent_again_and_change_no_text(loses: set[int]) -> None:
+    plain, _ = plain_of(SAMPLED)
+    target = Running(3, width=WIDTH, loses=frozenset(loses))
+    (fed,), _ = answers(target, Running(3, 0.0, 0.002), SAMPLED)
+    assert fed.ids == plain.ids
+    if len(loses) < 10:
+        assert target.passes < len(plain.ids) / 2
+
+
+def test_a_draft_that_is_slower_than_the_target_comes_late() -> None:
+    plain, alone = plain_of(SAMPLED)
+    (fed,), seconds = answers(Running(3, width=WIDTH), Running(3, 0.0, 0.05), SAMPLED)
+    assert fed.ids == plain.ids and fed.late_tokens > 0
+    assert seconds <= alone + 0.1
+
+
+def test_without_seeds_the_draft_writes_greedily() -> None:
+    draft = Running(3, 0.0, 0.002)
+    (fed,), _ = answers(Running(3, width=WIDTH), draft, SAMPLED, seeds=False)
+    assert fed.lossless == "distribution" and fed.read_tokens > 0
+    assert {one["sampling_params"]["temperature"] for one in draft.requests} == {0}
+
+
+@pytest.mark.parametrize(
+    ("sampling", "constraints"),
+    [
+        (SAMPLED.replace(min_p=0.1), Constraints()),
+        (SAMPLED, Constraints(frequency_penalty=0.5)),
+        (SAMPLED.replace(temperature=0.0), Constraints(logit_bias={"98": 2.0})),
+    ],
+    ids=["min_p", "frequency_penalty", "logit_bias"],
+)
+def test_what_coins_cannot_draw_exactly_is_not_fed(
+    sampling: Sampling, constraints: Constraints, request: pytest.FixtureRequest
+) -> None:
+    target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
+    more = {"constraints": constraints, "max_tokens": 20}
+    (told,), _ = answers(target, draft, sampling, seeds=False, **more)
+    assert request.node.callspec.id in told.not_fed and not target.delivered
+    (fed,), _ = answers(target, draft, sampling, **more)  # with seeds it is
+    assert not fed.not_fed and target.delivered
+
+
+def test_a_server_that_streams_whole_texts_gets_requests_of_limited_length(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("lr_sglang.programs.lookahead.STREAMED", 30)
+    plain, _ = plain_of(SAMPLED)
+    target = Running(3, width=WIDTH, increments=False)
+    (fed,), _ = answers(target, Running(3, 0.1, 0.002), SAMPLED)
+    assert fed.ids == plain.ids and target.began == -(-len(plain.ids) // 30)
+
+
+def test_steps_and_tokens_of_a_fed_answer_are_shown_as_they_are_written() -> None:
+    shown: list[tuple[str, int]] = []
+    more = {
+        "on_step": lambda step: shown.append(("step", step.tokens)),
+        "on_tokens": lambda ids: shown.append(("tokens", len(ids))),
+    }
+    (fed,), _ = answers(Running(3, width=WIDTH), Running(3, 0.2, 0.002), SAMPLED, **more)
+    assert sum(n for kind, n in shown if kind == "step") == len(fed.ids)
+    assert [kind for kind, _ in shown].count("tokens") > 3
+    assert shown[0][0] == "tokens"
+
+
+def test_drafting_that_does_not_pay_is_left_alone() -> None:
+    """The passes of this target take twice as long while a draft writes, which agrees with none."""
+    experience = RunStatistics()
+    target, draft = Running(3, width=WIDTH), Running(9, 0.0, 0.001)
+    target.beside = draft
+    drafted = []
+    for seed in range(22):
+        sampling = SAMPLED.replace(seed=seed)
+        (made,), _ = answers(target, draft, sampling, experience=experience)
+        drafted.append(sum(b.generated_tokens for b in made.of("draft")) / len(made.ids))
+    (plain,), _ = answers(Running(3), None, sampling)
+    assert made.ids == plain.ids
+    assert sum(drafted[-4:]) < sum(drafted[:4]) / 2
+
+
+def test_where_auto_writes_alone_it_is_fed() -> None:
+    target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
+    experience = RunStatistics()
+    for seed in range(8):
+        answers(target, draft, SAMPLED.replace(seed=seed), policy="adaptive", experience=experience)
+    assert target.delivered and experience.fed == 0 and experience.answers == 0
+    assert all(experience.load(role).running == 0 for role in ("target", "draft"))
+    assert not target.live and not draft.live
+
+
+def test_a_fed_answer_that_is_stopped_leaves_nothing_running() -> None:
+    target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
+    jobs: list[AnswerRequest] = []
+
+    def stop(step: Any) -> None:
+        raise RuntimeError("enough")
+
+    with pytest.raises(RuntimeError, match="enough"):
+        answers(target, draft, SAMPLED, on_step=stop)
+    assert not jobs and not target.live and not draft.live
