@@ -103,7 +103,7 @@ class Answer:
     ) -> None:
         self.s, self.job, self.trace = s, job, job.trace
         self.roles = backend_of(s, "target").roles
-        self.complete = self._left = False
+        self.complete = False
         self._resting: dict[str, float] = {}
         self._steps: dict[tuple[int, bool], SglGen] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
@@ -797,8 +797,6 @@ class Answer:
         self._keep_written(step)
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
-        if self._left:  # an earlier call of on_step raised an exception
-            return
         position, seconds = len(self.trace.steps), self.branches.now()
         record = StepRecord(
             position,
@@ -812,9 +810,7 @@ class Answer:
         )
         self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
         if self.job.on_step:
-            self._left = True
             self.job.on_step(record)
-            self._left = False
 
 
 def _branches_of(node: Node) -> Iterator[Branch]:

@@ -9,6 +9,7 @@ import sglang as sgl
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead
+from lr_sglang.engine.branch import until
 from lr_sglang.errors import BadReply
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -184,6 +185,33 @@ def test_a_stop_string_around_the_cap_is_never_shown(place, server):
         assert state.get_meta_info("answer")["finish_reason"] == {"type": "stop", "matched": "STOP"}
 
 
+def test_nothing_is_asked_for_after_a_stop_string():
+    roles = runtimes("".join(f"step {n}\n\n" for n in range(60)) + E, (True, 1)).roles
+    backend = LookaheadBackend(roles, Lookahead(depth=2, verifier="exact"), judge_prompt="paper")
+    assert told.run(900, stop="2\n", backend=backend)["answer"] == "step 0\n\nstep 1\n\nstep "
+    assert len(roles["target"].transport.requests) < 10
+
+
+@pytest.mark.parametrize(
+    ("ids", "most", "stops", "kept", "finish"),
+    [
+        ("abc", 2, (), "ab", "length"),  # a pass that exceeds the cap
+        ("ab" + E + "c", 4, (), "ab" + E, "stop"),
+        ("abc" + E, 3, (), "abc", "length"),
+        ("abSTOPc", 7, ("STOP",), "abSTOPc", "stop"),
+        ("abcd", 4, ("bcd", "c"), "abcd", "stop"),
+    ],
+)
+def test_a_reply_counts_up_to_the_first_end(ids, most, stops, kept, finish):
+    """Cap, end of sequence, or the stop string that ends first; whatever the server says."""
+    tokens, known = tuple(map(ord, ids)), CharTokenizer()
+    found, why, text = until(
+        tokens, {"type": "length"}, ids, most=most, ends={END}, stops=stops, decode=known.decode
+    )
+    assert "".join(map(chr, found)) == kept and why["type"] == finish
+    assert text == ("ab" if stops else kept.rstrip(E))
+
+
 @pytest.mark.parametrize("asked", ["    if x:\n        y()", "\n\n  a", " ", "\t", "a \n"])
 def test_what_a_user_says_arrives_as_it_is(asked):
     """SGLang's interpreter cuts the white space before every turn."""
@@ -304,6 +332,24 @@ def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
         job.fast = Likelihood(backend, -100.0, "min") if fast else None
         lookahead.run(QUESTION, job, backend=backend)
         assert not any(one < END for one in job.trace.ids)
+
+
+@pytest.mark.parametrize("most", range(1, 9))
+def test_a_step_in_another_vocabulary_is_within_the_budget_of_the_target(most):
+    """Its blank line is one token there, and two of the target's."""
+
+    class InTokens(ShiftedTransport):
+        async def generate(self, payload, request, timeout):
+            sampling = payload["sampling_params"]
+            more = {**sampling, "max_new_tokens": sampling["max_new_tokens"] + 1}
+            return await super().generate({**payload, "sampling_params": more}, request, timeout)
+
+    target = ScriptedTransport(goes_on("ab\n\ncd" + E))
+    backend = deployment(target=target, draft=InTokens(goes_on("One.\n\nTwo." + E)))
+    backend.roles["draft"].tokenizer = ShiftedTokenizer()
+    job = AnswerRequest(Lookahead("sync"), limits=Limits(max_tokens=most), verifier=Yes())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert len(job.trace.ids) <= most
 
 
 class Stripping(ShiftedTokenizer):

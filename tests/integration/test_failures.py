@@ -2,6 +2,8 @@
 nothing hangs.
 """
 
+import asyncio
+import itertools
 import threading
 import time
 from collections.abc import Callable
@@ -10,13 +12,15 @@ from typing import Any
 import pytest
 import sglang as sgl
 
-from lr_sglang import verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
-from lr_sglang.frontend.dsl import end, fork, on, step
+from lr_sglang.frontend.dsl import end, fork, on, run_program, step
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.steps.tree import Verdict
+from lr_sglang.verifiers.exact import Exact
 from tests.scripted import END, ScriptedTransport, chapters, deployment
+from tests.simulated.clock import run_virtually
 
 DOWN = RuntimeDown("it died", role="target")
 BOUND = 5.0
@@ -282,22 +286,61 @@ def test_text_outside_of_roles_is_refused_and_not_lost():
         state["x"]
 
 
+ODD = "\u4e00"
+
+
+class Later:
+    """Accepts everything, after a while."""
+
+    name = "later"
+
+    async def verify(self, inquiry):
+        await asyncio.sleep(0.3)
+        return Verdict(True, self.name)
+
+
+def reads_not(error, schedule, verifier):
+    """The record of an answer whose draft writes what the target does not take."""
+    steps = ["one", "two", "three", "four"]
+    target = ScriptedTransport(
+        chapters(steps),
+        seconds=lambda text: 0.0 if ODD in text else 0.1,
+        fail=lambda text: error if ODD in text else None,
+    )
+    draft = ScriptedTransport(lambda text, seed: ODD + "\n\n", seconds=lambda text: 0.01)
+    look, limits = Lookahead(schedule, depth=2), Limits(max_tokens=300)
+    job = AnswerRequest(look, Sampling(temperature=0.0), limits, verifier=verifier, question="q")
+    backend = deployment(target=target, draft=draft)
+    run_virtually(run_program(lookahead, [{"role": "user", "content": "q"}], job, backend=backend))
+    assert [step.text.strip() for step in job.trace.steps] == steps
+    return job.trace
+
+
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answer(schedule):
     """Tokens outside of its vocabulary: SGLang answers 400."""
-    odd, steps = "\u4e00", ["one", "two", "three", "four"]
+    refused = RuntimeRefused("400: out of vocabulary", role="target")
+    assert reads_not(refused, schedule, Exact()).failures["draft"] > 0
+
+
+def test_a_verdict_that_comes_after_the_targets_refusal_changes_nothing():
+    """Of two drafted versions the target cannot read the first; both are accepted later."""
+    refused = RuntimeRefused("400: out of vocabulary", role="target")
     target = ScriptedTransport(
-        chapters(steps),
-        seconds=lambda text: 0.0 if odd in text else 0.1,
-        fail=lambda text: (
-            RuntimeRefused("400: out of vocabulary", role="target") if odd in text else None
-        ),
+        chapters(["one", "two"]),
+        seconds=lambda text: 0.2 if ODD in text else 0.1,
+        fail=lambda text: refused if ODD in text else None,
     )
-    draft = ScriptedTransport(lambda text, seed: odd + "\n\n", seconds=lambda text: 0.01)
+    versions = itertools.cycle([ODD + "\n\n", "other\n\n"])
+    draft = ScriptedTransport(lambda text, seed: next(versions))
+    look = Lookahead("async", depth=2, width=2)
+    job = AnswerRequest(look, limits=Limits(max_tokens=7), verifier=Later())
     backend = deployment(target=target, draft=draft)
-    exact = verifiers.make("exact", verifiers.Setup(backend.roles, "paper"))
-    look, limits = Lookahead(schedule, depth=2, verifier="exact"), Limits(max_tokens=300)
-    job = AnswerRequest(look, Sampling(temperature=0.0), limits, verifier=exact, question="q")
-    lookahead.run([{"role": "user", "content": "q"}], job, backend=backend)
-    assert [step.text.strip() for step in job.trace.steps] == steps
-    assert job.trace.failures["draft"] > 0
+    run_virtually(run_program(lookahead, [{"role": "user", "content": "q"}], job, backend=backend))
+    assert job.trace.failures["draft"] == 1 and job.trace.text == "other\n\n"
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_a_target_that_fails_after_a_draft_is_no_refused_draft(schedule):
+    with pytest.raises(RuntimeDown, match="it died"):
+        reads_not(DOWN, schedule, Exact())

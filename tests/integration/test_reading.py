@@ -295,6 +295,24 @@ def test_a_draft_that_fails_or_hangs_is_done_without(fault, monkeypatch):
     assert judged.ids and judged.failures["draft"] >= 1
 
 
+@pytest.mark.parametrize("verifier", [Exact, Lenient])
+def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
+    target, draft = Timed(1), Timed(1, 0.3)
+    target.token, target.read, draft.hangs_after = 0.01, 0.01, 2
+    backend = deployment(target=target, draft=draft)
+    backend.readable, look = True, Lookahead(reading="first", max_step_tokens=20)
+    job = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
+    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    assert job.trace.failures["draft"] == 1 and len(job.trace.ids) == 150
+    assert algorithm_answer.DRAFT_SECONDS < job.trace.seconds < 4.5
+
+
+def test_two_tokens_of_the_same_probability_decide_nothing():
+    """The server may take either."""
+    tie = [(-0.7, 5, None), (-0.7, 9, None)]
+    assert drawn([tie, [(-0.6, 5, None), tie[1]]], Sampling(temperature=0), 1, 0) == [None, 5]
+
+
 def test_a_draft_that_agrees_on_nothing_is_left_alone():
     sampling = Sampling(temperature=0.6, seed=5)
     plain = write(autoregressive, Dice(4), None, sampling, max_tokens=100)

@@ -148,10 +148,12 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 
 
 def test_a_draft_that_is_late_is_rejected_as_late():
-    record = solve(
-        ScriptedTransport(chapters(STEPS)), fixed(WHOLE + E, seconds=slow(60)), Yes(), "async"
-    )
-    assert record.text == WHOLE
+    target = ScriptedTransport(chapters(STEPS), slow(0.01))
+    backend = deployment(target=target, draft=fixed(WHOLE + E, seconds=slow(60)))
+    job = AnswerRequest(verifier=Yes())
+    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    record = job.trace
+    assert record.text == WHOLE and record.seconds < 1
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
 
@@ -436,6 +438,33 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     lookahead.run(QUESTION, job, backend=backend)
     assert job.trace.seeded is False and job.trace.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
+
+
+def test_one_runtime_without_seeds_is_enough_for_another_answer_each_time():
+    backend = deployment(
+        target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
+    )
+    backend.roles["draft"].seeded = False
+    job = AnswerRequest(verifier=Same())
+    lookahead.run(QUESTION, job, backend=backend)
+    assert job.trace.seeded is False
+
+
+def test_an_answer_that_is_stopped_before_it_begins_asks_for_nothing():
+    target, job = ScriptedTransport(chapters(STEPS)), AnswerRequest(verifier=Exact())
+    job.stop()
+    with pytest.raises(Cancelled):
+        solve(target, ScriptedTransport(chapters(STEPS)), job=job)
+    assert not job.trace.text and not target.running
+
+
+def test_a_draft_that_writes_nothing_is_no_step(schedule):
+    """A step without tokens would end the answer."""
+    record = solve(
+        fixed(WHOLE + E, seconds=slow(0.01)), ScriptedTransport(lambda *_: ""), Yes(), schedule
+    )
+    assert record.text == WHOLE and record.failures["draft"] == 0
+    assert {v.by for step in record.steps for v in step.verdicts} <= {"draft", "late"}
 
 
 # -- the judge

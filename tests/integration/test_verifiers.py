@@ -571,3 +571,22 @@ def test_what_a_verifier_accepts_without_the_judge_does_not_count():
     check = JudgeCheck("own", warned.append)
     check.add([True] * 20, 0.35)
     assert check.trusted(0.35) and not warned and check.known is None
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_draft_in_flight_when_the_judge_is_distrusted_is_rejected(schedule):
+    """The target answers alone from then on."""
+    target, draft = fixed(OURS, seconds=slow(0.2)), fixed(THEIRS, seconds=slow(0.1))
+    judge = fixed("a")
+    backend = deployment(target=target, draft=draft, judge=judge)
+    check = JudgeCheck("judge", lambda _: None, asks=True)
+    job = AnswerRequest(Lookahead(schedule=schedule, depth=1), check=check)
+    job.verifier = named("judge")(backend.roles)
+
+    async def main():
+        asyncio.get_running_loop().call_later(0.05, check.add, [True] * 20, 0.1)
+        await run_program(lookahead, semantics.QUESTION, job, backend=backend)
+
+    run_virtually(main())
+    assert job.trace.text == OURS[:-1] and not judge.requests and len(draft.requests) == 1
+    assert [verdict.by for verdict in job.trace.steps[0].verdicts] == ["guard"]
