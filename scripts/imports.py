@@ -21,7 +21,7 @@ PACKAGE = "lr_sglang"
 
 # From bottom to top. A module imports its own layer and those below it, never one above.
 LAYERS: tuple[set[str], ...] = (
-    {"errors", "hub", "plugin_files"},
+    {"errors", "hub", "json_text", "plugin_files"},
     {"config", "modes"},
     {"steps", "theory", "sglang_api", "tasks"},
     {"plugin"},

@@ -6,14 +6,13 @@ from __future__ import annotations
 
 import importlib
 import os
-import sys
 from collections.abc import Iterable
 from typing import Any
 
 import click
 
 from lr_sglang import __version__
-from lr_sglang.cli import variables
+from lr_sglang.cli import streams, variables
 from lr_sglang.cli.failures import guarded, styled
 from lr_sglang.sglang_api import release
 
@@ -53,6 +52,10 @@ class Commands(click.Group):
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+    def make_context(self, *given: Any, **more: Any) -> click.Context:
+        with guarded():  # --help prints here
+            return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
         with guarded(), variables.named_in_errors(ctx):
@@ -111,7 +114,5 @@ def cli() -> None:
 
 def main() -> None:
     """The installed command."""
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="replace")  # a model may write what the terminal cannot show
+    streams.prepare()
     cli(prog_name="lr-sglang")

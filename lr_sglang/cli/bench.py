@@ -17,7 +17,7 @@ from rich.text import Text
 from lr_sglang.bench import order, presets, servers, variants
 from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Method, Variant
-from lr_sglang.cli import execute, options
+from lr_sglang.cli import execute, options, streams
 from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.report import tell
@@ -288,7 +288,7 @@ def _show_plan(execution: Execution, questions: Mapping[str, int]) -> None:
             "output": str(execution.folder),
             "samples": counts.total(),
         }
-        display.out.file.write(json.dumps(everything, ensure_ascii=False) + "\n")
+        streams.write_json(everything)
         return
     rows, places = [], []
     for number, (of, deployment) in enumerate(order.sets, 1):

@@ -4,7 +4,6 @@ error; and figures as people read them: a line for a sample, a table for many.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import AbstractContextManager
@@ -258,9 +257,6 @@ class Display:
 
     def single(self, record: Record, folder: Path) -> None:
         """The result of the only question."""
-        if self.as_json:
-            self.out.file.write(json.dumps(dict(record), ensure_ascii=False) + "\n")
-            return
         if self.quiet:
             self.out.file.write(clean(record["text"]).strip() + "\n")
             return

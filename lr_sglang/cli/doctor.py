@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json as json_format
 import os
 import platform
 import re
@@ -20,7 +19,7 @@ import click
 
 from lr_sglang import hub as model_hub
 from lr_sglang import pocket
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 from lr_sglang.config import ROLES
 from lr_sglang.results import machine
 from lr_sglang.runtimes import built_in, load_deployment
@@ -297,7 +296,7 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
     found = examine()
     if json:
         table = {**asdict(found), "ok": found.cpu or found.gpu}
-        click.echo(json_format.dumps(table, ensure_ascii=False))
+        streams.write_json(table)
     elif report:
         click.echo(issue_text(found), nl=False)
     else:

@@ -24,13 +24,15 @@ from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
 from lr_sglang.cli import session as sessions
+from lr_sglang.cli import streams
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given
 from lr_sglang.config import Runtime
 from lr_sglang.errors import ConfigError, GradingError, LaunchError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
+from lr_sglang.json_text import dumped
 from lr_sglang.results import machine
-from lr_sglang.results.record import Brief, Record, grading_failed, key
+from lr_sglang.results.record import Brief, Record, digest, grading_failed, key
 from lr_sglang.results.store import RUN, Store, new_folder, write_whole, writing
 from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.question import Work
@@ -79,7 +81,8 @@ def of_command(given: Given, question: str | None = None) -> Source:
         raise click.UsageError("--limit is for --task and --input")
     text = _text_of(question)
     if not text.strip():
-        raise ConfigError("the question is empty")
+        here = question == "-" and "stdin" in streams.closed
+        raise ConfigError(f"the question is empty{': standard input is closed' if here else ''}")
     return Source("", [Question("question", text)], given.get("prompt_suffix") or "")
 
 
@@ -229,21 +232,24 @@ class Execution:
                 self.display.note(
                     f"the last record was cut off, and its sample is made again ({store.cut} bytes)"
                 )
+            if store.unread:
+                self.display.warn(f"{store.unread}; their samples are made again")
         asked = {
-            (turn.variant.folder, q.id): q.question
+            (turn.variant.folder, question.id): question
             for turn in self.order.turns
-            for q, _ in turn.items
+            for question, _ in turn.items
         }
         for folder, store in self.stores.items():
+            others = 0
             for record in store.records.values():
-                if (
-                    asked.get((folder, record["question_id"]), record["question"])
-                    != record["question"]
-                ):
-                    raise RecordError(
-                        f"{store.folder}: question {record['question_id']} was another one then",
-                        hint="the file of questions has changed; give another --output",
-                    )
+                if question := asked.get((folder, record["question_id"])):
+                    _check_question(record, question, store.folder)
+                others += question is None
+            if others:
+                self.display.warn(
+                    f"{store.folder}: {others} of its records are of questions that are not asked "
+                    "now; reports count them too"
+                )
 
     def records(self) -> list[Brief]:
         """The records of all samples in short."""
@@ -338,7 +344,7 @@ class Execution:
             self.display.note(f"{before} of {self.total} samples are done already")
         try:
             yield
-        except (KeyboardInterrupt, LookaheadError):
+        except (KeyboardInterrupt, LookaheadError, OSError, SystemExit):  # as of a broken pipe
             if kept := self.done():
                 again = f"the same options with --resume --output {self.folder} go on from there"
                 self.display.warn(f"{kept} of {self.total} samples are kept; {again}")
@@ -418,6 +424,30 @@ class Execution:
                 warmed.add((variant.mode, id(watch)))
                 work = [Work(Question("warm-up", self.warm_up), 0, variant.mode)]
                 list(Runner(watch.live.roles, variant.plan).run(work, watch.servers))
+
+
+def _check_question(record: Brief, question: Question, folder: Path) -> None:
+    """Checks that a record is of the question as it is now.
+
+    Raises:
+        RecordError: it is of another one, or its right answer or another field was another one.
+    """
+    if record.asked == digest(question.question, question.answer, question.extra):
+        return
+    if record["question"] != question.question:
+        raise RecordError(
+            f"{folder}: question {question.id} was another one then",
+            hint="the file of questions has changed; give another --output",
+        )
+    before = {"answer": record["gold"], **(record.whole().get("extra") or {})}
+    now = {"answer": question.answer, **json.loads(dumped(question.extra))}
+    name = next(name for name in {**now, **before} if before.get(name) != now.get(name))
+    then, is_now = (shorten(str(one.get(name)), 40) for one in (before, now))
+    raise RecordError(
+        f"{folder}: {name!r} of question {question.id} was {then} then, and is {is_now} now",
+        hint=f"lr-sglang report {folder} --grade --key FILE takes what is new over; or give "
+        "another --output",
+    )
 
 
 def need_an_answer(records: Sequence[Brief]) -> None:

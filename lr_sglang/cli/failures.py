@@ -13,13 +13,17 @@ from typing import IO, Any, NoReturn
 
 import click
 
+from lr_sglang.cli import streams
 from lr_sglang.errors import LookaheadError, SetupError
 
 DEBUG = "LR_SGLANG_DEBUG"
 BUG_STATUS = 70  # EX_SOFTWARE
 # Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is
-# left.
-NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM)
+# left, a terminal has gone.
+NO_ROOM = (
+    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    *(errno.EIO, errno.EBADF),
+)
 
 
 class Failure(click.ClickException):
@@ -58,6 +62,7 @@ def guarded() -> Iterator[None]:
     try:
         with _signals():
             yield
+            streams.flush()
     except KeyboardInterrupt as error:
         click.echo("Stopped.", err=True)
         raise click.exceptions.Exit(getattr(error, "exit_code", 130)) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import time
@@ -15,7 +14,7 @@ import click
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import Display, count
 from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import Deployment, Runtime
@@ -217,7 +216,7 @@ def _list(display: Display) -> None:
             one.name: {"pid": one.pid, "started": one.started, "roles": one.roles}
             for one in running
         }
-        click.echo(json.dumps({"built_in": ours, "up": up}, ensure_ascii=False))
+        streams.write_json({"built_in": ours, "up": up})
         return
     for name, about in ours.items():
         click.echo(f"{name:18} {about}")
@@ -243,7 +242,7 @@ def _print(deployment: Deployment, given: Given, display: Display) -> None:
             role: {"env": envs[role], "argv": one.argv, "url": one.url, "after": after[role]}
             for role, one in servers.items()
         }
-        click.echo(json.dumps({"name": deployment.name, "servers": found}, ensure_ascii=False))
+        streams.write_json({"name": deployment.name, "servers": found})
         return
     for role, server in servers.items():
         click.echo(f"# {role}{_start(deployment.runtimes[role], after[role])}")
@@ -285,9 +284,7 @@ def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
     try:
         launched.write(up)
         if display.as_json:
-            click.echo(
-                json.dumps({"name": up.name, "pid": up.pid, "roles": up.roles}, ensure_ascii=False)
-            )
+            streams.write_json({"name": up.name, "pid": up.pid, "roles": up.roles})
         else:
             for role, about in up.roles.items():
                 click.echo(f"{role:7} {about['url']}  {about['model'] or '(attached)'}")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_format
 import math
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,7 +12,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.text import Text
 
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import grid
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError, RecordError
@@ -81,11 +80,7 @@ def plan(records: Path | None, json: bool, **given: Any) -> None:
     measured = _measured(records) if records is not None else None
     found = _forecast(_case(given, measured), given, measured)
     if json:
-        # JSON has no infinity: null stands for it.
-        plain = json_format.loads(
-            json_format.dumps(found, default=vars), parse_constant=lambda _: None
-        )
-        click.echo(json_format.dumps(plain, ensure_ascii=False))
+        streams.write_json(found, default=vars)  # null stands for infinity
         return
     out = Console(highlight=False)
     for line in _lines(found):
@@ -103,12 +98,22 @@ def _measured(run: Path) -> Measured:
     found = folders_in(run)
     if len(found) > 1:
         raise ConfigError(f"{run} has several runs", hint=f"give one: {', '.join(map(str, found))}")
-    try:
-        return measure(map(Answer.of, each_record(found[0])))
-    except (KeyError, TypeError) as error:
-        raise RecordError(
-            f"{run}: a record lacks {error}", hint="take a run of this release"
-        ) from error
+    answers, lacking = list[Answer](), list[str]()
+    for record in each_record(found[0], _warn):
+        try:
+            answers.append(Answer.of(record))
+        except (KeyError, TypeError) as error:
+            lacking.append(str(error))
+    if lacking and not answers:
+        why = f"{run}: a record lacks {lacking[0]}"
+        raise RecordError(why, hint="take a run of this release")
+    if lacking:
+        _warn(f"{run}: {len(lacking)} records are left out: one lacks {lacking[0]}")
+    return measure(answers)
+
+
+def _warn(text: str) -> None:
+    click.echo(f"Warning: {text}", err=True)
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json as json_format
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 from lr_sglang.tasks.task import EXPORTS
 
 if TYPE_CHECKING:
@@ -25,6 +24,11 @@ if TYPE_CHECKING:
 @click.option("--html", type=options.FILE, metavar="FILE", help="One page with every step.")
 @click.option("--grade", is_flag=True, help="Grade the answers again first, and keep the grades.")
 @click.option(
+    "--key",
+    metavar="FILE|TASK",
+    help="With --grade: the questions whose right answers count from now on.",
+)
+@click.option(
     "--export",
     type=options.Choice(EXPORTS),
     help="Write the programs in the answers for another grader, into DIR, and no table.",
@@ -35,6 +39,7 @@ def report(
     plots: Path | None,
     html: Path | None,
     grade: bool,
+    key: str | None,
     export: str | None,
     json: bool,
 ) -> None:
@@ -50,6 +55,7 @@ def report(
       lr-sglang report runs/pocket_20260101_120000 --plots plots
       lr-sglang report runs/pocket_20260101_120000 --html page.html
       lr-sglang report runs/gsm8k_20260101_120000 --grade
+      lr-sglang report runs/mine --grade --key corrected.csv
       lr-sglang report runs/humaneval_20260101_120000 --export evalplus
     """
     from rich.console import Console
@@ -57,16 +63,18 @@ def report(
     from lr_sglang.results import charts, collection, figures, page, store
     from lr_sglang.results import report as reports
 
+    if key and not grade:
+        raise click.UsageError("--key goes with --grade")
     if grade:
         from lr_sglang.grading.regrade import regrade
 
         for run in _runs(folders):
-            click.echo(f"{run}: {regrade(run)}", err=True)
+            click.echo(f"{run}: {regrade(run, key or '')}", err=True)
     if export is not None:
         from lr_sglang.grading import export as programs
 
         for run in _runs(folders):
-            for path in programs.export(export, store.each_record(run), run):
+            for path in programs.export(export, store.each_record(run, _warn), run):
                 click.echo(str(path))
         return
     files = [figures.read(Path(one)) for one in folders]
@@ -75,7 +83,7 @@ def report(
         return
     made = reports.make(collection.read(folders))
     if json:
-        click.echo(reports.as_json(made), nl=False)
+        streams.write(reports.as_json(made))
     else:
         show(made, Console(highlight=False))
     if plots is not None:
@@ -89,6 +97,10 @@ def report(
         click.echo(str(html), err=True)
 
 
+def _warn(text: str) -> None:
+    click.echo(f"Warning: {text}", err=True)
+
+
 def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Prints the figures of several machines in one table."""
     from rich.console import Console
@@ -97,7 +109,7 @@ def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     from lr_sglang.results import figures
 
     if as_json:
-        click.echo(json_format.dumps(files, ensure_ascii=False))
+        streams.write_json(files)
         return
     (rows, about), console = figures.table(files), Console(highlight=False)
     cleaned = ([clean(cell) for cell in row] for row in rows)
@@ -122,7 +134,7 @@ def tell(folder: Path, display: Display) -> None:
 
     made = reports.make(collection.read([folder]))
     if display.as_json:
-        display.out.file.write(reports.as_json(made))
+        streams.write(reports.as_json(made))
         return
     show(made, display.out)
     display.note(f"records: {folder}")

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 
 
 @click.command()
@@ -33,7 +33,8 @@ def run(question: str | None, **given: Any) -> None:
     """Answers questions, and leaves a record of each.
 
     Give one QUESTION (- reads it from standard input), or --task, or --input. With no other options
-    three small models that come with the package answer, on this machine's CPU.
+    three small models that come with the package answer, on this machine's CPU. With --json its
+    records are printed, one a line (docs/metrics.md); 'report DIR --json' has their figures.
 
     \b
     Examples:
@@ -68,7 +69,10 @@ def run(question: str | None, **given: Any) -> None:
             if lacking := execute.lacks(asked):
                 display.warn(lacking)
         records = execution.run(resume=given["resume"])
-    if len(records) == 1:
+    if given["json"]:
+        for record in records:
+            streams.write_json(record.whole())
+    elif len(records) == 1:
         display.single(records[0].whole(), folder)
     else:
         tell(folder, display)

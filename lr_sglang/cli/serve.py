@@ -4,7 +4,6 @@ endpoint over them, and stops both.
 
 from __future__ import annotations
 
-import json
 import resource
 import socket
 from collections.abc import Iterator, Mapping
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import options, session
+from lr_sglang.cli import options, session, streams
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
@@ -246,7 +245,7 @@ def _tell(sock: socket.socket, service: Service, display: Display) -> None:
     host, port = service.host.strip("[]"), sock.getsockname()[1]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if display.as_json:
-        click.echo(json.dumps({"url": url, "model": service.model}, ensure_ascii=False))
+        streams.write_json({"url": url, "model": service.model})
     else:
         click.echo(f"{url}/v1  model: {service.model}")
         display.note(f"a page to watch it: {url}/    end: Ctrl-C")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 from collections.abc import Iterator
 from dataclasses import asdict
@@ -14,6 +13,7 @@ from rich.text import Text
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import session as sessions
+from lr_sglang.cli import streams
 from lr_sglang.cli.display import Display, findings, grid
 from lr_sglang.cli.settings import Given, settle
 from lr_sglang.config import ROLES
@@ -35,7 +35,7 @@ def examined(given: Given) -> None:
     command = _command(given, found)
     if given["json"]:
         table = {**asdict(found), "ok": found.able, "command": command}
-        click.echo(json.dumps(table, ensure_ascii=False))
+        streams.write_json(table)
     else:
         _show(found, command, display)
     if not found.able:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json as json_format
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from lr_sglang.cli import options
+from lr_sglang.cli import options, streams
 
 if TYPE_CHECKING:
     from lr_sglang.tasks import Task
@@ -33,7 +32,7 @@ def tasks(name: str | None, json: bool) -> None:
     shown = [about(known.get(one)) for one in ([name] if name else known.names())]
     if json:
         table = shown[0] if name else shown
-        click.echo(json_format.dumps(table, indent=1, ensure_ascii=False))
+        streams.write_json(table, indent=1)
     else:
         click.echo(_one(shown[0]) if name else _list(shown))
 

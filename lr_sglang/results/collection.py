@@ -17,7 +17,7 @@ from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Record, Row, doubts_of, grading_failed
-from lr_sglang.results.store import RECORDS, RUN, flat, lines, sample_of
+from lr_sglang.results.store import RECORDS, RUN, Lines, flat, sample_of
 
 Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
 
@@ -244,7 +244,7 @@ def read(arguments: Sequence[str | Path]) -> Collection:
         arguments: folders with ``records.jsonl``, or folders of such folders.
 
     Raises:
-        RecordError: there is nothing, or a line is no record.
+        RecordError: there is nothing that can be read.
     """
     groups: dict[str, Group] = {}
     notes: list[str] = []
@@ -261,8 +261,6 @@ def read(arguments: Sequence[str | Path]) -> Collection:
             raise RecordError(
                 f"{error.filename or argument}: cannot be read: {error.strerror}"
             ) from error
-        except KeyError as error:
-            raise RecordError(f"{argument}: a record lacks {error}") from error
     if not groups:
         raise RecordError("there is no record yet", hint="lr-sglang run or bench makes some")
     said = doubts_of(row for group in groups.values() for row in group.rows)
@@ -306,13 +304,18 @@ def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[
     path = folder if folder.is_file() else folder / RECORDS
     concurrency = int(_run_json(path.parent).get("concurrency") or 1)
     last: dict[Any, tuple[Group, Row]] = {}
-    whole = 0
     with path.open("rb") as file:
-        for record, start, end in lines(file):
-            whole = end
-            group = group_of(record, concurrency, groups)
-            last[sample_of(record)] = (group, Row(record, path, start))
-        cut = file.tell() - whole
+        found = Lines(file)
+        for record, start in found:
+            try:
+                row = Row(record, path, start)
+                group = group_of(record, concurrency, groups)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                found.refuse(f"a record that lacks {error}")
+                continue
+            last[sample_of(record)] = (group, row)
+        cut = file.tell() - found.end
+        notes += filter(None, [found.said])
     if cut:
         notes.append(
             f"{path}: its last line is cut off ({cut} bytes); the run may be at work, or was killed"

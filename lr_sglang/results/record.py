@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError, RecordError
+from lr_sglang.json_text import dumped
 from lr_sglang.results import accounting
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
@@ -36,6 +37,12 @@ Key = tuple[str, int, str]
 def key(record: Record) -> Key:
     """The key of a sample in its run: question, sample and mode."""
     return record["question_id"], record["sample"], record["mode"]
+
+
+def digest(question: str, gold: str | None, extra: Any) -> bytes:
+    """Of all that a question is: its text, its right answer, and what else its source says."""
+    plain = json.loads(dumped([question, gold, extra]))
+    return hashlib.blake2b(dumped(plain, sort_keys=True), digest_size=16).digest()
 
 
 def make(
@@ -133,16 +140,18 @@ class Brief:
     Attributes:
         steps: number of steps.
         answer: what the formulas need of it; None if the record lacks it.
+        asked: of what was asked (``digest``).
         path, start: the file, and the byte at which the record's line begins.
     """
 
-    __slots__ = ("_fields", "answer", "path", "start", "steps")
+    __slots__ = ("_fields", "answer", "asked", "path", "start", "steps")
 
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         self._fields: dict[str, Any] = _shared(
             {name: value for name, value in record.items() if name not in _LONG}
         )
         self.steps = len(record.get("steps", ()))
+        self.asked = digest(record["question"], record.get("gold"), record.get("extra"))
         try:
             self.answer: Answer | None = Answer.of(record)
         except (KeyError, TypeError):

@@ -6,7 +6,6 @@ sure that is.
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from typing import Any
 
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
+from lr_sglang.json_text import dumped
 from lr_sglang.modes import MODES
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
@@ -786,6 +786,6 @@ def make(collection: Collection) -> Report:
     return Report(collection, measures, found, list(verdicts(collection, measures)))
 
 
-def as_json(report: Report) -> str:
+def as_json(report: Report) -> bytes:
     """Every figure."""
-    return json.dumps(report.to_dict(), default=vars, ensure_ascii=False, indent=1) + "\n"
+    return dumped(report.to_dict(), default=vars, indent=1) + b"\n"

@@ -16,12 +16,13 @@ import json
 import os
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from lr_sglang.errors import RecordError
+from lr_sglang.json_text import dumped
 from lr_sglang.results.record import SCHEMA, Brief, Key, Record, key
 
 RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
@@ -40,17 +41,114 @@ def new_folder(root: Path, name: str) -> Path:
     return folder
 
 
-def each_record(run: Path) -> Iterator[Record]:
+class Unread(NamedTuple):
+    """A line of a file of records that is none; ``line`` counts from 1."""
+
+    line: int
+    why: str
+    start: int
+    end: int
+
+
+NAMED = 3  # lines that are named
+NO_RECORD, QUESTION, LATER = "no record", "a question, no record", "written by a later release"
+# What no record is without; of the other fields an earlier release may have had fewer.
+FIELDS: Mapping[str, Any] = {
+    **{"schema": int, "question_id": str, "sample": int, "mode": str, "question": str},
+    "error": dict | None,
+}
+
+
+class Lines:
+    """The records of a file one by one, each with the byte at which its line begins. Empty lines
+    are passed over, and lines that are no record are counted.
+
+    Attributes:
+        unread: the lines that are no record.
+        count: number of records so far.
+        end: the byte at which the last line ends that is whole; what follows it was cut off. A last
+            record may lack its line's end.
+    """
+
+    def __init__(self, file: BufferedReader) -> None:
+        self.file, self.unread = file, list[Unread]()
+        self.count = self.end = 0
+        self._line = Unread(0, "", 0, 0)
+
+    def __iter__(self) -> Iterator[tuple[Record, int]]:
+        for number, line in enumerate(self.file, 1):
+            start = self.end
+            record, why = _read(line)
+            if record is None and not line.endswith(b"\n"):
+                break
+            self.end += len(line)
+            self._line = Unread(number, why, start, self.end)
+            if record is not None:
+                self.count += 1
+                yield record, start
+            elif why:
+                self.unread.append(self._line)
+
+    def refuse(self, why: str) -> None:
+        """Counts the last record among the lines that are none."""
+        self.count -= 1
+        self.unread.append(self._line._replace(why=why))
+
+    @property
+    def said(self) -> str:
+        """What is left out, in words; empty if nothing is.
+
+        Raises:
+            RecordError: there is no record, and there are other lines.
+        """
+        if not self.unread:
+            return ""
+        named = [f"line {one.line} is {one.why}" for one in self.unread]
+        told = "; ".join(named[:NAMED] + ["..."] * (len(named) > NAMED))
+        if not self.count:
+            hints = {
+                QUESTION: f"questions go with lr-sglang run --input {self.file.name}",
+                LATER: "update lr-sglang",
+            }
+            hint = hints.get(self.unread[0].why, f"give the folder of a run, which has {RECORDS}")
+            raise RecordError(f"{self.file.name}: there is no record in it: {told}", hint=hint)
+        lines = "1 line is" if len(named) == 1 else f"{len(named)} lines are"
+        return f"{self.file.name}: {lines} left out: {told}"
+
+
+def _read(line: bytes) -> tuple[Record | None, str]:
+    """The record in a line, or why it is none; neither of an empty line."""
+    if not line.strip():
+        return None, ""
+    try:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
+        return None, NO_RECORD
+    if not isinstance(found, dict):
+        return None, NO_RECORD
+    lacks = [name for name, kind in FIELDS.items() if not isinstance(found.get(name, ...), kind)]
+    if lacks:
+        asks = "schema" not in found and not {"question", "problem"}.isdisjoint(found)
+        return None, QUESTION if asks else f"{NO_RECORD} (it lacks {lacks[0]})"
+    return (None, LATER) if found["schema"] > SCHEMA else (found, "")
+
+
+def each_record(run: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
     """The records of a run one by one, by its folder or their file; the last one of each sample.
 
+    Args:
+        tell: called with what is left out, if anything is.
+
     Raises:
-        RecordError: a line before the last is no record, a later release wrote the file, or there
-            are no records.
+        RecordError: there are no records.
     """
     path = run / RECORDS if run.is_dir() else run
     try:
         with path.open("rb") as file:
-            starts = {sample_of(record): start for record, start, _ in lines(file)}
+            found = Lines(file)
+            starts = {sample_of(record): start for record, start in found}
+            if found.said:
+                tell(found.said)
             for start in starts.values():
                 file.seek(start)
                 yield json.loads(file.readline())
@@ -59,40 +157,35 @@ def each_record(run: Path) -> Iterator[Record]:
         raise RecordError(f"{path}: cannot be read: {error.strerror}", hint=hint) from error
 
 
+def unread(path: Path) -> list[bytes]:
+    """The lines of a file that are no record, each with its end.
+
+    Raises:
+        RecordError: it cannot be read.
+    """
+    try:
+        with path.open("rb") as file:
+            found = Lines(file)
+            for _ in found:
+                pass
+            kept = []
+            for one in found.unread:
+                file.seek(one.start)
+                kept.append(file.read(one.end - one.start))
+            return kept
+    except OSError as error:
+        raise RecordError(f"{path}: cannot be read: {error.strerror}") from error
+
+
 def sample_of(record: Record) -> tuple[Any, ...]:
     """Equal for records of which only the last one counts."""
     config = json.dumps(record.get("config"), sort_keys=True).encode()
     return *key(record), hashlib.blake2b(config, digest_size=16).digest()
 
 
-def lines(file: BufferedReader) -> Iterator[tuple[Record, int, int]]:
-    """The records of a file up to its incomplete last line, if it has one, and where the line of
-    each begins and ends.
-    """
-    whole = 0
-    for number, line in enumerate(file, 1):
-        if not line.endswith(b"\n"):
-            break
-        where = f"{file.name}, line {number}"
-        try:
-            record: Record = json.loads(line)
-            hash(key(record))
-            if record["schema"] > SCHEMA:
-                raise RecordError(f"{where}: written by a later release", hint="update lr-sglang")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            raise RecordError(f"{where}: this is no record", hint="move the file away") from error
-        yield record, whole, whole + len(line)
-        whole += len(line)
-
-
 def line_of(record: Record) -> bytes:
     """A record as the file has it."""
-    return (
-        json.dumps(dict(record), ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "replace"
-        )
-        + b"\n"
-    )
+    return dumped(dict(record), separators=(",", ":")) + b"\n"
 
 
 class Store(contextlib.AbstractContextManager["Store"]):
@@ -107,6 +200,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
     Attributes:
         records: the last one of each sample, in short.
         cut: bytes of an incomplete last line, which was removed.
+        unread: what of the file is no record, in words; it stays where it is.
 
     Raises:
         RecordError: another run uses the folder; there are records and ``resume`` is false; they
@@ -128,7 +222,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
             )
             stack.callback(self._leave)
             with writing(folder):
-                self._open(json.loads(json.dumps(config)), about, resume)
+                self._open(json.loads(dumped(config)), about, resume)
             self._held = stack.pop_all()
 
     def done(self, record_key: Key) -> bool:
@@ -169,11 +263,13 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._file = -1  # for an ``append`` of another thread after this
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
-        whole = 0
+        whole, self.unread = 0, ""
         with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
-            for record, start, end in lines(file) if file else ():
-                of, whole = key(record), end
-                self.records[of] = Brief(record, self.path, start)
+            if file:
+                found = Lines(file)
+                for record, start in found:
+                    self.records[key(record)] = Brief(record, self.path, start)
+                whole, self.unread = found.end, found.said
         if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
             raise RecordError(f"{self.folder} has {len(self.records)} records already", hint=hint)
@@ -185,6 +281,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.cut = os.fstat(self._file).st_size - whole
         if self.cut:
             os.ftruncate(self._file, whole)
+        if whole and os.pread(self._file, 1, whole - 1) != b"\n":
+            os.write(self._file, b"\n")
 
     def _compare(self, config: dict[str, Any]) -> None:
         try:
@@ -252,7 +350,7 @@ def writing(path: Path, hint: str = "give another --output") -> Iterator[None]:
 
 def write_whole(path: Path, table: dict[str, Any]) -> None:
     """Writes a table as JSON by ``replace_file``."""
-    replace_file(path, [json.dumps(table, indent=1, ensure_ascii=False).encode("utf-8"), b"\n"])
+    replace_file(path, [dumped(table, indent=1), b"\n"])
 
 
 def replace_file(path: Path, data: Iterable[bytes]) -> None:

@@ -6,7 +6,7 @@ import csv
 import json
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import chain, count, islice
 from pathlib import Path
 from typing import Any, TextIO
@@ -224,9 +224,11 @@ def unique(
     """
     kept: dict[str, Question] = {}
     for question, where in islice(questions, limit):
-        if question.id in kept:
+        name = question.id.encode("utf-8", "replace").decode()  # as the record has it
+        question = replace(question, id=name)
+        if name in kept:
             raise ConfigError(f"{where}: id {question.id!r} comes twice")
-        kept[question.id] = question
+        kept[name] = question
     if not kept:
         raise ConfigError(f"{source}: there is no question in it", hint=FORMS)
     return list(kept.values())

@@ -445,6 +445,15 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
     assert regrade(path).endswith("no verdicts changed") and (path / RECORDS).read_bytes() == once
 
 
+def test_lines_that_are_no_record_stay_where_records_are_graded_again(tmp_path):
+    path = folder(tmp_path / "r", [row(0)], rest=b"nonsense\n\n")
+    with (path / RECORDS).open("ab") as file:
+        file.write(json.dumps(row(1)).encode() + b"\n")
+    assert "1 line is left out: line 2 is no record" in regrade(path)
+    kept = (path / RECORDS).read_bytes().splitlines()
+    assert [line == b"nonsense" for line in kept] == [False, False, True]
+
+
 @pytest.mark.parametrize(
     ("task", "grader"),
     [
@@ -471,7 +480,7 @@ DAMAGE = {
     "no folder": shutil.rmtree,
     "no run": lambda path: (path / RUN).unlink(),
     "no records": lambda path: (path / RECORDS).unlink(),
-    "damaged": lambda path: (path / RECORDS).write_text("x\n" + (path / RECORDS).read_text()),
+    "damaged": lambda path: (path / RECORDS).write_text("x\n"),
     "at work": lambda path: None,
 }
 

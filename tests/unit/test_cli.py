@@ -96,12 +96,6 @@ def test_quiet_prints_the_answer_alone(call):
     assert result.stderr == ""
 
 
-def test_json_prints_the_record_alone(call, tmp_path):
-    result = call(*FAST, "--json")
-    assert json.loads(result.stdout) == records(tmp_path / "runs")[0]
-    assert result.stderr == ""
-
-
 @pytest.mark.parametrize(
     "raw",
     [
@@ -156,11 +150,11 @@ def test_many_questions_end_in_a_table(call, tmp_path):
     assert len({r["branches"][0]["seed"] for r in made}) == 6
 
 
-def test_many_questions_as_json(call):
-    result = call("run", "--task", "pocket", "--limit", "2", "--json")
-    table = json.loads(result.stdout)
-    assert [(one["mode"], one["samples"]) for one in table["groups"]] == [("lookahead", 2)]
-    assert result.stderr == ""
+@pytest.mark.parametrize("limit", [1, 2])
+def test_json_has_the_records_of_one_question_and_of_many(call, tmp_path, limit):
+    result = call("run", "--task", "pocket", "--limit", limit, "--json")
+    assert list(map(json.loads, result.stdout.splitlines())) == records(tmp_path / "runs")
+    assert len(records(tmp_path / "runs")) == limit and result.stderr == ""
 
 
 def test_a_file_of_questions_gets_the_instruction(call, tmp_path, servers):
@@ -650,6 +644,43 @@ def test_a_changed_file_of_questions_is_not_resumed(call, tmp_path):
     call(*asked)
     file.write_text('{"question": "b"}\n')
     assert "was another one then" in call(*asked, "--resume", code=1).stderr
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "said"),
+    [
+        ({"answer": 17}, {"answer": 18}, "'answer' of question q-0001 was 17 then, and is 18 now"),
+        ({}, {"answer": 17}, "'answer' of question q-0001 was None then, and is 17 now"),
+        ({"unit": "m"}, {"unit": "cm"}, "'unit' of question q-0001 was m then, and is cm now"),
+        ({"unit": "m"}, {}, "'unit' of question q-0001 was m then, and is None now"),
+    ],
+)
+def test_whatever_decides_a_record_is_the_same_in_a_resumed_run_or_taken_over(
+    call, tmp_path, before, after, said
+):
+    file = tmp_path / "q.jsonl"
+    rows = [{"question": "a", **before}, {"question": "b", "n": [1, {"x": None}]}]
+    file.write_text(json.dumps(rows))
+    asked = ("run", "--input", file, "--output", "out")
+    call(*asked)
+    call(*asked, "--resume")
+    rows[0] = {"question": "a", **after}
+    file.write_text(json.dumps(rows))
+    refused = call(*asked, "--resume", code=1)
+    assert said in refused.stderr and "--grade --key FILE" in refused.stderr
+    taken = call("report", "out", "--grade", "--key", file)
+    assert "1 of them took another answer or field" in taken.stderr
+    call(*asked, "--resume")
+    first, second = records(tmp_path / "out")
+    gold = after.get("answer")
+    assert first["gold"] == (gold and str(gold))
+    assert first["correct"] is {17: True, 18: False, None: None}[gold]
+    assert first["extra"] == {name: one for name, one in after.items() if name != "answer"}
+    assert second["extra"] == {"n": [1, {"x": None}]}
+    file.write_text(json.dumps([{**row, "id": f"new {n}"} for n, row in enumerate(rows)]))
+    renamed = call(*asked, "--resume")
+    assert "2 of its records are of questions that are not asked now" in renamed.stderr
+    assert "--key goes with --grade" in call("report", "out", "--key", file, code=2).stderr
 
 
 def test_colour_is_for_terminals(call, monkeypatch):

@@ -71,6 +71,7 @@ def lookahead(name="a", mode="lookahead", **more):
         "question_id": name,
         "sample": 0,
         "mode": mode,
+        "question": "how many?",
         "error": None,
         "judged": 3,
         "accepted": 2,

@@ -103,12 +103,37 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     assert "cut off" in found.notes[0]
 
 
+def test_lines_that_are_no_record_are_counted_and_the_others_used(tmp_path):
+    made = synthetic.run(Truth(), 2, 1)
+    folder = write(tmp_path / "a", made)
+    text = (folder / "records.jsonl").read_text()
+    bare = json.dumps({**made[0], "steps": None})
+    torn = text.splitlines()[0][:50]
+    (folder / "records.jsonl").write_text(f"\n{torn}\n\n{text}{bare}\n\n\n")
+    found = collection.read([folder])
+    assert len(found.rows) == 4
+    (said,) = found.notes
+    assert "2 lines are left out: line 2 is no record; line 8 is a record that lacks" in said
+
+
+def test_a_file_of_questions_is_known_where_records_are_wanted(tmp_path):
+    (tmp_path / "q.jsonl").write_text('{"question": "how many?", "answer": "17"}\n')
+    with pytest.raises(RecordError, match="line 1 is a question, no record") as caught:
+        collection.read([tmp_path / "q.jsonl"])
+    assert "run --input" in caught.value.hint
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
         (".", "", "no record yet"),
+        (".", "\n\n", "no record yet"),
         (".", "[]\n", "no record"),
-        (".", '{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n', "lacks 'config'"),
+        (
+            ".",
+            '{"schema":1,"question_id":"a","sample":0,"mode":"lookahead"}\n',
+            "it lacks question",
+        ),
         (".", None, "there are no records in it"),
         ("absent", None, "no such folder"),
         ("a" * 300, None, "cannot be read: File name too long"),

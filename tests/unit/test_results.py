@@ -157,7 +157,20 @@ def test_what_is_appended_is_there_when_the_run_is_resumed(tmp_path):
         assert again.cut == 0
 
 
-@pytest.mark.parametrize("left", [1, 40, -2, -1])
+def test_empty_lines_and_an_end_without_its_line_feed_are_no_damage(tmp_path):
+    with opened(tmp_path) as first:
+        for name in "ab":
+            first.append(record(name))
+    whole = first.path.read_bytes()
+    first.path.write_bytes(b"\xef\xbb\xbf" + whole.replace(b"\n", b"\r\n\r\n").rstrip())
+    with opened(tmp_path, resume=True) as again:
+        assert [name for name, *_ in again.records] == ["a", "b"]
+        assert (again.cut, again.unread) == (0, "")
+        again.append(record("c"))
+    assert len(list(store.each_record(tmp_path))) == 3
+
+
+@pytest.mark.parametrize("left", [1, 40, -2])
 def test_a_line_that_was_cut_off_goes_and_nothing_else(tmp_path, left):
     with opened(tmp_path) as first:
         first.append(record("a"))
@@ -201,15 +214,21 @@ DAMAGED = [
 @pytest.mark.parametrize(
     ("line", "said"),
     [
-        *((line, "this is no record") for line in DAMAGED),
+        *((line, "no record") for line in DAMAGED),
         (json.dumps(record(schema=store.SCHEMA + 1)).encode(), "written by a later release"),
     ],
 )
-def test_a_line_that_is_no_record_is_named(tmp_path, line, said):
+def test_a_line_that_is_no_record_is_named_and_the_others_are_used(tmp_path, line, said):
     with opened(tmp_path) as first:
         first.append(record())
-    first.path.write_bytes(line + b"\n" + first.path.read_bytes())
-    with pytest.raises(RecordError, match=f"records.jsonl, line 1: {said}"):
+    damaged = line + b"\n" + first.path.read_bytes()
+    first.path.write_bytes(damaged)
+    with opened(tmp_path, resume=True) as again:
+        assert list(again.records) == [("q", 0, "lookahead")]
+        assert f"records.jsonl: 1 line is left out: line 1 is {said}" in again.unread
+    assert first.path.read_bytes() == damaged, "nothing of it is lost"
+    first.path.write_bytes(line + b"\n")
+    with pytest.raises(RecordError, match=f"no record in it: line 1 is {said}"):
         opened(tmp_path, resume=True)
 
 

@@ -1,0 +1,104 @@
+"""The standard streams of a command, and what it writes there for other programs."""
+
+from __future__ import annotations
+
+import fcntl
+import io
+import os
+import sys
+from contextlib import suppress
+from typing import Any
+
+import click
+
+from lr_sglang.errors import SetupError
+from lr_sglang.json_text import dumped
+
+# The standard streams in the order of their numbers, each with the mode that it cannot have.
+STREAMS = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_RDONLY}
+closed = set[str]()  # those that were closed when the command began
+
+
+class Notes:
+    """Standard error of a command whose work matters more than its notes: what cannot be written
+    there, on a full disk or for want of a terminal, is lost.
+    """
+
+    def __init__(self, stream: io.TextIOWrapper) -> None:
+        self._stream = stream
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Writes the text, or nothing."""
+        with suppress(OSError):
+            self._stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        """Writes what is buffered, or nothing."""
+        with suppress(OSError):
+            self._stream.flush()
+
+
+def prepare() -> None:
+    """Opens streams that are closed, so that no other file gets their number. What no terminal
+    shows is UTF-8; what a terminal cannot show becomes a question mark.
+    """
+    for number, (name, other) in enumerate(STREAMS.items()):
+        try:
+            usable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != other
+        except OSError:
+            usable = False
+        if not usable:
+            closed.add(name)
+            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+        if getattr(sys, name) is None:
+            mode = "r" if name == "stdin" else "w"
+            setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            encoding = None if stream.isatty() else "utf-8"
+            stream.reconfigure(encoding=encoding, errors="replace")
+    if isinstance(sys.stderr, io.TextIOWrapper):
+        sys.stderr = Notes(sys.stderr)
+    if "stdout" in closed:
+        click.echo("Warning: standard output is closed: nothing is printed there", err=True)
+
+
+def flush() -> None:
+    """Writes what is left of standard output.
+
+    Raises:
+        SetupError: it cannot be written.
+        BrokenPipeError: nobody reads it any more.
+    """
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from error
+
+
+def unwritten(error: OSError) -> SetupError:
+    """The error for standard output that cannot be written, after which nothing more is."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
+    return SetupError(f"standard output cannot be written: {error.strerror}")
+
+
+def write(text: bytes) -> None:
+    """Writes to standard output what other programs read, whatever the terminal's encoding is."""
+    try:
+        click.echo(text, nl=False)
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        raise unwritten(error) from error
+
+
+def write_json(value: Any, **how: Any) -> None:
+    """Writes a value as JSON, and a line's end; see ``json_text.dumped``."""
+    write(dumped(value, **how) + b"\n")
