@@ -319,3 +319,12 @@ def test_a_table_of_one_role_alone_is_calculated_from_its_file():
     (h200,) = [one for one in measured_tables.TABLES if one.name == "one H200"]
     layered = replace(h200, rows=tuple(one for one in h200.rows if one.setting.mode == "sd"))
     assert all(one.inside for one in measured_tables.calculated([layered]))
+
+
+@pytest.mark.parametrize("seeded", [True, False])
+def test_a_fed_answer_is_plain_decodings_in_one_request_and_fewer_passes(seeded):
+    plain, alone = made("autoregressive", seeded=seeded)
+    fed = {"target": Flags("fed", 8)}
+    exact, target = made("lossless", flags=fed, seeded=seeded)
+    assert exact.text == plain.text and len(exact.of("target")) == 1
+    assert target.scheduler.passes < alone.scheduler.passes / 2

@@ -12,8 +12,8 @@ from typing import Any, Literal
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.request import LINE_SECONDS
-from lr_sglang.frontend.backend import STREAM_TOKENS, RuntimeBackend
+from lr_sglang.engine.request import LINE_SECONDS, STREAM_TOKENS
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import PROTOCOL, Line
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation
@@ -121,10 +121,11 @@ class ScheduledTransport(SimulatedTransport):
     ) -> Job:
         loop = asyncio.get_running_loop()
         told = 0
+        interval = int(sampling.get("stream_interval") or STREAM_TOKENS)
 
         def written(number: int) -> None:
             nonlocal told
-            if not told or number - told >= STREAM_TOKENS:
+            if not told or number - told >= interval:
                 told = number
                 if on_tokens is not None:
                     loop.call_later(self.host / 2, on_tokens, list(ids[:number]))
