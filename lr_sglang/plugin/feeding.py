@@ -158,12 +158,12 @@ class FedLayer:
             return line
         params = request.sampling_params.custom_params
         first = params.get(FIRST) if isinstance(params, dict) else None
-        if first is not None and (not are_ids(first) or fault_of(first, vocabulary)):
-            self._counts["bad_first_lines"] += line is None
-            first = None
-        if first:
+        if first is not None:
             line = line or self._lines.put(request.rid, 0, ())
-            line.put_first(first)
+            if are_ids(first) and not fault_of(first, vocabulary):
+                line.put_first(first)
+            else:
+                self._counts["bad_first_lines"] += 1
         if line is not None:
             line.has_first = True
         return line
