@@ -507,7 +507,7 @@ class Answer:
         if not isinstance(inquiry.result, Verdict):
             raise inquiry.result
         if inquiry.result.failed:
-            self.trace.failures["judge"] += 1
+            self.trace.failed("judge", f"verifier {inquiry.result.by}: {inquiry.result.reason}")
         if inquiry.child is not None:
             self._judge(inquiry.child, inquiry.result)
 
@@ -542,7 +542,7 @@ class Answer:
 
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""
-        self.trace.failures["draft"] += 1
+        self.trace.failed("draft", error.message)
         self.leave_draft_alone()
 
     def leave_draft_alone(self) -> None:
@@ -628,7 +628,7 @@ class Answer:
         )
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
-        self.trace.failures["draft"] += 1
+        self.trace.failed("draft", f"the target refused its tokens: {error.message}")
         self._judge(node, Verdict(False, "draft", str(error), failed=True))
 
     def cancel_all_but_chosen(self, node: Node) -> None:

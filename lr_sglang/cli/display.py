@@ -145,8 +145,9 @@ def of_sample(record: Record) -> list[str]:
         )
     lines += doubts_of([record])
     names = {"judge": "verifier"}
+    causes = record.get("causes", {})
     lines += [
-        f"{names.get(r, r)} failed {count(n, 'time')}: slower, not wrong"
+        f"{names.get(r, r)} failed {count(n, 'time')} ({causes.get(r, '')}): slower, not wrong"
         for r, n in record["failures"].items()
     ]
     return lines

@@ -480,12 +480,8 @@ class Watch:
         self.servers()
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
-            errors = [b["error"] for b in record["branches"] if b["role"] == role and b["error"]]
-            if role == "judge":  # a verifier of this process has no branch
-                verdicts = (v for step in record["steps"] for v in step["verdicts"] if v)
-                errors += [f"verifier {v['by']}: {v['reason']}" for v in verdicts if v["failed"]]
-            why = f" ({errors[0]})" if errors else ""
+            why = record.get("causes", {}).get(role, "no cause is known")
             self.display.warn(
-                f"{role}: it failed{why}; answers go on without it where need be, slower but no "
+                f"{role}: it failed ({why}); answers go on without it where need be, slower but no "
                 "worse"
             )

@@ -87,6 +87,7 @@ def make(
         },
         "outcomes": {role: dict(counts) for role, counts in trace.outcomes().items()},
         "failures": {role: count for role, count in trace.failures.items() if count},
+        **({"causes": dict(trace.causes)} if trace.causes else {}),
         "ids_digest": hashlib.blake2b(repr(trace.ids).encode(), digest_size=16).hexdigest(),
         "steps": [
             {**dataclasses.asdict(step), "seconds": round(step.seconds, 6)} for step in trace.steps

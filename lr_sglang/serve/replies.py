@@ -216,6 +216,8 @@ class Reply:
             **{key: about[key] for key in ("steps", "alpha", "degraded")},
             "answer_seconds": about["seconds"],  # without the queue
         }
+        if causes := {role: why for end in ends for role, why in end.trace.causes.items()}:
+            self._about["causes"] = causes
         return {"usage": usage, "lookahead": about}
 
 

@@ -67,6 +67,7 @@ class Trace:
         not_fed: why the target was not fed though its server has the token layer ``fed``; empty
             where it was, or where nothing could be.
         failures: number of failures by role, of draft and judge; the answer went on without them.
+        causes: why the first of them failed, by role.
         doubts: of runtimes, by role and name: little reuse, aborts that are not taken, seeds that
             are ignored (docs/metrics.md).
         program: with ``--program``: the program's name and the figures of its generations
@@ -91,8 +92,14 @@ class Trace:
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
+    causes: dict[str, str] = field(default_factory=dict)
     doubts: dict[str, Mapping[Any, str]] = field(default_factory=dict)
     program: dict[str, Any] = field(default_factory=dict)
+
+    def failed(self, role: str, why: str) -> None:
+        """Counts a failure that the answer survives."""
+        self.failures[role] += 1
+        self.causes.setdefault(role, why)
 
     def add(self, step: StepRecord, ids: tuple[int, ...]) -> None:
         """Adds a step and its tokens."""

@@ -176,4 +176,6 @@ def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any
     record.own_draws = next((t.own_draws for t in ahead if t.own_draws), "")
     record.lossless = min((part.lossless for part in parts), key=_LOSSLESS.index, default="")
     record.failures = sum((t.failures for t in traces), Counter())
+    for trace in reversed(traces):
+        record.causes |= trace.causes
     return [part.figures() | {"first": first.get(id(part), beside)} for part in parts]

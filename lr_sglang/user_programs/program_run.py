@@ -209,7 +209,7 @@ class ProgramRun:
             is_step = isinstance(params.stop, StepStop)
             part.note(self.now() - part.began, known.tokenizer, is_step)
             if branch.error and known.role != "target":
-                part.trace.failures[known.role] += 1
+                part.trace.failed(known.role, branch.error.removeprefix(f"{known.role}: "))
             self._leave(branch, part)
 
     def _enter(self, one: AnswerRequest | Request) -> None:

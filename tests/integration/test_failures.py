@@ -320,7 +320,9 @@ def reads_not(error, schedule, verifier):
 def test_a_drafted_step_that_the_target_cannot_read_costs_the_draft_not_the_answer(schedule):
     """Tokens outside of its vocabulary: SGLang answers 400."""
     refused = RuntimeRefused("400: out of vocabulary", role="target")
-    assert reads_not(refused, schedule, Exact()).failures["draft"] > 0
+    record = reads_not(refused, schedule, Exact())
+    assert record.failures["draft"] > 0
+    assert record.causes["draft"].startswith("the target refused its tokens: ")
 
 
 def test_a_verdict_that_comes_after_the_targets_refusal_changes_nothing():

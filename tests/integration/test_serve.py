@@ -706,21 +706,23 @@ def test_an_answer_that_takes_too_long_is_ended():
 # -- runtimes that go down
 
 
-def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(monkeypatch):
-    monkeypatch.setattr(asking, "REST", 600)
-    monkeypatch.setattr(asking, "LONGEST_REST", 600)
-    with serving(simulated(steps=4, seconds=0.02), SERVICE.replace(stall=0.3)) as one:
-        one.roles["judge"].transport.faults.order(Fault("hang", times=1))
-        assert [one.ask().json()["lookahead"]["degraded"] for _ in range(2)] == [True, True]
-        assert "lr_sglang_degraded_requests_total 2.0" in one.http.get("/metrics").text
-
-
 @pytest.fixture
 def log():
     """Gives the lines that the endpoint's log has."""
     stream = io.StringIO()
     monitoring.set_up_log("info", stream)
     return lambda: [json.loads(line) for line in stream.getvalue().splitlines()]
+
+
+def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(monkeypatch, log):
+    monkeypatch.setattr(asking, "REST", 600)
+    monkeypatch.setattr(asking, "LONGEST_REST", 600)
+    with serving(simulated(steps=4, seconds=0.02), SERVICE.replace(stall=0.3)) as one:
+        one.roles["judge"].transport.faults.order(Fault("hang", times=1))
+        assert [one.ask().json()["lookahead"]["degraded"] for _ in range(2)] == [True, True]
+        until(lambda: "causes" in json.dumps(log()), 10)
+        assert "no answer" in str([one["causes"]["judge"] for one in log() if "causes" in one])
+        assert "lr_sglang_degraded_requests_total 2.0" in one.http.get("/metrics").text
 
 
 def test_the_log_says_in_what_way_the_target_failed(log):

@@ -596,10 +596,15 @@ def test_a_target_that_is_gone_stops_the_run_and_keeps_the_records(call, servers
 
 
 @pytest.mark.parametrize("role", ["draft", "judge"])
-def test_a_draft_or_judge_that_fails_slows_and_is_said(call, servers, role):
+def test_a_draft_or_judge_that_fails_slows_and_is_said_with_its_cause(
+    call, servers, role, tmp_path
+):
     servers.transports = failing(role, RuntimeDown("gone", role=role))
     result = call(*FAST, "--output", "out")
-    assert f"Warning: {role}: it failed" in result.stderr
+    said = f"{role}: it failed ({'gone' if role == 'draft' else 'verifier judge: judge: gone'})"
+    assert f"Warning: {said}" in result.stderr
+    (record,) = records(tmp_path / "out")
+    assert record["causes"].keys() == record["failures"].keys() and "gone" in record["causes"][role]
     assert "And so on." in result.stdout
     assert "+" not in [line[0] for line in result.stdout.splitlines()] or role == "judge"
 
