@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import click
+from rich.text import Text
 
 from lr_sglang import tasks
 from lr_sglang.bench import order
 from lr_sglang.cli import execute, options
-from lr_sglang.cli.display import Display
+from lr_sglang.cli.display import Display, count
 from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import settle
 from lr_sglang.modes import MODES
+from lr_sglang.results.record import Brief
 
 SMALL = ("autoregressive", "lookahead")
 CLOSING = """\
@@ -61,6 +64,29 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     )
     folder = execute.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
+    if not given["json"]:
+        for line in summary(records, modes):
+            display.out.print(Text(line, style="bold"), soft_wrap=True)
     tell(folder, display)
     need_an_answer(records)
     display.note(CLOSING)
+
+
+def summary(records: Sequence[Brief], modes: Sequence[str]) -> Iterator[str]:
+    """What is read first: the seconds of each mode, how many were right, and which was fastest."""
+    seconds, right = dict[str, float](), list[str]()
+    for mode in modes:
+        mine = [record for record in records if record["mode"] == mode]
+        ended = [record for record in mine if not record["error"]]
+        if len(ended) == len(mine):
+            seconds[mode] = sum(record["seconds"] for record in mine)
+        right.append(f"{mode} {sum(record['correct'] is True for record in ended)}")
+    each = len(records) // len(modes)
+    took = [f"{mode} {taken:.1f} s" for mode, taken in seconds.items()]
+    yield f"{count(each, 'problem')}: {', '.join(took) or 'no mode has answered all'}"
+    yield f"right of {each}: {', '.join(right)}"
+    plain, fastest = seconds.get(modes[0]), min(seconds, key=seconds.__getitem__, default="")
+    if plain and fastest != modes[0]:
+        yield f"fastest: {fastest}, {plain / seconds[fastest]:.2f}x as fast as {modes[0]}"
+    else:
+        yield f"fastest: {fastest or 'unknown'}"

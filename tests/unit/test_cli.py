@@ -198,6 +198,12 @@ def test_demo_compares_all_modes_on_two_sets_of_servers(call, tmp_path, servers)
     ]
     assert [r["mode"] for r in records(tmp_path / "runs")] == [*modes[:2] * 2, *modes[2:] * 2]
     assert len(servers.started) == 2
+    first, second, third = result.stdout.splitlines()[8:11]
+    in_order = "autoregressive {0}, sd {0}, lookahead {0}, lookahead+sd {0}"
+    assert re.fullmatch(re.escape("2 problems: " + in_order).replace(r"\{0\}", r"\d+\.\d s"), first)
+    right = sum(r["correct"] for r in records(tmp_path / "runs") if r["mode"] == "sd")
+    assert second == "right of 2: " + in_order.format(right)
+    assert third.startswith("fastest: ")
 
 
 def test_the_small_demo_compares_two_modes(call, tmp_path):
