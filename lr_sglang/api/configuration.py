@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, Able, check
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -47,6 +47,7 @@ class Plan:
         program: replaces the mode's own program; in a mode without lookahead, the target alone
             generates for it.
         lossless_layer: whether to use the token layer in the lossless mode too.
+        running_layer: the token layer of a target that runs already, as of ``modes.Able``.
     """
 
     deployment: Deployment = GIVEN
@@ -54,6 +55,7 @@ class Plan:
     modes: tuple[str, ...] = ()
     program: str = ""
     lossless_layer: bool = False
+    running_layer: str | None = None
 
     def with_settings(self, **settings: Any) -> Self:
         """A copy whose deployment has these fields."""
@@ -65,6 +67,9 @@ class Plan:
 
     def layered(self, mode: str) -> bool:
         """Whether the runtimes use their token layer in this mode."""
+        target = self.deployment.runtimes["target"]
+        if target.url and self.running_layer is not None:
+            return bool(self.running_layer)
         if (given := MODES[mode].token_layer) is not None:
             return given
         has_one = any(runtime.token_layer.on for runtime in self.deployment.runtimes.values())
@@ -74,6 +79,14 @@ class Plan:
     def fed(self) -> bool:
         """Whether the target's token layer verifies what the draft writes."""
         return self.deployment.runtimes["target"].token_layer.fed
+
+    def layer(self, mode: str) -> str | None:
+        """The target's token layer in this mode, as of ``modes.Able``."""
+        target = self.deployment.runtimes["target"]
+        if target.url:
+            return self.running_layer
+        has_one = self.layered(mode) and target.token_layer.on
+        return target.token_layer.algorithm if has_one else ""
 
     def roles(self, mode: str) -> list[Role]:
         """The roles that a mode needs. A program may ask the judge, with any verifier."""
@@ -170,24 +183,29 @@ class Plan:
         """Checks that the plan can answer in these modes (default: its own), and returns it.
 
         Raises:
-            ConfigError: a mode lacks a role, or there is no such verifier or program.
+            ConfigError: a mode lacks a role, the target's server has another token layer, or there
+                is no such verifier or program.
         """
         if self.program:
             program_registry.parse(self.program)
         for mode in modes or self.modes:
-            if self.fed:
-                MODES[mode].check_fed()
-            if MODES[mode].ahead and "draft" not in self.models:
-                hint = "give --draft MODEL|URL, or --mode autoregressive"
-                raise ConfigError("lookahead needs a draft model", hint=hint)
-            judged = MODES[mode].ahead and verifier_registry.needs_judge(
-                self.lookahead(mode).verifier
+            judged = MODES[mode].judged
+            needs_judge = judged and verifier_registry.needs_judge(self.lookahead(mode).verifier)
+            check(MODES[mode], Able(self.models, self.layer(mode), needs_judge))
+        return self
+
+    def on_one_set(self, hint: str) -> Self:
+        """Checks that the same servers can do all its modes, and returns it.
+
+        Raises:
+            ConfigError: some need a token layer, and some none; the hint says what to do.
+        """
+        if len(set(map(self.layered, self.modes))) > 1:
+            raise ConfigError(
+                f"modes {', '.join(self.modes)} need different servers: a token layer is set when "
+                "a server starts",
+                hint=hint,
             )
-            if judged and "judge" not in self.models:
-                hint = (
-                    "give --judge MODEL|URL (--judge target shares the target), or --verifier exact"
-                )
-                raise ConfigError("the judge verifier needs a judge model", hint=hint)
         return self
 
 

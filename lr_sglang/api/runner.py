@@ -101,21 +101,30 @@ class Runner:
                     while ended.get(timeout=2 * STOP_SECONDS) is not None:
                         pass
 
-    def prepare(self, modes: Iterable[str]) -> None:
-        """Checks that the runtimes meet the needs of these modes (a token layer or none, a draft,
-        the verifier's runtime), and prepares the first answer.
+    def check(self, modes: Iterable[str]) -> None:
+        """Checks that the runtimes meet the needs of these modes: a token layer or none, a draft,
+        the verifier and its runtime.
 
         Raises:
             ConfigError: they do not.
         """
         for mode in dict.fromkeys(MODES[name] for name in modes):
+            look = self.plan.lookahead(mode.name)
+            self._requests.check(mode, look.verifier, guesses=self.guesses)
             if mode.ahead:
-                look = self.plan.lookahead(mode.name)
                 self._requests.verifier(look.verifier)
-                call(self._requests.prepare(look), self._loop)
-            self._requests.check_layer(mode)
-            if self.roles["target"].fed is not None and not self.guesses:
-                mode.check_fed()
+
+    def prepare(self, modes: Iterable[str]) -> None:
+        """Checks the modes, and prepares the first answer.
+
+        Raises:
+            ConfigError: as ``check``.
+        """
+        modes = dict.fromkeys(modes)
+        self.check(modes)
+        for mode in modes:
+            if MODES[mode].ahead:
+                call(self._requests.prepare(self.plan.lookahead(mode)), self._loop)
         keep_what_is_imported()
 
     async def _all(self, todo: deque[Work], ended: SimpleQueue[Record | None]) -> None:

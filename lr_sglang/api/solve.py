@@ -26,7 +26,7 @@ from lr_sglang.config import ConfigModel, Deployment, Limits, Lookahead, Samplin
 from lr_sglang.engine.loop import STOP_SECONDS, call, elsewhere
 from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, check_verifier
 from lr_sglang.results import machine, record
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes import launched
@@ -38,6 +38,7 @@ from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed
+from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of
 from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
@@ -289,12 +290,17 @@ class AnswerTask:
         known = MODES.get(_WITH_LAYER.get(mode, mode) if layered else mode)
         if known is None:
             raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
-        live.requests.check_layer(known)
         self.mode, config = known, live.config
+        if options.get("verifier") is not None:
+            check_verifier([known], options["verifier"], "verifier")
+            if isinstance(program, str) and program:
+                program_registry.check_verifier(program, options["verifier"])
+        look = known.lookahead(_with(config.lookahead, options))
+        live.requests.check(known, look.verifier)
         digest = hashlib.sha256(repr(self.messages).encode("utf-8", "replace")).hexdigest()
         self.job = live.requests.make(
             known,
-            known.lookahead(_with(config.lookahead, options)),
+            look,
             _with(config.sampling, options),
             _with(config.limits, options),
             question=digest[:16],

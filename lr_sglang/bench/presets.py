@@ -106,7 +106,6 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
             role: models.SHAPE + name
             for role, name in zip(ROLES, _names(given["shapes"]), strict=True)
         }
-    made["verifier"] = "oracle"
     made["modes"] = given["modes"] or (
         ("sd", "lookahead+sd") if layered else ("autoregressive", "lookahead")
     )
@@ -117,6 +116,9 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
             "bench.dummy_weights: lossless needs equal texts, which models with random weights "
             "never write"
         )
+    if not any(MODES[name].judged for name in made["modes"]):
+        return made
+    made["verifier"] = "oracle"
     if not any(text.startswith(("alpha=", "verifier=")) for text in given["sweep"]):
         made["sweep"] = (*given["sweep"], f"alpha={ALPHA}")
     return made

@@ -235,6 +235,7 @@ def variants(
     """
     found: dict[Key, Variant] = {}
     each = asked_methods or [Method(mode, plan.program) for mode in plan.modes]
+    _check_swept(points, each)
     for (task, suffix), point, method in product(tasks.items(), points, each):
         mode, rest = of_mode(point, method.mode)
         mine = replace(at_point(plan, rest, oracle), program=method.program)
@@ -253,6 +254,25 @@ def variants(
                 f"two settings would have the folder {one.folder}", hint="bench them apart"
             )
     return list(found.values())
+
+
+def _check_swept(points: Sequence[Point], methods: Sequence[Method]) -> None:
+    """Checks that each swept setting means something to one of the methods.
+
+    Raises:
+        ConfigError: one does not, so that its values would all be the same measurement.
+    """
+    used = {
+        name
+        for point, method in product(points, methods)
+        for name in of_mode(point, method.mode)[1]
+    }
+    for name in (one for point in points for one, value in point.items() if value):
+        if name not in used:
+            modes = ", ".join(dict.fromkeys(method.mode for method in methods))
+            raise ConfigError(
+                f"--sweep {name}: no mode of {modes} uses it", hint="leave it out, or add a mode"
+            )
 
 
 def at_point(plan: Plan, point: Point, oracle: str) -> Plan:

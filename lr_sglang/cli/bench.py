@@ -21,10 +21,10 @@ from lr_sglang.cli import execute, options, streams
 from lr_sglang.cli.display import Display, grid
 from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.report import tell
-from lr_sglang.cli.settings import settle
+from lr_sglang.cli.settings import running_layer, running_target, settle
 from lr_sglang.config import FED, ROLES
 from lr_sglang.errors import ConfigError, RecordError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, Able, possible
 from lr_sglang.results.store import RECORDS, write_whole, writing
 from lr_sglang.runtimes import launched
 
@@ -189,20 +189,20 @@ def _methods(given: Mapping[str, Any]) -> list[Method]:
             f"--methods and {beside[0].replace('_', ' ')} both say what is compared",
             hint="a mode is a method too: --methods lookahead,rsd,autoregressive",
         )
-    return variants.methods(given["methods"], (given["token_layer"] or "none") != "none")
+    layered = (given["token_layer"] or "none") != "none" or bool(running_layer(given))
+    return variants.methods(given["methods"], layered)
 
 
 def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The possible modes: a token layer is set when a server starts, so running servers cannot
     change it.
     """
-    if given["attach"]:
-        up = launched.find(given["attach"])
-        able = (name for name, mode in MODES.items() if "draft" in up.roles or not mode.ahead)
-        return tuple(name for name in able if MODES[name].token_layer in (None, up.layered))
-    running = (given["target"] or "").startswith(("http://", "https://"))
-    fed = ("sd",) if given["token_layer"] == FED else ()  # it is SGLang's own speculation
-    able = (name for name, mode in MODES.items() if not (running and mode.token_layer))
+    roles = launched.find(given["attach"]).roles if given["attach"] else ROLES
+    layer = running_layer(given)
+    if layer is None and running_target(given):
+        layer = ""  # it does not tell
+    able = possible(Able(roles, layer))
+    fed = {"sd"} if given["token_layer"] == FED else set()  # it is SGLang's own speculation
     return tuple(name for name in able if name not in fed)
 
 

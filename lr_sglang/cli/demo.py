@@ -55,7 +55,9 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     )
     held_out = tasks.load("pocket")
     chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
-    plan = settle({**given, "deployment": "pocket" if small else "pocket-body", "mode": modes})
+    plan = settle(
+        {**given, "deployment": "pocket" if small else "pocket-body", "mode": modes}
+    ).checked()
     made = order.side_by_side(plan, "pocket", "", order.samples_of(chosen, 1))
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
     display.note(

@@ -295,6 +295,7 @@ class Execution:
                             on_step=display.on_step,
                             keep=partial(self._keep, variant),
                         )
+                        runners[variant.key].check([variant.mode])  # each, before any answer
                     if self.warm_up:
                         self._warm_up(variants, watches)
                     done, caches = self.done(), Caches(self._spoiled)

@@ -153,12 +153,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
     Raises:
         ConfigError: modes that need different servers, or roles that do not fit on the GPUs.
     """
-    if len(set(map(plan.layered, plan.modes))) > 1:
-        raise ConfigError(
-            f"modes {', '.join(plan.modes)} need different servers: a token layer is set when "
-            "a server starts",
-            hint="launch two deployments, with another --name for one of them",
-        )
+    plan.on_one_set("launch two deployments, with another --name for one of them")
     found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
     machine = gpus.described(given["gpus"]) if given.get("gpus") else ()
     return servers.placed(found, unseen=given["print"], machine=machine)

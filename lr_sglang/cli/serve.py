@@ -17,7 +17,7 @@ from lr_sglang.cli import options, session, streams
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, Able, check_verifier, possible
 from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.attach import served_name
 from lr_sglang.serve.settings import ServeSettings, Service, check_public, load_keys
@@ -97,10 +97,7 @@ def run(given: Given, display: Display) -> None:
         LookaheadError: an invalid option, a port in use, or as ``runtimes.launch``; the target was
             given up.
     """
-    plan = settle(given).checked()
-    if len(set(map(plan.layered, plan.modes))) > 1:
-        hint = "a token layer is set when a server starts: serve them at two ports"
-        raise ConfigError(f"modes {', '.join(plan.modes)} need different servers", hint=hint)
+    plan = settle(given).checked().on_one_set("serve them at two ports")
     service = service_of(plan, given)
     allowed = load_keys(given["api_keys_file"])
     check_public(service, len(allowed), service.allow_no_key)
@@ -151,16 +148,22 @@ def service_of(plan: Plan, given: Given) -> Service:
                 f"serve.max_{name} {most} is less than lookahead.{name}, {getattr(look, name)}"
             )
             raise ConfigError(message, hint=f"give -o lookahead.{name}={most} as well")
-    layered = plan.layered(plan.modes[0])  # its servers can do these modes as well
-    able = [name for name, mode in MODES.items() if mode.token_layer in (None, layered)]
-    able = [name for name in able if not MODES[name].ahead or "draft" in plan.models]
-    able = [name for name in able if not (plan.fed and name == "sd")]
+    # its servers can do these modes as well; one that does not tell may have no token layer
+    judge_needed = verifier_registry.needs_judge(look.verifier)
+    able = possible(Able(plan.models, plan.layer(plan.modes[0]) or "", judge_needed))
     # auto is no slower than the target alone under load; it would replace a policy that was asked
     # for
     by_user = "policy" in asked_settings(given).get("lookahead", {})
-    auto = ("auto",) if MODES[plan.modes[0]].ahead and not by_user else ()
+    looks_ahead = MODES[plan.modes[0]].ahead and "auto" in able
+    auto = ("auto",) if looks_ahead and not by_user else ()
     served = plan.modes if given["mode"] else tuple(dict.fromkeys((*auto, *plan.modes, *able)))
-    if all(MODES[name].lossless for name in served):
+    asking = [name for name in served if MODES[name].judged]
+    for name in given["verifiers"]:
+        check_verifier([MODES[mode] for mode in served], name, "-o serve.verifiers:")
+        if verifier_registry.needs_judge(name) and "judge" not in plan.models:
+            hint = "give --judge MODEL|URL (--judge target shares the target)"
+            raise ConfigError(f"-o serve.verifiers: {name} needs a judge model", hint=hint)
+    if not asking:
         verifiers = {"exact": None}  # the judge is not started for them
     judged, named = "judge" in plan.models, plan.deployment.serve
     settled = {

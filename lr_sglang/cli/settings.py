@@ -9,13 +9,24 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
-from lr_sglang.config import FED, ROLES, Deployment, Limits, Sampling, TokenLayer, fields_of
+from lr_sglang.config import (
+    FED,
+    ROLES,
+    Deployment,
+    Limits,
+    Runtime,
+    Sampling,
+    TokenLayer,
+    fields_of,
+)
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, check_verifier
 from lr_sglang.runtimes import advice, deployments, launched
-from lr_sglang.runtimes.attach import model_of
+from lr_sglang.runtimes.attach import layer_of, model_of
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement.models import prompt_for
+from lr_sglang.user_programs import program_registry
+from lr_sglang.verifiers import verifier_registry
 
 Given = Mapping[str, Any]  # options by name; one that was not given is None, empty or missing
 DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
@@ -36,10 +47,10 @@ def settle(given: Given) -> Plan:
         ConfigError: an invalid option or value; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
-    asked = asked_settings(given)
-    roles: dict[str, str | None] = {role: given.get(role) for role in ROLES}
-    chosen = launched.chosen(given.get("deployment"), given.get("attach"), roles)
-    modes = modes_of(given)
+    asked, chosen = asked_settings(given), _chosen(given)
+    running = running_layer(given)
+    modes = modes_of(given, running or "")
+    _check_verifier(given, asked, modes)
     deployment = with_settings(given, asked, chosen, modes)
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
@@ -64,7 +75,51 @@ def settle(given: Given) -> Plan:
         modes=modes,
         program=given.get("program") or "",
         lossless_layer=bool(_layer_names(given)),
+        running_layer=running,
     )
+
+
+def _chosen(given: Given) -> Deployment:
+    """The deployment that the options name, before settings."""
+    roles: dict[str, str | None] = {role: given.get(role) for role in ROLES}
+    return launched.chosen(given.get("deployment"), given.get("attach"), roles)
+
+
+def running_target(given: Given) -> Runtime | None:
+    """The target, if it runs already."""
+    table = _chosen(given).runtimes["target"].given()
+    asked = asked_settings(given).get("runtimes", {}).get("target", {})
+    if isinstance(asked, dict):
+        merge(table, {name: value for name, value in asked.items() if name != LAYER})
+    return Runtime.from_dict(table, "runtimes.target") if table.get("url") else None
+
+
+def running_layer(given: Given) -> str | None:
+    """The token layer of the target's server, as of ``modes.Able``; None also where it is to be
+    started.
+    """
+    target = running_target(given)
+    if target is None:
+        return None
+    found = layer_of("target", target)
+    if found is None and given.get("attach"):  # what was true when it was started
+        found = "its own" if launched.find(given["attach"]).layered else ""
+    return found
+
+
+def _check_verifier(given: Given, asked: Table, modes: Sequence[str]) -> None:
+    """Checks a verifier that is given by name.
+
+    Raises:
+        ConfigError: there is none of that name, or the modes and the program ask none.
+    """
+    verifier = asked.get("lookahead", {}).get("verifier")
+    if not isinstance(verifier, str):
+        return  # not given, or no name, which is an error of its own
+    verifier_registry.parse(verifier)
+    check_verifier([MODES[mode] for mode in modes], verifier)
+    if program := given.get("program"):
+        program_registry.check_verifier(program, verifier)
 
 
 def asked_settings(given: Given) -> Table:
@@ -103,9 +158,12 @@ def _layer_names(given: Given) -> list[str]:
     return [name for name in names if name != OFF]
 
 
-def modes_of(given: Given) -> tuple[str, ...]:
+def modes_of(given: Given, running: str = "") -> tuple[str, ...]:
     """The modes that are asked for; a token layer alone (other than none) asks for lookahead with
     it, and ``fed`` for an exact answer.
+
+    Args:
+        running: the token layer of a target that runs already.
 
     Raises:
         ConfigError: a token layer for modes that have none.
@@ -117,9 +175,11 @@ def modes_of(given: Given) -> tuple[str, ...]:
     ]
     if (given.get("token_layer") or OFF) != OFF:
         layers.append("--token-layer")
-    usual = launched.find(given["attach"]).mode if given.get("attach") else "lookahead"
-    if layers:
-        usual = "lossless" if FED in _layer_names(given) else "lookahead+sd"
+    usual = "lookahead+sd" if layers or running else "lookahead"
+    if FED in (_layer_names(given) if layers else [running]):
+        usual = "lossless"
+    if given.get("attach") and not layers:
+        usual = launched.find(given["attach"]).mode
     modes = tuple(dict.fromkeys(given.get("mode") or [usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
         able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
@@ -178,6 +238,9 @@ def _set_layers(
             if taker in layers and taker not in told:
                 merge(runtimes[taker], {LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
             told.add(taker)
+        if name != OFF and not layers.keys() & set(_suited(name)):
+            hint = "a server that runs already has its own, or none"
+            raise ConfigError(f"--token-layer {name}: it suits no role that is started", hint=hint)
     layers = {role: runtimes[role][LAYER] for role in layers}
     layered = next((mode for mode in modes if MODES[mode].token_layer), None)
     if layered and all(layer.get(ALGORITHM, OFF) == OFF for layer in layers.values()):

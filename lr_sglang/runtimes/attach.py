@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from jinja2.exceptions import TemplateError
 
 from lr_sglang import plugin_files, pocket
-from lr_sglang.config import Runtime
+from lr_sglang.config import FED, Runtime
+from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import INFO_SECONDS, Transport
 from lr_sglang.engine.router import reach
@@ -103,6 +104,30 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
             raise
     _refuse_other_servers(url, key, timeout, role)
     return []
+
+
+def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
+    """The token layer of the server at ``runtime.url``, as of ``modes.Able``; None also if it does
+    not answer, which ``what_runs`` reports.
+
+    Raises:
+        ConfigError: as ``api_key``.
+    """
+    url, key = runtime.url.rstrip("/"), api_key(role, runtime)
+
+    async def asked() -> list[dict[str, Any]]:
+        client = await reach(url, role, key, timeout)
+        try:
+            return await client.infos("/server_info", timeout)
+        finally:
+            await client.close()
+
+    try:
+        infos = call(asked())
+    except LookaheadError:
+        return None
+    fed, _ = fed_layer([probe.state(info) for info in infos], seeded=True)
+    return FED if fed is not None else probe.token_layer(infos)
 
 
 def _refuse_other_servers(url: str, key: str, timeout: float, role: str) -> None:

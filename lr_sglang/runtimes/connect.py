@@ -185,8 +185,7 @@ def _describe(
         backend.doubts.note(
             "slots", f"it runs {slots} requests at a time of {wanted} that were asked for: {short}"
         )
-    layers = {str(info.get("speculative_algorithm") or "") for info in infos}
-    backend.token_layer = layers.pop() if len(layers) == 1 else None
+    backend.token_layer = probe.token_layer(infos)
     backend.fed, fault = fed_layer([probe.state(info) for info in infos], backend.seeded)
     if fault:
         backend.doubts.note("fed", fault)

@@ -110,6 +110,8 @@ class AnswerEngine:
         self.answers: dict[asyncio.Task[None], Put] = {}
         self.late, self._target_name = deque[float](maxlen=LATE_KEPT), ""
         self.requests = RequestMaker(roles, service.judge_prompt, policy.RunStatistics())
+        for mode in service.modes:
+            self.requests.check(MODES[mode], service.verifiers[0])
         if any(MODES[mode].ahead for mode in service.modes):
             for name in (*service.verifiers, "exact"):
                 self.requests.verifier(name)

@@ -18,7 +18,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.request import Post
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.modes import MODES, Mode
+from lr_sglang.modes import MODES, Mode, check_verifier
 from lr_sglang.serve.errors import Refusal, checked, refusal
 from lr_sglang.serve.protocol import (
     ChatRequest,
@@ -163,6 +163,11 @@ def settled(request: ChatRequest | CompletionRequest, service: Service) -> Asked
         if (getattr(wish, name) or 0) > most:
             raise _not_allowed(name, f"must be at most {most}")
     verifier = _allowed("verifier", wish.verifier, service.verifiers)
+    if wish.verifier is not None:
+        try:
+            check_verifier([mode], verifier, "lookahead.verifier")
+        except ConfigError as error:
+            raise Refusal(400, error.message, param="lookahead.verifier") from error
     asked = {"depth": wish.depth, "width": wish.width, "schedule": wish.schedule}
     try:
         look = mode.lookahead(service.lookahead.with_options(**asked, verifier=verifier))

@@ -33,6 +33,15 @@ NAMES = (
     "spec_cot",
     "specreason",
 )
+# Those that write by ``lookahead()``, and so by the verifier.
+LOOKING_AHEAD = (
+    "best_of_n",
+    "budget_forcing",
+    "early_exit",
+    "lookahead",
+    "plan_then_solve",
+    "self_consistency",
+)
 _HINT = "docs/programs.md has an example"
 
 
@@ -70,6 +79,19 @@ def parse(text: str) -> Chosen:
     if (takes := plugin_files.arguments(file, chosen.name)) is not None:
         check(text, takes[2:], chosen.options)  # after the state and the conversation
     return chosen
+
+
+def check_verifier(program: str, verifier: str) -> None:
+    """Checks that a program may ask the verifier that is given, as one from a file may.
+
+    Raises:
+        ConfigError: it does not write by ``lookahead()``.
+    """
+    chosen = parse(program)
+    if chosen.ours and chosen.name not in LOOKING_AHEAD:
+        raise ConfigError(
+            f"--verifier {verifier}: program {program} asks no verifier", hint="leave it out"
+        )
 
 
 def check(name: str, takes: Sequence[str], options: Collection[str]) -> None:

@@ -13,11 +13,11 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
-from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.config import FED, Limits, Lookahead, Sampling
 from lr_sglang.engine.probes import Costs, measure
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.modes import Mode
+from lr_sglang.modes import Able, Mode, check
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
@@ -97,22 +97,21 @@ class RequestMaker:
             made.check = self._check(look)
         return made
 
-    def check_layer(self, mode: Mode) -> None:
-        """Raises ``ConfigError`` if the mode has a token layer and the target has none, or the
-        other way round.
+    def check(self, mode: Mode, verifier: str, *, guesses: bool = False) -> None:
+        """Checks that the runtimes can answer in a mode.
+
+        Args:
+            verifier: that compares versions where the mode asks one.
+            guesses: whether ``sd`` may be the guesses that a target with the token layer ``fed``
+                makes itself.
+
+        Raises:
+            ConfigError: they cannot, or there is no such verifier.
         """
-        layer = self.roles["target"].token_layer
-        if layer is not None and mode.token_layer not in (None, bool(layer)):
-            hint = (
-                "lr-sglang launch --with-token-layer starts one (SGLang's own flag is "
-                "--speculative-algorithm)"
-            )
-            has, hint = (
-                (f"a token layer, {layer}", "--mode sd or lookahead+sd")
-                if layer
-                else ("no token layer", hint)
-            )
-            raise ConfigError(f"mode {mode.name}: the runtime has {has}", role="target", hint=hint)
+        target = self.roles["target"]
+        layer = target.token_layer if guesses or target.fed is None else FED
+        judged = mode.judged and verifier_registry.needs_judge(verifier)
+        check(mode, Able(self.roles, layer, judged))
 
     async def check_judge(self, look: Lookahead) -> None:
         """Asks a verifier that may ask the judge about pairs of steps, once.

@@ -9,9 +9,6 @@ import random
 import pytest
 
 from lr_sglang import pocket
-from lr_sglang.cli import cli
-from lr_sglang.cli.serve import service_of
-from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.client import refusal as of_runtime
 from lr_sglang.errors import (
@@ -32,6 +29,7 @@ from lr_sglang.serve.protocol import ChatRequest, CompletionRequest
 from lr_sglang.serve.requests import Common, conversation, settled
 from lr_sglang.serve.settings import KEYS_VARIABLE, Service, check_public, load_keys
 from tests import run_by
+from tests.called import settled_service
 
 # -- stop strings
 
@@ -592,11 +590,6 @@ async def test_first_come_first_served_and_the_rest_is_sent_away():
 )
 def test_the_first_mode_is_the_default(options, modes):
     assert settled_service(options.split()).modes == tuple(modes.split())
-
-
-def settled_service(options):
-    given = cli.get_command(None, "serve").make_context("serve", list(options)).params
-    return service_of(settle(given), given)
 
 
 def test_a_deployment_names_its_model_and_an_option_names_it_otherwise(tmp_path):
