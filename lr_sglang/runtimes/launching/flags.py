@@ -67,8 +67,11 @@ def _ngram(layer: TokenLayer) -> Flags:
 
 
 def _fed(layer: TokenLayer) -> Flags:
-    """Those of n-grams, which are guessed where no line is known; only chains are verified."""
-    return _ngram(layer.replace(tokens=layer.tokens or FED_TOKENS, topk=1))
+    """Those of n-grams, which are guessed where no line is known; only chains are verified. Each
+    pass is an event of the target's stream, which must not have all tokens so far.
+    """
+    chains = _ngram(layer.replace(tokens=layer.tokens or FED_TOKENS, topk=1))
+    return {**chains, "incremental-streaming-output": True}
 
 
 def _model(layer: TokenLayer) -> Flags:
