@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,8 +31,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--export",
-    type=options.Choice(EXPORTS),
-    help="Write the programs in the answers for another grader, into DIR, and no table.",
+    type=options.Choice([*EXPORTS, "pairs"]),
+    help="Write the programs in the answers for another grader, or pairs: both versions of the "
+    "steps, to train a draft with; into DIR, and no table.",
 )
 @click.option("--json", is_flag=True, help="Every figure, as JSON instead of tables.")
 def report(
@@ -57,6 +59,7 @@ def report(
       lr-sglang report runs/gsm8k_20260101_120000 --grade
       lr-sglang report runs/mine --grade --key corrected.csv
       lr-sglang report runs/humaneval_20260101_120000 --export evalplus
+      lr-sglang report runs/gsm8k_20260101_120000 --export pairs
     """
     from rich.console import Console
 
@@ -70,6 +73,14 @@ def report(
 
         for run in _runs(folders):
             click.echo(f"{run}: {regrade(run, key or '')}", err=True)
+    if export == "pairs":
+        from lr_sglang.results import pairs
+
+        for run in _runs(folders):
+            for made_of in pairs.export(partial(store.each_record, run, cache(_warn)), run):
+                click.echo("\n".join(map(str, made_of.files)))
+                click.echo(made_of.words(), err=True)
+        return
     if export is not None:
         from lr_sglang.grading import export as programs
 
