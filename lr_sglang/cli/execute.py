@@ -373,7 +373,9 @@ class Execution:
                     lean=lean,
                 )
                 live = up.enter_context(opened)
+            wants = [sessions.Wanted(one.plan, [one.mode], one.concurrency) for one in variants]
             sessions.tell_faults(live.roles, variants[0].plan, self.display)
+            sessions.tell_room(live.roles, wants, self.display)
             known |= {
                 alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }

@@ -82,7 +82,7 @@ def serve(**given: Any) -> None:
     \b
     Examples:
       lr-sglang serve
-      lr-sglang serve --attach qwen3-4gpu --concurrency 16
+      lr-sglang serve --attach qwen3-4gpu
       lr-sglang serve --deployment qwen3.toml --host 0.0.0.0 --api-keys-file keys.txt
       lr-sglang serve --target http://localhost:30000 --mode autoregressive --port 8080
       curl localhost:8000/v1/models
@@ -117,7 +117,9 @@ def run(given: Given, display: Display) -> None:
 
             def ready() -> None:
                 progress.finish()
+                wanted = session.Wanted(sized, service.modes, service.concurrency)
                 session.tell_faults(live.roles, plan, display)
+                session.tell_room(live.roles, [wanted], display)
                 _tell(sock, service, display)
 
             set_up_log(given["log_level"])

@@ -7,16 +7,17 @@ from __future__ import annotations
 import importlib
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.display import Display
-from lr_sglang.config import Deployment, Runtime
-from lr_sglang.runtimes import Fleet, ProgressEvent
+from lr_sglang.config import ROLES, Deployment, Role, Runtime
+from lr_sglang.runtimes import Fleet, ProgressEvent, advice
 from lr_sglang.runtimes.attach import other_prompts, without_seeds
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.light_import import leave_torch_out
@@ -103,6 +104,15 @@ def _import(lean: bool) -> None:
             importlib.import_module(name)
 
 
+@dataclass(frozen=True)
+class Wanted:
+    """Answers that runtimes are to make: so many at a time, in any of these modes."""
+
+    plan: Plan
+    modes: Collection[str]
+    answers: int
+
+
 def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
     """Warns of runtimes that make other prompts themselves, and where seeds have no effect, if
     answers are drawn.
@@ -112,3 +122,66 @@ def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
     if plan.deployment.sampling.temperature > 0:
         for text in without_seeds(roles):
             display.warn(text)
+
+
+def tell_room(roles: Mapping[str, Any], wanted: Sequence[Wanted], display: Display) -> None:
+    """Warns of runtimes that run fewer requests at a time than the answers can have, and of token
+    budgets that no context holds.
+    """
+    for text in (*short_of_room(roles, wanted), *beyond_context(roles, wanted[0].plan)):
+        display.warn(text)
+
+
+def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterator[str]:
+    """A warning for each runtime that has fewer slots than the answers can have branches."""
+    for pool in dict.fromkeys(backend.pool for backend in roles.values()):
+        sharing = [role for role, backend in roles.items() if backend.pool is pool]
+        backend = roles[sharing[0]]
+        needs = [found for one in wanted if (found := _need(sharing, one))]
+        total, each, answers, depth = max(needs, default=(0, 0, 0, 0))
+        if backend.room is None or total <= backend.room:
+            continue
+        at = f" at depth {depth}" if each > 1 else ""
+        have = f"an answer{at} can have {each}"
+        if each <= backend.room:
+            have = f"{answers} answers{at} can have {total}, so {backend.room // each} have room"
+        more = f"its memory holds {backend.kv_tokens} tokens"
+        if backend.room == backend.max_running_requests:
+            more = (
+                f"lr-sglang launch --concurrency {answers}, or --max-running-requests "
+                f"{total + policy.SPARE * len(sharing)} where it is started, gives it more"
+            )
+        yield (
+            f"{' and '.join(sharing)}: it runs {backend.room} requests at a time, and {have}: the "
+            f"others wait; {more}"
+        )
+
+
+def _need(sharing: Sequence[str], wanted: Wanted) -> tuple[int, int, int, int] | None:
+    """Requests at a time of all answers and of each to a runtime with these roles, the number of
+    answers, and their depth; None if they need none of the roles.
+    """
+    plan = wanted.plan
+    asked = {role for mode in wanted.modes for role in plan.roles(mode)}
+    here: list[Role] = [role for role in ROLES if role in asked and role in sharing]
+    if not here:
+        return None
+    each = plan.branches(here, wanted.modes)
+    return wanted.answers * each, each, wanted.answers, plan.deployment.lookahead.depth
+
+
+def beyond_context(roles: Mapping[str, Any], plan: Plan) -> Iterator[str]:
+    """A warning for each token budget that the target's context does not hold, if it is not the
+    model family's.
+    """
+    limits, context = plan.deployment.limits, roles["target"].context
+    usual = advice.family(plan.models.get("target", "")).get("max_tokens")
+    # a prompt has a token at least
+    most = {"max_tokens": context - 1, "max_total_tokens": context}
+    for name, longest in most.items():
+        value = getattr(limits, name)
+        if value is not None and value > longest and (name != "max_tokens" or value != usual):
+            yield (
+                f"limits.{name} {value} is more than the target's context holds: answers end at "
+                f"{context} tokens, their prompt included"
+            )
