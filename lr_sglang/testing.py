@@ -222,7 +222,7 @@ class ScriptedTransport:
         ids, meta = reply["output_ids"], reply["meta_info"]
         if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST):
             (self._lines.get(request.rid) or self._lines.put(request.rid, 0, ())).put_first(first)
-        count, passes, right = min(1, len(ids)), 0, 0
+        count, right = min(1, len(ids)), list[int]()
         while count < len(ids) and not request.cancelled:
             if payload.get("stream") and request.on_tokens is not None:
                 request.on_tokens(ids[:count])
@@ -230,7 +230,8 @@ class ScriptedTransport:
             line = self._lines.get(request.rid)
             ahead = line.ahead(count, lambda a, b: ids[a:b], self.width - 1) if line else ()
             same = common_prefix(tuple(ahead), tuple(ids[count:]))
-            count, passes, right = min(count + same + 1, len(ids)), passes + 1, right + same
+            count = min(count + same + 1, len(ids))
+            right.append(same)
         self._lines.erase(request.rid)
         if count < len(ids):
             del ids[count:]
@@ -238,9 +239,10 @@ class ScriptedTransport:
             meta["completion_tokens"] = count
             reply["text"] = _TOKENS.decode(ids)
         meta |= {
-            "spec_verify_ct": passes,
-            "spec_num_proposed_drafts": (self.width - 1) * passes,
-            "spec_num_correct_drafts": right,
+            "spec_verify_ct": len(right),
+            "spec_num_proposed_drafts": (self.width - 1) * len(right),
+            "spec_num_correct_drafts": sum(right),
+            "spec_correct_drafts_histogram": [right.count(most) for most in range(self.width)],
         }
 
     async def forward(

@@ -6,7 +6,8 @@
 #     .venv-clients/bin/python -m pip install --upgrade openai anthropic llm 'lm-eval[api]' inspect-ai
 #     .venv-clients/bin/python -m pip install --upgrade --no-deps sgl-eval evalplus nvidia-livecodebench math-verify \
 #         latex2sympy2-extended antlr4-python3-runtime==4.13.2 sympy mpmath editdistance pillow tempdir wget multipledispatch appdirs \
-#         fire termcolor tree-sitter tree-sitter-python pebble
+#         fire termcolor tree-sitter tree-sitter-python pebble \
+#         aiperf aiofiles cyclopts msgspec orjson pydantic-settings ruamel.yaml
 #     VENV=.venv-clients SGLANG=clients bash scripts/pin.sh
 #
 # And tokenizers of published models, in .venv-clients/tokenizers, from the packages of npm in constraints-tokenizers.txt.

@@ -96,6 +96,7 @@ class ScriptedTransport(testing.ScriptedTransport):
                 "spec_verify_ct": passes,
                 "spec_num_proposed_drafts": 8 * passes,
                 "spec_num_correct_drafts": passes,
+                "spec_correct_drafts_histogram": [0, passes],
             }
         return reply
 

@@ -360,6 +360,8 @@ class Answer:
         """
         self.trace.read_tokens += min(same + 1, drafted)
         self.trace.agreed_tokens += same
+        if drafted:
+            self.trace.reads[drafted, same] += 1
         self.job.experience.read_tokens(same, same < drafted)
 
     def asks_reading(self, drafted: int) -> dict[str, Any]:

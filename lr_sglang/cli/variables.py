@@ -88,7 +88,8 @@ def named_in_errors(ctx: click.Context) -> Iterator[None]:
             error.param_hint = f"'{name}'"
         raise
     except click.UsageError as error:
-        error.message += _origin(ctx, error.message)
+        if origin := _origin(ctx, error.message):
+            raise click.UsageError(error.message + origin, error.ctx) from error
         raise
     except LookaheadError as error:
         error.message += _origin(ctx, error.message, error.role)

@@ -15,6 +15,8 @@ from lr_sglang.steps.tree import Node, Outcome
 # SGLang's counts of its speculative decoding: verifications, drafted and accepted tokens.
 SD = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
 
+SD_ACCEPTED = "spec_correct_drafts_histogram"
+
 
 def until(
     ids: tuple[int, ...],
@@ -125,7 +127,8 @@ class Branch(Request):
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
-        sd: counts of its token layer, as of ``trace.acceptance``.
+        sd: counts of its token layer, as of ``trace.acceptance``; ``sd_accepted``: how many of its
+            verifications accepted 0, 1, 2 and so on drafted tokens.
         shared_tokens: tokens of its prompt that an earlier request of its runtime shares.
         shareable: gives ``shared_tokens``, once all earlier branches have ended.
         queued, prefill: seconds in the runtime's queue and in its prefill; None if it does not
@@ -146,6 +149,7 @@ class Branch(Request):
     shared_tokens: int | None = None
     generated_tokens: int = 0
     sd: tuple[int, ...] = (0, 0, 0)
+    sd_accepted: tuple[int, ...] = ()
     queued: float | None = None
     prefill: float | None = None
     outcome: Outcome | None = None
@@ -176,6 +180,7 @@ class Branch(Request):
             self.generated_tokens, self.shareable = len(made.ids) + made.dropped, made.shareable
             if "spec_verify_ct" in made.meta:
                 self.sd = tuple(int(made.meta.get(name) or 0) for name in SD)
+                self.sd_accepted = tuple(map(int, made.meta.get(SD_ACCEPTED) or ()))
             if "queue_time" in made.meta or "forward_entry_time" in made.meta:
                 self.queued, self.prefill = waits(made.meta)
 

@@ -12,9 +12,10 @@ from lr_sglang.api.runner import answer
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.serve.engine import AnswerEngine, Put
-from lr_sglang.serve.replies import Summary, Written, costs_of, usage_of
+from lr_sglang.serve.replies import Summary, Written
 from lr_sglang.serve.requests import Asked, Prompt
 from lr_sglang.serve.thinking import concluding
+from lr_sglang.serve.usage import cached_of, costs_of, usage_of
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 
@@ -106,8 +107,9 @@ class LookaheadAnswer:
 
     def _put_written(self, chunks: list[Chunk]) -> None:
         if chunks:
-            said, prompt = self._delivery, self._job.trace.prompt_tokens
-            self._put(Written(chunks, usage_of(prompt, said.tokens, said.reasoning_tokens)))
+            said, trace = self._delivery, self._job.trace
+            counts = trace.prompt_tokens, said.tokens, said.reasoning_tokens
+            self._put(Written(chunks, usage_of(*counts, cached_of(trace))))
 
     def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
         trace, written = self._job.trace, self._delivery.tokens

@@ -21,6 +21,7 @@ from lr_sglang.frontend.stream_text import Chunk, StreamText
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.protocol import StreamOptions
 from lr_sglang.serve.requests import Asked
+from lr_sglang.serve.usage import cached_of, metrics_of, usage_of
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.trace import Trace
@@ -71,37 +72,6 @@ class Summary:
 Item = Written | Event | Summary
 # Those of several answers, each with the index of its answer.
 Items = AsyncGenerator[tuple[int, Item], None]
-
-
-def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
-    """Tokens of all branches: ``drafted`` by the draft, ``wasted`` by both writers, ``cached`` of
-    prompts.
-
-    Takes a while for a long answer.
-
-    Args:
-        delivered: tokens that the client got.
-    """
-    counts = trace.tokens()
-    cached = sum(counts[role]["cached"] for role in ("target", "draft", "judge"))
-    wasted = max(0, counts["generated"] - delivered)
-    return {"drafted": counts["draft"]["generated"], "wasted": wasted, "cached": cached}
-
-
-def usage_of(prompt: int, written: int, thought: int) -> dict[str, Any]:
-    """A usage in SGLang's form; it counts what was delivered.
-
-    Args:
-        prompt, written, thought: tokens of the prompt, of the answer, and of its reasoning.
-    """
-    return {
-        "prompt_tokens": prompt,
-        "completion_tokens": written,
-        "total_tokens": prompt + written,
-        "prompt_tokens_details": None,
-        "completion_tokens_details": {"reasoning_tokens": thought} if thought else None,
-        "reasoning_tokens": thought,
-    }
 
 
 class Reply:
@@ -193,14 +163,18 @@ class Reply:
         yield DONE
 
     def _end(self, ends: list[Summary]) -> dict[str, Any]:
-        """Usage and ``lookahead`` object of all answers; the log gets them too."""
+        """Usage, metrics and ``lookahead`` object of all answers; the log gets them too."""
         alphas = [end.trace.alpha for end in ends if end.trace.alpha is not None]
         why = self._asked.why
+        traces = [end.trace for end in ends]
+        cached = [tokens for trace in traces if (tokens := cached_of(trace)) is not None]
         usage = usage_of(
-            ends[0].trace.prompt_tokens,
+            traces[0].prompt_tokens,
             sum(end.text.tokens for end in ends),
             sum(end.text.reasoning_tokens for end in ends),
+            min(cached, default=None),  # the other answers find the prompt of the first one
         )
+        metrics = metrics_of(traces[0]) if len(traces) == 1 else None  # as vLLM: of one answer
         about = {
             "mode": self._asked.mode_name,
             **({"why": why} if why else {}),
@@ -218,7 +192,7 @@ class Reply:
         }
         if causes := {role: why for end in ends for role, why in end.trace.causes.items()}:
             self._about["causes"] = causes
-        return {"usage": usage, "lookahead": about}
+        return {"usage": usage, "metrics": metrics, "lookahead": about}
 
 
 def _choice(index: int, form: dict[str, Any], end: Summary | None) -> dict[str, Any]:

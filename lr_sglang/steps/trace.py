@@ -40,6 +40,11 @@ class StepRecord:
     verdicts: tuple[Verdict | None, ...] = ()
     confidences: tuple[float | None, ...] = ()
 
+    @property
+    def judged(self) -> bool:
+        """Whether a drafted version was compared or came too late; not if the draft failed."""
+        return any(verdict is not None and not verdict.failed for verdict in self.verdicts)
+
     def spoken(self, ids: tuple[int, ...], ends: Collection[int]) -> tuple[int, ...]:
         """The step's tokens without the end of sequence, which may be an ordinary token."""
         return ids[:-1] if self.ending == Ending.END and ids and ids[-1] in ends else ids
@@ -62,7 +67,8 @@ class Trace:
             ``distribution`` where it is another draw of the target's distribution; empty where
             steps of the draft were kept that the target did not write.
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
-            them, and those of them that it would have written.
+            them, and those of them that it would have written; ``reads``: of each read, how many
+            tokens it had, and how many of them the target would have written.
         late_tokens: drafted tokens that came when the target had written there itself.
         not_fed: why the target was not fed though its server has the token layer ``fed``; empty
             where it was, or where nothing could be.
@@ -89,6 +95,7 @@ class Trace:
     agreed_tokens: int = 0
     late_tokens: int = 0
     not_fed: str = ""
+    reads: Counter[tuple[int, int]] = field(default_factory=Counter)
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)
     failures: Counter[str] = field(default_factory=Counter)
@@ -117,7 +124,7 @@ class Trace:
         """Number of steps of which a drafted version was compared or came too late; not those whose
         draft failed.
         """
-        return sum(any(v is not None and not v.failed for v in s.verdicts) for s in self.steps)
+        return sum(step.judged for step in self.steps)
 
     @property
     def accepted(self) -> int:
