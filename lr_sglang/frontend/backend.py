@@ -90,6 +90,9 @@ class RuntimeBackend(BaseBackend):
         pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use
             some of them.
         tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
+        forces_reasoning: whether the server's own parser takes the beginning of an answer for
+            thinking, unless the request has switched that off: as of Qwen3, whose template has a
+            switch and leaves the opening marker to the model.
         template_defaults: arguments of the chat template that the server was started with.
         checks: of a judge: its verdicts on pairs of steps that differ.
         seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
@@ -130,6 +133,7 @@ class RuntimeBackend(BaseBackend):
         self.pool = Pool()
         self.set_capacity(max_running_requests, kv_tokens)
         self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
+        self.forces_reasoning = False
         self.infos: Sequence[Mapping[str, Any]] = ()
         self.doubts = Doubts(role)
         self.places: Literal["answer", "prompt"] = "answer"

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from jinja2 import Environment, TemplateError, meta
 
 from lr_sglang.config import Deployment
 from lr_sglang.engine.client import Client
@@ -17,7 +19,7 @@ from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.request import Transport
 from lr_sglang.engine.router import RouterClient, reach
-from lr_sglang.engine.tokenizer import ends_of_server, load_tokenizer
+from lr_sglang.engine.tokenizer import Tokenizer, ends_of_server, load_tokenizer
 from lr_sglang.errors import RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, note_prompts
@@ -30,6 +32,8 @@ if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.frontend.backend import RuntimeBackend
 
 DEFAULT_CONTEXT = 32768
+# The arguments of chat templates that switch thinking on and off.
+SWITCHES = frozenset(("enable_thinking", "thinking"))
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
@@ -191,6 +195,8 @@ def _describe(
         backend.doubts.note("fed", fault)
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     backend.tool_call_parser = parsers.pop() if len(parsers) == 1 else ""
+    parsed = bool(infos) and all(info.get("reasoning_parser") for info in infos)
+    backend.forces_reasoning = parsed and _switches_thinking(backend.tokenizer)
     defaults = infos[0].get("default_chat_template_kwargs") if infos else None
     backend.template_defaults = defaults if isinstance(defaults, Mapping) else {}
     caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
@@ -199,6 +205,17 @@ def _describe(
     backend.doubts.little_reuse = _little_reuse(backend.transport, infos)
     for info in infos:
         backend.ends |= ends_of_server(info)
+
+
+def _switches_thinking(known: Tokenizer) -> bool:
+    """Whether a chat template names the marker that opens thinking, and has a switch for it."""
+    marks = known.thinking
+    if not marks.always or marks.opens not in known.template:
+        return False
+    with suppress(TemplateError):
+        parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(known.template)
+        return not SWITCHES.isdisjoint(meta.find_undeclared_variables(parsed))
+    return False
 
 
 def _little_reuse(transport: Transport, infos: Sequence[Mapping[str, Any]]) -> str:

@@ -282,7 +282,8 @@ class Prompt:
 
     Attributes:
         said: a conversation, or a raw prompt: a text, or token ids of the target's.
-        thinks: whether the prompt ends inside of the thinking.
+        thinks: whether the prompt ends inside of the thinking, or the target's own parser takes an
+            answer for it that does not open it.
         decode: turns the answer's tokens into text.
 
     Raises:
@@ -303,9 +304,12 @@ class Prompt:
             why = f"The model's chat template refuses this conversation: {error}"[:MAX_REASON]
             raise Refusal(400, why, param=request.prompt_field[0]) from error
         opens, closes = known.thinking.opens, known.thinking.closes
-        opened = asked.chat and text.removesuffix(request.prefix).rstrip().endswith(opens)
-        begun = opens * opened + request.prefix
+        head = text.removesuffix(request.prefix).rstrip()
+        begun = opens * (asked.chat and head.endswith(opens)) + request.prefix
         self.thinks = begun.rfind(opens) > begun.rfind(closes)
+        if asked.chat and opens not in begun and closes not in begun:
+            off = request.thinks_not or head.endswith(closes)
+            self.thinks = target.forces_reasoning and not off
         # in some models special tokens mark calls of tools
         shown = request.skip_special_tokens is False or (concluding and concluding.tools)
         self.decode = known.spell if shown else known.decode

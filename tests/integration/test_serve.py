@@ -318,6 +318,35 @@ def test_reasoning_is_left_alone_where_the_operator_says_so():
         assert one.ask().json()["choices"][0]["message"]["content"] == DELIMITER.join(THINKING)
 
 
+UNOPENED = ["Well, 2 + 3.", "It is 5.\n</think>", "The answer:", "5"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize(
+    ("forces", "steps", "arguments", "apart"),
+    [
+        (True, UNOPENED, {}, True),
+        (True, UNOPENED, {"enable_thinking": True}, True),
+        (True, UNOPENED, {"enable_thinking": False}, False),
+        (False, UNOPENED, {}, False),
+        (True, ["It never ends", "5"], {}, True),
+        (False, THINKING, {}, True),
+    ],
+)
+def test_a_thought_without_its_opening_is_apart_as_on_the_target(
+    stream, forces, steps, arguments, apart
+):
+    """Whose parser takes what Qwen3 writes for thinking, unless the request says otherwise."""
+    roles = scripted(steps)
+    roles["target"].forces_reasoning = forces
+    with serving(roles, SERVICE) as one:
+        choice, *_ = one.answer(stream, chat_template_kwargs=arguments)
+    whole = DELIMITER.join(steps).removeprefix("<think>\n\n")
+    thought, _, rest = whole.partition("</think>") if apart else ("", "", whole)
+    found = choice.get("reasoning_content") or "", choice["content"] or ""
+    assert found == (thought, rest.lstrip("\n"))
+
+
 # -- the extension
 
 

@@ -20,6 +20,7 @@ from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient, read_workers
+from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -692,6 +693,25 @@ def test_a_server_with_fewer_slots_than_it_was_started_for_is_told(workers, want
             assert list(backend.doubts.found) == ["slots"] * said
     told = [str(one.message) for one in caught if "4 requests at a time of 9" in str(one.message)]
     assert len(told) == said
+
+
+@pytest.mark.parametrize(
+    ("template", "parser", "forced"),
+    [
+        ("{% if enable_thinking is false %}<think>\n\n</think>{% endif %}", "qwen3", True),
+        ("{% if enable_thinking is false %}<think>\n\n</think>{% endif %}", None, False),
+        ("<think>", "deepseek-r1", False),
+        ("{% set way = 'thinking in <think>' %}{{ way }}", "qwen3", False),
+        ("{% if thinking %}", "qwen3", False),
+    ],
+)
+def test_a_server_that_takes_an_answer_for_thinking_is_known(
+    workers, monkeypatch, template, parser, forced
+):
+    monkeypatch.setattr(load_tokenizer(MODEL, ""), "template", template)
+    workers[0].documents["/server_info"]["reasoning_parser"] = parser
+    with connected(workers[0].url) as backend:
+        assert backend.forces_reasoning is forced
 
 
 def test_workers_need_not_be_alike(front, workers):
