@@ -119,6 +119,11 @@ class Sampling(ConfigModel):
             raise ValueError("must be -1 (off) or at least 1")
         return value
 
+    @property
+    def greedy(self) -> bool:
+        """Whether each token is the most probable one, and nothing is drawn."""
+        return self.temperature == 0
+
     def drawn(self) -> dict[str, Any]:
         """The keywords of ``sgl.gen``: all fields but the seed."""
         return self.model_dump(exclude={"seed"})

@@ -43,7 +43,7 @@ async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: Ans
 async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end, in the schedule of its request."""
     cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    if answer.must_check_reading():
+    if answer.reader.must_check:
         await check_reading(Reading(answer))  # once for a server; these tokens are not kept
     fed = feeds(answer)
     while not answer.complete:
@@ -51,7 +51,7 @@ async def write_answer(answer: Answer) -> None:
             await write_fed(answer, answer.tree.room(answer.tree.root))
         elif fed and (tokens := answer.policy.tokens_alone()):
             await write_fed(answer, tokens)
-        elif answer.reads_alone():
+        elif answer.reader.reads_alone(answer.policy):
             if not await read_answer(answer):
                 await write_alone(answer, answer.policy.tokens_alone() or ALONE)
         elif tokens := answer.policy.tokens_alone():
@@ -97,7 +97,7 @@ def propose(answer: Answer) -> None:
         return
     for node in answer.tree.to_propose():
         if width := answer.policy.width(node):
-            node.read_first = answer.reads_next_step()
+            node.read_first = answer.reader.reads_next_step()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 answer.begin_branch("draft", draft, node, child)

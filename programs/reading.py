@@ -21,10 +21,11 @@ async def read_answer(answer: Answer) -> bool:
     does not pay, or cannot go on.
     """
     reading, ahead = Reading(answer), None
-    if not reading.checked:
+    if answer.reader.must_check:
         reading.take(await check_reading(reading), 0)
-    while not answer.complete and answer.can_read() and reading.pays():
-        last = not answer.reads_alone()  # the step that is begun is read to its end
+    while not answer.complete and answer.reader.can_read() and reading.pays():
+        # the step that is begun is read to its end
+        last = not answer.reader.reads_alone(answer.policy)
         if last and not reading.unfinished:
             break
         draft = ahead or propose_piece(reading, last=last)
@@ -32,7 +33,8 @@ async def read_answer(answer: Answer) -> bool:
         target = read_piece(reading, piece)
         goes_on = not last and reading.goes_on(piece)
         ahead = propose_piece(reading, piece) if goes_on else None
-        own = await reading.drawn(target, piece)
+        await reading.ended(target)
+        own = answer.reader.draws(target, len(piece))
         whole = bool(own) and reading.accept(piece, own)
         reading.close(target, Outcome.ACCEPTED if whole else Outcome.CORRECTED)
         if draft is not None:
@@ -73,7 +75,7 @@ def read_piece(reading: Reading, piece: Ids) -> Branch:
     """The target reads a piece, and writes the token after it."""
     target = fork(reading.state(piece), "target")
     branch = reading.begin_branch("target", target, piece, reads=True)
-    target += reading.gen(1, **reading.answer.asks_reading(len(piece)))
+    target += reading.gen(1, **reading.answer.reader.options(len(piece)))
     return branch
 
 
@@ -95,7 +97,8 @@ async def check_reading(reading: Reading) -> Ids:
     target += reading.gen(min(CHECKED, reading.room()), return_logprob=True, top_logprobs_num=1)
     result = await reading.result(written)
     again = read_piece(reading, result.ids)
-    await reading.check_reading(result, again)
+    await reading.ended(again)
+    reading.answer.reader.check(result, again)
     reading.close(again, Outcome.CANCELLED)
     reading.close(written, Outcome.BONUS)
     return result.ids

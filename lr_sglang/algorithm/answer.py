@@ -18,13 +18,13 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, tokens_of, written
 from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.reader import Reader
+from lr_sglang.algorithm.shared_draws import compare_prompts, note_draws
 from lr_sglang.config import Sampling
 from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.engine.reading import drawn
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.events import SILENT, EventEmitter
@@ -44,14 +44,6 @@ from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict, without
 if TYPE_CHECKING:
     from lr_sglang.algorithm.line import Line
 
-OTHER_PLACES = (
-    "their servers count draws from the prompts' beginnings, and the prompts' lengths differ"
-)
-# Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
-# larger.
-MOST_READ = 48
-# Seconds that a draft may take where the target waits for it: one that hangs costs no more.
-DRAFT_SECONDS = 2.0
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
 # waits for it.
 PATIENCE = 0.05
@@ -114,8 +106,9 @@ class Answer:
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.branches = Branches(self.trace, self._loop, self.policy)
         self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
+        self.reader = Reader(job, self.roles, self.can_ask)
         self.trace.prompt_tokens = prompt_tokens
-        self._note_draws()
+        note_draws(job, self.roles, self.reader)
 
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
@@ -124,44 +117,6 @@ class Answer:
         for role, backend in self.roles.items():
             if backend.doubts.found:
                 self.trace.doubts[role] = dict(backend.doubts.found)
-
-    def _note_draws(self) -> None:
-        """Records whether the same seed gives the same answer, and what draft and target share."""
-        job, trace, target = self.job, self.trace, self.roles["target"]
-        greedy = job.sampling.temperature == 0
-        trace.seeded = greedy or all(backend.seeded for backend in self.roles.values())
-        if job.exact:
-            same = greedy or (target.seeded and not (self.own_numbers and self.can_read()))
-            trace.lossless = "text" if same else "distribution"
-        draft = self.roles.get("draft")
-        if job.verifier is not None and draft is not None:
-            trace.own_draws = self._why_own_draws(draft, target)
-            trace.shared_draws = not trace.own_draws
-
-    def _why_own_draws(self, draft: RuntimeBackend, target: RuntimeBackend) -> str:
-        """Why draft and target do not draw with the same numbers; empty if they do."""
-        if self.job.sampling.temperature == 0:
-            return "temperature 0 draws nothing"
-        if not self.job.lookahead.shared_draws:
-            return "shared_draws is off"
-        for one in (target, draft):
-            if not one.seeded:
-                return f"{one.role}: {one.seed_fault or 'it honours no seed'}"
-        if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
-            return "draft and target have different vocabularies"
-        if draft.places != target.places:
-            return "one server counts draws from the answer, the other from the prompt"
-        return ""
-
-    def _compare_prompts(self, branch: Branch, node: Node) -> None:
-        """Records that nothing is shared where draws are counted from the prompt's beginning and
-        the prompt of this draft, after ``node``, is not as long as the target's.
-        """
-        if not self.trace.shared_draws or self.roles["target"].places != "prompt":
-            return
-        drafted = branch.prompt_tokens - node.tokens_used
-        if drafted != self.trace.prompt_tokens:
-            self.trace.shared_draws, self.trace.own_draws = False, OTHER_PLACES
 
     def stop(self) -> None:
         """Makes ``first_done`` raise ``Cancelled``; from any thread."""
@@ -198,7 +153,7 @@ class Answer:
         """Counts the tokens on which two versions agree that were written with the same numbers, as
         reading would have shown it.
         """
-        same_numbers = self.trace.shared_draws or self.job.sampling.temperature == 0
+        same_numbers = self.trace.shared_draws or self.job.sampling.greedy
         if same_numbers and child.alternative == 0 and node.begun is None:
             drafted, own = pair.draft.ids or (), pair.target.ids or ()
             same = common_prefix(drafted, own)
@@ -238,57 +193,6 @@ class Answer:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
-    def can_read(self) -> bool:
-        """Whether the target can read drafted tokens before it writes: its draws can be made here,
-        from log-probabilities.
-        """
-        job, target, sampling = self.job, self.roles["target"], self.job.sampling
-        if self.own_numbers and target.seeded and job.lookahead.reading != "first":
-            return False  # the text is to be the one that this seed gives
-        filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
-        filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
-        return (
-            job.lookahead.reading != "never"
-            and job.verifier is not None
-            and (sampling.temperature == 0 or filtered)
-            and target.readable is not False
-            and not (job.exact and target.token_layer)  # its guesses are as long
-            and not job.constraints.names()
-            and self.can_ask("draft")
-            and self.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
-        )
-
-    @property
-    def own_numbers(self) -> bool:
-        """Whether the target's draws that are made here are not those that its server would have
-        made: then the answer is another one of the same distribution.
-        """
-        target = self.roles["target"]
-        known = target.seeded and target.places == "answer"
-        return self.job.sampling.temperature > 0 and not known
-
-    def reads_next_step(self) -> bool:
-        """Whether the next drafted step is read before it is written: as the settings say, or where
-        that was faster so far.
-        """
-        if self.roles["target"].readable is not True or not self.can_read():
-            return False
-        return self.job.lookahead.reading == "first" or self.job.experience.reads_next()
-
-    def reads_alone(self) -> bool:
-        """Whether the target reads pieces of the draft, and keeps what it would have written: for
-        an exact answer, and where the policy has the target write alone and reading is faster.
-        """
-        if self.job.exact:
-            return self.can_read()
-        target = self.roles["target"]
-        readable = target.readable is True and not target.token_layer and self.can_read()
-        return readable and self.policy.tokens_alone() > 0 and self.job.experience.pieces_pay()
-
-    def must_check_reading(self) -> bool:
-        """Whether drafted steps may be read, but the target's reading is not checked yet."""
-        return self.roles["target"].readable is None and not self.job.exact and self.can_read()
-
     def writer_of_rest(self, node: Node) -> str:
         """The role that writes the rest of the target's step after ``node``: the draft where the
         target reads it again and that pays, else the target.
@@ -319,64 +223,13 @@ class Answer:
             return self.gen_step(node, role)
         room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         tokens = min(self.job.experience.piece(), room - len(node.begun or ()))
-        return self.gen(node, role, tokens, self.guess_sampling(), stop=StepStop(DELIMITER))
-
-    def guess_sampling(self) -> Sampling:
-        """How the draft samples what the target only reads: greedily where it shares no draws, so
-        that it writes what the target is most likely to draw.
-        """
-        sampling = self.job.sampling
-        return sampling if self.trace.shared_draws else sampling.replace(temperature=0)
-
-    def drawn(self, result: Generation, drafted: int, node: Node, place: int) -> list[int | None]:
-        """The target's draws at the places of the drafted tokens at the end of a prompt that it has
-        read; None where they are not known.
-
-        Args:
-            drafted: how many.
-            node: after which they come; place: how many tokens after it.
-        """
-        rows = [row for row in result.meta.get("input_top_logprobs") or () if row]
-        seed, first = self.job.draws("target", node)
-        return drawn(
-            rows[-drafted:],
-            self.job.sampling,
-            seed,
-            first + place,
-            server_draws=not self.own_numbers,
-        )
+        return self.gen(node, role, tokens, self.reader.draft_sampling(), stop=StepStop(DELIMITER))
 
     def gen_read(self, node: Node) -> SglGen:
         """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes
         one more.
         """
-        return self.gen(node, "target", 1, **self.asks_reading(len(node.guess or ())))
-
-    def agreed(self, same: int, drafted: int) -> None:
-        """Counts drafted tokens that the target has read, up to the first that differs.
-
-        Args:
-            same: how many of the ``drafted`` tokens are the target's own.
-        """
-        self.trace.read_tokens += min(same + 1, drafted)
-        self.trace.agreed_tokens += same
-        if drafted:
-            self.trace.reads[drafted, same] += 1
-        self.job.experience.read_tokens(same, same < drafted)
-
-    def asks_reading(self, drafted: int) -> dict[str, Any]:
-        """The options of ``sgl.gen`` that ask for the target's log-probabilities at the last
-        ``drafted`` places of the prompt.
-        """
-        if not drafted:
-            return {}
-        sampling, most = self.job.sampling, MOST_READ
-        if sampling.temperature == 0:
-            most = 2  # two that are equally probable decide nothing
-        elif sampling.top_k > 0:
-            most = max(2, min(most, sampling.top_k))
-        top = {"logprob_start_len": -drafted, "top_logprobs_num": most}
-        return {"return_logprob": True, **top}
+        return self.gen(node, "target", 1, **self.reader.options(len(node.guess or ())))
 
     def known_text(self, node: Node) -> TokenText:
         """What is known from reading of the target's version of the step after ``node``."""
@@ -441,7 +294,7 @@ class Answer:
             child.drafting = branch
             node.since = node.since or self._loop.time()
         if role == "draft" and node.read_first:
-            self.hurry(branch)
+            self.reader.hurry(branch)
         branch.reads = role == "target" and node.guess is not None
         self.branches.expect(branch)
         if child is not None or (not node.begun and not node.guess):
@@ -520,7 +373,7 @@ class Answer:
             self.draft_failed(branch.result)
             self._judge(child, Verdict(False, "draft", str(branch.result), failed=True))
             return
-        self._compare_prompts(branch, node)
+        compare_prompts(self.job, self.roles["target"], branch, node)
         known, room = self.roles["draft"].tokenizer, self.tree.room(node)
         drafted, child.state = written(branch, known)
         tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
@@ -537,10 +390,6 @@ class Answer:
         self.emitter.drafted(child)
         if node.read_first and child.alternative == 0 and node.expanding is None:
             node.guess = drafted.ids
-
-    def hurry(self, branch: Branch) -> None:
-        """Limits the time of a draft for which the target waits."""
-        branch.patience = min(1.0, DRAFT_SECONDS / self.roles["draft"].timeout)
 
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""
@@ -586,19 +435,14 @@ class Answer:
         known, ends = self.roles["target"].tokenizer, self.roles["target"].ends
         begun, guess, own = node.begun or (), node.guess or (), list[int]()
         same, whole = 0, False
-        if isinstance(branch.result, LookaheadError):
-            self.roles["target"].readable = None  # the next answer checks it again
-            node.read_first = False
-        else:
-            said = self.drawn(branch.result, len(guess), node, len(begun))
+        said = self.reader.draws(branch, len(guess))
+        if said:
             same = common_prefix(guess, tuple(said))
             whole = same == len(guess)
-            own = (
-                [*branch.result.ids]
-                if whole
-                else [one for one in said[same:][:1] if one is not None]
-            )
-            self.agreed(same, len(guess))
+            own = [one for one in said[same : same + 1] if one is not None]
+            self.reader.agreed(same, len(guess))
+        else:
+            node.read_first = False
         drafted = node.children[0] if node.children else None
         node.guess, node.begun = None, (*begun, *guess[:same], *own)
         if node.guessing is not None:

@@ -57,7 +57,7 @@ def _why_not(answer: Answer, fed: FedLayer) -> str:
     inexact = [*job.constraints.names(), *(["min_p"] if job.sampling.min_p else [])]
     if inexact:
         return f"the target's server verifies without {', '.join(inexact)}"
-    if job.sampling.temperature > 0 and target.repeatable:
+    if not job.sampling.greedy and target.repeatable:
         return "a seed gives another text where drafted tokens are verified (repeatable = true)"
     return ""
 
@@ -152,7 +152,7 @@ class Line:
         branch = self.answer.begin("draft", draft, self._first_node, None)
         branch.place += len(self.ids)
         branch.on_tokens = self.drafted
-        self.answer.hurry(branch)
+        self.answer.reader.hurry(branch)
         self.answer.branches.expect(branch)
         self._draft = branch
         self._first = len(self.ids)
@@ -172,7 +172,7 @@ class Line:
         """The target's own where its verification draws with the same numbers, else greedy."""
         assert self._target.fed is not None
         if self._target.fed.shares_draws:
-            return self.answer.guess_sampling()
+            return self.answer.reader.draft_sampling()
         return self.answer.job.sampling.replace(temperature=0)
 
     def drafted(self, ids: Sequence[int]) -> None:
@@ -213,7 +213,7 @@ class Line:
         self._passes += 1
         lost = self._is_lost(len(new), same)
         if known:
-            self.answer.agreed(same, min(len(known), same + 1))
+            self.answer.reader.agreed(same, min(len(known), same + 1))
         self._agreed += [number < same for number in range(len(new))]
         parting = self.written + same
         parted = same < len(known)

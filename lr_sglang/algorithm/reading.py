@@ -4,7 +4,6 @@ target says of drafted ones.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +11,7 @@ from lr_sglang.algorithm.answer import Answer
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.errors import LookaheadError, RuntimeRefused
+from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText
@@ -41,11 +40,6 @@ class Reading:
         self._other: Ids = ()  # the draft's version of the step, from the first token that differs
         self.undecided = False  # whether the target has to write the next token itself
         self._cycles = self._taken = 0
-
-    @property
-    def checked(self) -> bool:
-        """Whether the target's reading has been checked."""
-        return self.answer.roles["target"].readable is not None
 
     def pays(self) -> bool:
         """Whether the target writes sooner by reading, as far as this answer shows."""
@@ -77,7 +71,7 @@ class Reading:
 
     def gen(self, tokens: int, *, role: str = "target", **more: Any) -> SglGen:
         """A ``sgl.gen`` of up to so many tokens; ``more`` are options of ``sgl.gen``."""
-        sampling = self.answer.guess_sampling() if role == "draft" else None
+        sampling = self.answer.reader.draft_sampling() if role == "draft" else None
         root = self.answer.tree.root
         return self.answer.gen(root, "target", max(1, tokens), sampling, **more)
 
@@ -91,7 +85,7 @@ class Reading:
         """
         branch = self.answer.begin(role, state, self._place(more), None)
         if role == "draft":
-            self.answer.hurry(branch)
+            self.answer.reader.hurry(branch)
         branch.reads = reads
         self.answer.branches.expect(branch)
         return branch
@@ -104,72 +98,24 @@ class Reading:
             None, root.position, tokens_used=root.tokens_used, lineage=root.lineage, begun=begun
         )
 
+    async def ended(self, branch: Branch) -> Any:
+        """Waits for a branch; returns its result, which may be an error."""
+        while branch.ended is None:
+            arrived = await self.answer.branches.first_done()
+            if isinstance(arrived, Inquiry) or arrived.outcome is not None:
+                arrived.release()  # nobody waits for it any more
+        return branch.result
+
     async def result(self, branch: Branch) -> Generation:
         """Waits for a branch.
 
         Raises:
             LookaheadError: it failed.
         """
-        while branch.ended is None:
-            arrived = await self.answer.branches.first_done()
-            if isinstance(arrived, Inquiry) or arrived.outcome is not None:
-                arrived.release()  # nobody waits for it any more
-        if isinstance(branch.result, LookaheadError):
-            raise branch.result
-        return branch.result  # type: ignore[no-any-return]
-
-    async def drawn(self, branch: Branch, piece: Ids) -> list[int | None]:
-        """What the target would have drawn at the places of a piece, and after it; the last one is
-        what it has drawn.
-
-        Raises:
-            LookaheadError: the target failed.
-        """
-        try:
-            result = await self.result(branch)
-        except RuntimeRefused:
-            if piece:
-                self._reads(False)
-                return []
-            raise
-        own = self.answer.drawn(result, len(piece), self._place(), len(self._ids)) if piece else []
-        if len(own) < len(piece):
-            self._reads(False)
-            return []
-        return [*own, *result.ids[:1]]
-
-    async def check_reading(self, written: Generation, again: Branch) -> None:
-        """Notes whether the target reads what it has written as its own: draws the same tokens, or,
-        where draws are made with other numbers here, finds the same ones most probable.
-
-        Args:
-            again: the branch by which it reads them.
-        """
-        wrote: Sequence[int | None] = written.ids
-        read: Sequence[int | None] = await self.drawn(again, written.ids)
-        if read and self.answer.own_numbers:
-            wrote, read = (
-                [int(row[0][1]) for row in one.meta.get(key) or () if row][-len(wrote) :]
-                for one, key in (
-                    (written, "output_top_logprobs"),
-                    (again.result, "input_top_logprobs"),
-                )
-            )
-        known = [(a, b) for a, b in zip(wrote, read, strict=False) if b is not None]
-        same = sum(a == b for a, b in known)
-        if known or not wrote:
-            self._reads(bool(known) and same >= 3 * len(known) / 4)
-
-    def _reads(self, it_does: bool) -> None:
-        target = self.answer.roles["target"]
-        if target.readable is None and not it_does:
-            warnings.warn(
-                "target: its log-probabilities of a prompt do not give what it has drawn, or there "
-                "are none: drafted tokens are not read there",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        target.readable = it_does
+        result = await self.ended(branch)
+        if isinstance(result, LookaheadError):
+            raise result
+        return result  # type: ignore[no-any-return]
 
     def accept(self, piece: Ids, own: Sequence[int | None]) -> bool:
         """Accepts a piece up to the first token that the target would not have drawn, and its token
@@ -183,7 +129,7 @@ class Reading:
         whole = same == len(piece)
         if not whole and not self._other:
             self._other = self._ids + piece
-        self.answer.agreed(same, len(piece))
+        self.answer.reader.agreed(same, len(piece))
         taken: list[int] = list(piece[:same])
         next_one = None if whole and piece else own[same]
         self.undecided = not whole and next_one is None

@@ -282,7 +282,7 @@ class _Examiner:
             yield Line(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
-        own, greedy = ahead[0]["own_draws"], self.plan.deployment.sampling.temperature == 0
+        own, greedy = ahead[0]["own_draws"], self.plan.deployment.sampling.greedy
         advice = "draft and target agree less often than they could"
         yield line("", "shared draws", not own or greedy, own or "shared", advice)
         compared, accepted = (sum(one[name] for one in ahead) for name in ("judged", "accepted"))

@@ -119,7 +119,7 @@ def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
     """
     for text in other_prompts(roles):
         display.warn(text)
-    if plan.deployment.sampling.temperature > 0:
+    if not plan.deployment.sampling.greedy:
         for text in without_seeds(roles):
             display.warn(text)
 

@@ -52,7 +52,7 @@ def _drawn(row: Row, sampling: Sampling, seed: int, place: int, server_draws: bo
         return None
     logs = np.array([one[0] for one in found])
     ids = np.array([one[1] for one in found])
-    if sampling.temperature == 0:
+    if sampling.greedy:
         return int(ids[0]) if logs[0] > logs[1] else None
     fewest, most = _kept(logs, sampling)
     if not most or (fewest < most and not server_draws):

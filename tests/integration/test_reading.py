@@ -16,7 +16,7 @@ import torch
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from lr_sglang.algorithm import answer as algorithm_answer
+from lr_sglang.algorithm import reader
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
 from lr_sglang.algorithm.policy.forecast import Choice
@@ -177,7 +177,7 @@ SAMPLINGS = [
 def test_the_text_is_the_one_of_plain_decoding(sampling, schedule, monkeypatch):
     rng = random.Random(repr((sampling, schedule)))
     for number in range(examples(6)):
-        monkeypatch.setattr(algorithm_answer, "MOST_READ", rng.choice([4, 12, 48]))
+        monkeypatch.setattr(reader, "MOST_READ", rng.choice([4, 12, 48]))
         given = sampling.replace(seed=number)
         most = rng.choice([1, 2, 7, 8, 9, 13, 30, 120])
         noise = rng.choice([0.0, 0.3, 2.0])
@@ -282,7 +282,7 @@ def test_a_target_that_cannot_be_read_is_found_out(target):
 
 @pytest.mark.parametrize("fault", ["fails_after", "hangs_after"])
 def test_a_draft_that_fails_or_hangs_is_done_without(fault, monkeypatch):
-    monkeypatch.setattr(algorithm_answer, "DRAFT_SECONDS", 0.2)
+    monkeypatch.setattr(reader, "DRAFT_SECONDS", 0.2)
     sampling = Sampling(temperature=0.6, seed=5)
     plain = write(autoregressive, Dice(4), None, sampling)
     draft = Dice(4, 0.3)
@@ -304,7 +304,7 @@ def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
     job = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
     run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
     assert job.trace.failures["draft"] == 1 and len(job.trace.ids) == 150
-    assert algorithm_answer.DRAFT_SECONDS < job.trace.seconds < 4.5
+    assert reader.DRAFT_SECONDS < job.trace.seconds < 4.5
 
 
 def test_two_tokens_of_the_same_probability_decide_nothing():
