@@ -12,6 +12,7 @@ import hashlib
 import tempfile
 import time
 import warnings
+import weakref
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, wait
 from contextlib import ExitStack, suppress
@@ -102,7 +103,7 @@ class OpenDeployment:
         self.config, self._logs, self._timeout = config, logs, timeout
         self._given, self.given = roles, roles is not None
         self._requests: RequestMaker | None = None
-        self._stack = ExitStack()
+        self._end: Callable[[], Any] = lambda: None
 
     def open(self) -> OpenDeployment:
         """Starts the servers, for code that cannot use a ``with`` block; ``close`` stops them.
@@ -130,7 +131,8 @@ class OpenDeployment:
             requests = RequestMaker(roles, self.config.judge_prompt)
             if not self.given:
                 call(requests.check_judge(self.config.lookahead), roles["target"].loop)
-            self._stack = stack.pop_all()
+            # also when it is forgotten, or the script ends without closing it
+            self._end = weakref.finalize(self, _end, requests, stack.pop_all())
         self._requests = requests
         return self
 
@@ -138,13 +140,8 @@ class OpenDeployment:
         """Cancels the answers in progress, then stops the servers. Idempotent; ``open`` starts them
         again.
         """
-        closed, self._requests = self._requests, None
-        deadline = time.monotonic() + STOP_SECONDS
-        while closed and closed.running and time.monotonic() < deadline:
-            for job in list(closed.running):
-                job.stop()
-            time.sleep(STOP_AGAIN)
-        self._stack.close()
+        self._requests = None
+        self._end()
 
     def __enter__(self) -> OpenDeployment:
         return self.open()
@@ -191,6 +188,16 @@ class OpenDeployment:
     def loop(self) -> asyncio.AbstractEventLoop:
         """The event loop of its answers."""
         return self.roles["target"].loop
+
+
+def _end(requests: RequestMaker, stack: ExitStack) -> None:
+    """Cancels the answers in progress, then stops the servers."""
+    deadline = time.monotonic() + STOP_SECONDS
+    while requests.running and time.monotonic() < deadline:
+        for job in list(requests.running):
+            job.stop()
+        time.sleep(STOP_AGAIN)
+    stack.close()
 
 
 Asked = str | Sequence[Mapping[str, str]]

@@ -184,6 +184,37 @@ def test_a_script_that_fails_ends():
     assert done.returncode == 1 and "RuntimeDown" in done.stderr
 
 
+FAILS_WHILE_OPEN = """
+import sys
+from contextlib import contextmanager
+from lr_sglang.sglang_api.light_import import leave_torch_out
+leave_torch_out()
+import lr_sglang as lr
+from lr_sglang.api import solve
+from tests.simulated.transport import fast_roles
+
+@contextmanager
+def deployed(*_, **__):
+    try:
+        yield fast_roles(steps=5)
+    finally:
+        print("in time" if not sys.is_finalizing() else "too late")
+
+solve.deployed = deployed
+d = lr.deployment("pocket").open()
+raise ValueError("mine")
+"""
+
+
+def test_a_script_that_fails_with_an_open_deployment_has_one_traceback():
+    command = [sys.executable, "-c", FAILS_WHILE_OPEN]
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=DOCS.parent
+    )
+    assert done.stdout == "in time\n"
+    assert done.stderr.count("Traceback") == 1 and done.stderr.endswith("ValueError: mine\n")
+
+
 @pytest.mark.parametrize(
     ("question", "given", "match"),
     [
