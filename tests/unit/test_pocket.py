@@ -8,10 +8,10 @@ import torch
 from transformers import AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
 
 from lr_sglang.pocket import MODELS, THINKING, weights
-from tools.pocket import hybrid
+from tools.pocket import hybrid, learn
 from tools.pocket import model as training
 from tools.pocket.data import Document, collate
-from tools.pocket.heldout import TASK_FILE, held_out_problems, task_lines
+from tools.pocket.heldout import TASK_FILE, held_out_problems, task_lines, training_problems
 from tools.pocket.model import PocketModel
 from tools.pocket.problems import (
     compute,
@@ -119,3 +119,44 @@ def test_a_hybrid_in_training_is_what_transformers_computes(monkeypatch):
         ours = model.logits(model(batch.ids, batch.positions, batch.mask, compiled=False))[0]
         theirs = [twin(torch.tensor([one.ids[:-1]])).logits[0] for one in documents]
     assert torch.allclose(ours[: 89 + 69], torch.cat(theirs), atol=1e-3)
+
+
+# -- a draft that learns from its refusals
+
+
+def learned_row(question, prefix, step, ends=False):
+    return {
+        "prompt": [{"role": "user", "content": question}],
+        "completion": [{"role": "assistant", "content": prefix + step}],
+        "prefix": len(prefix),
+        "completion_ends": ends,
+        "question_id": question,
+    }
+
+
+def test_what_a_draft_learns_from_is_disjoint_from_what_it_is_measured_on():
+    chosen = training_problems(100)
+    assert not any(p.held_out for p in chosen)
+    assert not {p.structure for p in chosen} & {p.structure for p in held_out_problems()}
+    assert task_lines(chosen, "training").startswith('{"id": "training-0001"')
+    rows = [learned_row(p.question, "", "One.\n\n") for p in chosen for _ in range(2)]
+    train, kept = learn.apart(rows)
+    assert len(train) == 180 and len(kept) == 20
+    assert not {r["question_id"] for r in train} & {r["question_id"] for r in kept}
+
+
+def test_the_loss_is_on_the_targets_step_alone():
+    tokenizer = AutoTokenizer.from_pretrained(weights("draft-40"))
+    first, second = learn.documents(
+        tokenizer,
+        [
+            learned_row("How many?", "", "2 + 2 = 4.\n\n"),
+            learned_row("How many?", "2 + 2 = 4.\n\n", "The answer is 4.", ends=True),
+        ],
+    )
+    for made, step in ((first, "2 + 2 = 4.\n\n"), (second, "The answer is 4.<|im_end|>")):
+        learned = [one for one, weight in zip(made.ids, made.weights, strict=True) if weight]
+        assert tokenizer.decode(learned) == step and made.ids[-len(learned) :] == learned
+    asked = [{"role": "user", "content": "How many?"}]
+    prompt = tokenizer.apply_chat_template(asked, add_generation_prompt=True, tokenize=False)
+    assert tokenizer.decode(second.ids).startswith(prompt + "2 + 2 = 4.\n\nThe answer")
