@@ -150,6 +150,16 @@ def test_a_fed_target_has_chains_and_the_variable_that_turns_its_plugin_on():
     assert SWITCH not in flags.command(Runtime(model="a/b", token_layer="ngram"), 1, GPU).env
 
 
+@pytest.mark.parametrize("name", ["ngram", "fed"])
+def test_the_release_that_lacks_a_header_gets_it(name, monkeypatch):
+    runtime = Runtime(model="a/b", token_layer=name)
+    monkeypatch.setattr(flags.release, "version", lambda: "0.5.16+cu130")
+    assert flags.command(runtime, 1, CPU).env["CXX"] == "c++ -include cstddef"
+    assert "CXX" not in flags.command(runtime, 1, CPU, environ={"CXX": "g++-9"}).env
+    monkeypatch.setattr(flags.release, "version", lambda: "0.5.23")
+    assert "CXX" not in flags.command(runtime, 1, CPU).env
+
+
 def test_an_exact_answer_is_fed_where_the_deployment_says_so(tmp_path):
     file = tmp_path / "own.toml"
     file.write_text(

@@ -1,4 +1,4 @@
-"""The CUDA toolkit that SGLang compiles with when a server starts.
+"""What SGLang compiles with when a server starts: above all the CUDA toolkit.
 
 We can link one together from pip's packages.
 
@@ -75,6 +75,13 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
         return {"CUDA_HOME": str(DEFAULT)}
     packages = packaged()
     return {} if packages is None else {"CUDA_HOME": str(linked(packages))}
+
+
+def for_ngrams(sglang: str) -> dict[str, str]:
+    """Variables with which a release of SGLang compiles its n-gram layer: 0.5.16 leaves out a
+    header that newer compilers (gcc 12) no longer bring in by themselves.
+    """
+    return {"CXX": "c++ -include cstddef"} if sglang.startswith("0.5.16") else {}
 
 
 def linked(packages: Path) -> Path:

@@ -26,7 +26,7 @@ from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
 from lr_sglang.runtimes.placement import gpus, hybrid, memory, models
-from lr_sglang.sglang_api import lines
+from lr_sglang.sglang_api import lines, release
 
 Flags = dict[str, Any]
 TOKENS = 8  # paper section 4
@@ -308,6 +308,8 @@ def command(
         # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which
         # takes minutes. Without, it compiles each size at its first use.
         unless_given[PRECOMPILE] = "0"
+    if layer.on and algorithm(layer, where).name == "NGRAM":
+        unless_given |= compilers.for_ngrams(release.version())
     env |= {name: value for name, value in unless_given.items() if name not in environ}
     # -P: no file of the current directory may shadow a module that SGLang imports.
     return Command((sys.executable, "-P", "-m", platform.module, *arguments(flags)), env)
