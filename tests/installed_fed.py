@@ -18,7 +18,7 @@ from sglang.srt.utils import auth
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from lr_sglang.plugin import hooks, route
+from lr_sglang.plugin import hooks, route, verification
 from lr_sglang.plugin.feeding import FedLayer
 from lr_sglang.sglang_api import lines as protocol
 from lr_sglang.sglang_api.lines import FIELD, MAX_MESSAGE_BYTES, ROUTE
@@ -85,9 +85,9 @@ def test_the_hooks_have_their_places_in_the_installed_release(monkeypatch):
     monkeypatch.setattr(
         HookRegistry, "register", lambda name, hook, kind: registered.update({name: kind})
     )
-    hooks.install()
+    hooks.install(fed=True, seeds=True)
     hooks.need(registered)
-    assert len(registered) == 5
+    assert len(registered) == 8
     assert registered[f"{hooks._WORKER}._prepare_draft_tokens"] == HookType.AROUND
 
 
@@ -99,13 +99,35 @@ def test_an_untested_release_goes_on_without_the_layer_and_says_so(monkeypatch):
     monkeypatch.setattr(
         HookRegistry, "register", lambda name, hook, kind: registered.update({name: hook})
     )
-    hooks.install()
+    hooks.install(fed=True, seeds=True)
     ((name, tell),) = registered.items()
     assert name.endswith("get_internal_state")
     found = SimpleNamespace(internal_state={})
     tell(found, SimpleNamespace(draft_worker=None))
     assert "SGLang 0.5.99 is not tested; tested with" in found.internal_state[FIELD]["refused"]
     assert ["token layer fed is refused: SGLang 0.5.99" in line for line in logged] == [True]
+
+
+def test_sglangs_own_operator_walks_the_trees_of_the_seeded_verification():
+    """Two chains 5 -> 6 -> 7, and 5 -> 6 with a node that nothing leads to."""
+    n, links = 3, torch.tensor([[1, 2, -1], [1, -1, -1]])
+    tree = SimpleNamespace(
+        draft_token=torch.tensor([5, 6, 7, 5, 6, 9]),
+        draft_token_num=n,
+        tree_topk=-1,
+        retrieve_index=torch.arange(2 * n).view(2, n),
+        retrieve_next_token=links,
+        retrieve_next_sibling=torch.full_like(links, -1),
+    )
+    like = (
+        torch.zeros(2 * n, dtype=torch.int32),
+        torch.zeros(2, dtype=torch.int32),
+        torch.zeros(2, n, dtype=torch.int32),
+    )
+    wanted = torch.tensor([[6, 7, 8], [6, 4, 9]])
+    tokens, counts, nodes = verification._walk(tree, wanted, like)
+    assert (counts.tolist(), nodes.tolist()) == ([3, 2], [[0, 1, 2], [3, 4, -1]])
+    assert tokens.tolist()[:5] == [6, 7, 8, 6, 4]
 
 
 # -- the route

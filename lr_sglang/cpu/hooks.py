@@ -25,8 +25,9 @@ def install() -> None:
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
-    from lr_sglang.cpu import penalties, qwen3, seeds
+    from lr_sglang.cpu import penalties, qwen3
     from lr_sglang.cpu.speculation import sampling
+    from lr_sglang.plugin import seeds
 
     _allow_intel_amx()
     batch_info = f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"

@@ -1,9 +1,9 @@
 """What a target would have drawn at the places of a text that it has read.
 
 For a prompt, SGLang returns the most probable tokens of every place with their log-probabilities.
-With them and the answer's random numbers, the draw of the server's plugin (`lr_sglang.cpu.seeds`)
-is made again here: the token with the largest probability / -log(uniform) of those that the filters
-keep.
+With them and the answer's random numbers, the draw of the server's plugin
+(`lr_sglang.plugin.seeds`) is made again here: the token with the largest probability /
+-log(uniform) of those that the filters keep.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def _kept(logs: NDArray[np.float64], sampling: Sampling) -> tuple[int, int]:
 
 
 def uniform(seed: int, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Uniform numbers in (0, 1), one for each token id: those of `lr_sglang.cpu.seeds.uniform`."""
+    """Uniform numbers in (0, 1), one for each token id, as `lr_sglang.plugin.seeds` has them."""
     with np.errstate(over="ignore"):
         key = _mix(_mix(np.uint64(seed & _SEED_BITS) + _GOLDEN) + np.uint64(place) * _GOLDEN)
         bits = _mix(key + ids.astype(np.uint64) * _GOLDEN)

@@ -1,4 +1,4 @@
-"""What the token layer `fed` changes in SGLang, through its own HookRegistry."""
+"""What we change in any of SGLang's servers, through its own HookRegistry."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ import logging
 import multiprocessing
 from collections.abc import Iterable
 from pkgutil import resolve_name
+from typing import Any
 
 from lr_sglang.plugin.feeding import FedLayer
-from lr_sglang.sglang_api import internal_state, release
+from lr_sglang.sglang_api import draws, internal_state, release
 
 _SRT = "sglang.srt"
 _SCHEDULER = f"{_SRT}.managers.scheduler.Scheduler"
@@ -18,20 +19,29 @@ LAYER = FedLayer()  # of this process
 logger = logging.getLogger(__name__)
 
 
-def install() -> None:
+def install(*, fed: bool, seeds: bool) -> None:
     """Register all hooks; SGLang applies them when every plugin has been called.
 
-    A release that is not tested gets the one that says so only: the server goes on without the
-    layer.
+    A release that is not tested gets the one that says so only: the server goes on without.
+
+    Args:
+        fed: whether the token layer `fed` is turned on.
+        seeds: whether seeds are turned on; on a CPU `lr_sglang.cpu` has them.
     """
     from sglang.srt.plugins.hook_registry import HookRegistry, HookType
 
     main = multiprocessing.parent_process() is None
-    HookRegistry.register(internal_state.STATE, LAYER.tell, HookType.AFTER)
+    if fed:
+        HookRegistry.register(internal_state.STATE, LAYER.tell, HookType.AFTER)
     if not release.is_tested(release.version()):
         LAYER.refused = f"SGLang {release.version()} is not tested; {release.advice()}"
+        what = "token layer fed" if fed else "seeds"
         if main:
-            logger.error("lr-sglang: token layer fed is refused: %s", LAYER.refused)
+            logger.error("lr-sglang: %s is refused: %s", what, LAYER.refused)
+        return
+    if seeds:
+        _install_seeds()
+    if not fed:
         return
     HookRegistry.register(f"{_SCHEDULER}.add_external_corpus", LAYER.keep, HookType.AROUND)
     HookRegistry.register(f"{_WORKER}._prepare_draft_tokens", LAYER.prepare, HookType.AROUND)
@@ -41,6 +51,29 @@ def install() -> None:
 
         http = f"{_SRT}.entrypoints.http_server.launch_server"
         HookRegistry.register(http, route.add_route, HookType.BEFORE)
+
+
+def _install_seeds() -> None:
+    from sglang.srt.plugins.hook_registry import HookRegistry, HookType
+
+    from lr_sglang.plugin import seeds, verification
+
+    made = f"{_SRT}.sampling.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
+    sampler = f"{_SRT}.layers.sampler.Sampler._sample_from_probs"
+    verifier = f"{_SRT}.speculative.eagle_utils.eagle_sample"
+    HookRegistry.register(made, seeds.carry_seeds, HookType.AFTER)
+    HookRegistry.register(sampler, seeds.sample_with_seeds, HookType.AROUND)
+    HookRegistry.register(verifier, verification.verify_with_seeds, HookType.AROUND)
+    HookRegistry.register(internal_state.STATE, _tell_seeds, HookType.AFTER)
+    LAYER.draws = "seeds"
+
+
+def _tell_seeds(result: Any, scheduler: Any, *_: object) -> None:
+    """After Scheduler.get_internal_state: says that seeds count, where that is tested: with plain
+    decoding and with the n-gram layer.
+    """
+    worker = scheduler.draft_worker
+    result.internal_state[draws.FIELD] = worker is None or hasattr(worker, "ngram_corpus")
 
 
 def need(names: Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from lr_sglang.runtimes.attach import TEXT, note_prompts
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.launching.fleet import Progress
 from lr_sglang.runtimes.launching.server import tail_of
-from lr_sglang.sglang_api import internal_state
+from lr_sglang.sglang_api import draws, internal_state
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.frontend.backend import RuntimeBackend
@@ -172,7 +172,8 @@ def _describe(
     honoured = bool(infos) and all(_seeded(info) for info in infos)
     backend.seeded = honoured and not backend.seed_fault
     on_cpus = all(info.get("device") == "cpu" for info in infos)
-    backend.places = "answer" if on_cpus else "prompt"
+    numbered = all(probe.state(info).get(draws.FIELD) for info in infos)
+    backend.places = "answer" if on_cpus or numbered else "prompt"
     ours = bool(infos) and all(probe.state(info).get(internal_state.FIELD) for info in infos)
     backend.counts_written = on_cpus and ours
     # With these each event has the new tokens only; the older one may leave out some of them.
@@ -257,10 +258,10 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:
-    """Whether seeds are honoured: on a CPU, elsewhere only with deterministic inference and no
-    token layer.
+    """Whether seeds are honoured: on a CPU, and on a GPU by our plugin where it is turned on; else
+    only with deterministic inference and no token layer.
     """
-    if info.get("device") == "cpu":
+    if info.get("device") == "cpu" or probe.state(info).get(draws.FIELD):
         return True
     return bool(info.get("enable_deterministic_inference")) and not info.get(
         "speculative_algorithm"

@@ -2,7 +2,7 @@
 
 SGLang passes `custom_params` of a request on to the processes of the server unread. Ours say how
 many tokens at the end of its prompt belong to the answer already: its place, from which the plugin
-of a server (`lr_sglang.cpu.seeds`) numbers draws, and what penalties count as written
+of a server (`lr_sglang.plugin.seeds`) numbers draws, and what penalties count as written
 (`lr_sglang.cpu.penalties`). A server without the plugin ignores them.
 """
 
@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+# Of a server on a GPU: set to 1, seeds count there too.
+SWITCH = "LR_SGLANG_SEEDS"
+# Of the internal state in /server_info of such a server.
+FIELD = "lr_sglang_seeds"
 PLACE = "lr_sglang_place"
 WRITTEN = "lr_sglang_written"
 

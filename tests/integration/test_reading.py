@@ -21,11 +21,11 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
 from lr_sglang.algorithm.policy.forecast import Choice
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.cpu import seeds
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.reading import drawn, uniform
 from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
+from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results.record import of_branch

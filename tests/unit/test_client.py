@@ -760,6 +760,17 @@ def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fe
         assert bool(backend.doubts.found.get("fed")) == bool(said)
 
 
+@pytest.mark.parametrize(("told", "seeded"), [((True, True), True), ((True, None), False)])
+def test_seeds_count_on_a_gpu_where_all_servers_say_so(front, workers, told, seeded):
+    """A token layer draws coins of its own, unless our plugin is told to."""
+    for worker, one in zip(workers, told, strict=True):
+        worker.documents["/server_info"] |= {"device": "cuda", "speculative_algorithm": "NGRAM"}
+        worker.documents["/server_info"]["internal_states"][0]["lr_sglang_seeds"] = one
+    with connected(front.url) as backend:
+        assert backend.seeded == seeded
+        assert backend.places == ("answer" if seeded else "prompt")
+
+
 # --- delivering lines
 #
 

@@ -8,11 +8,12 @@ import pytest
 import scipy.stats
 import torch
 
-from lr_sglang.cpu import hooks, products, seeds, settings
+from lr_sglang.cpu import hooks, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
 from lr_sglang.cpu.decode import Together, plan_decode
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
+from lr_sglang.plugin import seeds
 from lr_sglang.sglang_api import draws
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401  # noqa: F401
 
@@ -178,7 +179,7 @@ def request(seed, prompt=1, **custom):
 
 
 def carried(*requests):
-    info = SimpleNamespace()
+    info = SimpleNamespace(temperatures=torch.ones(len(requests), 1))
     seeds.carry_seeds(info, object, SimpleNamespace(reqs=requests))
     return info.sampling_seed
 

@@ -12,8 +12,9 @@ from unittest.mock import patch
 import pytest
 import torch
 
-from lr_sglang.cpu import penalties, seeds
+from lr_sglang.cpu import penalties
 from lr_sglang.cpu.speculation import sampling
+from lr_sglang.plugin import seeds
 from lr_sglang.sglang_api import draws
 from tests import grid
 from tests.attention import registered, same_numbers, visible  # noqa: F401

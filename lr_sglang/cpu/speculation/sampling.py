@@ -6,7 +6,7 @@ Here the target draws a token after every node of the draft tree, as if that nod
 the text, and the tree is walked along the drawn tokens: a drafted token is kept if it is the drawn
 one. So the draft decides how many tokens a step yields, never which. A request's seed gives the
 same tokens as without speculation, because a seeded draw depends on nothing but the seed, the place
-in the text and the probabilities (`lr_sglang.cpu.seeds`).
+in the text and the probabilities (`lr_sglang.plugin.seeds`).
 
 Penalties and `min_new_tokens` depend on the previous tokens. SGLang counts only the last token of a
 step, and gives all nodes of a tree the same penalties; here every node has those of its own text.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from lr_sglang.cpu.penalties import scale_penalties, written
-from lr_sglang.cpu.seeds import CAPTURED, Sampled
+from lr_sglang.plugin.seeds import CAPTURED, Sampled
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters
 # at all) -> tokens.

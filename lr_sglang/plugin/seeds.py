@@ -1,7 +1,8 @@
 """Seeded sampling: the same seed draws the same tokens, alone or in a batch.
 
 SGLang drops `sampling_seed` unless it runs with --enable-deterministic-inference, which refuses a
-CPU. Two hooks bring it back. Every candidate token gets a uniform number hashed from (seed, place,
+CPU, and under speculation also then. Two hooks bring it back, on a GPU where LR_SGLANG_SEEDS=1 is
+set. Every candidate token gets a uniform number hashed from (seed, place,
 token id), and the draw is the token with the largest probability / -log(uniform), which has exactly
 the filtered distribution (an exponential race). Nothing in it depends on the rest of the batch, on
 the cache, or on the order of near-equal probabilities.
@@ -47,7 +48,7 @@ def carry_seeds(info: Any, cls: type, batch: Any, *args: object, **kwargs: objec
     numbers = [0 if seed is None else int(seed) & torch.iinfo(torch.int64).max for seed in seeds]
     found = keys(torch.tensor(numbers, dtype=torch.int64), torch.tensor(starts, dtype=torch.int64))
     seeded = torch.tensor([seed is not None for seed in seeds], dtype=torch.bool)
-    info.sampling_seed = torch.where(seeded, found, NO_SEED)
+    info.sampling_seed = torch.where(seeded, found, NO_SEED).to(info.temperatures.device)
 
 
 def sample_with_seeds(
@@ -102,7 +103,8 @@ def draw(
     times the largest. Returns [batch] int32 token ids.
     """
     if top_ks is None and top_ps is None and min_ps is None:
-        weights, token_ids = probs, torch.arange(probs.shape[1]).expand_as(probs)
+        every = torch.arange(probs.shape[1], device=probs.device)
+        weights, token_ids = probs, every.expand_as(probs)
     else:
         weights, token_ids = _filter(probs, top_ks, top_ps, min_ps)
     race = weights.to(torch.float64) / -torch.log(uniform(seeds, positions, token_ids))
@@ -119,7 +121,7 @@ def _filter(
         weights, token_ids = _largest(probs, most)
         keep = torch.ones_like(weights, dtype=torch.bool)
         if top_ks is not None:
-            keep &= torch.arange(most) < top_ks.view(-1, 1)
+            keep &= torch.arange(most, device=probs.device) < top_ks.view(-1, 1)
         if top_ps is not None:
             keep &= weights.cumsum(-1) - weights <= top_ps.view(-1, 1)
         if min_ps is not None:
