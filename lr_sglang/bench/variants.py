@@ -18,7 +18,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES
+from lr_sglang.modes import MODES, Able, possible
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import memory
 from lr_sglang.tasks import Question
@@ -45,6 +45,7 @@ SETTINGS: Mapping[str, TypeAdapter[Any]] = {
     "alpha": TypeAdapter(Annotated[str, Field(pattern=r"^(0?\.\d+|[01](\.0*)?)$")]),
     "concurrency": TypeAdapter(_Positive),
     "sd-tokens": TypeAdapter(Annotated[int, Field(ge=0)]),
+    "token-layer": TypeAdapter(Annotated[str, Field(pattern=r"^[a-z0-9]+(:[1-9]\d*)?$")]),
 }
 
 
@@ -104,15 +105,18 @@ def points(sweeps: Sequence[str]) -> list[Point]:
 def of_mode(point: Point, mode: str) -> tuple[str, Point]:
     """The mode that results from a mode at a point, and the values of the point that it uses.
 
-    With 0 drafted tokens there is no token layer: ``sd`` becomes ``autoregressive``,
-    ``lookahead+sd`` ``lookahead``.
+    With 0 drafted tokens, or layer ``none``, there is no token layer: ``sd`` becomes
+    ``autoregressive``, ``lookahead+sd`` ``lookahead``.
     """
     plain = {"sd": "autoregressive", "lookahead+sd": "lookahead"}
-    mode = plain.get(mode, mode) if point.get("sd-tokens") == 0 else mode
+    none = point.get("sd-tokens") == 0 or point.get("token-layer") == "none"
+    mode = plain.get(mode, mode) if none else mode
     known = MODES[mode]
     left = dict(point)
     if not known.token_layer:
         left.pop("sd-tokens", None)
+    if known.token_layer is False:
+        left.pop("token-layer", None)
     for name in (*AHEAD, "alpha"):
         if not known.ahead or (known.lossless and name in ("verifier", "alpha")):
             left.pop(name, None)
@@ -238,6 +242,8 @@ def variants(
     _check_swept(points, each)
     for (task, suffix), point, method in product(tasks.items(), points, each):
         mode, rest = of_mode(point, method.mode)
+        if mode not in possible(Able(layer=_layer(rest).algorithm)) and _layer(rest).fed:
+            continue  # SGLang's own speculation is compared by its own layers
         mine = replace(at_point(plan, rest, oracle), program=method.program)
         asked: dict[str, Any] = {"questions": task, "prompt_suffix": suffix}
         if fair and not MODES[mode].ahead:
@@ -286,6 +292,17 @@ def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
     if "alpha" in point:
         look = look.replace(verifier=f"{oracle}:{point['alpha']}")
     runtimes = dict(plan.deployment.runtimes)
+    if "token-layer" in point:
+        layer = _layer(point)
+        drafts = flags.algorithm(layer, "--sweep token-layer").draft if layer.on else "none"
+        if drafts == "needed":
+            own, draft = runtimes["target"].token_layer.draft_model, runtimes.get("draft")
+            layer = layer.replace(draft_model=own or (draft.model if draft else ""))
+        for role in flags.roles_of(layer, "--sweep token-layer"):
+            if role in runtimes and not runtimes[role].url:
+                runtimes[role] = runtimes[role].replace(token_layer=layer)
+                flags.check_layer(runtimes[role], "", f"[runtimes.{role}]")
+        plan = replace(plan, lossless_layer=layer.on)
     taking = [role for role, one in runtimes.items() if one.token_layer.on and "sd-tokens" in point]
     if "sd-tokens" in point and not taking:
         hint = "give --token-layer ngram, or a deployment file with a token layer"
@@ -295,6 +312,12 @@ def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
         runtimes[role] = runtimes[role].replace(token_layer=layer)
         flags.check_layer(runtimes[role], "", f"[runtimes.{role}]")
     return plan.with_settings(lookahead=look, runtimes=runtimes)
+
+
+def _layer(point: Point) -> TokenLayer:
+    """The token layer of a point, ``NAME`` or ``NAME:TOKENS``; none where it has none."""
+    name, _, tokens = point.get("token-layer", "none").partition(":")
+    return TokenLayer(algorithm=name, tokens=int(tokens) if tokens else None)
 
 
 def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:

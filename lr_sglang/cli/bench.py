@@ -84,7 +84,8 @@ class Modes(options.Choice):
     multiple=True,
     metavar="NAME=VALUES",
     help="depth=1..8, width=1,2, verifier=exact,judge, alpha=0.4,0.8, concurrency=1,2,4, "
-    "sd-tokens=0..16, gate=0,0.075, policy=fixed,adaptive, schedule=async,sync, "
+    "sd-tokens=0..16, token-layer=none,standalone:6,fed, "
+    "gate=0,0.075, policy=fixed,adaptive, schedule=async,sync, "
     "reading=auto,first,never; again to multiply.",
 )
 @click.option(
@@ -112,6 +113,7 @@ def bench(**given: Any) -> None:
       lr-sglang bench --methods lookahead,specreason,rsd,autoregressive --sweep concurrency=1,4
       lr-sglang bench --sweep depth=1..8 --modes autoregressive,lookahead
       lr-sglang bench --sweep sd-tokens=0..16 --modes sd,lookahead+sd --limit 10
+      lr-sglang bench --sweep token-layer=standalone,fed --modes autoregressive,sd,lossless
       lr-sglang bench -o bench.paper=table1 --deployment qwen3-4gpu --print
       lr-sglang bench -o bench.dummy_weights=true --sweep alpha=0.4,0.8 --sweep depth=1..8
       lr-sglang bench -o bench.figures=my-gpu.json

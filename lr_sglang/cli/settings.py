@@ -234,11 +234,13 @@ def _set_layers(
     by_option = _layers_of(given)
     told = {role for role, layer in by_option.items() if ALGORITHM in layer}
     if name := given.get("token_layer"):
-        for taker in _suited(name):
+        for taker in flags.roles_of(TokenLayer(algorithm=name), "--token-layer"):
             if taker in layers and taker not in told:
                 merge(runtimes[taker], {LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
             told.add(taker)
-        if name != OFF and not layers.keys() & set(_suited(name)):
+        if name != OFF and not layers.keys() & set(
+            flags.roles_of(TokenLayer(algorithm=name), "--token-layer")
+        ):
             hint = "a server that runs already has its own, or none"
             raise ConfigError(f"--token-layer {name}: it suits no role that is started", hint=hint)
     layers = {role: runtimes[role][LAYER] for role in layers}
@@ -246,13 +248,3 @@ def _set_layers(
     if layered and all(layer.get(ALGORITHM, OFF) == OFF for layer in layers.values()):
         for taker in {"target", "draft"} & layers.keys() - told:
             layers[taker][ALGORITHM] = DEFAULT_LAYER
-
-
-def _suited(name: str) -> tuple[str, ...]:
-    """The roles that a token layer without a role is for: the target, and the draft if it needs no
-    draft model and no lines.
-    """
-    with_model = (
-        name != OFF and flags.algorithm(TokenLayer(algorithm=name), "--token-layer").draft != "none"
-    )
-    return ("target",) if with_model or name == FED else ("target", "draft")

@@ -105,6 +105,17 @@ ALGORITHMS: Mapping[str, Algorithm] = {
 }
 
 
+def roles_of(layer: TokenLayer, where: str) -> tuple[str, ...]:
+    """The roles that a token layer without a role is for: the target, and the draft if it needs no
+    draft model and no lines.
+
+    Raises:
+        ConfigError: there is no such algorithm.
+    """
+    with_model = layer.on and algorithm(layer, where).draft != "none"
+    return ("target",) if with_model or layer.fed else ("target", "draft")
+
+
 def algorithm(layer: TokenLayer, where: str) -> Algorithm:
     """The algorithm that a token layer names.
 
