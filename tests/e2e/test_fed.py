@@ -1,4 +1,6 @@
-"""Token layer `fed`: a server verifies the lines that it is given, and its text stays the same."""
+"""Token layer `fed`: a server verifies the lines that it is given, and its text stays the same;
+answers that are fed by a draft are plain decoding's.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 import pytest
 
 from lr_sglang import tasks
-from lr_sglang.config import TokenLayer
+from lr_sglang.api.configuration import Plan
+from lr_sglang.api.runner import Runner
+from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -17,25 +21,36 @@ from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Line
-from tests.e2e.conftest import full
+from lr_sglang.tasks.question import Work
+from tests import plan
+from tests.e2e.conftest import Pocket, full
+from tests.e2e.test_pocket import assert_idle
 
-PROBLEM = tasks.load("pocket", limit=1)[0]
+PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
+PROBLEM = PROBLEMS[0]
 TOKENS = 12
 GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.6, "top_p": 0.95, "sampling_seed": 3}
 
 
 @pytest.fixture(scope="module", params=["pocket:target", *["pocket:target-hybrid"] * full])
-def target(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[RuntimeBackend]:
-    pocket = load_deployment("pocket")
-    runtime = pocket.runtimes["target"].replace(
+def roles(
+    request: pytest.FixtureRequest, pocket: Pocket, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, RuntimeBackend]]:
+    """A target with the layer, and the session's draft."""
+    deployment = load_deployment("pocket")
+    runtime = deployment.runtimes["target"].replace(
         model=request.param, token_layer=TokenLayer("fed", tokens=TOKENS), max_running_requests=8
     )
-    alone = pocket.replace(runtimes={"target": runtime}, shared={})
-    with deployed(alone, tmp_path_factory.mktemp("logs"), timeout=280) as roles:
-        yield roles["target"]
+    runtimes = {"target": runtime, "draft": Runtime(url=pocket.fleet.urls["draft"])}
+    pair = deployment.replace(runtimes=runtimes, shared={})
+    with deployed(pair, tmp_path_factory.mktemp("logs"), timeout=280) as roles:
+        yield roles
+
+
+@pytest.fixture
+def target(roles: dict[str, RuntimeBackend]) -> RuntimeBackend:
+    return roles["target"]
 
 
 def state(target: RuntimeBackend) -> dict[str, Any]:
@@ -118,3 +133,32 @@ def test_an_emptied_cache_has_no_lines(target: RuntimeBackend) -> None:
     assert state(target)["lines"] > 0
     call(target.transport.get("/flush_cache"), target.loop)
     assert state(target)["lines"] == 0
+
+
+def answers(
+    roles: dict[str, RuntimeBackend], mode: str, sampling: Sampling, work: list[Work] | None = None
+) -> list[dict[str, Any]]:
+    """The records of the problems, eight at once."""
+    settings = Plan().with_settings(sampling=sampling, limits=Limits(max_tokens=200))
+    made = Runner(roles, settings, 8).run(work or plan(PROBLEMS, [mode], samples=2))
+    return sorted(made, key=lambda one: (one["question_id"], one["sample"]))
+
+
+SAMPLINGS = [Sampling(temperature=t, top_p=0.95, seed=3) for t in (0.0, 0.6, 1.0)]
+SAMPLINGS.append(Sampling(temperature=0.8, top_p=1.0, top_k=20, min_p=0.1, seed=3))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda one: f"T={one.temperature}")
+def test_answers_that_a_draft_feeds_are_plain_decodings_in_one_request_each(
+    roles: dict[str, RuntimeBackend], pocket: Pocket, sampling: Sampling
+) -> None:
+    fed = answers(roles, "lossless", sampling)
+    assert [(one["error"], one["not_fed"]) for one in fed] == [(None, "")] * len(fed)
+    assert all(one["tokens"]["target"]["calls"] == 1 for one in fed)
+    assert sum(one["agreed_tokens"] for one in fed) > 0
+    assert_idle(roles)
+    models = {one["target"].infos[0]["model_path"] for one in (roles, pocket.roles)}
+    if len(models) == 1:  # the hybrid is another model
+        plain = answers(pocket.roles, "autoregressive", sampling)
+        assert [one["ids_digest"] for one in fed] == [one["ids_digest"] for one in plain]

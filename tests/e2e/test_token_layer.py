@@ -46,13 +46,12 @@ ROOT = Path(__file__).parents[2]
 PROBLEMS = tasks.load("pocket", limit=50 if full else 2)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
-LAYERS: dict[str, dict[str, TokenLayer]] = {
-    "none": {},
-    "ngram": {"target": TokenLayer("ngram")},
-}
-# In a short run test_launched.py says that the embedded default, a chain, draws the target's own tokens.
+LAYERS: dict[str, dict[str, TokenLayer]] = {"none": {}}
+# In a short run test_launched.py says that the embedded default, a chain, draws the target's own tokens, and
+# test_fed.py that n-grams and lines do.
 if full:
-    LAYERS["ngram"]["draft"] = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
+    chain = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
+    LAYERS["ngram"] = {"target": TokenLayer("ngram"), "draft": chain}
     # a head of random weights: nothing that it drafts is right
     head = TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)
     LAYERS["eagle3"] = {"target": head}

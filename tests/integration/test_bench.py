@@ -176,6 +176,8 @@ def test_values_of_a_sweep(given, name, values):
         ["budget=4"],
         ["alpha=.5", "verifier=judge"],
         ["gate=x"],
+        ["token-layer=fed:0"],
+        ["token-layer=fed, standalone:x"],
     ],
 )
 def test_what_cannot_be_swept(wrong):
@@ -195,6 +197,8 @@ POINT = {"depth": 2, "verifier": "exact", "sd-tokens": 4, "concurrency": 2}
         (POINT, "lossless", ("lossless", {"depth": 2, "concurrency": 2})),
         ({"sd-tokens": 0}, "sd", ("autoregressive", {})),
         ({"sd-tokens": 0, "depth": 3}, "lookahead+sd", ("lookahead", {"depth": 3})),
+        ({"token-layer": "none"}, "sd", ("autoregressive", {})),
+        ({"token-layer": "fed"}, "lookahead", ("lookahead", {})),
     ],
 )
 def test_a_mode_has_only_what_it_has_a_use_for(point, mode, wanted):
@@ -310,6 +314,26 @@ def test_drafted_tokens_with_and_without_lookahead():
     sets = servers.server_sets(found)
     tokens = [servers.needed(of).runtimes["target"].token_layer.tokens for of in sets]
     assert tokens == [None, 2, 4]
+
+
+def test_token_layers_are_compared_by_the_modes_that_each_of_them_has():
+    modes = ("autoregressive", "sd", "lossless", "lookahead+sd")
+    found = varied(modes, ["token-layer=none,standalone:6,fed"])
+    assert {(v.folder, v.mode) for v in found} == {
+        ("sampled", "autoregressive"),
+        ("sampled", "lookahead"),
+        ("token-layer-none", "lossless"),
+        *(("token-layer-standalone-6", mode) for mode in ("sd", "lossless", "lookahead+sd")),
+        *(("token-layer-fed", mode) for mode in ("lossless", "lookahead+sd")),
+    }
+    layers = [
+        servers.needed(of).runtimes["target"].token_layer for of in servers.server_sets(found)
+    ]
+    assert [(one.algorithm, one.tokens, bool(one.draft_model)) for one in layers] == [
+        ("none", None, False),
+        ("standalone", 6, True),
+        ("fed", None, False),
+    ]
 
 
 def test_names_of_folders_are_names_of_folders():
