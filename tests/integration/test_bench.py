@@ -589,7 +589,7 @@ def test_figures_for_others_are_of_bodies_that_fit(monkeypatch, free, bodies):
 def test_the_papers_table(double, monkeypatch):
     counts = {"gsm8k": 100, "humaneval": 164}
 
-    def read(hub, task):
+    def read(hub, task, first=None):
         return [Question(f"{task}-{number}", "?") for number in range(counts[task])]
 
     monkeypatch.setattr(Hub, "read", read)
