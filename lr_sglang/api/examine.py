@@ -24,6 +24,7 @@ from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.modes import MODES
+from lr_sglang.results import statistics
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
 from lr_sglang.sglang_api.lines import SWITCH
@@ -40,9 +41,8 @@ ROUNDS = 4  # of each, of which the fastest counts
 SHORT = 4  # tokens of a prompt after which tokens are timed
 FREE = 4  # answers at once that should take no more than twice the time of one
 ALONE = "token at 1"
-# The short answers: of so many problems, of so many tokens.
-PROBLEMS, TOKENS, WARM_TOKENS = 5, 64, 8
-GAIN = 1.05  # speed-up below which a mode is not worth its requests
+# The short answers: of so many problems, as many as an interval needs; of so many tokens.
+PROBLEMS, TOKENS, WARM_TOKENS = statistics.LEAST, 64, 8
 SLOW_ABORT = 1.0  # seconds
 INSTALL = (
     f"on its machine pip install --no-deps lr-sglang, start it with {SWITCH}=1 and the flags of "
@@ -87,7 +87,9 @@ class Expected:
 
     Attributes:
         pace: tokens per second of an answer.
-        speedup: over the target alone, in the short answers.
+        speedup: over the first mode, the target alone, in the short answers; ``low`` and ``high``
+            are its 95 % interval over their problems.
+        surely_faster_than: the modes than which it is faster in all of such an interval.
         formula: the same by the formulas, from the times and the acceptance of those answers; None
             where they do not apply.
         depth: the best one by the formulas; None as ``formula``.
@@ -96,6 +98,9 @@ class Expected:
     mode: str
     pace: float
     speedup: float
+    low: float | None = None
+    high: float | None = None
+    surely_faster_than: tuple[str, ...] = ()
     formula: float | None = None
     depth: int | None = None
 
@@ -106,11 +111,13 @@ class Examination:
 
     Attributes:
         costs: by role, milliseconds of a token by answers at once and of reading by tokens.
+        answers: how many short ones were made in each mode.
     """
 
     lines: list[Line] = field(default_factory=list)
     modes: list[Expected] = field(default_factory=list)
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
+    answers: int = 0
 
     @property
     def able(self) -> bool:
@@ -119,9 +126,11 @@ class Examination:
 
     @property
     def best(self) -> Expected | None:
-        """The fastest mode: the target alone, unless another one is clearly faster."""
-        first = max(self.modes, key=lambda one: one.speedup, default=None)
-        return self.modes[0] if first and first.speedup < GAIN else first
+        """The mode that is surely faster than each of the others; None if the short answers do not
+        tell.
+        """
+        others = len(self.modes) - 1
+        return next((one for one in self.modes if len(one.surely_faster_than) == others), None)
 
 
 def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
@@ -275,11 +284,12 @@ class _Examiner:
     def _trial(self) -> Iterator[Line]:
         """Short answers in each mode, and what follows from them."""
         modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
-        problems = tasks.load("pocket")[20::40][:PROBLEMS]
+        problems = tasks.load("pocket")[10::25][:PROBLEMS]
         self._answers(problems[:1], modes, WARM_TOKENS)
         records = self._answers(problems, modes, TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Line(role, "answers", "warning", "some of its requests failed", "see its log")
+        self.made.answers = len(problems)
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
         own, greedy = ahead[0]["own_draws"], self.plan.deployment.sampling.greedy
@@ -386,6 +396,23 @@ def _thinking(backend: RuntimeBackend) -> str:
 
 
 def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> list[Expected]:
+    def faster(mode: str, other: str) -> statistics.Estimate:
+        """How many times as fast as another mode, by the problems that both have answered."""
+        both = [
+            {one["question_id"]: one for one in records if one["mode"] == m} for m in (mode, other)
+        ]
+        columns = [
+            [
+                of[problem][name] if name == "seconds" else of[problem]["tokens"]["used"]
+                for problem in both[0]
+            ]
+            for of in both
+            for name in ("tokens", "seconds")
+        ]
+        found = statistics.product(columns, (1, -1, -1, 1), len(both[0]))
+        assert found is not None
+        return found
+
     def pace(mode: str) -> float:
         mine = [one for one in records if one["mode"] == mode]
         used = sum(one["tokens"]["used"] for one in mine)
@@ -404,5 +431,12 @@ def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> li
                 best = judged.best_depth(case, found.schedule, max(1, depth)).depth
             except ConfigError:  # a draft that is slower than the target
                 pass
-        made.append(Expected(mode, pace(mode), pace(mode) / alone, formula, best))
+        gain = faster(mode, modes[0])
+        sure = tuple(
+            other
+            for other in modes
+            if other != mode and (least := faster(mode, other).low) is not None and least > 1
+        )
+        ends = (None, None) if mode == modes[0] else (gain.low, gain.high)
+        made.append(Expected(mode, pace(mode), pace(mode) / alone, *ends, sure, formula, best))
     return made

@@ -196,7 +196,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
     yield Padding(_depths(found), (1, 0))
     for schedule, choice in best.items():
         what = f"depth {choice.depth}, {choice.speedup:.2f}x" if choice.depth else "none gains"
-        yield f"best {schedule}: {what}"
+        yield f"best {schedule}: {what}{_rule(found, choice)}"
     ceiling = "any" if math.isinf(found["bound"]) else f"{found['bound']:.2f}x"
     yield f"bound 1/(1 - alpha): {ceiling}; the paper's, for a draft and a judge that cost nothing"
     if math.isinf(found["useful"]):
@@ -221,6 +221,18 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
     speed, layer = _fastest(best).speedup, found["layer_speed"]["target"]
     over = f" over the token layer alone, {speed * layer:.2f}x over plain decoding"
     yield f"{speed:.2f}x" + (over if layer > 1 else "")
+
+
+def _rule(found: dict[str, Any], chosen: Choice) -> str:
+    """Why another depth than the fastest of the table is called the best; empty if it is none."""
+    speeds = {row["depth"]: row["speedup"][chosen.schedule] for row in found["rows"]}
+    depth = max(speeds, key=lambda one: speeds[one])
+    if f"{max(1.0, speeds[depth]):.2f}" == f"{chosen.speedup:.2f}":
+        return ""
+    return (
+        f": the least depth within {judged.SPARE:.0%} of the fastest, {speeds[depth]:.2f}x at "
+        f"depth {depth}"
+    )
 
 
 def _depths(found: dict[str, Any]) -> Any:

@@ -21,7 +21,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launched
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
-    from lr_sglang.api.examine import Examination
+    from lr_sglang.api.examine import Examination, Expected
 
 
 def examined(given: Given) -> None:
@@ -82,13 +82,16 @@ def _needed(plan: Plan) -> Any:
 
 
 def _command(given: Given, found: Examination) -> str:
-    """The command to start with: the fastest mode on these servers; empty if none was measured."""
-    if (best := found.best) is None:
+    """The command to start with: the fastest mode on these servers, or the one that finds it by
+    itself where the short answers do not tell; empty if none was measured.
+    """
+    if not found.modes:
         return ""
+    best = found.best
     names = ("attach", "deployment", *ROLES, "verifier")
     words = [word for name in names if given.get(name) for word in (f"--{name}", given[name])]
-    words += ["--mode", best.mode]
-    words += ["--depth", str(best.depth)] if best.depth else []
+    words += ["--mode", best.mode if best else "auto"]
+    words += ["--depth", str(best.depth)] if best and best.depth else []
     return f"lr-sglang run {shlex.join(words)} QUESTION"
 
 
@@ -101,7 +104,7 @@ def _show(found: Examination, command: str, display: Display) -> None:
             [
                 one.mode,
                 f"{one.pace:.1f}",
-                f"{one.speedup:.2f}x",
+                _times(one),
                 "" if one.formula is None else f"{one.formula:.2f}x",
                 "" if one.depth is None else one.depth,
             ]
@@ -112,14 +115,32 @@ def _show(found: Examination, command: str, display: Display) -> None:
         display.out.print(Text(sentence), soft_wrap=True)
 
 
+def _times(one: Expected) -> str:
+    """A speed-up with its interval, if it has one."""
+    ends = f" ({one.low:.2f} to {one.high:.2f})" if one.low and one.high else ""
+    return f"{one.speedup:.2f}x{ends}"
+
+
 def _verdict(found: Examination, command: str) -> Iterator[str]:
     faults = [f"{one.title} ({one.found})" for one in found.lines if one.status == "fault"]
     best = found.best
     if faults:
         yield f"Lookahead cannot run here: {', '.join(faults)}"
-    elif best is not None and best is not found.modes[0]:
-        yield f"Lookahead can run here; fastest in short answers: {best.mode}, {best.speedup:.2f}x"
-    else:
+    elif best is not None and best is found.modes[0]:
         yield "Lookahead can run here, and does not pay for one answer at a time"
+    elif best is not None:
+        yield (
+            f"Lookahead can run here; fastest in {found.answers} short answers: {best.mode}, "
+            f"{_times(best)} the speed of {found.modes[0].mode}"
+        )
+    else:
+        plain = found.modes[0].mode
+        faster = [one for one in found.modes if plain in one.surely_faster_than]
+        sure = ", ".join(f"{one.mode} {_times(one)}" for one in faster)
+        yield (
+            f"Lookahead can run here; {found.answers} short answers do not tell which mode is the "
+            f"fastest (surely faster than {plain}: {sure or 'none'}): lr-sglang bench with "
+            "questions of yours does"
+        )
     if command:
         yield f"start with: {command}"

@@ -3,14 +3,16 @@ right. Over simulated runtimes.
 """
 
 import json
+import math
 import random
 from contextlib import contextmanager
 
 import pytest
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.api.examine import examine
+from lr_sglang.api.examine import Examination, _expected, examine
 from lr_sglang.cli import session
+from lr_sglang.cli.servers import _command, _verdict
 from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
@@ -218,6 +220,57 @@ def test_a_runtime_that_fails_is_a_fault():
     line = of(found, "draft requests")
     assert line.status == "fault" and (line.found, line.advice) == ("it is gone", "start it")
     assert not found.able
+
+
+# -- what short answers tell of the modes
+
+
+def answers(paces, problems, spread=0.0):
+    """The modes, with so many tokens per second in the mean of answers to so many problems."""
+    rng = random.Random(1)
+    records = [
+        {
+            "question_id": problem,
+            "mode": mode,
+            "seconds": 64 / pace * math.exp(rng.gauss(0, spread)),
+            "tokens": {"used": 64},
+        }
+        for problem in range(problems)
+        for mode, pace in paces.items()
+    ]
+    made = Examination(modes=_expected(records, list(paces), 5), answers=problems)
+    return made, " ".join(_verdict(made, _command({}, made)))
+
+
+THREE = {"autoregressive": 10.0, "sd": 12.0, "lossless": 16.0}
+
+
+@pytest.mark.parametrize(
+    ("paces", "problems", "spread", "best"),
+    [
+        (THREE, 8, 0.02, "lossless"),
+        (THREE, 5, 0.0, None),  # a handful
+        (THREE, 8, 0.6, None),  # that differ too much
+        ({**THREE, "sd": 15.9}, 8, 0.05, None),  # two that are as fast
+        ({"autoregressive": 20.0, "lossless": 10.0}, 8, 0.02, "autoregressive"),
+    ],
+)
+def test_a_mode_is_called_the_fastest_only_where_the_interval_says_so(
+    paces, problems, spread, best
+):
+    found, said = answers(paces, problems, spread)
+    assert (found.best.mode if found.best else None) == best
+    assert f"--mode {best or 'auto'} QUESTION" in said
+    if best is None:
+        assert f"{problems} short answers do not tell which mode is the fastest" in said
+        assert "lr-sglang bench" in said
+    elif best != "autoregressive":
+        assert f"fastest in {problems} short answers: {best}, 1." in said and " to 1." in said
+
+
+def test_those_that_are_surely_faster_are_named_with_their_interval():
+    _, said = answers({**THREE, "sd": 15.9}, 8, 0.05)
+    assert "surely faster than autoregressive: sd 1." in said and "lossless 1." in said
 
 
 # -- the command

@@ -256,3 +256,22 @@ def test_the_plan_is_a_command(arguments, plan):
 )
 def test_bad_input_is_named(arguments, message):
     assert message in call(*arguments, code=2).stderr
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        ("--alpha", "0.63", "--c1", "0.1", "--judge", "0.05"),
+        ("--alpha", "0.8", "--c1", "0.05"),
+        ("--alpha", "0.9", "--c1", "0.05", "--depth", "3"),
+        ("--alpha", "0.1", "--c1", "0.9"),
+    ],
+)
+def test_where_another_depth_of_the_table_is_faster_the_line_has_the_rule(case):
+    rows, said = found(*case)["rows"], call(*case).stdout
+    for schedule, best in found(*case)["best"].items():
+        (line,) = [one for one in said.splitlines() if one.startswith(f"best {schedule}: ")]
+        fastest = max(1.0, *(row["speedup"][schedule] for row in rows))
+        told = f"{best['speedup']:.2f}" == f"{fastest:.2f}"
+        assert ("the least depth within 2% of the fastest" in line) is not told
+        assert told or f"{fastest:.2f}x at depth" in line
