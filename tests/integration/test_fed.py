@@ -3,7 +3,7 @@ delivered. Runtimes have probabilities and take time, on the virtual clock.
 """
 
 import asyncio
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -121,6 +121,7 @@ def answers(
     sampling: Sampling,
     *,
     seeds: bool = True,
+    penalties: bool = True,
     max_tokens: int = 120,
     many: int = 1,
     policy: str = "fixed",
@@ -133,7 +134,8 @@ def answers(
     for one in backend.roles.values():
         one.seeded = seeds
     if target.width > 1:
-        backend.fed = FedLayer(1, target.width, "seeds" if seeds else "coins", seeds)
+        draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
+        backend.fed = FedLayer(1, target.width, draws, seeds, penalties)
         backend.token_layer = "NGRAM"
     backend.increments = target.increments
     experience = experience or RunStatistics()
@@ -258,6 +260,8 @@ def test_what_coins_cannot_draw_exactly_is_not_fed(
     assert request.node.callspec.id in told.not_fed and not target.delivered
     (fed,), _ = answers(target, draft, sampling, **more)  # with seeds it is
     assert not fed.not_fed and target.delivered
+    (told,), _ = answers(target, draft, sampling, penalties=False, **more)
+    assert bool(told.not_fed) == bool(constraints.frequency_penalty)
 
 
 def test_a_server_that_streams_whole_texts_gets_requests_of_limited_length(

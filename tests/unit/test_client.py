@@ -743,6 +743,7 @@ FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
     [
         ([FED, FED], FedLayer(1, 13, "seeds", True), ""),
         ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins", True), ""),
+        ([FED, {**FED, "penalties": False}], FedLayer(1, 13, "seeds", True, False), ""),
         ([None, None], None, ""),
         ([FED, None], None, "only some of its servers have"),
         ([FED, {**FED, "protocol": 2}], None, "version 2 of the protocol, and this is version 1"),
