@@ -88,11 +88,13 @@ class Learner:
         self.model = PocketModel.of_hf(weights(model))
         self.optimizer = Optimizer(self.model)
         self.epoch, self.seconds, self.curve = 0, 0.0, list[dict[str, float]]()
+        self.best = self.model.state_dict()
         self.checkpoint = out.with_suffix(".pt")
         if self.checkpoint.exists():
             state = torch.load(self.checkpoint, weights_only=True)
             self.epoch, self.seconds, self.curve = state["epoch"], state["seconds"], state["curve"]
             self.model.load_state_dict(state["model"])
+            self.best = state["best"]
             self.optimizer.load_state_dict(state["optimizer"])
 
     def save(self) -> None:
@@ -102,6 +104,7 @@ class Learner:
             "seconds": self.seconds,
             "curve": self.curve,
             "model": self.model.state_dict(),
+            "best": self.best,
             "optimizer": self.optimizer.state_dict(),
         }
         part = self.checkpoint.with_suffix(".part")
@@ -110,7 +113,9 @@ class Learner:
         part.replace(self.checkpoint)
 
     def run(self, rows: Sequence[dict[str, Any]]) -> None:
-        """Train to the last epoch, then write the model."""
+        """Train to the last epoch, then write the model of the epoch with the least loss on the
+        questions that are kept.
+        """
         train, kept = (documents(self.tokenizer, of) for of in apart(rows))
         if not self.curve:
             self._note(float("nan"), kept)
@@ -129,10 +134,13 @@ class Learner:
             self.seconds += time.monotonic() - began
             self._note(total / tokens, kept)
             self.save()
+        self.model.load_state_dict(self.best)
         self.export(len(rows))
 
     def _note(self, loss: float, kept: list[Document]) -> None:
         held_out = held_out_loss(self.model, kept)
+        if held_out < min((one["held_out"] for one in self.curve), default=float("inf")):
+            self.best = {name: value.clone() for name, value in self.model.state_dict().items()}
         point = {"epoch": self.epoch, "loss": round(loss, 4), "held_out": round(held_out, 4)}
         self.curve.append(point)
         log.info("epoch %(epoch)d: loss %(loss).4f, on kept questions %(held_out).4f", point)
