@@ -3,6 +3,7 @@ delivered. Runtimes have probabilities and take time, on the virtual clock.
 """
 
 import asyncio
+import random
 from typing import Any, Literal
 
 import pytest
@@ -13,14 +14,21 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.request import Request
-from lr_sglang.errors import RuntimeDown, RuntimeTimeout
+from lr_sglang.errors import Cancelled, RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
+from tests import examples
 from tests.integration.test_reading import QUESTION, Dice
 from tests.scripted import deployment
 from tests.simulated.clock import run_virtually
+from tests.simulated.runs import pair
+from tests.simulated.scheduled import scheduled_roles
+from tests.simulated.scheduler import Flags
+from tests.simulated.times import Times
+from tests.simulated.virtual import questions
 
 WIDTH = 8
 
@@ -321,3 +329,52 @@ def test_a_fed_answer_that_is_stopped_leaves_nothing_running() -> None:
     with pytest.raises(RuntimeError, match="enough"):
         answers(target, draft, SAMPLED, on_step=stop)
     assert not jobs and not target.live and not draft.live
+
+
+def test_answers_that_are_stopped_or_aborted_leave_nothing_on_the_servers() -> None:
+    """Of many answers, 16 at once, a tenth is stopped by its client and a tenth loses the request
+    of its target on the server.
+    """
+    count, chance = examples(100), random.Random(4)
+    writer = pair(0.9, 0.9, 20, 6)
+    experience = RunStatistics()
+
+    async def run() -> list[str]:
+        times = Times.load("h200").alone()
+        roles = scheduled_roles(times, writer, {"target": Flags("fed", 12)}, seeded=False)
+        target = roles["target"]
+        free, ends = asyncio.Semaphore(16), list[str]()
+        loop = asyncio.get_running_loop()
+
+        async def answer(asked: Any, fate: str) -> None:
+            look = Lookahead(max_step_tokens=100)
+            job = AnswerRequest(look, SAMPLED, Limits(), verifier=Exact(), experience=experience)
+            async with free:
+                if fate == "stopped":
+                    loop.call_later(chance.uniform(0, 1), job.stop)
+                if fate == "aborted":
+                    when = chance.uniform(0.2, 1)
+                    rid = lambda: job.trace.of("target")[0].rid
+                    loop.call_later(when, lambda: target.transport.abort(rid()))
+                try:
+                    await run_program(lookahead, messages(asked.question), job=job, backend=target)
+                    ends.append(job.trace.finish)
+                except Exception as error:  # noqa: BLE001 - counted
+                    ends.append(type(error).__name__)
+                    assert fate, error
+
+        fates = ["stopped", "aborted", *[""] * 8]
+        asked = [answer(one, chance.choice(fates)) for one in questions(count)]
+        await asyncio.gather(*asked)
+        await asyncio.sleep(1)  # aborts reach the servers
+        for backend in roles.values():
+            scheduler = backend.transport.scheduler
+            assert not scheduler.waiting and not scheduler.running and not scheduler._jobs
+            assert not backend.transport._open and backend.pool.waiting == 0
+        assert target.lines._task is None and not target.lines._waiting
+        return ends
+
+    ends = run_virtually(run())
+    assert len(ends) == count and ends.count("stop") >= count / 2
+    assert Cancelled.__name__ in ends and len(set(ends)) >= 3
+    assert experience.fed == 0
