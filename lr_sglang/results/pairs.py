@@ -29,7 +29,7 @@ ALONE = {
     "draft": "the draft failed",
     "guard": "the step before was cut",
     "reading": READ,
-    "fed": READ,
+    "line": READ,
 }
 WRITTEN = "the target wrote alone"
 

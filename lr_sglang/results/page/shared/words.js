@@ -5,11 +5,13 @@ const AGREE = {
   identical: "The same words in both: no verdict was needed",
   exact: "The same tokens in both",
   reading: "The target read it, and would have written the same tokens",
+  line: "The target verified it while it wrote, and its tokens are the same",
 };
 const DIFFER = {
   judge: "The judge: the two versions do not mean the same",
   exact: "The tokens differ",
   reading: "The target read it, and would have written other tokens",
+  line: "The target verified it while it wrote, and its own tokens are others",
   late: "The draft was too late: the target's own step was there first",
   guard: "The step before was cut off at the token cap, so nothing drafted after it is kept",
   ending: "The two versions end differently",
@@ -31,7 +33,7 @@ export function verdictInWords(verdict) {
 export function glyphOf(verdict) {
   if (verdict.failed) return "bang";
   if (verdict.by === "late") return "clock";
-  const exact = ["exact", "identical", "reading"].includes(verdict.by);
+  const exact = ["exact", "identical", "reading", "line"].includes(verdict.by);
   if (verdict.accepted) return exact ? "equal" : "approx";
   return exact ? "unequal" : "differ";
 }
