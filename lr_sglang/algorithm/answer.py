@@ -106,6 +106,7 @@ class Answer:
         self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
         self.branches = Branches(self.trace, self._loop, self.policy)
         self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
+        self.branches.done = self.emitter.done
         self.reader = Reader(job, self.roles, self.can_ask)
         self.trace.prompt_tokens = prompt_tokens
         note_draws(job, self.roles, self.reader)
@@ -169,7 +170,6 @@ class Answer:
         branch.answered_by = state.stream_executor.backend.role
         inquiry.branches.append(branch)
         state.stream_executor.when_done(lambda: self.branches.ended(branch))
-        self.emitter.begun("judge", node, child)
         if child.dropped or child.verdict is not None or node.chosen is not None:
             self.branches.give_up(branch, Outcome.CANCELLED)  # the step was decided meanwhile
         return branch
@@ -297,8 +297,6 @@ class Answer:
             self.reader.hurry(branch)
         branch.reads = role == "target" and node.guess is not None
         self.branches.expect(branch)
-        if child is not None or (not node.begun and not node.guess):
-            self.emitter.begun(role, node, child)
         return branch
 
     def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
@@ -311,6 +309,9 @@ class Answer:
         branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
         branch.state, branch.node, branch.child = state, node, child
         state.stream_executor.request = branch
+        # a place in the middle of a step is no node of the tree, nor is one that was left behind
+        in_tree = node is self.tree.root or node.parent is not None
+        branch.number = self.emitter.begun(role, node if in_tree else self.tree.root, child)
         self.branches.begin(branch)
         return branch
 
@@ -440,7 +441,7 @@ class Answer:
             same = common_prefix(guess, tuple(said))
             whole = same == len(guess)
             own = [one for one in said[same : same + 1] if one is not None]
-            self.reader.agreed(same, len(guess))
+            self.reader.agreed(same, len(guess), one_read=True)
         else:
             node.read_first = False
         drafted = node.children[0] if node.children else None
@@ -630,14 +631,12 @@ class Answer:
         node = self.tree.root
         if drafted is not None and self.job.exact:
             (child,) = self.tree.add_children(node, 1)
-            self.emitter.begun("draft", node, child)
             self.tree.drafted(child, drafted)
             child.state = node.state.fork(1)[0]
             child.state += drafted.tokens()
             self.emitter.drafted(child)
             child.verdict = Verdict(drafted is step, by)
             self.emitter.verified(child, child.verdict)
-        self.emitter.begun("target", node, None)
         node.target = step
         self.emitter.written(node)
         self._keep_written(step)

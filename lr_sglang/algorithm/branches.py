@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
 from lr_sglang.algorithm.inquiry import Inquiry
@@ -63,6 +64,10 @@ class Branches:
         trace: receives every branch that begins. Its times are seconds since this object was made.
         loop: the event loop of the answer.
         policy: is told when each generation begins and ends, also one that was cancelled.
+
+    Attributes:
+        done: called with a branch's number when it has its result, or when it is cancelled before,
+            which the second argument says.
     """
 
     def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop, policy: Policy) -> None:
@@ -72,6 +77,7 @@ class Branches:
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Branch | Inquiry] = set()
         self._unsettled: deque[Branch] = deque()
+        self.done: Callable[[int, bool], None] = lambda number, cancelled: None
 
     def now(self) -> float:
         """Seconds since the answer began."""
@@ -162,6 +168,7 @@ class Branches:
         """Records the result of a branch's request."""
         if branch.ended is None:
             branch.record(self.now())
+            self.done(branch.number, False)
 
     def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
         """Closes a branch with its outcome. A request still running is cancelled, on the server
@@ -170,6 +177,7 @@ class Branches:
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
             if outcome not in (Outcome.BONUS, Outcome.CORRECTED):
+                self.done(branch.number, True)
                 self._cancel(branch)
 
     def _cancel(self, branch: Branch) -> None:

@@ -147,15 +147,16 @@ class Reader:
         )
         return [*read, *result.ids[:1]]
 
-    def agreed(self, same: int, drafted: int) -> None:
+    def agreed(self, same: int, drafted: int, *, one_read: bool = False) -> None:
         """Counts drafted tokens that the target has read, up to the first that differs.
 
         Args:
             same: how many of the ``drafted`` tokens are the target's own.
+            one_read: whether they are a read of their own; else the server counts verifications.
         """
         self._job.trace.read_tokens += min(same + 1, drafted)
         self._job.trace.agreed_tokens += same
-        if drafted:
+        if one_read and drafted:
             self._job.trace.reads[drafted, same] += 1
         self._job.experience.read_tokens(same, same < drafted)
 

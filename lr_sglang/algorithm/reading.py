@@ -129,7 +129,7 @@ class Reading:
         whole = same == len(piece)
         if not whole and not self._other:
             self._other = self._ids + piece
-        self.answer.reader.agreed(same, len(piece))
+        self.answer.reader.agreed(same, len(piece), one_read=True)
         taken: list[int] = list(piece[:same])
         next_one = None if whole and piece else own[same]
         self.undecided = not whole and next_one is None

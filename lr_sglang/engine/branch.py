@@ -124,6 +124,7 @@ class Branch(Request):
         state: the program's state that generates.
         reads: whether it reads drafted tokens, so that its time does not tell what a written
             token costs.
+        number: of its events; 0 where there are none.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.
@@ -156,6 +157,7 @@ class Branch(Request):
     error: str = ""
     answered_by: str = ""
     reads: bool = False
+    number: int = 0
     shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)

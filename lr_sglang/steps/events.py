@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from lr_sglang.steps.tree import Node, Outcome, Verdict
 
 Kind = Literal[
     "begun",
+    "done",
+    "cancelled",
     "drafted",
     "written",
     "prepared",
@@ -29,19 +31,22 @@ class Event:
     Nodes (prefixes of the answer) have numbers in the order in which they appear; the prompt is 0.
 
     Attributes:
-        kind: ``begun``: a branch was sent to a runtime. ``drafted``: the draft's version, the step
-            of ``node``, has arrived. ``written``: the target's version of the step after ``prefix``
-            has arrived. ``prepared``: that version became ``node``, so that branches can follow it
-            before it is kept. ``verified``: the verdict on ``node`` has arrived. ``accepted``,
-            ``corrected`` or ``bonus``: ``node`` is now a step of the answer. ``dropped``: ``node``
-            was dropped, or the target's branch after ``prefix`` if ``node`` is None. ``ended``: the
-            answer is complete.
+        kind: ``begun``: a branch was sent to a runtime, one event for each. ``done``: it has its
+            result. ``cancelled``: it was given up before. ``drafted``: the draft's version, the
+            step of ``node``, has arrived. ``written``: the target's version of the step after
+            ``prefix`` has arrived. ``prepared``: that version became ``node``, so that branches can
+            follow it before it is kept. ``verified``: the verdict on ``node`` has arrived.
+            ``accepted``, ``corrected`` or ``bonus``: ``node`` is now a step of the answer.
+            ``dropped``: ``node`` was dropped, or the target's branch after ``prefix`` if ``node``
+            is None. ``ended``: the answer is complete.
         seconds: since the question was asked.
         role: the role whose branch or text it is; empty for ``ended``.
         position: index of the step in the answer, from 0.
         prefix: the node that the step follows.
         node: the node that the step leads to; None while the target's version has none.
         text: the step, if the event has one; ``tokens`` is its length.
+        branch: of ``done`` and ``cancelled``: which, by the number of its ``begun`` among all, from
+            1.
         outcome: of a dropped branch ``rejected`` or ``cancelled``; of the answer ``stop`` or
             ``length``.
     """
@@ -55,6 +60,7 @@ class Event:
     text: str = ""
     tokens: int = 0
     verdict: Verdict | None = None
+    branch: int | None = None
     outcome: str = ""
 
     def to_dict(self) -> dict[str, Any]:
@@ -81,10 +87,23 @@ class EventEmitter:
     def __init__(self, on_event: Callable[[Event], None] | None, now: Callable[[], float]) -> None:
         self._on_event, self._now = on_event, now
         self._numbers = 0
+        self._begun = 0
+        self._running: dict[int, Event] = {}  # by the branch's number, its first event
 
-    def begun(self, role: str, prefix: Node, node: Node | None) -> None:
-        """A branch was sent to a runtime."""
-        self._emit("begun", role, prefix, node)
+    def begun(self, role: str, prefix: Node, node: Node | None) -> int:
+        """A branch was sent to a runtime; returns its number."""
+        self._begun += 1
+        event = self._emit("begun", role, prefix, node)
+        if event is not None:
+            self._running[self._begun] = event
+        return self._begun
+
+    def done(self, branch: int, cancelled: bool = False) -> None:
+        """A branch has its result, or was given up before. Only the first of the two is told."""
+        first = self._running.pop(branch, None)
+        if first is not None and self._on_event is not None:
+            kind: Kind = "cancelled" if cancelled else "done"
+            self._on_event(replace(first, kind=kind, seconds=self._now(), branch=branch))
 
     def drafted(self, node: Node) -> None:
         """The draft's version of a step has arrived."""
@@ -121,12 +140,14 @@ class EventEmitter:
         self._emit("dropped", role, prefix, node, outcome=outcome.value)
 
     def ended(self, node: Node, finish: str) -> None:
-        """The answer is complete."""
+        """The answer is complete; branches that still run are given up."""
         self._emit("ended", "", node, None, outcome=finish)
+        self._running.clear()
+        self._on_event = None
 
     def _emit(
         self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any
-    ) -> None:
+    ) -> Event | None:
         if self._on_event is not None and prefix is not None:
             if prefix.number is None and prefix.parent is not None:
                 step = (
@@ -142,7 +163,10 @@ class EventEmitter:
                     tokens=len(step.ids),
                 )
             before, number = self._number(prefix), None if node is None else self._number(node)
-            self._on_event(Event(kind, self._now(), role, prefix.position, before, number, **more))
+            event = Event(kind, self._now(), role, prefix.position, before, number, **more)
+            self._on_event(event)
+            return event
+        return None
 
     def _number(self, node: Node) -> int:
         if node.number is None:

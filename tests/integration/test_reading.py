@@ -149,6 +149,7 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
         schedule=more.pop("schedule", "async"),
         reading=more.pop("reading", "auto"),
         shared_draws=more.pop("shared_draws", True),
+        policy=more.pop("policy", "fixed"),
         max_step_tokens=20,
     )
     tokens = Limits(max_tokens=more.pop("max_tokens", 120))
@@ -599,6 +600,36 @@ def test_every_step_has_its_events():
     assert kinds.count("accepted") == sum(step.source == "draft" for step in record.steps)
     for step in drafted:  # the draft's version is the step itself, or another
         assert step.verdicts[0].accepted == (step.draft_texts[0] == step.text), step
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {},
+        {"verifier": Lenient(), "reading": "first"},
+        {"verifier": Lenient(), "reading": "never"},
+        {"verifier": Lenient(), "policy": "adaptive"},
+    ],
+    ids=["exact", "read", "written", "adaptive"],
+)
+def test_every_branch_of_each_role_has_its_events(more):
+    """Also what only reads, and the pieces that are read: a page shows a bar for each."""
+    events = []
+    sampling = Sampling(temperature=0.6, seed=1)
+    record = write(lookahead, Dice(2), Dice(2, 0.3), sampling, on_event=events.append, **more)
+    begun = [one for one in events if one.kind == "begun"]
+    assert [one.role for one in begun] == [one.role for one in record.branches]
+    assert {"target", "draft"} <= {one.role for one in begun}
+    over = [one for one in events if one.kind in ("done", "cancelled")]
+    done = {one.branch: one for one in over}
+    assert len(done) == len(over), "each once"
+    for number, branch in enumerate(record.branches, 1):
+        if number in done:
+            assert done[number].role == branch.role
+            assert done[number].seconds >= begun[number - 1].seconds
+        else:  # it ended with the answer, or after it
+            assert branch.ended is None or branch.ended >= events[-1].seconds
+    assert any(one.seconds > begun[number - 1].seconds for number, one in done.items())
 
 
 def test_steps_are_told_while_their_tokens_arrive():

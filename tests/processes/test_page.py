@@ -395,3 +395,37 @@ def test_the_endpoint_itself_is_shown(real, visit):
         page, "steps"
     ) == "24"
     assert page.locator(".given-up .draft").count() == 0
+
+
+def test_each_branch_has_a_bar_also_one_that_only_reads(endpoint, page):
+    """As where the target reads what the draft writes, and where it writes several steps at once."""
+
+    def event(kind, seconds, role="", **more):
+        return {"kind": kind, "seconds": seconds, "role": role, "position": 0, "prefix": 0, **more}
+
+    told = [
+        event("begun", 0.0, "draft"),
+        event("done", 1.0, "draft", branch=1),
+        event("begun", 1.0, "target"),
+        event("begun", 1.0, "draft"),
+        event("done", 2.0, "target", branch=2),
+        event("cancelled", 2.0, "draft", branch=3),
+        event("begun", 2.0, "target"),
+        event("bonus", 3.0, "target", node=1, text="a", tokens=1),
+        event("bonus", 4.0, "target", position=1, prefix=1, node=2, text="b", tokens=1),
+        event("done", 5.0, "target", branch=4),
+        event("ended", 5.0, prefix=2, position=2, outcome="stop"),
+    ]
+    page.goto(endpoint.url)
+    apply = """async (told) => {
+        const { Tree } = await import('/page/tree.js');
+        const tree = new Tree();
+        for (const event of told) tree.apply(event);
+        return tree.bars.map((bar) => [bar.role, bar.began, bar.ended, bar.state]);
+    }"""
+    assert page.evaluate(apply, told) == [
+        ["draft", 0, 1, "accepted"],
+        ["target", 1, 2, "accepted"],
+        ["draft", 1, 2, "cancelled"],
+        ["target", 2, 5, "corrected"],
+    ]

@@ -11,10 +11,23 @@ export const ACTS = {
       row.target.bar = tree.bar("target", row, null, event.seconds);
       return;
     }
+    if (event.node === undefined || event.node === null) {
+      // tokens in the middle of a step, which the target is to read
+      tree.bar(event.role, tree.row(event.prefix, event.position), null, event.seconds);
+      return;
+    }
     const node = tree.draft(event);
     const bar = tree.bar(event.role, node.row, node, event.seconds);
     if (event.role === "judge") node.judging = bar;
     else Object.assign(node, { state: "writing", began: event.seconds, bar });
+  },
+
+  done(tree, event) {
+    close(tree.bars[event.branch - 1], event.seconds, "here");
+  },
+
+  cancelled(tree, event) {
+    close(tree.bars[event.branch - 1], event.seconds, "cancelled");
   },
 
   drafted(tree, event) {
@@ -53,7 +66,7 @@ export const ACTS = {
     const row = tree.row(event.prefix, event.position);
     Object.assign(row.target, { state: "here", ended: row.target.ended ?? event.seconds });
     if (event.text) Object.assign(row.target, { text: event.text, tokens: event.tokens ?? row.target.tokens });
-    close(row.target.bar, event.seconds, "corrected");
+    settle(row.target.bar, "corrected"); // it may write on
     tree.nodes.set(event.node, { row });
     for (const draft of row.drafts) {
       if (OPEN.has(draft.state)) tree.lose(draft, "rejected");
@@ -88,5 +101,10 @@ export const ACTS = {
 export function close(bar, seconds, state) {
   if (!bar) return;
   bar.ended ??= Math.max(seconds, bar.began);
-  if (state && (!bar.state || bar.state === "here")) bar.state = state;
+  settle(bar, state);
+}
+
+/** Sets the final state of a branch's bar, once. */
+export function settle(bar, state) {
+  if (bar && state && (!bar.state || bar.state === "here")) bar.state = state;
 }

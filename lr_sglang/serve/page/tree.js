@@ -2,7 +2,7 @@
 //
 // A row is a prefix of the answer with the versions of the step after it: the draft's (some) and the target's (one).
 
-import { ACTS, OPEN, close } from "./acts.js";
+import { ACTS, OPEN, close, settle } from "./acts.js";
 
 export class Tree {
   rows = new Map(); // by the number of the prefix
@@ -45,7 +45,7 @@ export class Tree {
     if (!row) {
       const parent = this.nodes.get(prefix)?.row ?? null;
       const target = { state: "", text: "", tokens: 0, began: null, ended: null, bar: null };
-      row = { prefix, position, parent, drafts: [], target, kept: "", outcome: "", dead: false };
+      row = { prefix, position, parent, drafts: [], target, bars: [], kept: "", outcome: "", dead: false };
       this.rows.set(prefix, row);
       this.undecided.add(row);
     }
@@ -68,7 +68,8 @@ export class Tree {
 
   bar(role, row, node, began) {
     const bar = { role, row, node, began, ended: null, state: "" };
-    this.bars.push(bar);
+    this.bars.push(bar); // in the order of their events ``begun``, by which ``done`` finds them
+    row.bars.push(bar);
     return bar;
   }
 
@@ -102,6 +103,7 @@ export class Tree {
 
   keep(row, side, event) {
     row.kept = side;
+    for (const bar of row.bars) if (bar.node === null && bar.ended !== null) settle(bar, "accepted");
     row.outcome = event.kind;
     this.undecided.delete(row);
     this.counts[event.kind] += 1;
