@@ -8,6 +8,7 @@ pass, so nothing in it may depend on a clock or on what one rank alone knows.
 from __future__ import annotations
 
 import logging
+from array import array
 from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +28,7 @@ Drafts: TypeAlias = tuple[Array, Array]  # tokens, and which of them each of the
 MARK = "lr_sglang/lines"
 # SGLang's own route sends its messages with `documents` taken out.
 Message: TypeAlias = Any
+NOTHING = array("i")
 
 
 class FedLayer:
@@ -116,22 +118,23 @@ class FedLayer:
     def _feed(self, worker: Any, batch: Any, rows: Array) -> None:
         """Puts the lines' tokens into the rows, which have SGLang's guesses."""
         vocabulary = worker.model_runner.model_config.vocab_size
-        before = unrecorded(worker, batch)
-        for row, request, more in zip(rows, batch.reqs, before, strict=True):
+        most = worker.draft_token_num - 1
+        padding = array("i", [0]) * most
+        each = zip(rows, rows[:, 0].tolist(), batch.reqs, unrecorded(worker, batch), strict=True)
+        for row, last, request, more in each:
             try:
-                ids = self._ahead(request, more, int(row[0]), len(row) - 1, vocabulary)
+                ids = self._ahead(request, more, last, most, vocabulary)
             except Exception:  # noqa: BLE001 - as above; the others are fed all the same
                 self._failed("the line of a request")
-                ids = ()
+                ids = NOTHING
             self._counts["fed" if ids else "unfed"] += 1
             if ids:
-                row[1 : 1 + len(ids)] = ids
-                row[1 + len(ids) :] = 0
+                row[1:] = ids + padding[len(ids) :]
                 self._counts["offered"] += len(ids)
 
     def _ahead(
         self, request: Any, more: Sequence[int], last: int, most: int, vocabulary: int
-    ) -> Sequence[int]:
+    ) -> array[int]:
         """The tokens of a request's line that follow what it has written.
 
         Args:
@@ -140,15 +143,15 @@ class FedLayer:
         """
         line = self._line(request, vocabulary)
         if line is None:
-            return ()
-        known = len(request.output_ids)
+            return NOTHING
+        own = request.output_ids
+        known = len(own)
         count = known + len(more)
 
-        def written(start: int, stop: int) -> Sequence[int]:
-            own = request.output_ids[start : min(stop, known)]
-            return [*own, *more[max(0, start - known) : max(0, stop - known)]]
+        def written(start: int, stop: int) -> list[int]:
+            return [*own[start:stop], *more[max(0, start - known) : max(0, stop - known)]]
 
-        if list(written(count - 1, count)) != [last]:
+        if (more or own)[-1] != last:
             raise ValueError(f"request {request.rid} goes on from another token than its last")
         self._fed[request.rid] = request
         self._counts["late"] += line.late(count)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from lr_sglang.sglang_api.lines import MAX_LINES, MAX_TOKENS
 
 # Gives the request's own tokens from one place up to another.
-Written = Callable[[int, int], Sequence[int]]
+Written = Callable[[int, int], list[int]]
 TRIM = 256  # tokens that the request has written, after which they are dropped from its line
 
 
@@ -64,7 +64,7 @@ class Line:
         if delivered:
             self.put(place, delivered)
 
-    def ahead(self, count: int, written: Written, most: int) -> Sequence[int]:
+    def ahead(self, count: int, written: Written, most: int) -> array[int]:
         """The tokens that follow the first ``count`` of the request, at most ``most``; none where
         the request has written something else.
         """
@@ -75,9 +75,9 @@ class Line:
             self._drop(self.latest - self.place)
             if not self._agrees(min(count, self.end), written):
                 del self.ids[self.agreed - self.place :]
-                return ()
+                return array("i")
         if not self.place <= count < self.end:
-            return ()
+            return array("i")
         if count - self.place >= TRIM:
             self._drop(count - self.place)
         found = self.ids[count - self.place : count - self.place + most + 1]
@@ -88,8 +88,9 @@ class Line:
         """Whether the request wrote what the line says up to the place ``known``; sets how far."""
         if known <= self.agreed:
             return True
-        mine = self.ids[self.agreed - self.place : known - self.place]
-        same = _common(mine, written(self.agreed, known))
+        mine = self.ids[self.agreed - self.place : known - self.place].tolist()
+        theirs = written(self.agreed, known)
+        same = len(mine) if mine == theirs else _common(mine, theirs)
         self.agreed += same
         return same == len(mine)
 
