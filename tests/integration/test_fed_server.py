@@ -5,8 +5,6 @@ import os
 import subprocess
 import sys
 
-import pytest
-
 from tests import ROOT
 
 CPU = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1"}
@@ -38,21 +36,32 @@ def test_the_layer_fits_the_installed_release():
 
 LOADED = """
 import json, sys
-from sglang.srt.managers import io_struct
 from sglang.srt.plugins import load_plugins
 from sglang.srt.plugins.hook_registry import HookRegistry
 load_plugins()
-found = {name: [source.plugin_name for _, _, source in hooks] for name, hooks in HookRegistry._hooks.items()}
-json.dump([name for name, by in found.items() if "lr_sglang_fed" in by and name in HookRegistry._patched], sys.stdout)
+ours = {
+    name
+    for name, hooks in HookRegistry._hooks.items()
+    for _, _, source in hooks
+    if source.plugin_name == "lr_sglang_fed"
+}
+json.dump(sorted(ours & HookRegistry._patched), sys.stdout)
 """
 
 
-@pytest.mark.parametrize("value", ["1", "", "0"])
-def test_sglang_loads_the_layer_beside_our_other_plugins_where_it_is_turned_on(value):
-    """Whichever of them it loads first."""
-    environment = {**CPU, "LR_SGLANG_FED": value}
+def test_sglang_loads_the_layer_after_our_other_plugins_too():
+    environment = {**CPU, "LR_SGLANG_FED": "1"}
     done = subprocess.run(
-        [sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, timeout=200
+        [sys.executable, "-c", LOADED], env=environment, capture_output=True, text=True, timeout=280
     )
-    hooked = json.loads(done.stdout)
-    assert len(hooked) == (5 if value == "1" else 0), done.stderr
+    assert len(json.loads(done.stdout)) == 5, done.stderr
+
+
+def test_the_plugin_does_nothing_unless_it_is_turned_on():
+    code = (
+        "import sys, lr_sglang.plugin as it; it.plugin(); "
+        "assert 'lr_sglang.plugin.hooks' not in sys.modules"
+    )
+    for value in ("", "0"):
+        environment = {**os.environ, "LR_SGLANG_FED": value, "LR_SGLANG_SEEDS": value}
+        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
