@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from typing import Any, Literal, Self, get_args
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 from pydantic.fields import FieldInfo
@@ -187,11 +188,10 @@ class Lookahead(ConfigModel):
     def _bounds_branches(self) -> Self:
         if self.policy == "adaptive":
             return self  # the adaptive policy limits the size of the tree, see policy.forecast
-        branches = sum(self.width**i for i in range(self.depth + 1))
-        if branches > MAX_BRANCHES:
+        if sum(self.width**i for i in range(self.depth + 1)) > MAX_BRANCHES:
             raise ValueError(
-                f"width {self.width} at depth {self.depth} means {branches} branches at once "
-                f"(of {MAX_BRANCHES})"
+                f"width {self.width} at depth {self.depth} means more than {MAX_BRANCHES} branches "
+                "at once: give less of them, or policy = 'adaptive', which grows no such tree"
             )
         return self
 
@@ -262,13 +262,34 @@ class TokenLayer(ConfigModel):
         return self.algorithm == FED
 
 
+def wrong_url(url: str) -> str:
+    """Why a text is no address of a server, with what it may have meant; empty if it is one."""
+    scheme, mark, rest = url.partition("://")
+    if not mark or scheme.lower() not in ("http", "https"):
+        likely = f"http://{rest if mark else url}"
+        meant = "" if wrong_url(likely) else f": did you mean {likely}?"
+        return f"{url!r} is no address of a server, such as http://HOST:PORT{meant}"
+    if not url.isprintable() or " " in url:
+        return f"{url!r} has a space or a control character"
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        return f"{url!r} is no address of a server: {error}"
+    if not host:
+        return f"{url!r} names no host: http://HOST:PORT"
+    if port == 0:
+        return f"{url!r} has port 0, at which nothing listens"
+    return ""
+
+
 class Runtime(ConfigModel):
     """One SGLang server: either ``model``, to launch it, or ``url``, if it runs already."""
 
     model: str = setting(
         "", "path, hub name, pocket:target, pocket:target@qwen3-0.6b (a body) or dummy:qwen3-32b"
     )
-    url: str = setting("", "of a server or a router that runs already", pattern="^$|^https?://")
+    url: str = setting("", "of a server or a router that runs already")
     tokenizer: str = setting(
         "", "needed only where a URL's server reports a path that is not on this machine"
     )
@@ -295,6 +316,13 @@ class Runtime(ConfigModel):
         None, "requests at a time; by default as many as lookahead can have in flight", ge=1
     )
     extra: dict[str, Any] = setting({}, "further flags of SGLang, such as extra.max-total-tokens")
+
+    @field_validator("url")
+    @classmethod
+    def _is_an_address(cls, value: str) -> str:
+        if value and (why := wrong_url(value)):
+            raise ValueError(why)
+        return value
 
     @field_validator("gpus", mode="before")
     @classmethod

@@ -8,6 +8,7 @@ is read as TOML where it is TOML, else as text.
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -132,6 +133,18 @@ class BenchSettings(ConfigModel):
     figures: str = setting(
         "", "file for the figures of this machine, to be given to others (docs/gpus.md)"
     )
+
+
+class Number(click.FloatRange):
+    """A finite number in a range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found: float = super().convert(value, param, ctx)
+        if not math.isfinite(found):
+            self.fail(f"{value!r} is no finite number", param, ctx)
+        return found
 
 
 class Choice(click.Choice[str]):

@@ -39,18 +39,22 @@ class LayerSpeed(click.ParamType):
             parts = dict.fromkeys(LAYERED, parts[""]) if len(parts) == 1 else parts
         if wrong := parts.keys() - LAYERED:
             self.fail(f"{min(wrong) or value!r}: give NUMBER, or target=NUMBER,draft=NUMBER")
-        speed = click.FloatRange(1, 100)
+        speed = options.Number(1, 100)
         return dict.fromkeys(LAYERED, 1.0) | {
             role: speed(number, param, ctx) for role, number in parts.items()
         }
 
 
 @click.command()
-@click.option("--alpha", type=float, help="Share of drafted steps that are accepted.")
-@click.option("--c1", type=float, help="Time of a drafted step / time of a target step.")
+@click.option(
+    "--alpha", type=options.Number(0, 1), help="Share of drafted steps that are accepted."
+)
+@click.option(
+    "--c1", type=options.Number(min=0), help="Time of a drafted step / time of a target step."
+)
 @click.option(
     "--judge",
-    type=click.FloatRange(min=0),
+    type=options.Number(min=0),
     help="Time of a verdict / time of a target step.  [default: 0]",
 )
 @click.option(

@@ -5,6 +5,8 @@ requests.
 from __future__ import annotations
 
 import asyncio
+import os
+import re
 from collections.abc import (
     AsyncGenerator,
     AsyncIterator,
@@ -326,9 +328,28 @@ class Client:
             broke = isinstance(error, aiohttp.ServerDisconnectedError | aiohttp.ClientOSError)
             refused = isinstance(error, aiohttp.ClientConnectorError)
             kind = _BeforeFirstByte if broke and not refused and not begun else RuntimeDown
-            why = str(error) or type(error).__name__
+            why = _reason(error)
             hint = "check that the server is running"
             raise kind(f"{self.url} does not answer ({why})", role=self.role, hint=hint) from error
+        except ValueError as error:  # InvalidURL too
+            hint = "give http://HOST:PORT"
+            why = f"{self.url} is no address of a server"
+            raise RuntimeDown(why, role=self.role, hint=hint) from error
+
+
+def _reason(error: Exception) -> str:
+    """What the system says of a connection that failed, else what the client says."""
+    import aiohttp
+
+    if isinstance(error, aiohttp.ClientSSLError):
+        return f"no TLS connection: {getattr(error, 'certificate_error', error.__cause__)}"
+    if isinstance(error, aiohttp.ClientConnectorError):
+        inner = error.os_error
+        # of several addresses of a host there are several errors in one
+        numbers = [inner.errno or 0, *map(int, re.findall(r"\[Errno (\d+)\]", str(inner)))]
+        known = (os.strerror(number) for number in numbers if number > 0)
+        return next(known, inner.strerror or str(inner))
+    return str(error) or type(error).__name__
 
 
 def _messages(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:

@@ -4,6 +4,7 @@ command line.
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -14,6 +15,8 @@ from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.runtimes.placement.models import POCKET, prompt_for
 
+# What is an address of a server and no model, with or without its scheme.
+_ADDRESS = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d+(?:/.*)?")
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
 DEFAULT = "pocket"
 
@@ -112,7 +115,7 @@ def override_all(deployment: Deployment, models: Mapping[str, str | None]) -> De
 
 
 def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
-    if model_or_url.startswith(("http://", "https://")):
+    if "://" in model_or_url or _ADDRESS.fullmatch(model_or_url):
         new = Runtime(url=model_or_url)
         if runtime is None:
             return new

@@ -562,6 +562,8 @@ def faked(monkeypatch, fake):
 
 
 def deployment(tmp_path: Path, draft: dict[str, object] | None = None) -> Deployment:
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").touch()
     runtimes = {role: Runtime(model=str(tmp_path), device="cpu") for role in ("target", "draft")}
     runtimes["draft"] = runtimes["draft"].replace(**(draft or {}))
     return Deployment("fakes", runtimes, {"judge": "target"})
@@ -696,6 +698,8 @@ def home(here, fake, monkeypatch) -> Path:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(compilers, "environment", dict)
     (here / "model").mkdir()
+    (here / "model" / "config.json").write_text("{}")
+    (here / "model" / "model.safetensors").touch()
     (here / "program.py").write_text(PROGRAM)
     write(here)
     return here

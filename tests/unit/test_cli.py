@@ -494,6 +494,29 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
             "lookahead.depth: input should be greater than or equal to 1, got 0",
         ),
         (["run", "a", "-o", "lookahead.width=9"], "branches at once"),
+        (
+            ["run", "a", "-o", "lookahead.width=4", "--depth", "60"],
+            "width 4 at depth 60 means more than 4096 branches at once",
+        ),
+        (["run", "a", "--target", "localhost:30000"], "did you mean http://localhost:30000?"),
+        (["run", "a", "--draft", "htp://10.0.0.1:3"], "did you mean http://10.0.0.1:3?"),
+        (["run", "a", "--target", "http://"], "'http://' names no host"),
+        (["run", "a", "--target", "http://localhost:99999"], "Port out of range 0-65535"),
+        (["run", "a", "--judge", "http://a b"], "has a space or a control character"),
+        (["run", "a", "-o", "runtimes.target.url=localhost"], "did you mean http://localhost?"),
+        (["plan", "--alpha", "2", "--c1", ".1"], "Invalid value for '--alpha': 2.0 is not in"),
+        (["plan", "--alpha", "nan", "--c1", ".1"], "'--alpha': 'nan' is no finite number"),
+        (["plan", "--alpha", ".5", "--c1", ".1", "--judge", "inf"], "'inf' is no finite number"),
+        (["plan", "--alpha", ".5", "--c1", "nan"], "'--c1': 'nan' is no finite number"),
+        (["plan", "--alpha", ".5", "--c1", ".1", "--layer-speed", "nan"], "is no finite number"),
+        (
+            ["launch", "--print", "-o", "runtimes.target.context_length=100000000"],
+            "context_length 100000000 is more than the 4096 tokens of pocket:target",
+        ),
+        (
+            ["launch", "qwen3-4gpu", "--print", "-o", "runtimes.target.gpus=0,1,2"],
+            "3 GPUs cannot share 64 attention heads and 8 KV heads of Qwen/Qwen3-32B",
+        ),
         (["run", "a", "--depth", "x"], "'x' is not a valid integer"),
         (
             ["run", "a", "--temperature", "-1"],
@@ -538,6 +561,24 @@ def test_bad_input_is_a_named_error(call, servers, arguments, message):
     assert message in result.stderr, result.output
     assert result.stdout == ""
     assert not servers.started
+
+
+@pytest.mark.parametrize(
+    ("files", "said"),
+    [
+        ({}, "its config.json cannot be read: No such file or directory"),
+        ({"config.json": "{"}, "its config.json is not JSON"),
+        ({"config.json": "[]"}, "its config.json is no JSON object"),
+        ({"config.json": "{}"}, "it has no weights"),
+    ],
+)
+def test_a_folder_that_is_no_whole_model_is_named_before_a_server_starts(
+    call, tmp_path, files, said
+):
+    for name, text in files.items():
+        (tmp_path / name).write_text(text)
+    asked = ("launch", "--print", "--target", "pocket:target", "--draft", tmp_path)
+    assert f"Error: draft: model {tmp_path}: {said}" in call(*asked, code=2).stderr
 
 
 @pytest.mark.parametrize(

@@ -243,8 +243,8 @@ def test_the_plan_is_a_command(arguments, plan):
     [
         ((), "--alpha and --c1"),
         (("--alpha", 0.5), "give --c1"),
-        (("--alpha", 1.5, "--c1", 0.1), "alpha1: 1.5 is not possible"),
-        (("--alpha", "nan", "--c1", 0.1), "alpha1"),
+        (("--alpha", 1.5, "--c1", 0.1), "'--alpha': 1.5 is not in the range"),
+        (("--alpha", "nan", "--c1", 0.1), "'--alpha': 'nan' is no finite number"),
         (("--alpha", 0.5, "--c1", 1), "c1: 1 is not possible"),
         ((*PAPER, "--judge", "soon"), "--judge"),
         ((*PAPER, "--judge", "-1"), "--judge"),

@@ -23,7 +23,7 @@ from lr_sglang.runtimes.launching import (
     flags,
 )
 from lr_sglang.runtimes.launching.server import HOST, ProgressEvent, Reservation, Server, Stage
-from lr_sglang.runtimes.placement import models
+from lr_sglang.runtimes.placement import memory, models
 
 Progress = Callable[[ProgressEvent], None]
 
@@ -225,6 +225,10 @@ def _prepare(
     kind = device or flags.device(runtime, role)
     locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
     model = locate(runtime.model)
+    if not (models.is_pocket(runtime.model) or models.is_shape(runtime.model)):
+        models.check_folder(model, role, weights="load-format" not in flags.extras(runtime))
+    memory.check_parallel(runtime, where)
+    memory.check_context(runtime, where, environ)
     if layer.draft_model:
         layer = layer.replace(draft_model=locate(layer.draft_model))
     found = runtime.replace(

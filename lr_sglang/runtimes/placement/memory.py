@@ -140,6 +140,52 @@ def config_of(model: str) -> Mapping[str, Any] | None:
     )
 
 
+def check_parallel(runtime: Runtime, where: str) -> None:
+    """Checks that the GPUs which share a model's weights divide its attention heads.
+
+    Raises:
+        ConfigError: they do not; a model whose configuration is not here passes.
+    """
+    config, shared = config_of(runtime.model) or {}, runtime.tensor_parallel
+    if shared == 1 or "enable-dp-attention" in runtime.extra:
+        return
+    heads = int(config.get("num_attention_heads") or 0)
+    kv = int(config.get("num_key_value_heads") or heads)
+    if heads % shared == 0 and (not kv or kv % shared == 0 or shared % kv == 0):
+        return
+    fit = [n for n in range(1, heads + 1) if not heads % n and (not kv % n or not n % kv)]
+    raise ConfigError(
+        f"{where}: {shared} GPUs cannot share {heads} attention heads and {kv} KV heads of "
+        f"{runtime.model}",
+        hint=f"give {', '.join(map(str, fit[:5]))} GPUs, or data_parallel for replicas",
+    )
+
+
+ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
+_LENGTHS = ("max_position_embeddings", "max_sequence_length", "seq_length", "model_max_length")
+
+
+def check_context(runtime: Runtime, where: str, environ: Mapping[str, str]) -> None:
+    """Checks that the context which is asked for is one that the model has.
+
+    Raises:
+        ConfigError: it is longer, which SGLang refuses when it has started.
+    """
+    config, asked = config_of(runtime.model) or {}, runtime.context_length
+    known = [int(config[name]) for name in _LENGTHS if isinstance(config.get(name), int)]
+    overridden = environ.get(ALLOW_LONGER) or "json-model-override-args" in runtime.extra
+    if not asked or not known or overridden:
+        return
+    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
+    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
+    longest = int(max(known) * max(1.0, factor if isinstance(factor, int | float) else 1.0))
+    if asked > longest:
+        raise ConfigError(
+            f"{where}: context_length {asked} is more than the {longest} tokens of {runtime.model}",
+            hint=f"give at most {longest}, or leave it out",
+        )
+
+
 def _plain(model: str) -> str:
     """``Qwen/Qwen2.5-7B-Instruct`` as the name of a shape: ``qwen2.5-7b``."""
     name = model.rpartition("/")[2].lower()
