@@ -1,6 +1,7 @@
-"""Small hybrids and mixtures of experts with random weights and the pocket models' tokenizer.
+"""Small models with random weights: hybrids and mixtures of experts with the pocket models'
+tokenizer, a dense one with that of another folder.
 
-``python -m tests.hybrid make FOLDER FAMILY`` saves one, ``greedy FOLDER PROMPTS`` prints the
+``python -m tests.hybrid make FOLDER FAMILY [TOKENIZER]`` saves one, ``greedy FOLDER PROMPTS`` prints the
 tokens of transformers after each prompt: for tests whose own process has no torch.
 """
 
@@ -39,15 +40,20 @@ FAMILIES = {
     "qwen3_5_moe_text": DELTA | EXPERTS,
     "qwen3_next": DELTA | EXPERTS,
     "qwen3_moe": EXPERTS | {"norm_topk_prob": True, "initializer_range": 0.3},
+    "qwen3": {"num_hidden_layers": 2, "hidden_size": 64},
 }
 
 
-def make(folder: Path, family: str, seed: int = 0) -> Path:
+def make(folder: Path, family: str, tokenizer: str = "") -> Path:
     """Saves the model. A step ends every 15 tokens or so, and an answer not by itself."""
-    torch.manual_seed(seed)
-    source = pocket.weights("target")
-    known = json.loads((source / "config.json").read_text())
-    (step_end,) = load_tokenizer(str(source)).encode(DELIMITER, True)
+    torch.manual_seed(0)
+    source = Path(tokenizer or pocket.weights("target"))
+    read = load_tokenizer(str(source))
+    (step_end,) = read.encode(DELIMITER, True)
+    end = min(read.ends)
+    known = {"vocab_size": read.size, "eos_token_id": end, "pad_token_id": end}
+    if not tokenizer:
+        known = json.loads((source / "config.json").read_text())
     common = {
         "vocab_size": known["vocab_size"],
         "hidden_size": 128,
@@ -75,14 +81,15 @@ def make(folder: Path, family: str, seed: int = 0) -> Path:
             elif name.endswith("lm_head.weight"):
                 weight.normal_(0, 0.3)
                 weight[known["eos_token_id"]] = 0
-                weight[step_end] *= 2.1
+                weight[step_end] *= 3.2 if tokenizer else 2.1  # there are more tokens beside it
     model.save_pretrained(folder)
     # transformers 5.19 drops the interval, which SGLang reads
     written = json.loads((folder / "config.json").read_text())
     text = json.dumps(written | FAMILIES[family], indent=2)
     (folder / "config.json").write_text(text)
     for name in TOKENIZER_FILES:
-        shutil.copy(source / name, folder)
+        if (source / name).exists():
+            shutil.copy(source / name, folder)
     return folder
 
 
