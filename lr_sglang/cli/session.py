@@ -147,8 +147,9 @@ def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterato
             have = f"{answers} answers{at} can have {total}, so {backend.room // each} have room"
         more = f"its memory holds {backend.kv_tokens} tokens"
         if backend.room == backend.max_running_requests:
+            deep = f" --depth {depth}" if each > 1 else ""
             more = (
-                f"lr-sglang launch --concurrency {answers}, or --max-running-requests "
+                f"lr-sglang launch{deep} --concurrency {answers}, or --max-running-requests "
                 f"{total + policy.SPARE * len(sharing)} where it is started, gives it more"
             )
         yield (
