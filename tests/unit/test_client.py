@@ -32,6 +32,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
+from lr_sglang.modes import DIFFERENT
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.launching.server import Reservation
@@ -729,7 +730,7 @@ def test_workers_need_not_be_alike(front, workers):
             backend.max_running_requests,
         ) == (
             1024,
-            None,
+            DIFFERENT,
             False,
             None,
         )
