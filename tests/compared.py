@@ -22,6 +22,8 @@ OWN = {
     "system_fingerprint",
 }
 OWN |= {"item_id", "call_id", "sequence_number", "cached_tokens"}
+# SGLang leaves out those of a usage that count nothing, and of the cache unless it is asked to.
+OWN |= {"prompt_tokens_details", "completion_tokens_details"}
 TIMES = re.compile(r"time|latency|_ts$|throughput|^id$")  # of ``meta_info``
 TEXTS = ("text", "content", "reasoning_content")
 

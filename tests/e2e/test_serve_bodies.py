@@ -180,8 +180,7 @@ def _without_seams(answer: dict[str, Any]) -> dict[str, Any]:
     for choice in choices.values() if isinstance(choices, dict) else choices:
         said = choice.get("message", choice)
         said["content"] = (said.get("content") or "").lstrip("\n")
-    counts = {"reasoning_tokens", "completion_tokens_details"}
-    usage = {name: n for name, n in answer["usage"].items() if name not in counts}
+    usage = {name: n for name, n in answer["usage"].items() if name != "reasoning_tokens"}
     return {**answer, "usage": usage}
 
 
