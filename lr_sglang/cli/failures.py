@@ -22,7 +22,7 @@ BUG_STATUS = 70  # EX_SOFTWARE
 # left, a terminal has gone.
 NO_ROOM = (
     *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
-    *(errno.EIO, errno.EBADF),
+    errno.EIO,
 )
 
 
