@@ -2,7 +2,7 @@
 verify, accept.
 
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
-are the drafted versions of the next step, ``node.target`` is the target's own. ``fork`` copies a
+are the drafted versions of the next step, ``node.version`` is the target's own. ``fork`` copies a
 state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
 is for: when the generation ends, ``first_done`` returns the node.
 
@@ -97,7 +97,7 @@ def propose(answer: Answer) -> None:
         return
     for node in answer.tree.to_propose():
         if width := answer.policy.width(node):
-            node.read_first = answer.reader.reads_next_step()
+            node.version.read_first = answer.reader.reads_next_step()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 answer.begin_branch("draft", draft, node, child)
@@ -113,8 +113,8 @@ def read(answer: Answer) -> int:
     nodes = answer.tree.to_read()
     for node in nodes:
         target = fork(node.state, "target")
-        target += answer.known_text(node)
-        target += answer.guessed_text(node)
+        target += answer.text(node.version.known)
+        target += answer.text(node.version.guess)
         answer.begin_branch("target", target, node)
         target += answer.gen_read(node)
     return len(nodes)
@@ -131,7 +131,7 @@ def expand(answer: Answer, furthest: int) -> int:
     for node in nodes:
         role = answer.writer_of_rest(node)
         writer = fork(node.state, role)
-        writer += answer.known_text(node)
+        writer += answer.text(node.version.known)
         answer.begin_branch(role, writer, node)
         writer += answer.gen_rest(node, role)
     return len(nodes)

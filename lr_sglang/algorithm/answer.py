@@ -155,7 +155,7 @@ class Answer:
         reading would have shown it.
         """
         same_numbers = self.trace.shared_draws or self.job.sampling.greedy
-        if same_numbers and child.alternative == 0 and node.begun is None:
+        if same_numbers and child.alternative == 0 and not node.version.was_read:
             drafted, own = pair.draft.ids or (), pair.target.ids or ()
             same = common_prefix(drafted, own)
             self.job.experience.read_tokens(same, same < min(len(drafted), len(own)))
@@ -197,7 +197,9 @@ class Answer:
         """The role that writes the rest of the target's step after ``node``: the draft where the
         target reads it again and that pays, else the target.
         """
-        guesses = node.read_first and self.job.experience.guesses_pay() and self.can_ask("draft")
+        guesses = (
+            node.version.read_first and self.job.experience.guesses_pay() and self.can_ask("draft")
+        )
         return "draft" if guesses else "target"
 
     def gen_step(self, node: Node, role: str) -> SglGen:
@@ -206,7 +208,7 @@ class Answer:
         """
         tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
         gated = role == "draft" and self.job.lookahead.gate > 0
-        tokens -= len(node.begun or ())
+        tokens -= len(node.version.known)
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
@@ -222,24 +224,17 @@ class Answer:
         if role == "target":
             return self.gen_step(node, role)
         room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        tokens = min(self.job.experience.piece(), room - len(node.begun or ()))
+        tokens = min(self.job.experience.piece(), room - len(node.version.known))
         return self.gen(node, role, tokens, self.reader.draft_sampling(), stop=StepStop(DELIMITER))
 
     def gen_read(self, node: Node) -> SglGen:
         """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes
         one more.
         """
-        return self.gen(node, "target", 1, **self.reader.options(len(node.guess or ())))
+        return self.gen(node, "target", 1, **self.reader.options(len(node.version.guess or ())))
 
-    def known_text(self, node: Node) -> TokenText:
-        """What is known from reading of the target's version of the step after ``node``."""
-        return self._text(node.begun or ())
-
-    def guessed_text(self, node: Node) -> TokenText:
-        """The drafted tokens that the target is to read after that."""
-        return self._text(node.guess or ())
-
-    def _text(self, ids: tuple[int, ...]) -> TokenText:
+    def text(self, ids: tuple[int, ...] | None) -> TokenText:
+        """Tokens of the target's vocabulary, to append to a program's state."""
         known = self.roles["target"].tokenizer
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
@@ -288,14 +283,15 @@ class Answer:
             role: that generates.
         """
         branch = self.begin(role, state, node, child)
+        version = node.version
         if child is None:
-            node.expanding = branch
+            version.branch = branch
         else:
             child.drafting = branch
-            node.since = node.since or self._loop.time()
-        if role == "draft" and node.read_first:
+            version.since = version.since or self._loop.time()
+        if role == "draft" and version.read_first:
             self.reader.hurry(branch)
-        branch.reads = role == "target" and node.guess is not None
+        branch.reads = role == "target" and version.guess is not None
         self.branches.expect(branch)
         return branch
 
@@ -305,7 +301,7 @@ class Answer:
         seed, place = self.job.draws(role, node, alternative)
         ahead = self.tree.ahead(node)
         if child is None:
-            place += len(node.begun or ()) + len(node.guess or ())
+            place += node.version.place
         branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
         branch.state, branch.node, branch.child = state, node, child
         state.stream_executor.request = branch
@@ -352,7 +348,7 @@ class Answer:
                 self._enter_draft(node, child, arrived)
             elif arrived.role == "draft":
                 self._enter_guess(node, arrived)
-            elif node.guess is not None:
+            elif node.version.guess is not None:
                 self._enter_read(node, arrived)
             else:
                 self._enter_target(node, arrived)
@@ -389,8 +385,9 @@ class Answer:
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
         self.emitter.drafted(child)
-        if node.read_first and child.alternative == 0 and node.expanding is None:
-            node.guess = drafted.ids
+        version = node.version
+        if version.read_first and child.alternative == 0 and version.branch is None:
+            version.guess = drafted.ids
 
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""
@@ -413,56 +410,55 @@ class Answer:
 
     def _enter_version(self, node: Node, step: Step, state: ProgramState) -> None:
         """Enters the target's version of the step after ``node``."""
-        node.target, node.target_state = step, state
+        version = node.version
+        version.complete(step, state)
         self.emitter.written(node)
-        if node.since:
-            seconds = (self._loop.time() - node.since) / len(step.ids or "?")
-            self.job.experience.versioned(node.begun is not None, seconds)
+        if version.since:
+            seconds = (self._loop.time() - version.since) / len(step.ids or "?")
+            self.job.experience.versioned(version.was_read, seconds)
 
     def _enter_guess(self, node: Node, branch: Branch) -> None:
         """Enters what the draft has written after what is known of the target's version."""
-        node.expanding, begun, result = None, node.begun or (), branch.result
+        version, result = node.version, branch.result
+        version.branch = None
         if isinstance(result, LookaheadError):
             self.draft_failed(result)
             return
-        known = self.roles["draft"].tokenizer
-        made = make_step((*begun, *result.ids), result.finish, node.step, known, result.ends)
-        node.guess, node.guessing = made.ids[len(begun) :], branch
+        ids = (*version.known, *result.ids)
+        made = make_step(ids, result.finish, node.step, self.roles["draft"].tokenizer, result.ends)
+        version.guess = made.ids[len(version.known) :]
+        version.guesser = branch
 
     def _enter_read(self, node: Node, branch: Branch) -> None:
         """Enters what the target says of the drafted tokens after ``node``: they are its own, or
         its version is known up to the token that differs.
         """
-        known, ends = self.roles["target"].tokenizer, self.roles["target"].ends
-        begun, guess, own = node.begun or (), node.guess or (), list[int]()
-        same, whole = 0, False
-        said = self.reader.draws(branch, len(guess))
-        if said:
-            same = common_prefix(guess, tuple(said))
-            whole = same == len(guess)
-            own = [one for one in said[same : same + 1] if one is not None]
-            self.reader.agreed(same, len(guess), one_read=True)
+        version, drafted = node.version, len(node.version.guess or ())
+        draws = self.reader.draws(branch, drafted)
+        taken = version.take(draws)
+        if draws:
+            self.reader.agreed(taken.same, drafted, one_read=True)
         else:
-            node.read_first = False
-        drafted = node.children[0] if node.children else None
-        node.guess, node.begun = None, (*begun, *guess[:same], *own)
-        if node.guessing is not None:
-            self.job.experience.guessed(same + len(own))
-            outcome = Outcome.ACCEPTED if whole else Outcome.REJECTED
-            self.branches.give_up(node.guessing, outcome)
-            node.guessing = None
-        elif whole and drafted is not None and drafted.step is not None:
-            self._enter_version(node, drafted.step, drafted.state)
+            version.read_first = False
+        child = node.children[0] if node.children else None
+        if version.guesser is not None:
+            self.job.experience.guessed(taken.tokens)
+            outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
+            self.branches.give_up(version.guesser, outcome)
+            version.guesser = None
+        elif taken.whole and child is not None and child.step is not None:
+            self._enter_version(node, child.step, child.state)
             return
         most = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        made = make_step(node.begun[:most], "length", node.step, known, ends)
+        target = self.roles["target"]
+        made = make_step(version.known[:most], "length", node.step, target.tokenizer, target.ends)
         if made.complete or len(made.ids) >= most:
             state = node.state.fork(1)[0]
             state += made.tokens()
             self._enter_version(node, made, state)
             return
         self.branches.give_up(branch, Outcome.CANCELLED)
-        node.expanding = None
+        version.branch = None
 
     def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
         """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises
@@ -496,7 +492,7 @@ class Answer:
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _branches_of(below):
                 self.branches.give_up(branch, own)
-            for unread in (below.expanding, below.guessing):
+            for unread in (below.version.branch, below.version.guesser):
                 self.branches.give_up(unread, Outcome.CANCELLED)
             self.emitter.dropped(below.source, below.parent, below, own)
             below.release()
@@ -515,13 +511,13 @@ class Answer:
         outcome = (
             Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         )
-        for branch in (*_branches_of(node), parent.expanding):
+        for branch in (*_branches_of(node), parent.version.branch):
             self.branches.give_up(branch, outcome)
         self._record(
             kept,
             node.source,
             outcome.value,
-            target_text=parent.target.text if parent.target else None,
+            target_text=own.text if (own := parent.version.step) else None,
             draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
             verdicts=tuple(c.verdict for c in parent.children),
             confidences=tuple(c.confidence for c in parent.children)
@@ -544,7 +540,7 @@ class Answer:
         root.
         """
         for node in root.subtree():
-            for branch in (*_branches_of(node), node.expanding):
+            for branch in (*_branches_of(node), node.version.branch):
                 if branch is not None and branch.ended is None and not branch.sent:
                     for pool in {
                         backend.pool for backend in self.roles.values()
@@ -563,7 +559,7 @@ class Answer:
             LookaheadError: it failed; steps may have been kept.
         """
         root, known = self.tree.root, self.roles["target"].tokenizer
-        before, kept, branch = root.step, 0, root.expanding
+        before, kept, branch = root.step, 0, root.version.branch
         assert branch is not None
 
         def more(ids: Sequence[int]) -> None:
@@ -575,7 +571,7 @@ class Answer:
         if line is not None:
             # it writes on, whatever becomes of the step that was begun
             self.branches.give_up(branch, Outcome.BONUS)
-            root.expanding = None
+            root.version.branch = None
         if line is not None or self.job.on_tokens is not None:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
@@ -616,7 +612,7 @@ class Answer:
         node = self.tree.root
         after = node.state.fork(1)[0]
         after += step.tokens()
-        node.target, node.target_state = step, after
+        node.version.complete(step, after)
         self.tree.decide(node)
         self.s += self.keep(self.tree.advance() or node)
 
@@ -637,7 +633,7 @@ class Answer:
             self.emitter.drafted(child)
             child.verdict = Verdict(drafted is step, by)
             self.emitter.verified(child, child.verdict)
-        node.target = step
+        node.version.step = step
         self.emitter.written(node)
         self._keep_written(step)
 

@@ -30,8 +30,8 @@ def written(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
     """
     node, result, state = branch.node, branch.result, branch.state
     assert node is not None
-    begun = (node.begun or ()) if branch.role == "target" else ()
-    ids = (*begun, *result.ids)
+    known_before = node.version.known if branch.role == "target" else ()
+    ids = (*known_before, *result.ids)
     made = make_step(ids, result.finish, node.step, known, result.ends)
     wrote = state.stream_executor
     # Roles with another vocabulary read the state's text, so it must end with the text of the step.

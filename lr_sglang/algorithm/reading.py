@@ -93,10 +93,9 @@ class Reading:
     def _place(self, more: Ids = ()) -> Node:
         """The place of the next token after what is accepted, and ``more`` tokens."""
         root = self.answer.tree.root
-        begun = self._ids + more  # each token has a random number of its own
-        return Node(
-            None, root.position, tokens_used=root.tokens_used, lineage=root.lineage, begun=begun
-        )
+        made = Node(None, root.position, tokens_used=root.tokens_used, lineage=root.lineage)
+        made.version.known = self._ids + more  # each token has a random number of its own
+        return made
 
     async def ended(self, branch: Branch) -> Any:
         """Waits for a branch; returns its result, which may be an error."""

@@ -114,15 +114,9 @@ class EventEmitter:
 
     def written(self, prefix: Node) -> None:
         """The target's version of a step has arrived."""
-        assert prefix.target is not None
-        self._emit(
-            "written",
-            "target",
-            prefix,
-            None,
-            text=prefix.target.text,
-            tokens=len(prefix.target.ids),
-        )
+        step = prefix.version.step
+        assert step is not None
+        self._emit("written", "target", prefix, None, text=step.text, tokens=len(step.ids))
 
     def verified(self, node: Node, verdict: Verdict) -> None:
         """The verdict on a drafted step has arrived."""

@@ -2,7 +2,7 @@
 no I/O.
 
 A node is a prefix of the answer that ends with ``node.step``. ``node.children`` are the drafted
-versions of the step after it, ``node.target`` the target's own version. A node is decided when one
+versions of the step after it, ``node.version`` the target's own. A node is decided when one
 version is ``chosen`` as its next node. When the root is decided, it moves to its next node, whose
 step is kept.
 """
@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from lr_sglang.config import MAX_WIDTH
 from lr_sglang.steps.step import Step, same_ending, same_special
+from lr_sglang.steps.version import Version
 
 if TYPE_CHECKING:
     from lr_sglang.engine.branch import Branch
@@ -84,12 +85,7 @@ class Node:
         confidence: the draft's mean log-probability of the step; None if it was not requested.
         correction: the node after this one whose step is the target's version; None until it is
             needed.
-        read_first: whether the drafted step after it is read by the target before it is written.
-        begun: the first tokens of the target's version of that step, known from reading; None if
-            nothing was read.
-        guess: drafted tokens after those, which the target has not read yet; None if there are
-            none. ``guessing`` is the branch that wrote them, unless they are the drafted step.
-        since: when its next step could begin, in seconds of the policy's clock.
+        version: the target's version of the step after it.
         number: the node's number in events (see ``events``).
     """
 
@@ -102,10 +98,8 @@ class Node:
     lineage: int = 0
     state: Any = field(default=None, repr=False)
     drafting: Branch | None = None
-    expanding: Branch | None = None
     confidence: float | None = None
-    target: Step | None = None
-    target_state: Any = field(default=None, repr=False)
+    version: Version = field(default_factory=Version)
     children: list[Node] = field(default_factory=list)
     correction: Node | None = field(default=None, repr=False)
     proposed: bool = False
@@ -113,11 +107,6 @@ class Node:
     verdict: Verdict | None = None
     chosen: Node | None = None
     dropped: bool = False
-    read_first: bool = False
-    begun: tuple[int, ...] | None = None
-    guess: tuple[int, ...] | None = None
-    guessing: Branch | None = None
-    since: float = 0.0
     number: int | None = None
 
     @property
@@ -198,12 +187,14 @@ class StepTree:
         """Nodes after which the draft has written tokens that the target has not read,
         nearest first.
         """
-        found = [n for n in self.live() if n.guess is not None and n.expanding is None]
-        return sorted((n for n in found if n.chosen is None), key=self.ahead)
+        found = [n for n in self.live() if n.version.guess is not None]
+        idle = (n for n in found if n.version.branch is None and n.chosen is None)
+        return sorted(idle, key=self.ahead)
 
     def _waits(self, node: Node) -> bool:
         """Whether a version of the next step is being drafted that is to be read first."""
-        return node.read_first and node.begun is None and node.children[0].verdict is None
+        version = node.version
+        return version.read_first and not version.was_read and node.children[0].verdict is None
 
     def to_expand(self, depth: int) -> list[Node]:
         """Nodes at most ``depth`` ahead after which the target's next step is to be written, or the
@@ -212,12 +203,10 @@ class StepTree:
         found = [
             n
             for n in self.live()
-            if n.expanding is None
+            if n.version.can_be_written
             and self.ahead(n) <= depth
             and not self.ends(n)
             and n.chosen is None
-            and n.target is None
-            and n.guess is None
             and not self._waits(n)
         ]
         return sorted(found, key=self.ahead)
@@ -230,7 +219,7 @@ class StepTree:
             n
             for n in self.live()
             if not n.proposed
-            and n.target is None
+            and n.version.step is None
             and self.ahead(n) < self.depth
             and not self.ends(n)
             and not (n.cut and self.half_sentence_guard)
@@ -254,14 +243,14 @@ class StepTree:
 
     def correct(self, node: Node) -> Node:
         """The node after ``node`` whose step is the target's version; made if there is none."""
-        assert node.target is not None
+        version = node.version
+        assert version.step is not None
         if node.correction is None:
-            made = Node(node, node.position + 1, node.target, "target", state=node.target_state)
-            made.tokens_used, made.lineage = (
-                node.tokens_used + len(node.target.ids),
-                lineage(node.lineage, _TARGETS),
-            )
-            node.correction, self._live = made, None
+            made = Node(node, node.position + 1, version.step, "target", state=version.state)
+            made.tokens_used = node.tokens_used + len(version.step.ids)
+            made.lineage = lineage(node.lineage, _TARGETS)
+            node.correction = made
+            self._live = None
         return node.correction
 
     def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
@@ -286,17 +275,17 @@ class StepTree:
         parent = child.parent
         if (
             parent is None
-            or parent.target is None
+            or parent.version.step is None
             or child.step is None
             or child.verdict
             or child.asked
         ):
             return None
-        return Pair(parent.target, child.step, not (parent.cut and self.half_sentence_guard))
+        return Pair(parent.version.step, child.step, not (parent.cut and self.half_sentence_guard))
 
     def to_decide(self) -> list[Node]:
         """Nodes that have the target's version and no chosen next node, the root first."""
-        return [n for n in self.live() if n.target is not None and n.chosen is None]
+        return [n for n in self.live() if n.version.step is not None and n.chosen is None]
 
     def decide(self, node: Node) -> Node | None:
         """Chooses the next node if it can be decided; returns it if this call chose it.
@@ -304,7 +293,7 @@ class StepTree:
         The target's version must be there. An accepted draft is chosen as soon as there is one; the
         target's version if all drafts are rejected, or there is none.
         """
-        if node.dropped or node.chosen is not None or node.target is None:
+        if node.dropped or node.chosen is not None or node.version.step is None:
             return None
         accepted = [c for c in node.children if c.verdict and c.verdict.accepted]
         if accepted:

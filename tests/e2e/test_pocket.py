@@ -120,7 +120,7 @@ def test_steps_that_the_target_writes_in_one_generation_are_its_own(
         root = self.tree.root
         return (
             0
-            if root.position % 3 or root.expanding or root.children
+            if root.position % 3 or root.version.branch or root.children
             else min(60, self.tree.room(root))
         )
 

@@ -78,7 +78,7 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
 
     def tokens_alone(self):
         root = self.tree.root
-        idle = root.position % 3 == 0 and not root.expanding and not root.children
+        idle = root.position % 3 == 0 and not root.version.branch and not root.children
         return min(tokens, self.tree.room(root)) if idle else 0
 
     monkeypatch.setattr(policy.Policy, "tokens_alone", tokens_alone)

@@ -49,7 +49,7 @@ def test_nodes_of_one_tree_draw_with_different_seeds():
 
 
 def _corrected(tree, node):
-    node.target = STEP
+    node.version.step = STEP
     return tree.correct(node)
 
 

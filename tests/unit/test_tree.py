@@ -45,7 +45,7 @@ def test_the_target_is_asked_after_each_drafted_prefix_once():
     tree = grown(depth=3, drafts=3)
     assert [n.position for n in tree.to_expand(2)] == [0, 1, 2]
     assert [n.position for n in tree.to_expand(3)] == [0, 1, 2, 3]
-    tree.root.expanding = Branch("target", 0)
+    tree.root.version.branch = Branch("target", 0)
     assert [n.position for n in tree.to_expand(2)] == [1, 2]
 
 
@@ -63,7 +63,7 @@ def test_width_proposes_alternatives():
 
 def test_nothing_is_drafted_where_the_target_is_already_done():
     tree = grown()
-    tree.root.target = step("t")
+    tree.root.version.step = step("t")
     assert tree.to_propose() == []
 
 
@@ -90,7 +90,7 @@ def test_the_budget_counts_tokens_of_drafts_and_corrections():
     tree = grown(budget=10, drafts=2)
     node = tree.root.children[0].children[0]
     assert tree.room(node) == 8
-    node.target = step("ttt")
+    node.version.step = step("ttt")
     chosen = tree.decide(node)
     assert tree.room(chosen) == 5
 
@@ -99,7 +99,7 @@ def test_a_pair_needs_both_versions_and_no_verdict():
     tree = grown(drafts=1)
     child = tree.root.children[0]
     assert tree.pair(child) is None
-    tree.root.target = step("t")
+    tree.root.version.step = step("t")
     assert tree.pair(child) == Pair(step("t"), step("d"))
     child.verdict = NO
     assert tree.pair(child) is None
@@ -108,7 +108,7 @@ def test_a_pair_needs_both_versions_and_no_verdict():
 def test_an_accepted_draft_is_chosen_though_others_are_undecided():
     tree = grown(width=2)
     first, second = tree.add_children(tree.root)
-    tree.root.target = step("t")
+    tree.root.version.step = step("t")
     tree.drafted(second, step("d"))
     assert tree.decide(tree.root) is None
     second.verdict = YES
@@ -119,7 +119,7 @@ def test_an_accepted_draft_is_chosen_though_others_are_undecided():
 def test_the_targets_step_is_chosen_when_every_draft_is_rejected():
     tree = grown(width=2)
     first, second = tree.add_children(tree.root)
-    tree.root.target = step("t")
+    tree.root.version.step = step("t")
     first.verdict = NO
     assert tree.decide(tree.root) is None
     second.verdict = NO
@@ -137,7 +137,8 @@ def test_nothing_is_decided_before_the_target_has_spoken():
 def test_the_root_moves_along_what_was_chosen():
     tree = grown(drafts=2)
     for node in chain(tree)[:2]:
-        node.target, node.children[0].verdict = step("t"), YES
+        node.version.step = step("t")
+        node.children[0].verdict = YES
         tree.decide(node)
     assert [tree.advance().position, tree.advance().position] == [1, 2]
     assert tree.advance() is None
@@ -153,7 +154,7 @@ def test_dropped_prefixes_are_not_live():
 def test_a_step_chosen_deep_in_the_tree_belongs_to_its_subtree():
     tree = grown(drafts=1)
     deep = tree.root.children[0]
-    deep.target = step("t")
+    deep.version.step = step("t")
     chosen = tree.decide(deep)
     assert chosen in list(tree.root.subtree())
 

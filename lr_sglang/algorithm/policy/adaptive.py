@@ -89,7 +89,7 @@ class Adaptive(Policy):
 
     def tokens_alone(self) -> int:
         root, tokens = self.tree.root, self.experience.tokens.value
-        if self.choice.depth or root.expanding or root.children:
+        if self.choice.depth or root.version.branch or root.children:
             return 0
         if not tokens and not self.experience.load("target").costs:
             return 0
@@ -99,10 +99,9 @@ class Adaptive(Policy):
     def decided(self, node: Node) -> None:
         super().decided(node)
         # Of several steps in one generation, only the first refers to the branch.
-        now, turn = (
-            self.clock(),
-            self._turns.pop(node.expanding, None) if node.expanding else self._turn,
-        )
+        branch = node.version.branch
+        turn = self._turns.pop(branch, None) if branch else self._turn
+        now = self.clock()
         if (
             turn
             and turn == self._turn

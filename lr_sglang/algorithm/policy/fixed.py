@@ -79,9 +79,10 @@ class Policy:
         seconds = self.experience.step.value
         if before is None or not seconds:
             return 1.0
-        began = self._began.get(before[0].expanding) if before[0].expanding else None
+        version = before[0].version
+        began = self._began.get(version.branch) if version.branch else None
         if began is None:
-            return 0.0 if before[0].target is not None else 1.0
+            return 0.0 if version.step is not None else 1.0
         left = seconds + self.experience.verdict.value - (self.clock() - began)
         return min(1.0, max(0.0, left / seconds))
 
