@@ -101,7 +101,7 @@ def propose(answer: Answer) -> None:
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 answer.begin_branch("draft", draft, node, child)
-                draft += answer.gen_step(node, "draft")
+                draft += answer.gens.step(node, "draft")
 
 
 def read(answer: Answer) -> int:
@@ -116,7 +116,7 @@ def read(answer: Answer) -> int:
         target += answer.text(node.version.known)
         target += answer.text(node.version.guess)
         answer.begin_branch("target", target, node)
-        target += answer.gen_read(node)
+        target += answer.gens.read(node)
     return len(nodes)
 
 
@@ -129,11 +129,11 @@ def expand(answer: Answer, furthest: int) -> int:
     """
     nodes = [n for n in answer.tree.to_expand(furthest) if answer.policy.should_expand(n)]
     for node in nodes:
-        role = answer.writer_of_rest(node)
+        role = answer.reader.writer_of_rest(node.version)
         writer = fork(node.state, role)
         writer += answer.text(node.version.known)
         answer.begin_branch(role, writer, node)
-        writer += answer.gen_rest(node, role)
+        writer += answer.gens.rest(node, role)
     return len(nodes)
 
 
@@ -142,7 +142,7 @@ def verify(answer: Answer, node: Node) -> None:
     too. Versions that end differently are rejected without it.
     """
     for child in node.children:
-        answer.ask_verifier(child)
+        answer.judging.ask(child)
 
 
 def accept(answer: Answer) -> None:
@@ -163,7 +163,7 @@ async def write_alone(answer: Answer, tokens: int) -> None:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
     answer.begin_branch("target", target, root)
-    target += answer.gen(root, "target", min(tokens, answer.tree.room(root)))
+    target += answer.gens.gen(root, "target", min(tokens, answer.tree.room(root)))
     await answer.keep_steps()  # adds each step to the answer when it is written
 
 
@@ -176,7 +176,7 @@ async def write_fed(answer: Answer, tokens: int) -> None:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
     line = Line(answer, answer.begin_branch("target", target, root))
-    target += answer.gen(root, "target", tokens)
+    target += answer.gens.gen(root, "target", tokens)
     ahead = asyncio.create_task(write_ahead(line))
     try:
         await answer.keep_steps(line)

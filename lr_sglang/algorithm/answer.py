@@ -4,52 +4,40 @@ the end.
 
 from __future__ import annotations
 
-import dataclasses
-import inspect
-from collections.abc import AsyncIterator, Awaitable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
-from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import sglang as sgl
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, tokens_of, written
-from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.judging import Judging
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.shared_draws import compare_prompts, note_draws
-from lr_sglang.config import Sampling
+from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.engine.branch import Branch, Generation
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.tokenizer import resolve
-from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
+from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import backend_of, sync
-from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.events import SILENT, EventEmitter
 from lr_sglang.steps.step import (
-    DELIMITER,
     Ending,
     Step,
-    StepStop,
     completed,
     make_step,
     split_ids,
 )
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
 
 if TYPE_CHECKING:
     from lr_sglang.algorithm.line import Line
 
-# Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
-# waits for it.
-PATIENCE = 0.05
-BACKOFF_SECONDS = (
-    2.0  # after a failed draft request, before the next one: the target decodes alone meanwhile
-)
+# After a failed draft request, before the next one: the target decodes alone meanwhile.
+BACKOFF_SECONDS = 2.0
 
 
 @asynccontextmanager
@@ -97,7 +85,6 @@ class Answer:
         self.roles = backend_of(s, "target").roles
         self.complete = False
         self._resting: dict[str, float] = {}
-        self._steps: dict[tuple[int, bool], SglGen] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
         # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
         guard = look.half_sentence_guard and not job.exact
@@ -108,6 +95,8 @@ class Answer:
         self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
         self.branches.done = self.emitter.done
         self.reader = Reader(job, self.roles, self.can_ask)
+        self.gens = StepGens(job, self.roles, self.tree, self.reader, s.stream_executor)
+        self.judging = Judging(job, self.tree, self.branches, self.emitter, self.begin)
         self.trace.prompt_tokens = prompt_tokens
         note_draws(job, self.roles, self.reader)
 
@@ -123,68 +112,6 @@ class Answer:
         """Makes ``first_done`` raise ``Cancelled``; from any thread."""
         self._loop.call_soon_threadsafe(self.branches.put, None)
 
-    def ask_verifier(self, child: Node) -> None:
-        """Asks the verifier about a drafted step and the target's version of it, once both are
-        there, unless it is rejected without it.
-        """
-        verifier, node, pair = self.job.verifier, child.parent, self.tree.pair(child)
-        if node is None or pair is None:
-            return
-        if verifier is None:
-            raise ConfigError("lookahead reasoning needs a verifier")
-        self._compare_draws(node, child, pair)
-        verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
-        if verdict is None and not self.job.drafts:
-            verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
-        if verdict is not None:
-            self._judge(child, verdict)
-            return
-        track = partial(self._track, node, child)
-        child.asked = inquiry = Inquiry(pair, node.state, track, node=node, child=child)
-        found = guarded(verifier).verify(inquiry)
-        if isinstance(found, Verdict):
-            self._judge(child, found)
-            return
-        task = self.branches.expect_verdict(inquiry, self._timed(found))
-        if inspect.iscoroutine(found):
-            # a task cancelled before it ran never awaits it
-            task.add_done_callback(lambda _: found.close())
-
-    def _compare_draws(self, node: Node, child: Node, pair: Pair) -> None:
-        """Counts the tokens on which two versions agree that were written with the same numbers, as
-        reading would have shown it.
-        """
-        same_numbers = self.trace.shared_draws or self.job.sampling.greedy
-        if same_numbers and child.alternative == 0 and not node.version.was_read:
-            drafted, own = pair.draft.ids or (), pair.target.ids or ()
-            same = common_prefix(drafted, own)
-            self.job.experience.read_tokens(same, same < min(len(drafted), len(own)))
-
-    def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
-        """Makes the branch of a verifier's request to a runtime."""
-        branch = self.begin("judge", state, node, child)
-        # a verifier that draws, and asks several times, gets a different reply each time
-        where = node.lineage, child.alternative, len(inquiry.branches)
-        branch.seed = self.job.seed("verifier", node.position, *where)
-        branch.patience = PATIENCE
-        branch.answered_by = state.stream_executor.backend.role
-        inquiry.branches.append(branch)
-        state.stream_executor.when_done(lambda: self.branches.ended(branch))
-        if child.dropped or child.verdict is not None or node.chosen is not None:
-            self.branches.give_up(branch, Outcome.CANCELLED)  # the step was decided meanwhile
-        return branch
-
-    async def _timed(self, found: Awaitable[Verdict]) -> Verdict:
-        asked = self.branches.now()
-        verdict = await found
-        return dataclasses.replace(verdict, seconds=self.branches.now() - asked)
-
-    def _judge(self, child: Node, verdict: Verdict) -> None:
-        """Enters a verdict in the tree; one that comes after another is ignored."""
-        if child.verdict is None:
-            child.verdict = verdict
-            self.emitter.verified(child, verdict)
-
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
         moment ago.
@@ -193,84 +120,10 @@ class Answer:
             return False
         return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
 
-    def writer_of_rest(self, node: Node) -> str:
-        """The role that writes the rest of the target's step after ``node``: the draft where the
-        target reads it again and that pays, else the target.
-        """
-        guesses = (
-            node.version.read_first and self.job.experience.guesses_pay() and self.can_ask("draft")
-        )
-        return "draft" if guesses else "target"
-
-    def gen_step(self, node: Node, role: str) -> SglGen:
-        """``dsl.step`` for the step after ``node``: its token limit, the sampling,
-        log-probabilities for the gate.
-        """
-        tokens = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        gated = role == "draft" and self.job.lookahead.gate > 0
-        tokens -= len(node.version.known)
-        made = self._steps.get((tokens, gated))
-        if made is None:
-            more: dict[str, Any] = {"return_logprob": True} if gated else {}
-            made = self.gen(node, role, tokens, stop=StepStop(DELIMITER), **more)
-            if not self.job.constraints.names():  # shared by all branches
-                self._steps[tokens, gated] = made
-        return made
-
-    def gen_rest(self, node: Node, role: str) -> SglGen:
-        """``gen_step`` for the rest of the target's step after ``node``; of the draft, so many of
-        its tokens as are read at a time.
-        """
-        if role == "target":
-            return self.gen_step(node, role)
-        room = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
-        tokens = min(self.job.experience.piece(), room - len(node.version.known))
-        return self.gen(node, role, tokens, self.reader.draft_sampling(), stop=StepStop(DELIMITER))
-
-    def gen_read(self, node: Node) -> SglGen:
-        """The ``sgl.gen`` by which the target reads the drafted tokens after ``node``, and writes
-        one more.
-        """
-        return self.gen(node, "target", 1, **self.reader.options(len(node.version.guess or ())))
-
     def text(self, ids: tuple[int, ...] | None) -> TokenText:
         """Tokens of the target's vocabulary, to append to a program's state."""
         known = self.roles["target"].tokenizer
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
-
-    def gen(
-        self,
-        node: Node,
-        role: str,
-        tokens: int,
-        sampling: Sampling | None = None,
-        *,
-        after: tuple[int, ...] = (),
-        **more: Any,
-    ) -> SglGen:
-        """A ``sgl.gen`` of up to so many tokens after ``node`` and the tokens ``after`` it, drawn
-        as the answer's request or ``sampling`` says, within its constraints; ``more`` are options
-        of ``sgl.gen``.
-        """
-        beyond: dict[str, Any] = {}
-        if self.job.constraints.names():
-            one, known = self.roles[role], self.roles["target"].tokenizer
-            ids: tuple[int, ...] = ()
-            at: Node | None = node
-            while at is not None and at is not self.tree.root and at.step is not None:
-                ids, at = resolve(at.step.tokens(), known) + ids, at.parent
-            options, beyond = self.job.constraints.after(
-                (*self.trace.ids, *ids, *after),
-                tokens,
-                one.tokenizer.vocabulary == known.vocabulary,
-                one.counts_written,
-            )
-            more |= options
-        drawn_as = (sampling or self.job.sampling).drawn()
-        made = sgl.gen("step", max_tokens=tokens, **drawn_as, **more)
-        made.sampling_params = self.s.stream_executor.resolve(made.sampling_params)
-        made.sampling_params.more = beyond
-        return made
 
     def begin_branch(
         self, role: str, state: ProgramState, node: Node, child: Node | None = None
@@ -342,7 +195,7 @@ class Answer:
         assert node is not None
         needed = not (node.dropped or (child.dropped if child else node.chosen))
         if needed and isinstance(arrived, Inquiry):
-            self._enter_verdict(arrived)
+            self.judging.enter(arrived)
         elif needed and isinstance(arrived, Branch):
             if child is not None:
                 self._enter_draft(node, child, arrived)
@@ -355,32 +208,20 @@ class Answer:
         arrived.release()
         return node if needed else None
 
-    def _enter_verdict(self, inquiry: Inquiry) -> None:
-        if not isinstance(inquiry.result, Verdict):
-            raise inquiry.result
-        if inquiry.result.failed:
-            self.trace.failed("judge", f"verifier {inquiry.result.by}: {inquiry.result.reason}")
-        if inquiry.child is not None:
-            self._judge(inquiry.child, inquiry.result)
-
     def _enter_draft(self, node: Node, child: Node, branch: Branch) -> None:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
             self.draft_failed(branch.result)
-            self._judge(child, Verdict(False, "draft", str(branch.result), failed=True))
+            self.judging.reject(child, "draft", str(branch.result), failed=True)
             return
         compare_prompts(self.job, self.roles["target"], branch, node)
         known, room = self.roles["draft"].tokenizer, self.tree.room(node)
         drafted, child.state = written(branch, known)
         tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
         if not drafted.ids or tokens > room:
-            self._judge(
-                child,
-                Verdict(
-                    False, "draft", "the step is empty, or exceeds the token budget", failed=True
-                ),
-            )
+            why = "the step is empty, or exceeds the token budget"
+            self.judging.reject(child, "draft", why, failed=True)
             return
         child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
@@ -400,13 +241,13 @@ class Answer:
 
     def _enter_target(self, node: Node, branch: Branch) -> None:
         if isinstance(branch.result, LookaheadError):
-            self._refuse_unreadable(node, branch.result)
+            self.judging.refuse(node, branch.result)
             return
         made, state = written(branch, self.roles["target"].tokenizer)
         self._enter_version(node, made, state)
         for late in node.children:
             if late.step is None and late.verdict is None:
-                self._judge(late, Verdict(False, "late", "the target was faster than the draft"))
+                self.judging.reject(late, "late", "the target was faster than the draft")
 
     def _enter_version(self, node: Node, step: Step, state: ProgramState) -> None:
         """Enters the target's version of the step after ``node``."""
@@ -459,20 +300,6 @@ class Answer:
             return
         self.branches.give_up(branch, Outcome.CANCELLED)
         version.branch = None
-
-    def _refuse_unreadable(self, node: Node, error: LookaheadError) -> None:
-        """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises
-        any other error.
-        """
-        refused = (
-            isinstance(error, RuntimeRefused)
-            and not error.retryable
-            and not isinstance(error, PromptTooLong)
-        )
-        if not refused or node.source != "draft" or node.verdict is not None:
-            raise error
-        self.trace.failed("draft", f"the target refused its tokens: {error.message}")
-        self._judge(node, Verdict(False, "draft", str(error), failed=True))
 
     def cancel_all_but_chosen(self, node: Node) -> None:
         """Cancels, on the server too, the branches after versions that were not chosen for the step

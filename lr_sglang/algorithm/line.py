@@ -162,7 +162,7 @@ class Line:
 
     def gen(self) -> SglGen:
         """The ``sgl.gen`` by which the draft writes on."""
-        return self.answer.gen(
+        return self.answer.gens.gen(
             self.answer.tree.root,
             "draft",
             min(self._portion(), self._room()),

@@ -15,6 +15,7 @@ from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.reading import drawn
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.version import Version
 
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
@@ -100,6 +101,13 @@ class Reader:
         readable = self._target.readable is True and not self._target.token_layer
         pays = policy.tokens_alone() > 0 and self._job.experience.pieces_pay()
         return readable and pays and self.can_read()
+
+    def writer_of_rest(self, version: Version) -> str:
+        """The role that writes what is missing of a version of the target: the draft where the
+        target reads it again and that pays, else the target.
+        """
+        pays = version.read_first and self._job.experience.guesses_pay()
+        return "draft" if pays and self._can_ask("draft") else "target"
 
     def draft_sampling(self) -> Sampling:
         """How the draft samples what the target only reads: greedily where it shares no draws, so

@@ -73,7 +73,7 @@ class Reading:
         """A ``sgl.gen`` of up to so many tokens; ``more`` are options of ``sgl.gen``."""
         sampling = self.answer.reader.draft_sampling() if role == "draft" else None
         root = self.answer.tree.root
-        return self.answer.gen(root, "target", max(1, tokens), sampling, **more)
+        return self.answer.gens.gen(root, "target", max(1, tokens), sampling, **more)
 
     def begin_branch(
         self, role: str, state: ProgramState, more: Ids = (), *, reads: bool = False

@@ -18,7 +18,7 @@ from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from typing import Any, Literal
 
-from lr_sglang.algorithm.answer import PATIENCE
+from lr_sglang.algorithm.judging import PATIENCE
 from lr_sglang.engine.request import Head, Post, Request, Transport
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import (

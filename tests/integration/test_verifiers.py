@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from lr_sglang import plugin_files, verifiers
-from lr_sglang.algorithm.answer import PATIENCE
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.judging import PATIENCE
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import (
     Cancelled,

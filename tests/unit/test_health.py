@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from lr_sglang.algorithm.answer import PATIENCE
+from lr_sglang.algorithm.judging import PATIENCE
 from lr_sglang.config import ROLES
 from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeDown, RuntimeRefused

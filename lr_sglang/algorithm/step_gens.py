@@ -1,0 +1,119 @@
+"""The ``sgl.gen`` expressions of one answer: for a step, the rest of one, a read, several steps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import sglang as sgl
+
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.reader import Reader
+from lr_sglang.config import Sampling
+from lr_sglang.engine.tokenizer import resolve
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.executor import Executor
+from lr_sglang.sglang_api.interpreter import SglGen
+from lr_sglang.steps.step import DELIMITER, StepStop
+from lr_sglang.steps.tree import Node, StepTree
+
+
+class StepGens:
+    """Makes the ``sgl.gen`` expressions of one answer.
+
+    Args:
+        state: of the answer, whose program's defaults are used.
+    """
+
+    def __init__(
+        self,
+        job: AnswerRequest,
+        roles: Mapping[str, RuntimeBackend],
+        tree: StepTree,
+        reader: Reader,
+        state: Executor,
+    ) -> None:
+        self._job = job
+        self._roles = roles
+        self._tree = tree
+        self._reader = reader
+        self._state = state
+        self._steps: dict[tuple[int, bool], SglGen] = {}
+
+    def step(self, node: Node, role: str) -> SglGen:
+        """``dsl.step`` for the step after ``node``, or what is missing of it: its token limit, the
+        sampling, log-probabilities for the gate.
+        """
+        tokens = self._room(node)
+        gated = role == "draft" and self._job.lookahead.gate > 0
+        made = self._steps.get((tokens, gated))
+        if made is None:
+            more: dict[str, Any] = {"return_logprob": True} if gated else {}
+            made = self.gen(node, role, tokens, stop=StepStop(DELIMITER), **more)
+            if not self._job.constraints.names():  # shared by all branches
+                self._steps[tokens, gated] = made
+        return made
+
+    def rest(self, node: Node, role: str) -> SglGen:
+        """``step`` for the rest of the target's step after ``node``; of the draft, so many of its
+        tokens as are read at a time.
+        """
+        if role == "target":
+            return self.step(node, role)
+        tokens = min(self._job.experience.piece(), self._room(node))
+        sampling = self._reader.draft_sampling()
+        return self.gen(node, role, tokens, sampling, stop=StepStop(DELIMITER))
+
+    def read(self, node: Node) -> SglGen:
+        """By it the target reads the drafted tokens after ``node``, and writes one more."""
+        drafted = len(node.version.guess or ())
+        return self.gen(node, "target", 1, **self._reader.options(drafted))
+
+    def gen(
+        self,
+        node: Node,
+        role: str,
+        tokens: int,
+        sampling: Sampling | None = None,
+        *,
+        after: tuple[int, ...] = (),
+        **more: Any,
+    ) -> SglGen:
+        """A ``sgl.gen`` of up to so many tokens after ``node`` and the tokens ``after`` it, drawn
+        as the answer's request or ``sampling`` says, within its constraints; ``more`` are options
+        of ``sgl.gen``.
+        """
+        beyond: dict[str, Any] = {}
+        if self._job.constraints.names():
+            options, beyond = self._constrained(node, role, tokens, after)
+            more |= options
+        drawn_as = (sampling or self._job.sampling).drawn()
+        made = sgl.gen("step", max_tokens=tokens, **drawn_as, **more)
+        made.sampling_params = self._state.resolve(made.sampling_params)
+        made.sampling_params.more = beyond
+        return made
+
+    def _room(self, node: Node) -> int:
+        """Tokens that the step after ``node`` may still have."""
+        most = min(self._job.lookahead.max_step_tokens, self._tree.room(node))
+        return most - len(node.version.known)
+
+    def _constrained(
+        self, node: Node, role: str, tokens: int, after: tuple[int, ...]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The options that keep the answer's constraints in a generation, of ``sgl.gen`` and
+        beyond.
+        """
+        known = self._roles["target"].tokenizer
+        backend = self._roles[role]
+        ids = after
+        at: Node | None = node
+        while at is not None and at is not self._tree.root and at.step is not None:
+            ids = resolve(at.step.tokens(), known) + ids
+            at = at.parent
+        return self._job.constraints.after(
+            (*self._job.trace.ids, *ids),
+            tokens,
+            backend.tokenizer.vocabulary == known.vocabulary,
+            backend.counts_written,
+        )
