@@ -82,7 +82,7 @@ def written(
                     deliveries.append(asyncio.ensure_future(target.transport.deliver([portion])))
 
         deliveries: list[Any] = []
-        request.on_tokens = follow
+        request.on_tokens, request.increments = follow, target.increments
         reply = await target.transport.generate(payload, request, 60)
         assert not any([await one for one in deliveries])
         return reply
