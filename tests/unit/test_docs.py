@@ -68,8 +68,8 @@ def reached(*_, **__):
     raise Reached
 
 
-# They need a server elsewhere, one that `launch` keeps up, or the hub.
-ELSEWHERE = ("--attach", "http://", "humaneval", "gsm8k", "examples/custom_verifier.py")
+# They need a server elsewhere, one that `launch` keeps up, the hub, or what an earlier command makes.
+ELSEWHERE = ("--attach", "http://", "humaneval", "gsm8k", "examples/custom_verifier.py", "build/")
 STARTING = [
     one
     for one in OURS

@@ -1,12 +1,6 @@
 """Train a copy of a draft on what its target wrote in its place: the steps that ``lr-sglang report
---export pairs`` makes of a run on training problems.
-
-    python -m tools.pocket.heldout --training 400 --out build/pocket/training.jsonl
-    lr-sglang run --input build/pocket/training.jsonl --draft pocket:draft-40 --output build/pocket/answers \\
-        --schedule sync --depth 2 -o lookahead.reading=never -o run.prompt_suffix=
-    lr-sglang report build/pocket/answers --export pairs
-    python -m tools.pocket.learn build/pocket/answers/sft-lookahead.jsonl --out build/pocket/draft-40-learned
-    lr-sglang bench --task pocket --draft build/pocket/draft-40-learned --modes autoregressive,lookahead
+--export pairs`` makes of a run on training problems. docs/training-drafts.md has the commands and
+what came of it.
 
 The loss is on the target's version of each step, after the prefix that the answer had there, which
 the draft wrote where it was accepted. Steps of one question in ten are kept for the curve. Stopped
