@@ -10,7 +10,6 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
@@ -103,12 +102,9 @@ def lines(deployment: Deployment) -> dict[str, list[str]]:
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(flags, "_gpus", lambda: 4)
-        made = fleet.Fleet(deployment)
-        for role, runtime in deployment.runtimes.items():
-            with ExitStack() as ports:
-                fleet._prepare(made, role, runtime, ROOT / "logs", ports)
+        servers = fleet.prepared(deployment, ROOT / "logs")
     found = {}
-    for role, server in made.servers.items():
+    for role, server in servers.items():
         words = list(server.argv)
         found[role] = words[words.index("sglang.launch_server") + 1 :]
     return found
