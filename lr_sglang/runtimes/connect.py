@@ -230,7 +230,7 @@ def _little_reuse(transport: Transport, infos: Sequence[Mapping[str, Any]]) -> s
     if any(info.get("uses_mamba_radix_cache") for info in infos):
         return (
             "its model keeps states of some places of a prompt only (a hybrid): "
-            "docs/deployments.md, Hybrids, has its flags"
+            "docs/hybrids.md has its flags"
         )
     page = max((int(info.get("page_size") or 1) for info in infos), default=1)
     return f"its cache has pages of {page} tokens: --page-size 1 shares more" if page > 1 else ""

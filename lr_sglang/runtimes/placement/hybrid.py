@@ -2,7 +2,7 @@
 Qwen3.5 and later.
 
 Such a layer keeps one state for a sequence, of the same size at every length. SGLang finds a
-prefix again only where it has kept a copy of all its states; docs/deployments.md, "Hybrids", says
+prefix again only where it has kept a copy of all its states; docs/hybrids.md says
 where that is, and why each flag here is given.
 """
 
