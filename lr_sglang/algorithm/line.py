@@ -19,10 +19,10 @@ from lr_sglang.steps.tree import Outcome
 
 # The draft writes on while it is less than so many widths of a verification ahead of the target,
 # and writes so many at a time.
-AHEAD, PORTION = 1.5, 2.0
+AHEAD, PORTION = 1.5, 4.0
 # Where drafted tokens often differ from the target's, it writes so many times the number of tokens
 # that agree in the mean, and at least FEWEST.
-RUNS, FEWEST = 3.0, 4
+RUNS, FEWEST = 6.0, 4
 # Passes in a row that gave one token though the line had the next one: the server has lost the
 # line, and gets it again.
 LOST = 3
@@ -153,7 +153,8 @@ class Line:
         """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
         branch = self.answer.begin("draft", draft, self._first_node, None)
         branch.place += len(self.ids)
-        branch.on_tokens = self.drafted
+        # events of a draft that was given up may still come
+        branch.on_tokens = lambda ids: self.drafted(ids) if self._draft is branch else None
         self.answer.reader.hurry(branch)
         self.answer.branches.expect(branch)
         self._draft = branch
