@@ -91,6 +91,8 @@ def running_target(given: Given) -> Runtime | None:
     asked = asked_settings(given).get("runtimes", {}).get("target", {})
     if isinstance(asked, dict):
         merge(table, {name: value for name, value in asked.items() if name != LAYER})
+        if LAYER in asked:  # takes the place of the file's; ``with_settings`` checks it
+            table.pop(LAYER, None)
     return Runtime.from_dict(table, "runtimes.target") if table.get("url") else None
 
 
