@@ -10,13 +10,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
 
-from lr_sglang.engine.tokenizer import NO_ARGUMENTS, load_tokenizer
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.pocket import weights
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import STEERING, Prompt, settled
@@ -362,7 +362,8 @@ TEMPLATES = {"target": "", "draft": RICH.read_text("utf-8").strip("\n")}
 @pytest.mark.parametrize("role", TEMPLATES)
 def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
     known = load_tokenizer(str(weights(f"{role}-thinks")), TEMPLATES[role])
-    backend: Any = SimpleNamespace(tokenizer=known, template_defaults=NO_ARGUMENTS, context=10**6)
+    unreached: Any = None
+    backend = RuntimeBackend(role, unreached, known, context=10**6)
     service, wrong = Service(), {}
     for name, asked in CONVERSATIONS.items():
         if TEMPLATES[role] and name == "a begun answer in parts":
