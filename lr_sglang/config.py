@@ -153,6 +153,11 @@ class Lookahead(ConfigModel):
         "auto",
         "whether the target reads drafted tokens before it writes; auto: where that is faster",
     )
+    conclusion: Literal["exact", "judged"] = setting(
+        "exact",
+        "what follows the thinking; exact: the target's own tokens, as lossless; judged: as the "
+        "thinking",
+    )
     verifier: str = setting(
         "judge",
         "who compares the versions of a step: NAME[:ARGUMENT] or FILE.py:CLASS",

@@ -38,6 +38,8 @@ async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: Ans
     converse(s, messages)
     async with answering(s, job) as answer:  # at its end, requests that still run are aborted
         await write_answer(answer)
+        if answer.concluded and not answer.complete:  # its thinking is over: what the user reads
+            await write_answer(answer.conclusion())
 
 
 async def write_answer(answer: Answer) -> None:
@@ -46,7 +48,7 @@ async def write_answer(answer: Answer) -> None:
     if answer.reader.must_check:
         await check_reading(Reading(answer))  # once for a server; these tokens are not kept
     fed = feeds(answer)
-    while not answer.complete:
+    while not answer.over:
         if fed and answer.job.exact:
             await write_fed(answer, answer.tree.room(answer.tree.root))
         elif fed and (tokens := answer.policy.tokens_alone()):
@@ -152,7 +154,7 @@ def accept(answer: Answer) -> None:
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.cancel_all_but_chosen(node)
-    while not answer.complete and (kept := answer.tree.advance()):
+    while not answer.over and (kept := answer.tree.advance()):
         answer.s += answer.keep(kept)
 
 

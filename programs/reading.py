@@ -23,7 +23,7 @@ async def read_answer(answer: Answer) -> bool:
     reading, ahead = Reading(answer), None
     if answer.reader.must_check:
         reading.take(await check_reading(reading), 0)
-    while not answer.complete and answer.reader.can_read() and reading.pays():
+    while not answer.over and answer.reader.can_read() and reading.pays():
         # the step that is begun is read to its end
         last = not answer.reader.reads_alone(answer.policy)
         if last and not reading.unfinished:
@@ -42,9 +42,9 @@ async def read_answer(answer: Answer) -> bool:
         if ahead is not None and not whole:
             reading.close(ahead, Outcome.CANCELLED)
             ahead = None
-    while reading.unfinished and not answer.complete:
+    while reading.unfinished and not answer.over:
         await finish_step(reading)
-    return answer.complete or (reading.pays() and not answer.job.exact)
+    return answer.over or (reading.pays() and not answer.job.exact)
 
 
 def propose_piece(reading: Reading, after: Ids = (), *, last: bool = False) -> Branch | None:

@@ -14,7 +14,7 @@ from lr_sglang.algorithm.branches import Branches, tokens_of, written
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.algorithm.shared_draws import compare_prompts, note_draws
+from lr_sglang.algorithm.shared_draws import compare_prompts, exactness, note_draws
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.tokenizer import resolve
@@ -28,6 +28,7 @@ from lr_sglang.steps.step import (
     completed,
     make_step,
     split_ids,
+    up_to_marker,
 )
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
@@ -72,33 +73,74 @@ class Answer:
         prompt_tokens: of the state's prompt.
         budget: tokens that the answer may have.
 
+        before: the answer whose thinking it concludes, with which it shares branches and events.
+
     Attributes:
         tree: the steps so far.
         policy: chooses the nodes that get branches.
         complete: whether the answer has its end.
+        concluded: whether its thinking is over, and what follows is an answer of its own.
     """
 
     def __init__(
-        self, s: ProgramState, job: AnswerRequest, prompt_tokens: int, budget: int
+        self,
+        s: ProgramState,
+        job: AnswerRequest,
+        prompt_tokens: int,
+        budget: int,
+        before: Answer | None = None,
     ) -> None:
         self.s, self.job, self.trace = s, job, job.trace
         self.roles = backend_of(s, "target").roles
-        self.complete = False
+        self.complete = self.concluded = False
+        self._before = before
         self._resting: dict[str, float] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
         # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
         guard = look.half_sentence_guard and not job.exact
         self.tree = StepTree(look.depth, look.width, budget, guard)
         self.tree.root.state = s
-        self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
-        self.branches = Branches(self.trace, self._loop, self.policy)
-        self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
-        self.branches.done = self.emitter.done
+        if before is None:
+            self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
+            self.branches = Branches(self.trace, self._loop, self.policy)
+            self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
+            self.branches.done = self.emitter.done
+        else:
+            self.policy = before.policy
+            self.branches = before.branches
+            self.emitter = before.emitter
+            self.policy.tree = self.tree
+            self._resting = before._resting
+            self.tree.root.follow(before.tree.root)
         self.reader = Reader(job, self.roles, self.can_ask)
         self.gens = StepGens(job, self.roles, self.tree, self.reader, s.stream_executor)
         self.judging = Judging(job, self.tree, self.branches, self.emitter, self.begin)
         self.trace.prompt_tokens = prompt_tokens
-        note_draws(job, self.roles, self.reader)
+        if before is None:
+            note_draws(job, self.roles, self.reader)
+        else:
+            self.trace.conclusion = {
+                "step": len(self.trace.steps),
+                "tokens": len(self.trace.ids),
+                "seed": job.sampling.seed,
+                "text": exactness(job, self.roles["target"], self.reader),
+            }
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is written by this answer."""
+        return self.complete or self.concluded
+
+    def conclusion(self) -> Answer:
+        """The answer after the thinking, in the same turn: each of its tokens is the target's."""
+        root = self.tree.root
+        for node in (*root.children, *([root.correction] if root.correction else ())):
+            self._drop(node, Outcome.CANCELLED)
+        for branch in (root.version.branch, root.version.guesser):
+            self.branches.give_up(branch, Outcome.CANCELLED)
+        root.dropped = True
+        room = self.tree.room(self.tree.root)
+        return Answer(self.s, self.job.concluding(), self.trace.prompt_tokens, room, self)
 
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
@@ -331,6 +373,12 @@ class Answer:
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
+        if kept.closes_thinking and self.job.concludes:
+            known = self.roles["draft" if drafted else "target"].tokenizer
+            node.step = kept = up_to_marker(kept, parent.step, known)
+            used = len(resolve(kept.tokens(), self.roles["target"].tokenizer))
+            node.tokens_used = parent.tokens_used + used
+            self.concluded = True
         if self.tree.ends(node) and not kept.complete:
             node.step = kept = completed(
                 kept, self.roles["draft" if drafted else "target"].tokenizer
@@ -352,7 +400,8 @@ class Answer:
             else (),
         )
         self.emitter.kept(parent, node, outcome)
-        self.policy.decided(parent)
+        if self._before is None:
+            self.policy.decided(parent)
         self.trace.cycles += not drafted and self.job.verifier is not None
         if self.tree.ends(node):
             self.trace.finish, self.complete = "stop" if kept.final else "length", True
@@ -412,6 +461,9 @@ class Answer:
             for step in (one for one in steps if one.complete):
                 kept, before = kept + len(step.ids), step
                 self._keep_alone(step, line)
+                if self.concluded:
+                    branch.cancel()
+                    return
             if self.job.on_tokens is not None:
                 self.job.on_tokens(branch.so_far[kept:])
         result: Generation | LookaheadError = branch.result
@@ -422,6 +474,8 @@ class Answer:
             line.heard(result.ids)
         for step in split_ids(result.ids[kept:], result.finish, known, result.ends, before):
             self._keep_alone(step, line)
+            if self.concluded:
+                break
         if not result.ids:
             self._keep_alone(Step("", (), Ending.CAP), line)
 

@@ -6,7 +6,7 @@ import hashlib
 import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from lr_sglang.algorithm.inquiry import Verifier
@@ -88,6 +88,7 @@ class AnswerRequest:
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
+        conclusion: the same for the steps after the thinking; None: as ``verifier``.
         question, sample: identify the answer among those with the same ``sampling.seed``; empty
             and 0 where the seed is the answer's own.
         experience: statistics shared by all answers of a run.
@@ -106,6 +107,7 @@ class AnswerRequest:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     verifier: Verifier | None = None
+    conclusion: Verifier | None = None
     question: str = ""
     sample: int = 0
     experience: RunStatistics = field(default_factory=RunStatistics)
@@ -146,6 +148,24 @@ class AnswerRequest:
         drafted step only where the target has drawn the same tokens.
         """
         return self.verifier is None or getattr(self.verifier, "exact", False)
+
+    @property
+    def concludes(self) -> bool:
+        """Whether what follows the thinking is an answer of its own (``concluding``)."""
+        return self.conclusion is not None and not self.exact
+
+    def concluding(self) -> AnswerRequest:
+        """The request for what follows the thinking: with a verifier and a seed of its own, which a
+        plain request after the same text can be given too.
+        """
+        return replace(
+            self,
+            verifier=self.conclusion,
+            sampling=self.sampling.replace(seed=self.seed("conclusion")),
+            question="",
+            sample=0,
+            check=None,
+        )
 
     def draws(self, role: str, node: Node, alternative: int = 0) -> tuple[int, int]:
         """The seed of a branch for the step after ``node``, and its place (``Request``).

@@ -154,7 +154,10 @@ class Reading:
             size = len(step.ids)
             self._keep(step, all(self._drafted[:size]))
             self._ids, self._drafted = self._ids[size:], self._drafted[size:]
-        if self.answer.job.on_tokens is not None and not self.answer.complete:
+            if self.answer.concluded:
+                self._ids = ()
+                break
+        if self.answer.job.on_tokens is not None and not self.answer.over:
             self.answer.job.on_tokens(self._ids)
 
     def _keep(self, step: Step, drafted: bool) -> None:

@@ -21,11 +21,19 @@ def note_draws(job: AnswerRequest, roles: Mapping[str, RuntimeBackend], reader: 
     greedy = job.sampling.greedy
     trace.seeded = greedy or all(backend.seeded for backend in roles.values())
     if job.exact:
-        same = greedy or (target.seeded and not (reader.own_numbers and reader.can_read()))
-        trace.lossless = "text" if same else "distribution"
+        trace.lossless = exactness(job, target, reader)
     if job.verifier is not None and draft is not None:
         trace.own_draws = _why_own_draws(job, draft, target)
         trace.shared_draws = not trace.own_draws
+
+
+def exactness(job: AnswerRequest, target: RuntimeBackend, reader: Reader) -> str:
+    """What an exact answer is: the ``text`` of plain decoding with its seed, or a draw of its
+    ``distribution``.
+    """
+    made_here = reader.own_numbers and reader.can_read()
+    same = job.sampling.greedy or (target.seeded and not made_here)
+    return "text" if same else "distribution"
 
 
 def _why_own_draws(job: AnswerRequest, draft: RuntimeBackend, target: RuntimeBackend) -> str:

@@ -14,6 +14,7 @@ import click
 from rich.console import Console
 from rich.text import Text
 
+from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import order, presets, servers, variants
 from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Method, Variant
@@ -120,7 +121,7 @@ def bench(**given: Any) -> None:
     """
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
-    plan, sources = settle(given), _sources(given)
+    plan, sources = _judged(settle(given)), _sources(given)
     if given["dummy_weights"]:
         plan = replace(plan, deployment=servers.placed(plan.deployment))
     found = variants.variants(
@@ -149,6 +150,14 @@ def bench(**given: Any) -> None:
         _show_plan(execution, {name: len(one.questions) for name, one in sources.items()})
     else:
         _make(execution, given, sources)
+
+
+def _judged(plan: Plan) -> Plan:
+    """The plan with conclusions that are judged, as the paper's are, unless it says otherwise."""
+    look = plan.deployment.lookahead
+    if "conclusion" in look.model_fields_set:
+        return plan
+    return plan.with_settings(lookahead=look.replace(conclusion="judged"))
 
 
 def _filled(given: dict[str, Any]) -> dict[str, Any]:

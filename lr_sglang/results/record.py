@@ -69,6 +69,7 @@ def make(
         **{"question": question.question, "gold": question.answer, "extra": question.extra},
         **{"seed": job.sampling.seed, "seeded": trace.seeded, "shared_draws": trace.shared_draws},
         **{"own_draws": trace.own_draws, "lossless": trace.lossless},
+        **({"conclusion": trace.conclusion} if trace.conclusion else {}),
         **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
         **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
         **{

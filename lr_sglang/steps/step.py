@@ -201,6 +201,23 @@ def _shortest(
     return ids[:low]
 
 
+def up_to_marker(step: Step, before: Step | None, known: Vocabulary) -> Step:
+    """A step that closes the thinking, without its tokens after the marker.
+
+    Args:
+        before: the step before it.
+        known: the tokenizer that its ids belong to.
+    """
+    marker, head = known.thinking.closes, _head(before, known)
+    end = (step.seam + step.text).find(marker) + len(marker) - len(step.seam)
+    ids = _shortest(step.ids, max(1, end), head, known)
+    read = added(head, ids, known.decode)
+    special = known.special(ids)
+    return replace(
+        step, text=read.text, ids=ids, ending=Ending.DELIMITER, special=special, tail=read.tail
+    )
+
+
 def completed(step: Step, known: Vocabulary) -> Step:
     """The step as the last of an answer: its text shows an incomplete last character as U+FFFD."""
     return replace(step, text=step.text + added(step.tail, (), known.decode, last=True).text)

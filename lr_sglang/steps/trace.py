@@ -66,6 +66,9 @@ class Trace:
         lossless: ``text`` where the answer is the one that plain decoding writes with this seed,
             ``distribution`` where it is another draw of the target's distribution; empty where
             steps of the draft were kept that the target did not write.
+        conclusion: what is exact after the thinking, where the thinking was judged: ``step`` and
+            ``tokens`` are the numbers of those before it, ``seed`` is its seed, and ``text`` is as
+            ``lossless``; empty where there is none.
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
             them, and those of them that it would have written; ``reads``: of each read, how many
             tokens it had, and how many of them the target would have written.
@@ -91,6 +94,7 @@ class Trace:
     shared_draws: bool = False
     own_draws: str = ""
     lossless: str = ""
+    conclusion: dict[str, Any] = field(default_factory=dict)
     read_tokens: int = 0
     agreed_tokens: int = 0
     late_tokens: int = 0
@@ -124,12 +128,22 @@ class Trace:
         """Number of steps of which a drafted version was compared or came too late; not those whose
         draft failed.
         """
-        return sum(step.judged for step in self.steps)
+        return sum(step.judged for step in self._verified)
 
     @property
     def accepted(self) -> int:
         """Number of steps that the draft wrote."""
-        return sum(s.source == "draft" for s in self.steps)
+        return sum(s.source == "draft" for s in self._verified)
+
+    @property
+    def _verified(self) -> list[StepRecord]:
+        """The steps before an exact conclusion; all where there is none."""
+        return self.steps[: self.conclusion["step"]] if self.conclusion else self.steps
+
+    @property
+    def judged_tokens(self) -> int:
+        """Tokens of steps that a verifier accepted in place of the target's own."""
+        return 0 if self.lossless else sum(s.tokens for s in self._verified if s.source == "draft")
 
     @property
     def alpha(self) -> float | None:
@@ -138,7 +152,8 @@ class Trace:
 
     def tokens(self) -> dict[str, Any]:
         """Token counts: ``used`` in the answer, ``generated`` and ``wasted`` by target and draft
-        (generated = used + wasted); for each role the passes that its requests took (``prefills``:
+        (generated = used + wasted); ``judged``, those that a verifier accepted in place of the
+        target's ``own``; for each role the passes that its requests took (``prefills``:
         of their prompts; ``passes``: that decoded or verified, which requests may share), prompt,
         cached, shareable and reused tokens, ``reuse``, cached / prompt (``hit_rate``), and the
         counts of its token layer (``acceptance``).
@@ -147,6 +162,7 @@ class Trace:
         generated = sum(b.generated_tokens for b in writers)
         used = sum(s.tokens for s in self.steps)
         counts: dict[str, Any] = {"used": used, "generated": generated, "wasted": generated - used}
+        counts |= {"judged": self.judged_tokens, "own": used - self.judged_tokens}
         for role in ("target", "draft", "judge"):
             counts[role] = self._prefix(role)
         return counts

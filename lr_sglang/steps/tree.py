@@ -120,6 +120,12 @@ class Node:
         """
         self.parent = self.asked = None
 
+    def follow(self, last: Node) -> None:
+        """Makes this root of a new tree the prefix that ``last`` was in another one."""
+        self.position = last.position
+        self.step = last.step
+        self.number = last.number
+
     def subtree(self) -> Iterator[Node]:
         """This node and everything under it."""
         waiting = [self]

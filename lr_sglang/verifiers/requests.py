@@ -95,6 +95,8 @@ class RequestMaker:
         )
         if mode.ahead:
             made.check = self._check(look)
+        if mode.judged and look.conclusion == "exact":
+            made.conclusion = self.verifier("exact")
         return made
 
     def check(self, mode: Mode, verifier: str, *, guesses: bool = False) -> None:
