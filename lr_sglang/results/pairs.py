@@ -166,7 +166,7 @@ def rows(record: Record) -> Iterator[Row]:
         compared = [
             {"draft": text, "by": verdict["by"], "verdict": _said(verdict), "alone": ""}
             for text, verdict in zip(step["draft_texts"], step["verdicts"], strict=False)
-            if text is not None and verdict is not None and not _alone(record, verdict)
+            if text is not None and verdict is not None and not _alone(record, number, verdict)
         ]
         for alternative, versions in enumerate(compared or [_only(record, number)]):
             yield about | versions | {"alternative": alternative}
@@ -176,9 +176,15 @@ def _said(verdict: dict[str, Any]) -> str:
     return "accepted" if verdict["accepted"] else "rejected"
 
 
-def _alone(record: Record, verdict: dict[str, Any]) -> str:
+def _is_exact(record: Record, number: int) -> bool:
+    """Whether a step is the target's own: of an exact answer, or of an exact conclusion."""
+    first = (record.get("conclusion") or {}).get("step")
+    return is_exact(record) or (first is not None and number >= first)
+
+
+def _alone(record: Record, number: int, verdict: dict[str, Any]) -> str:
     """Why a verdict compared no two versions; empty if it did."""
-    if is_exact(record):
+    if _is_exact(record, number):
         return READ
     return ALONE.get(verdict["by"], "") or ("no verdict" if verdict["failed"] else "")
 
@@ -186,7 +192,7 @@ def _alone(record: Record, verdict: dict[str, Any]) -> str:
 def _only(record: Record, number: int) -> Row:
     """What is said of a step without a second version."""
     verdicts = [one for one in record["steps"][number]["verdicts"] if one is not None]
-    why = next((said for one in verdicts if (said := _alone(record, one))), WRITTEN)
-    if is_exact(record) and not of_target_alone(record, number):
+    why = next((said for one in verdicts if (said := _alone(record, number, one))), WRITTEN)
+    if _is_exact(record, number) and not of_target_alone(record, number):
         why = READ
     return {"draft": None, "by": verdicts[0]["by"] if verdicts else "", "verdict": "", "alone": why}

@@ -111,6 +111,13 @@ def test_steps_that_were_read_or_fed_are_no_pairs(tmp_path, by):
     assert row["alone"] == "read or fed" and "1 read or fed" in said
 
 
+def test_the_exact_conclusion_of_a_judged_answer_is_no_pair(tmp_path):
+    answer = record(REFUSED, REFUSED, conclusion={"step": 1})
+    files, said = exported(tmp_path / "run", answer)
+    assert [row["step"] for row in loaded(files["pairs-lookahead.jsonl"], tmp_path)] == [0]
+    assert "1 read or fed" in said
+
+
 def test_every_alternative_is_a_pair_and_the_targets_version_one_row(tmp_path):
     wide = step("Four.\n\n", None, ["Five.\n\n", "Six.\n\n"], [verdict(False), verdict(False)])
     files, _ = exported(tmp_path / "run", record(wide))
