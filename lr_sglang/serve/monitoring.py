@@ -95,7 +95,9 @@ class Metrics:
             "role",
         )
         self.tokens = counter(
-            "tokens", "Tokens: delivered, drafted, wasted and (of prompts) cached", "kind"
+            "tokens",
+            "Tokens: delivered, drafted, wasted, (of prompts) cached; judged, and the target's own",
+            "kind",
         )
         self.steps = counter("steps", "Steps of answers, by outcome", "outcome")
         self.judged = counter(

@@ -39,7 +39,8 @@ def cached_of(trace: Trace) -> int | None:
 
 def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
     """Tokens of all branches: ``drafted`` by the draft, ``wasted`` by both writers, ``cached`` of
-    prompts.
+    prompts; and of the answer ``judged``, which a verifier accepted in place of the target's
+    ``own``.
 
     Takes a while for a long answer.
 
@@ -49,7 +50,13 @@ def costs_of(trace: Trace, delivered: int) -> dict[str, int]:
     counts = trace.tokens()
     cached = sum(counts[role]["cached"] for role in ("target", "draft", "judge"))
     wasted = max(0, counts["generated"] - delivered)
-    return {"drafted": counts["draft"]["generated"], "wasted": wasted, "cached": cached}
+    return {
+        "drafted": counts["draft"]["generated"],
+        "wasted": wasted,
+        "cached": cached,
+        "judged": counts["judged"],
+        "own": counts["own"],
+    }
 
 
 def metrics_of(trace: Trace) -> dict[str, Any]:

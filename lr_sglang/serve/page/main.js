@@ -129,6 +129,7 @@ function summarise(summary, usage) {
   if (summary.mode) facts.push(summary.mode);
   if (summary.degraded) facts.push("degraded: the target alone");
   if (summary.drafted_tokens) facts.push(`${summary.drafted_tokens} tokens drafted, ${summary.wasted_tokens ?? 0} wasted`);
+  if (summary.judged_tokens) facts.push(`${summary.judged_tokens} judged, ${summary.own_tokens} the target's own`);
   if (usage?.completion_tokens) facts.push(`${usage.completion_tokens} delivered`);
   answer.finish.textContent = [answer.finish.textContent, ...facts].filter(Boolean).join(" · ");
 }
