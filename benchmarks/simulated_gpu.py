@@ -122,19 +122,20 @@ def profile(point: Point, count: int) -> None:
         "| | seconds | prefills a step | requests a step | passes a step | target in prefills "
         "| in passes | draft | judge |\n|" + "-|" * 9
     )
-    settings = {
-        "plain": PLAIN,
-        "lookahead, depth 6": Setting("lookahead", reading="never"),
-        "lookahead, depth 3": Setting("lookahead", depth=3, reading="never"),
-        "lookahead, full prefill graph": Setting(
-            "lookahead", reading="never", flags=Flags(prefill_graph=True)
-        ),
-        "lookahead, a prefill every 4 passes": Setting(
-            "lookahead", reading="never", flags=Flags(prefill_decode_interval=4)
-        ),
+    lookahead = Setting("lookahead", reading="never")
+    interval = dataclasses.replace(lookahead, flags=Flags(prefill_decode_interval=16))
+    pairs = dataclasses.replace(point, times=point.times.with_prefills(0.5))
+    free = dataclasses.replace(point, times=point.times.with_prefills(0.01))
+    rows = {
+        "plain": (point, PLAIN),
+        "depth 6": (point, lookahead),
+        "depth 3": (point, dataclasses.replace(lookahead, depth=3)),
+        "16 passes between prefills": (point, interval),
+        "prefills of half the time": (pairs, lookahead),
+        "prefills of no time": (free, lookahead),
     }
-    for name, setting in settings.items():
-        _, made = point.best([setting], count)
+    for name, (where, setting) in rows.items():
+        _, made = where.best([setting], count)
         cells = [made.seconds, made.prefills, made.requests, made.passes, *made.busy.values()]
         click.echo(f"| {name} | " + " | ".join(f"{one:.2f}" for one in cells) + " |")
 
@@ -250,7 +251,9 @@ def main(
                 f"  {way:22} {speedup:5.2f}x {made.pace:7.1f} tokens/s  {setting:20} "
                 f"prefills a step {made.prefills:.2f}"
             )
-            kept = {k: v for k, v in dataclasses.asdict(made).items() if k != "traces"}
+            kept = {
+                k: v for k, v in dataclasses.asdict(made).items() if k not in ("traces", "alpha")
+            }
             found.append(
                 {
                     "gpus": machine,
@@ -261,6 +264,7 @@ def main(
                     "way": way,
                     "setting": setting,
                     "speedup": speedup,
+                    "accepted": made.alpha,
                     **kept,
                 }
             )

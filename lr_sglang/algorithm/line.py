@@ -303,8 +303,9 @@ class Line:
         """Learns how long a step took; without a line each pass would have given one token."""
         if self._turns.ahead:
             self._pace.add(self._passes, seconds)
-        answers = max(1, self.answer.job.experience.fed)
-        self._turns.add(tokens, seconds, answers, self._pace.value, 0.0)
+        known = self.answer.job.experience
+        expected = max(self._pace.value, known.measured_pace())  # its passes slow the target's
+        self._turns.add(tokens, seconds, max(1, known.fed), expected, 0.0)
 
     def close(self) -> None:
         """Ends the line with its request."""

@@ -45,11 +45,14 @@ class Costs:
             ``token``.
         reading: seconds per token of a prefill after a cached prefix; all other requests wait
             meanwhile.
+        prefill: seconds of a request that prefills a few tokens after a cached prefix, and writes
+            one; all other requests wait for its pass. 0 if it was not measured.
     """
 
     token: float
     slowdown: float
     reading: float = 0.0
+    prefill: float = 0.0
 
 
 def random_prompts(count: int, before: Sequence[int] = (), tokens: int = PROMPT) -> list[list[int]]:
@@ -118,13 +121,15 @@ async def measure(transport: Transport, most: int | None = None) -> Costs | None
         asked = (random_prompts(at_once, prefix[0], new) for _ in range(ROUNDS))
         return min([await seconds(transport, prompts, 1) for prompts in asked])
 
+    prefill = min([await seconds(transport, prefix, 1) for _ in range(ROUNDS)])
     known, read = await least(0), await least(PROMPT)
     if not alone or not beside:
         return None
     # at worst requests are served one after another; prefilling a token takes at most as long as
     # decoding one
     slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
-    return Costs(alone, slowdown, min(alone, max(0.0, read - known) / (at_once * PROMPT)))
+    reading = min(alone, max(0.0, read - known) / (at_once * PROMPT))
+    return Costs(alone, slowdown, reading, prefill)
 
 
 async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:

@@ -4,27 +4,38 @@ tokens of plain decoding.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 # Tokens that may be drafted at a time.
 PIECES = (3, 4, 6, 8, 12, 16, 24)
-# What a read takes, and a drafted token with its row in the target's pass.
-READ, DRAFTED = 1.5, 0.13
 
 
-def speedup(agreement: float, tokens: int) -> float:
+class Times(NamedTuple):
+    """What a read takes, and a drafted token with its row in the target's pass."""
+
+    read: float = 1.5
+    drafted: float = 0.13
+
+
+# Before anything is measured.
+TYPICAL = Times()
+
+
+def speedup(agreement: float, tokens: int, times: Times = TYPICAL) -> float:
     """Of a draft of so many tokens at a time, each of which agrees with this probability.
 
     Of n tokens (1 - a^n) / (1 - a) are kept in the mean: those that agree, and the target's own
     where one differs.
     """
     a = min(0.999, agreement)
-    return (1 - a**tokens) / (1 - a) / (READ + tokens * DRAFTED)
+    return (1 - a**tokens) / (1 - a) / (times.read + tokens * times.drafted)
 
 
-def gain(agreement: float) -> float:
+def gain(agreement: float, times: Times = TYPICAL) -> float:
     """The speed-up with as many tokens at a time as are best."""
-    return speedup(agreement, piece(agreement))
+    return speedup(agreement, piece(agreement, times), times)
 
 
-def piece(agreement: float) -> int:
+def piece(agreement: float, times: Times = TYPICAL) -> int:
     """How many tokens to draft at a time."""
-    return max(PIECES, key=lambda tokens: speedup(agreement, tokens))
+    return max(PIECES, key=lambda tokens: speedup(agreement, tokens, times))

@@ -148,6 +148,7 @@ class RequestMaker:
         if look.policy != "adaptive" or statistics.measured:
             return
         statistics.measured = True
+        statistics.layered = bool(target.token_layer)
         with suppress(LookaheadError):  # the first answer will report it
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())

@@ -3,6 +3,7 @@ clock.
 """
 
 import asyncio
+import collections
 import itertools
 import math
 import random
@@ -24,6 +25,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.steps.step import Ending, Step
 from lr_sglang.steps.tree import StepTree
 from lr_sglang.tasks.task import messages
+from lr_sglang.theory import reading
 from lr_sglang.verifiers.requests import RequestMaker
 from tests import FULL
 from tests.simulated.clock import run_virtually
@@ -220,8 +222,43 @@ def test_the_better_way_is_found_and_trials_cost_little(ahead, alone, answers):
 
 def test_where_steps_are_read_the_target_alone_is_tried_whatever_is_expected_of_it():
     best = 2000 * 10 / 40
-    assert steps_in_turns(Turns(), 30, 40, expected=12, written=False) <= 1.05 * best
+    assert steps_in_turns(Turns(), 30, 40, expected=12, sure=False) <= 1.05 * best
     assert steps_in_turns(Turns(), 30, 40, expected=12) == pytest.approx(2000 * 10 / 30)
+
+
+def test_of_three_ways_the_fastest_gets_nearly_all_steps():
+    turns, ways = Turns(), ("alone", "written", "read")
+    speeds, steps = {"alone": 10, "written": 14, "read": 25}, collections.Counter[str]()
+    for _ in range(2000):
+        steps[turns.way] += 1
+        turns.add(10, 10 / speeds[turns.way], 1, 10, 1.2, sure=False, ways=ways)
+    assert steps["read"] > 0.93 * 2000, steps
+    turns.add(10, 1.0, 1, 10, 1.2, ways=("alone", "written"))
+    assert turns.way == "written", "a way that is no longer used is left at once"
+
+
+def test_a_step_counts_for_the_way_in_which_it_began_and_hardly_where_ways_are_mixed():
+    turns = Turns()
+    while turns.way == "written":
+        turns.add(10, 1.0, 1, 100, 1.0)
+    pace, left = turns.pace("written"), turns.left
+    turns.add(10, 20.0, 1, 100, 1.0, of=("written", 0))
+    assert turns.pace("written") < pace and turns.left == left
+    turns.add(10, 9.0, 1, 100, 1.0, mixed=True)
+    assert not turns.pace("alone")
+    while turns.way == "alone":
+        turns.add(10, 0.1, 1, 100, 1.0)
+    assert turns.pace("alone") == pytest.approx(100)
+
+
+def test_what_a_read_takes_follows_from_a_prefill_that_was_measured():
+    known = RunStatistics(answers=1)
+    typical = known.read_times()
+    known.load("target").costs = Costs(0.0178, 0.0, 0.0, prefill=0.043)
+    assert known.read_times().read == pytest.approx(0.043 / 0.0178) != typical.read
+    for _ in range(100):
+        known.read_tokens(3, True)  # an agreement of .75
+    assert known.reading_gain() < 1.2 < reading.gain(0.75), "with times of a CPU it is more"
 
 
 # -- slots that are shared

@@ -142,8 +142,13 @@ class Times:
     def with_graphs(self) -> Times:
         """The same with prefills of the target that take as long as its full graph."""
         target = self.roles["target"]
-        faster = (target.graph or target.read.at(1)) - target.read.at(1)
-        read = Curve(tuple((tokens, seconds + faster) for tokens, seconds in target.read.points))
+        now = target.read.at(1)
+        return self.with_prefills((target.graph or now) / now)
+
+    def with_prefills(self, share: float) -> Times:
+        """The same with prefills of the target that take this share of the time."""
+        target = self.roles["target"]
+        read = Curve(tuple((tokens, share * seconds) for tokens, seconds in target.read.points))
         return replace(self, roles={**self.roles, "target": replace(target, read=read)})
 
     def alone(self) -> Times:

@@ -11,14 +11,15 @@ from collections.abc import Callable
 from lr_sglang.algorithm.policy.experience import TYPICAL, RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import GAIN, Choice, Conditions, Runtime, best
-from lr_sglang.algorithm.policy.turns import Turns
+from lr_sglang.algorithm.policy.turns import Turns, Way
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
 
-# Where lookahead gives no speed-up, one step in PROBE is drafted all the same, to detect when it
-# would. One in DEEP_PROBE of these probes has depth 2, to measure the cost of more branches.
-PROBE, DEEP_PROBE = 24, 4
+# Where lookahead gives no speed-up, one step in PROBE of all answers (of up to MOST at once) is
+# drafted all the same, to detect when it would. One in DEEP_PROBE of these probes has depth 2, to
+# measure the cost of more branches.
+PROBE, DEEP_PROBE, MOST = 24, 4, 8
 # Number of steps at the start of a run that are drafted even against the forecast, to measure their
 # acceptance.
 FIRST = 8
@@ -26,12 +27,24 @@ FIRST = 8
 FIRST_GAIN = 1.15
 # The highest acceptance rate that is assumed possible.
 HOPED = 0.95
-# Steps that the target alone writes in one generation: one request for each would cost a fifth of
-# the speed.
+# Steps that the target alone writes in one generation, times the number of answers (up to MOST),
+# all of which wait for its prefill: one request for each would cost a fifth of the speed.
 RUN = 8.0
 # Without any measurement, also at start: BLIND is chosen for up to FEW concurrent answers, ALONE
 # for more.
 BLIND, FEW, ALONE = Choice(4, 1, 0.0), 8, Choice(0, 1, 0.0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """Where a branch of the target began: in which turn, of which way; and whether branches of
+    another way were in flight then.
+    """
+
+    turns: Turns
+    way: Way
+    number: int
+    mixed: bool
 
 
 class Adaptive(Policy):
@@ -53,10 +66,12 @@ class Adaptive(Policy):
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
         self.choice = ALONE
-        # The current turn with its number, the turn in which each branch began, and the time of the
-        # last decided step.
-        self._turn: tuple[Turns, int] | None = None
-        self._turns: dict[Branch | None, tuple[Turns, int] | None] = {}
+        # The turns that the next step belongs to, the part of them in which each branch began and
+        # in which the last steps were written, and the time of the last decided step.
+        self._turn: Turns | None = None
+        self._parts: dict[Branch, Part] = {}
+        self._ways: dict[Branch, Way] = {}  # of branches in flight
+        self._part: Part | None = None
         self._at = 0.0
 
     def __enter__(self) -> Adaptive:
@@ -93,42 +108,67 @@ class Adaptive(Policy):
             return 0
         if not tokens and not self.experience.load("target").costs:
             return 0
-        steps = min(RUN, max(1.0, self._turn[0].left)) if self._turn else RUN
+        steps = RUN * min(self.experience.answers, MOST)
+        if self._turn is not None:
+            steps = min(steps, max(1.0, self._turn.left))
         return min(self.tree.room(root), math.ceil(steps * (tokens or TYPICAL)))
 
     def decided(self, node: Node) -> None:
         super().decided(node)
-        # Of several steps in one generation, only the first refers to the branch.
-        branch = node.version.branch
-        turn = self._turns.pop(branch, None) if branch else self._turn
         now = self.clock()
-        if (
-            turn
-            and turn == self._turn
-            and turn[0].number == turn[1]
-            and node.chosen
-            and node.chosen.step
-        ):
-            base, more = self.experience.load("target").line()
-            answers = self.experience.answers
-            expected = 1 / (base + more * answers)
-            gain = self.choice.pace * max(1.0, self.experience.tokens.value) / expected
-            tokens = len(node.chosen.step.ids)
-            # what the target does alone is foreseen where it writes token after token
-            written = not (self.experience.read.weight or self.experience.feeds)
-            turn[0].add(tokens, now - self._at, answers, expected, gain, written)
+        before, mixed = self._part, False
+        if node.version.branch:
+            self._part = self._parts.get(node.version.branch)
+            # the first step has waited for what was in flight
+            if before is not None and self._part is not None:
+                mixed = before.number != self._part.number
+        part = self._part
+        self._parts = {one: at for one, at in self._parts.items() if one.outcome is None}
+        if part and node.chosen and node.chosen.step:
+            known, answers = self.experience, self.experience.answers
+            expected = 1 / known.token_seconds()
+            gain = self.choice.pace * max(1.0, known.tokens.value) / expected
+            sure = not (known.can_read or known.feeds or known.layered)
+            tokens, seconds = len(node.chosen.step.ids), now - self._at
+            of, ways = (part.way, part.number), known.ways()
+            part.turns.add(
+                tokens,
+                seconds,
+                answers,
+                expected,
+                gain,
+                sure,
+                of=of,
+                mixed=part.mixed or self._mixed(part.way) or (mixed and part.way != "alone"),
+                ways=ways,
+            )
         self._at = now
         self._choose()
 
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
         self._open[branch] = self.experience.load(branch.role).begin(self.clock())
-        if branch.role == "target":
-            self._turns[branch] = self._turn
+        if branch.role == "target" and self._turn is not None:
+            turns, known = self._turn, self.experience.in_flight
+            part = Part(turns, turns.way, turns.number, self._mixed(turns.way))
+            same = next((one for one in self._parts.values() if one == part), part)
+            self._parts[branch] = part = same
+            known[turns.way] += 1
+            self._ways[branch] = turns.way
+            if not turns.ahead:
+                self._part = part  # of all steps of one generation
+        elif branch.role == "target":
+            self._part = None
+
+    def _mixed(self, way: Way) -> bool:
+        """Whether branches of another way are in flight."""
+        return any(number and one != way for one, number in self.experience.in_flight.items())
 
     def ended(self, branch: Branch, tokens: int = 0) -> None:
         super().ended(branch, tokens)
-        mark = self._open.pop(branch, None)
+        mark, way = self._open.pop(branch, None), self._ways.pop(branch, None)
+        if way is not None:
+            self.experience.in_flight[way] -= 1
         few = 2 * (self.experience.tokens.value or TYPICAL)
         if branch.position == 0 and tokens < few and self.experience.load(branch.role).costs:
             # its time includes the prompt's prefill: the costs measured at start are used instead
@@ -144,18 +184,20 @@ class Adaptive(Policy):
             self.choice = best(conditions, self.look.depth, self.look.width, worthwhile)
         else:
             self.choice = BLIND if self.experience.answers <= FEW else ALONE
-        self._turn = None
-        if self.choice.depth and self.experience.load("target").known:
-            turns = self.experience.turns(self.experience.answers)
-            self._turn = turns, turns.number
+        self._turn = self.experience.way = None
+        target = self.experience.load("target")
+        if self.choice.depth and (target.known or target.costs):
+            self._turn = turns = self.experience.turns(self.experience.answers)
+            self.experience.way = turns.way
             if not turns.ahead:
                 self.choice = Choice(0, 1, self.choice.pace)
-        if self.choice.depth or self._cannot_pay(conditions):
+        if self.choice.depth or self._turn is not None or self._cannot_pay(conditions):
             return
         self._since += 1
-        if self._since >= PROBE or self._explores():
+        if self._since >= PROBE * min(self.experience.answers, MOST) or self._explores():
             self.experience.probes += 1
             self._since, self._probes = 0, self._probes + 1
+            self._turn = None  # what a probe takes belongs to no way
             deep = self._probes % DEEP_PROBE == 0 and conditions is not None
             self.choice = Choice(2 if deep else 1, 1, 0.0)
 

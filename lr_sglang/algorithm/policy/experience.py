@@ -4,13 +4,13 @@ the runtimes.
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
 from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, rounded
 from lr_sglang.algorithm.policy.load import Load
-from lr_sglang.algorithm.policy.turns import Pace, Turns
+from lr_sglang.algorithm.policy.turns import Pace, Turns, Way
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
@@ -34,9 +34,15 @@ COMMON = 16.0
 TRIES, TRY_AGAIN, TRYING = 3, 64, 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 AGREEMENT, AGREED = 0.92, 1.0
+# Turns do not try to read steps first, or not to, where the agreement lets expect that the other
+# way is so many times as fast.
+NEARLY = 1.2
 # The target alone reads where the formula expects at least this gain: nobody times what it would do
 # otherwise, and a read may take longer than the formula assumes.
 ALONE = 1.2
+# Of several answers a read waits for half of that of others in the mean, and takes all that wait
+# with it.
+WAITS = 1.5
 # Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
 LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
@@ -82,6 +88,10 @@ class RunStatistics:
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
         agreement: share of drafted tokens that the target would have written there.
         untried: number of drafted steps since the slower of the two ways was tried.
+        can_read: whether the target may read drafted steps first.
+        way: in which steps are written now, where the policy decides that in turns.
+        in_flight: number of branches of the target by the way of the turn in which they began.
+        layered: whether the target has a token layer.
         fed: number of concurrent requests of the target that are fed; ``feeds``: whether there
             can be any.
     """
@@ -102,6 +112,10 @@ class RunStatistics:
     guesses: Mean = field(default_factory=Mean)
     agreement: Mean = field(default_factory=Mean)
     untried: int = 0
+    can_read: bool = False
+    way: Way | None = None
+    in_flight: Counter[Way] = field(default_factory=Counter)
+    layered: bool = False
     fed: int = 0
     feeds: bool = False
     _loads: dict[str, Load] = field(default_factory=dict)
@@ -118,7 +132,10 @@ class RunStatistics:
         """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one
         object each.
         """
-        return self._turns.setdefault(answers.bit_length(), Turns())
+        if (found := self._turns.get(answers.bit_length())) is None:
+            found = self._turns[answers.bit_length()] = Turns()
+            found.prefer(self._way_ahead())
+        return found
 
     def feeding(self) -> tuple[Turns, Pace]:
         """The turns of feeding the target and leaving it alone, and its passes per second while it
@@ -173,6 +190,12 @@ class RunStatistics:
         """Whether the target should read the next drafted step before it writes: the faster way,
         and now and then the other.
         """
+        if not self.can_read:
+            self.can_read = True
+            for one in self._turns.values():
+                one.prefer(self._way_ahead())
+        if self.way is not None:
+            return self.way == "read"
         gain = self.reading_gain()
         self.untried += 1
         if self.untried < max(TRY_AGAIN, (max(gain, 1 / gain) - 1) / TRYING):
@@ -186,7 +209,64 @@ class RunStatistics:
         """
         if min(self.read.weight, self.wrote.weight) > TRIES:
             return self.wrote.value / self.read.value
-        return reading.gain(self.agreed_share())
+        return self._foreseen_gain()
+
+    def _foreseen_gain(self) -> float:
+        return reading.gain(self.agreed_share(), self.read_times())
+
+    def ways(self) -> tuple[Way, ...]:
+        """The ways to write steps that can be tried: reading steps first, or not, where the
+        agreement does not let expect that one is much the faster.
+        """
+        if self.can_read and self._gain_known() and 1 / NEARLY < self._foreseen_gain() < NEARLY:
+            return "alone", "written", "read"
+        return "alone", self._way_ahead()
+
+    def _way_ahead(self) -> Way:
+        """The way to look ahead that the agreement lets expect to be the faster one."""
+        reads = self.can_read and self._gain_known() and self._foreseen_gain() > 1
+        return "read" if reads else "written"
+
+    def _gain_known(self) -> bool:
+        """Whether it is known what the target alone takes for a token: with a token layer, only
+        after a turn without lookahead.
+        """
+        turns = self._turns.get(self.answers.bit_length())
+        return not self.layered or (turns is not None and turns.pace("alone") > 0)
+
+    def read_times(self) -> reading.Times:
+        """What a read of the target takes, and a drafted token, in tokens of the target alone, with
+        as many answers as there are now; typical ones before requests were measured.
+        """
+        target, draft, answers = self.load("target"), self.load("draft"), max(1, self.answers)
+        costs = target.costs
+        if not costs or not costs.prefill:
+            return reading.TYPICAL
+        token = self.token_seconds()
+        waits = WAITS if answers > 1 else 1.0
+        drafted = draft.pace(answers) if draft.known else TYPICAL_C1 * costs.token
+        rows = waits * answers * costs.reading
+        return reading.Times(waits * costs.prefill / token, (drafted + rows) / token)
+
+    def token_seconds(self) -> float:
+        """Seconds of a token that the target writes alone, with as many answers as there are now:
+        as requests were measured at start; of a target with a token layer, which accepts none of
+        the random tokens there, as turns without lookahead were; else of its branches.
+        """
+        turns = self._turns.get(self.answers.bit_length())
+        if self.layered and turns is not None and turns.pace("alone"):
+            return 1 / turns.pace("alone")
+        if measured := self.measured_pace():
+            return 1 / measured
+        return self.load("target").pace(self.answers)
+
+    def measured_pace(self) -> float:
+        """Tokens per second of one answer beside as many as there are now, as requests that were
+        measured at start took, each a pass for a token; 0 if none were.
+        """
+        costs = self.load("target").costs
+        others = max(0, self.answers - 1)
+        return 1 / (costs.token * (1 + costs.slowdown * others)) if costs else 0.0
 
     def versioned(self, read: bool, seconds: float) -> None:
         """Learns how many seconds a token of a target's version took, read or written."""
@@ -201,7 +281,7 @@ class RunStatistics:
 
     def piece(self) -> int:
         """How many tokens to draft before the target reads them."""
-        return reading.piece(self.agreed_share())
+        return reading.piece(self.agreed_share(), self.read_times())
 
     def agreed_share(self) -> float:
         """The share of drafted tokens that the target would have written there, as far as is
@@ -213,7 +293,7 @@ class RunStatistics:
         """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
         expect.
         """
-        return reading.gain(self.agreed_share()) > ALONE
+        return reading.gain(self.agreed_share(), self.read_times()) > ALONE
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""

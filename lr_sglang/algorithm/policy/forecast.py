@@ -35,12 +35,14 @@ class Runtime:
     Attributes:
         reading: seconds per prefilled drafted step; ``prefill``: seconds of the forward pass that
             prefills it. All other requests wait for both.
+        passes: that decode a step, between which prefills may be.
     """
 
     base: float
     more: float
     reading: float = 0.0
     prefill: float = 0.0
+    passes: float = math.inf
 
     def step(self, requests: float, ahead: bool = False) -> float:
         """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a
@@ -49,7 +51,7 @@ class Runtime:
         writing, reading = self.base + self.more * max(1.0, requests), requests if ahead else 0.0
         # requests that arrive during a pass share the next prefill, so at most every other pass is
         # a prefill
-        return writing + self.reading * reading + min(self.prefill * reading, writing)
+        return writing + self.reading * reading + self.prefill * min(reading, self.passes)
 
 
 @dataclass(frozen=True)

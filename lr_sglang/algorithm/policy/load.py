@@ -58,7 +58,9 @@ class Load:
             requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
             # the time of prefills meanwhile is subtracted, at most half of the pace
             costs = self.costs or NOTHING
-            read = (costs.reading + costs.token / tokens) * max(0.0, requests - alone)
+            read = (costs.reading + (costs.prefill or costs.token) / tokens) * max(
+                0.0, requests - alone
+            )
             self._learn(requests, pace - min(pace / 2, read))
 
     @property
@@ -84,8 +86,14 @@ class Load:
         if not (self.known or self.costs):
             return None
         costs = self.costs or NOTHING
-        parts = (*(tokens * part for part in (*self.line(), costs.reading)), costs.token)
+        prefill = costs.prefill or costs.token
+        parts = (*(tokens * part for part in (*self.line(), costs.reading)), prefill, tokens)
         return Runtime(*map(rounded, parts))
+
+    def pace(self, requests: int) -> float:
+        """Seconds per token with so many concurrent requests."""
+        base, more = self.line()
+        return base + more * max(1, requests)
 
     def _more(self) -> float:
         slowdown, doubt = (self.costs.slowdown, MEASURED) if self.costs else (SLOWDOWN, DOUBT)

@@ -1,24 +1,32 @@
-"""Looking ahead and the target alone in turns, for all answers of a run: the faster way gets the
-longer turns.
-"""
+"""Ways to write steps in turns, for all answers of a run: the fastest gets the longest turns."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal
 
-# Steps of each answer in a trial of the other way; and steps before the first trial, if looking
-# ahead is faster than the expected pace of the target alone. Where steps are read, that pace is
-# hardly known, and the trial comes soon.
-TRIAL, FIRST, SOON = 3.0, 16.0, 6.0
+# The target alone; looking ahead, where each step is written, or is read first.
+Way = Literal["alone", "written", "read"]
+# Steps of each answer in a trial of looking ahead by one answer; in one of several answers, or of
+# the target alone, whose steps differ less; and steps before the target alone is tried first, if
+# looking ahead is faster than its expected pace. Where that is hardly known, the trial comes soon.
+TRIAL, SHORT, FIRST, SOON = 5.0, 3.0, 16.0, 6.0
 # The weight of the forecast in the pace of looking ahead, in measured steps.
 FORECAST = 8.0
 # The target alone is not tried while looking ahead has at least this many times its expected pace,
-# and steps are written.
+# and that is known well.
 SURE = 1.5
+# A turn ends where another way is so many times as fast.
+FASTER = 1.1
 # The share of the time that trials may cost; the minimum and maximum number of steps in a turn of
-# the faster way.
-COST, SHORTEST, LONGEST = 0.01, 24.0, 256.0
+# the fastest way.
+COST, SHORTEST, LONGEST = 0.01, 24.0, 512.0
+# After the first trial of the slower way a turn has at most so many steps (of up to MANY answers so
+# many times as many), after each further one twice as many: a trial may be unlucky. What a trial is
+# added to weighs at most OLD times as much.
+AGAIN, MANY, OLD = 40.0, 4, 3.0
 # Effective number of steps in a pace; the weight of older ones decays exponentially.
 MEMORY = 64.0
 
@@ -29,11 +37,19 @@ class Pace:
 
     tokens: float = 0.0
     seconds: float = 0.0
+    steps: float = 0.0
 
-    def add(self, tokens: int, seconds: float) -> None:
+    def add(self, tokens: float, seconds: float) -> None:
         """Adds a step."""
         fade = 1 - 1 / MEMORY
         self.tokens, self.seconds = self.tokens * fade + tokens, self.seconds * fade + seconds
+        self.steps = self.steps * fade + 1
+
+    def forget(self, most: float) -> None:
+        """Leaves the weight of at most so many steps."""
+        share = min(1.0, most / self.steps) if self.steps else 1.0
+        self.tokens, self.seconds = self.tokens * share, self.seconds * share
+        self.steps *= share
 
     @property
     def value(self) -> float:
@@ -43,23 +59,40 @@ class Pace:
 
 @dataclass(eq=False)
 class Turns:
-    """Alternates between looking ahead and the target alone, and measures both, because forecasts
-    omit some costs.
+    """Alternates between the ways to write steps, and measures each, because forecasts omit some
+    costs.
 
     Attributes:
-        ahead: whether answers look ahead in this turn.
+        way: of this turn.
         number: the number of this turn.
         left: steps of each answer until the turn ends.
+        paces: of each way that was measured.
     """
 
-    ahead: bool = True
+    way: Way = "written"
     number: int = 0
-    _trial: bool = False
-    _foreseen: bool = False
     left: float = TRIAL
+    paces: dict[Way, Pace] = field(default_factory=dict)
+    _trial: bool = True
+    _foreseen: bool = False
     _steps: float = 0.0
-    _ahead: Pace = field(default_factory=Pace)
-    _alone: Pace = field(default_factory=Pace)
+    _mixed: Pace = field(default_factory=Pace)  # of this turn
+    _tried: dict[Way, int] = field(default_factory=dict)  # the number of each way's last turn
+    _trials: dict[Way, int] = field(default_factory=dict)  # of each way
+
+    @property
+    def ahead(self) -> bool:
+        """Whether answers look ahead in this turn."""
+        return self.way != "alone"
+
+    def pace(self, way: Way) -> float:
+        """Tokens per second of an answer in this way; 0 if it was not measured."""
+        return self.paces[way].value if way in self.paces else 0.0
+
+    def prefer(self, way: Way) -> None:
+        """Begins with this way of looking ahead, where none was measured yet."""
+        if not self.paces and self.ahead:
+            self.way = way
 
     def add(
         self,
@@ -68,41 +101,82 @@ class Turns:
         answers: int,
         expected: float,
         gain: float,
-        written: bool = True,
+        sure: bool = True,
+        *,
+        of: tuple[Way, int] | None = None,
+        mixed: bool = False,
+        ways: Collection[Way] = ("alone", "written"),
     ) -> None:
-        """Adds a step that began and ended in this turn.
+        """Adds a step.
 
         Args:
             answers: number of concurrent answers.
-            expected: tokens per second of an answer by the target alone, computed from the times of
-                its branches.
-            gain: the forecast speed-up of looking ahead over ``expected``; 0 if there is no
-                forecast yet.
-            written: whether the target writes its versions of all steps, and reads none first.
+            expected: tokens per second of an answer by the target alone, as far as is known without
+                a trial.
+            gain: the forecast speed-up of looking ahead by writing over ``expected``; 0 if there is
+                no forecast yet.
+            sure: whether ``expected`` is known well.
+            of: the way and the number of the turn in which it began; None if that is this turn. A
+                slow step may end in a later one.
+            mixed: whether requests of another way were in flight when it began: it counts only
+                where nothing else tells what a way takes.
+            ways: that are used and tried.
         """
-        if gain and not self._foreseen:
+        way, number = of or (self.way, self.number)
+        if gain and way == "written" and not self._foreseen:
             self._foreseen = True
-            self._ahead.tokens += FORECAST * tokens
-            self._ahead.seconds += FORECAST * tokens / (expected * gain)
-        (self._ahead if self.ahead else self._alone).add(tokens, seconds)
-        self.left -= 1 / answers
-        self._steps += 1 / answers
-        if self.left > 0:
-            return
-        better = self._ahead.value >= self._alone.value
-        if self._alone.value and (self._trial or better is not self.ahead):
-            self._begin(better)
-        elif not self.ahead:
-            self._begin(True, trial=True)
+            self._measured(way).add(FORECAST * tokens, FORECAST * tokens / (expected * gain))
+        if mixed:
+            self._mixed.add(tokens, seconds)
         else:
-            later = SURE if written else math.inf
-            enough = later if self._steps >= (FIRST if written else SOON) else 1.0
-            self._begin(self._ahead.value >= enough * expected, trial=True)
+            self._measured(way).add(tokens, seconds)
+        if number == self.number:
+            self.left -= (0.5 if mixed else 1.0) / answers
+            if self.left <= 0 and self.way not in self.paces:
+                self.paces[self.way] = self._mixed
+        self._steps += 1 / answers
+        if not self.paces:
+            return
+        best = max((one for one in self.paces if one in ways), key=self.pace, default=self.way)
+        slow = not self._trial and self.pace(best) >= FASTER * self.pace(self.way)
+        if self.left > 0 and self.way in ways and not slow:
+            return
+        untried = [one for one in ways if one not in self.paces and self._due(one, expected, sure)]
+        if untried:
+            self._begin(untried[0], answers, trial=True)
+        elif self._trial or best != self.way:
+            self._begin(best, answers)
+        else:
+            others = [one for one in ways if one in self.paces and one != best]
+            oldest = min(others, key=lambda one: self._tried.get(one, -1), default=best)
+            self._begin(oldest, answers, trial=oldest != best)
 
-    def _begin(self, ahead: bool, trial: bool = False) -> None:
-        trial = trial and ahead is not self.ahead
-        self.number += ahead is not self.ahead
-        self.ahead, self._trial = ahead, trial
-        low, high = sorted((self._ahead.value, self._alone.value))
-        pause = min(LONGEST, max(SHORTEST, TRIAL * (high / low - 1) / COST)) if low else TRIAL
-        self.left = TRIAL if trial else pause
+    def _measured(self, way: Way) -> Pace:
+        return self.paces.setdefault(way, Pace())
+
+    def _due(self, way: Way, expected: float, sure: bool) -> bool:
+        """Whether a way that was not tried is tried now."""
+        if way != "alone":
+            return True
+        later = SURE if sure else math.inf
+        enough = later if self._steps >= (FIRST if sure else SOON) else 1.0
+        return max(map(self.pace, self.paces), default=0.0) < enough * expected
+
+    def _begin(self, way: Way, answers: int, trial: bool = False) -> None:
+        self.number += way != self.way
+        self.way, self._trial = way, trial
+        self._tried[way] = self.number
+        self._mixed = Pace()
+        length = TRIAL if answers == 1 and self.ahead else SHORT
+        others = [one for one in self.paces if one != way]
+        if trial:
+            self._trials[way] = self._trials.get(way, 0) + 1
+            if way in self.paces:
+                self.paces[way].forget(OLD * length * answers)
+        if trial or not others:
+            self.left = length
+            return
+        slower = min(others, key=self.pace)
+        pause = length * (self.pace(way) / max(self.pace(slower), 1e-9) - 1) / COST
+        known = AGAIN * min(answers, MANY) * 2 ** min(16, self._trials.get(slower, 1) - 1)
+        self.left = max(SHORTEST, min(LONGEST, pause, known))
