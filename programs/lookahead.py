@@ -38,12 +38,19 @@ async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: Ans
     converse(s, messages)
     async with answering(s, job) as answer:  # at its end, requests that still run are aborted
         await write_answer(answer)
-        if answer.concluded and not answer.complete:  # its thinking is over: what the user reads
-            await write_answer(answer.conclusion())
 
 
 async def write_answer(answer: Answer) -> None:
-    """Writes the answer to its end, in the schedule of its request."""
+    """Writes the answer to its end; what follows a judged thinking, which the user reads, is an
+    exact answer of its own.
+    """
+    await write_steps(answer)
+    if answer.concluded and not answer.complete:
+        await write_steps(answer.conclusion())
+
+
+async def write_steps(answer: Answer) -> None:
+    """Writes the steps of an answer, in the schedule of its request."""
     cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
     if answer.reader.must_check:
         await check_reading(Reading(answer))  # once for a server; these tokens are not kept
