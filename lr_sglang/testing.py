@@ -276,11 +276,12 @@ class ScriptedTransport:
         else:
             steps = [self._script] if isinstance(self._script, str) else self._script
             whole = DELIMITER.join(steps)
-            text = (
-                whole.removeprefix(prompt.answer)
-                if whole.startswith(prompt.answer)
-                else DELIMITER.join(whole.split(DELIMITER)[prompt.answer.count(DELIMITER) :])
-            )
+            begun = prompt.answer
+            text = whole
+            if not whole.startswith(begun):  # it goes on by the number of steps
+                text = DELIMITER.join(whole.split(DELIMITER)[begun.count(DELIMITER) :])
+                begun = begun.rpartition(DELIMITER)[2]
+            text = text.removeprefix(begun)
         return "".join(map(chr, (*_TOKENS.encode(text), END)))
 
     def _weigh(self, payload: dict[str, Any]) -> list[tuple[float | None, int, None]]:
