@@ -13,21 +13,15 @@ does not pay, the target writes several steps in one generation too, fed or alon
 
 from __future__ import annotations
 
-import asyncio
-
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.line import Line, feeds
-from lr_sglang.algorithm.reading import Reading
+from lr_sglang.algorithm.line import feeds
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
-from lr_sglang.programs.reading import check_reading, read_answer
+from lr_sglang.programs.alone import ALONE, check_reading, finish_step, write_alone, write_fed
 from lr_sglang.steps.tree import Node
-
-ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
-STREAMED = 2048  # tokens of one streamed generation, whose events each have all tokens so far
 
 
 @sgl.function
@@ -52,8 +46,8 @@ async def write_answer(answer: Answer) -> None:
 async def write_steps(answer: Answer) -> None:
     """Writes the steps of an answer, in the schedule of its request."""
     cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    if answer.reader.must_check:
-        await check_reading(Reading(answer))  # once for a server; these tokens are not kept
+    if answer.reader.must_check and not answer.job.exact:
+        await check_reading(answer)  # once for a server; these tokens are not kept
     fed = feeds(answer)
     while not answer.over:
         if fed and answer.job.exact:
@@ -61,7 +55,7 @@ async def write_steps(answer: Answer) -> None:
         elif fed and (tokens := answer.policy.tokens_alone()):
             await write_fed(answer, tokens)
         elif answer.reader.reads_alone(answer.policy):
-            if not await read_answer(answer):
+            if not await read_alone(answer):
                 await write_alone(answer, answer.policy.tokens_alone() or ALONE)
         elif tokens := answer.policy.tokens_alone():
             await write_alone(answer, tokens)
@@ -96,6 +90,35 @@ async def synchronous(answer: Answer) -> None:
         for node in await answer.all_done():  # the target's steps, and verdicts
             verify(answer, node)
     accept(answer)
+
+
+async def read_alone(answer: Answer) -> bool:
+    """The target reads what the draft writes, portion by portion, while the draft goes on; whole
+    steps are kept as they are known. Returns False where this does not pay, or cannot go on.
+    """
+    if answer.reader.must_check:
+        await check_reading(answer)
+    answer.reader.begin_portions()
+    while answer.portions.reads_on():
+        expand(answer, 0)
+        read(answer)
+        draft_on(answer)
+        await answer.first_done()  # a portion, or what the target says of one
+    answer.portions.end()
+    if answer.tree.root.version.known:
+        await finish_step(answer)
+    return answer.complete or (answer.reader.portions_pay() and not answer.job.exact)
+
+
+def draft_on(answer: Answer) -> None:
+    """The draft goes on after the portion that the target reads."""
+    if answer.portions.drafts_on():
+        node = answer.tree.root
+        draft = fork(node.state, "draft")
+        draft += answer.text(node.version.known)
+        draft += answer.text(node.version.guess)
+        answer.begin_branch("draft", draft, node)
+        draft += answer.gens.rest(node, "draft")
 
 
 def propose(answer: Answer) -> None:
@@ -160,45 +183,6 @@ def accept(answer: Answer) -> None:
     """
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
-            answer.cancel_all_but_chosen(node)
-    while not answer.over and (kept := answer.tree.advance()):
-        answer.s += answer.keep(kept)
-
-
-async def write_alone(answer: Answer, tokens: int) -> None:
-    """The target writes several steps in one generation, while looking ahead does not pay."""
-    root = answer.tree.root
-    if answer.job.on_tokens is not None:
-        tokens = min(tokens, STREAMED)
-    target = fork(root.state, "target")
-    answer.begin_branch("target", target, root)
-    target += answer.gens.gen(root, "target", min(tokens, answer.tree.room(root)))
-    await answer.keep_steps()  # adds each step to the answer when it is written
-
-
-async def write_fed(answer: Answer, tokens: int) -> None:
-    """The target writes several steps in one generation, and verifies in each pass what the draft
-    has written ahead of it; its tokens are those that it would write alone.
-    """
-    root = answer.tree.root
-    if not answer.roles["target"].increments:
-        tokens = min(tokens, STREAMED)
-    target = fork(root.state, "target")
-    line = Line(answer, answer.begin_branch("target", target, root))
-    target += answer.gens.gen(root, "target", tokens)
-    ahead = asyncio.create_task(write_ahead(line))
-    try:
-        await answer.keep_steps(line)
-    finally:
-        line.close()
-        await ahead
-
-
-async def write_ahead(line: Line) -> None:
-    """The draft writes ahead of the target, and again from the target's own token where they
-    part.
-    """
-    while await line.has_room():
-        draft = fork(line.state(), "draft")
-        line.begin_branch(draft)
-        draft += line.gen()
+            answer.keeper.drop_others(node)
+    while not answer.complete and (kept := answer.tree.advance()):
+        answer.s += answer.keeper.keep(kept)

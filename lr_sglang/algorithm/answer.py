@@ -4,20 +4,21 @@ the end.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches, tokens_of, written
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.judging import Judging
+from lr_sglang.algorithm.keeper import Keeper
+from lr_sglang.algorithm.portions import Portions
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.shared_draws import compare_prompts, exactness, note_draws
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.engine.branch import Branch, Generation
-from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState
@@ -25,14 +26,10 @@ from lr_sglang.steps.events import SILENT, EventEmitter
 from lr_sglang.steps.step import (
     Ending,
     Step,
-    completed,
     make_step,
-    split_ids,
-    up_to_marker,
 )
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
+from lr_sglang.steps.tree import Node, Outcome, StepTree
 
 if TYPE_CHECKING:
     from lr_sglang.algorithm.line import Line
@@ -78,8 +75,11 @@ class Answer:
     Attributes:
         tree: the steps so far.
         policy: chooses the nodes that get branches.
-        complete: whether the answer has its end.
-        concluded: whether its thinking is over, and what follows is an answer of its own.
+        reader: says what the target can read, and what it draws there.
+        gens: makes the generations.
+        judging: asks the verifier.
+        keeper: keeps steps, drops other versions.
+        portions: goes on with a version that is read portion by portion.
     """
 
     def __init__(
@@ -92,8 +92,6 @@ class Answer:
     ) -> None:
         self.s, self.job, self.trace = s, job, job.trace
         self.roles = backend_of(s, "target").roles
-        self.complete = self.concluded = False
-        self._before = before
         self._resting: dict[str, float] = {}
         self._loop, look = s.stream_executor.loop, job.lookahead
         # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
@@ -115,6 +113,19 @@ class Answer:
         self.reader = Reader(job, self.roles, self.can_ask)
         self.gens = StepGens(job, self.roles, self.tree, self.reader, s.stream_executor)
         self.judging = Judging(job, self.tree, self.branches, self.emitter, self.begin)
+        self.keeper = Keeper(
+            job, self.roles, self.tree, self.branches, self.judging, self.policy, self.emitter, s
+        )
+        self.portions = Portions(
+            job,
+            self.roles,
+            self.tree,
+            self.branches,
+            self.reader,
+            self.policy,
+            self.keeper,
+            self.can_ask,
+        )
         self.trace.prompt_tokens = prompt_tokens
         if before is None:
             note_draws(job, self.roles, self.reader)
@@ -141,6 +152,11 @@ class Answer:
         root.dropped = True
         room = self.tree.room(self.tree.root)
         return Answer(self.s, self.job.concluding(), self.trace.prompt_tokens, room, self)
+
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has its end."""
+        return self.tree.complete
 
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
@@ -177,30 +193,35 @@ class Answer:
             child: the drafted node that the step will lead to; None for the target's version.
             role: that generates.
         """
-        branch = self.begin(role, state, node, child)
         version = node.version
-        if child is None:
-            version.branch = branch
-        else:
+        branch = self.begin(role, state, node, child, 0 if child else version.place)
+        if child is not None:
             child.drafting = branch
             version.since = version.since or self._loop.time()
-        if role == "draft" and version.read_first:
+        elif version.branch is None:
+            version.branch = branch
+        else:
+            version.ahead = branch
+        if role == "draft" and (version.read_first or version.portions):
             self.reader.hurry(branch)
         branch.reads = role == "target" and version.guess is not None
         self.branches.expect(branch)
         return branch
 
-    def begin(self, role: str, state: ProgramState, node: Node, child: Node | None) -> Branch:
-        """Makes a branch, after ``node``, for the next generation of ``state``."""
+    def begin(
+        self, role: str, state: ProgramState, node: Node, child: Node | None, tokens: int = 0
+    ) -> Branch:
+        """Makes a branch, so many ``tokens`` after ``node``, for the next generation of
+        ``state``.
+        """
         alternative = child.alternative if child else 0
         seed, place = self.job.draws(role, node, alternative)
+        place += tokens
         ahead = self.tree.ahead(node)
-        if child is None:
-            place += node.version.place
         branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
         branch.state, branch.node, branch.child = state, node, child
         state.stream_executor.request = branch
-        # a place in the middle of a step is no node of the tree, nor is one that was left behind
+        # a node that was left behind is in the tree no more
         in_tree = node is self.tree.root or node.parent is not None
         branch.number = self.emitter.begun(role, node if in_tree else self.tree.root, child)
         self.branches.begin(branch)
@@ -228,6 +249,19 @@ class Answer:
             if node is not None:
                 nodes[node] = None
         return list(nodes)
+
+    def begin_apart(self, role: str, state: ProgramState, node: Node) -> Branch:
+        """``begin_branch`` for a generation whose result is no step of the tree: see ``ended``."""
+        branch = self.begin(role, state, node, None, node.version.place)
+        branch.reads = node.version.guess is not None
+        self.branches.expect(branch)
+        return branch
+
+    async def ended(self, branch: Branch) -> Generation | LookaheadError:
+        """Waits for a branch of ``begin_apart``; returns its result."""
+        while (arrived := await self.branches.first_done()) is not branch:
+            self._enter(arrived)
+        return branch.result  # type: ignore[no-any-return]
 
     def _enter(self, arrived: Branch | Inquiry) -> Node | None:
         """Enters a result in the tree. Returns the prefix that it belongs to; None where it is no
@@ -301,16 +335,32 @@ class Answer:
             self.job.experience.versioned(version.was_read, seconds)
 
     def _enter_guess(self, node: Node, branch: Branch) -> None:
-        """Enters what the draft has written after what is known of the target's version."""
+        """Enters what the draft has written after what is known of the target's version, or after
+        the guess that the target reads.
+        """
         version, result = node.version, branch.result
-        version.branch = None
+        is_ahead = branch is version.ahead
+        if branch.outcome is not None:
+            return  # it was given up
+        if not is_ahead:
+            version.branch = None
         if isinstance(result, LookaheadError):
             self.draft_failed(result)
-            return
-        ids = (*version.known, *result.ids)
-        made = make_step(ids, result.finish, node.step, self.roles["draft"].tokenizer, result.ends)
-        version.guess = made.ids[len(version.known) :]
-        version.guesser = branch
+            version.ahead = None if is_ahead else version.ahead
+        elif is_ahead:
+            version.next_guess = result.ids
+        else:
+            version.guess = self._guess_of(node, result)
+            version.guesser = branch
+
+    def _guess_of(self, node: Node, result: Generation) -> tuple[int, ...]:
+        """The tokens of a guess, up to the end of the step unless it may go on after it."""
+        known = node.version.known
+        if node.version.portions:
+            return result.ids
+        tokenizer, ids = self.roles["draft"].tokenizer, (*known, *result.ids)
+        made = make_step(ids, result.finish, node.step, tokenizer, result.ends)
+        return made.ids[len(known) :]
 
     def _enter_read(self, node: Node, branch: Branch) -> None:
         """Enters what the target says of the drafted tokens after ``node``: they are its own, or
@@ -318,17 +368,22 @@ class Answer:
         """
         version, drafted = node.version, len(node.version.guess or ())
         draws = self.reader.draws(branch, drafted)
+        if version.portions:
+            del draws[max(1, drafted) :]  # the draft goes on, and the next place is read again
         taken = version.take(draws)
         if draws:
             self.reader.agreed(taken.same, drafted, one_read=True)
         else:
             version.read_first = False
+        guesser, version.guesser = version.guesser, None
+        outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
+        self.branches.give_up(guesser, outcome)
+        if version.portions:
+            self.portions.enter(node, branch, taken, read=bool(draws))
+            return
         child = node.children[0] if node.children else None
-        if version.guesser is not None:
+        if guesser is not None:
             self.job.experience.guessed(taken.tokens)
-            outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
-            self.branches.give_up(version.guesser, outcome)
-            version.guesser = None
         elif taken.whole and child is not None and child.step is not None:
             self._enter_version(node, child.step, child.state)
             return
@@ -343,86 +398,6 @@ class Answer:
         self.branches.give_up(branch, Outcome.CANCELLED)
         version.branch = None
 
-    def cancel_all_but_chosen(self, node: Node) -> None:
-        """Cancels, on the server too, the branches after versions that were not chosen for the step
-        after ``node``.
-        """
-        for child in (c for c in node.children if c is not node.chosen):
-            refused = (
-                child.verdict and not child.verdict.accepted
-            )  # another draft may have been accepted too
-            self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
-
-    def _drop(self, node: Node, outcome: Outcome) -> None:
-        """Drops a node: the branches of its step get ``outcome``, all branches after it are
-        cancelled.
-        """
-        for below in self.tree.drop(node):
-            own = outcome if below is node else Outcome.CANCELLED
-            for branch in _branches_of(below):
-                self.branches.give_up(branch, own)
-            for unread in (below.version.branch, below.version.guesser):
-                self.branches.give_up(unread, Outcome.CANCELLED)
-            self.emitter.dropped(below.source, below.parent, below, own)
-            below.release()
-
-    def keep(self, node: Node) -> TokenText:
-        """Makes ``node`` a step of the answer: closes its branches and records it. Returns its
-        text, which the caller adds to the program's state.
-        """
-        parent, kept = node.parent, node.step
-        assert parent is not None and kept is not None
-        drafted = node.source == "draft"
-        if kept.closes_thinking and self.job.concludes:
-            known = self.roles["draft" if drafted else "target"].tokenizer
-            node.step = kept = up_to_marker(kept, parent.step, known)
-            used = len(resolve(kept.tokens(), self.roles["target"].tokenizer))
-            node.tokens_used = parent.tokens_used + used
-            self.concluded = True
-        if self.tree.ends(node) and not kept.complete:
-            node.step = kept = completed(
-                kept, self.roles["draft" if drafted else "target"].tokenizer
-            )
-        outcome = (
-            Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
-        )
-        for branch in (*_branches_of(node), parent.version.branch):
-            self.branches.give_up(branch, outcome)
-        self._record(
-            kept,
-            node.source,
-            outcome.value,
-            target_text=own.text if (own := parent.version.step) else None,
-            draft_texts=tuple(c.step.text if c.step else None for c in parent.children),
-            verdicts=tuple(c.verdict for c in parent.children),
-            confidences=tuple(c.confidence for c in parent.children)
-            if self.job.lookahead.gate
-            else (),
-        )
-        self.emitter.kept(parent, node, outcome)
-        if self._before is None:
-            self.policy.decided(parent)
-        self.trace.cycles += not drafted and self.job.verifier is not None
-        if self.tree.ends(node):
-            self.trace.finish, self.complete = "stop" if kept.final else "length", True
-            self.emitter.ended(node, self.trace.finish)
-        elif any(backend.pool.waiting for backend in self.roles.values()):
-            self._reorder(node)
-        node.release()  # frees the memory of earlier steps
-        return kept.tokens()
-
-    def _reorder(self, root: Node) -> None:
-        """Updates the order of requests that wait for a slot: each is now one step nearer to the
-        root.
-        """
-        for node in root.subtree():
-            for branch in (*_branches_of(node), node.version.branch):
-                if branch is not None and branch.ended is None and not branch.sent:
-                    for pool in {
-                        backend.pool for backend in self.roles.values()
-                    }:  # a verifier may ask any role
-                        pool.reorder(branch, branch.position - root.position)
-
     async def keep_steps(self, line: Line | None = None) -> None:
         """Waits for the target's branch after the root, of several steps, and keeps them: each when
         it is written if the branch has a line or the answer's request ``on_tokens``, else all at
@@ -434,15 +409,20 @@ class Answer:
         Raises:
             LookaheadError: it failed; steps may have been kept.
         """
-        root, known = self.tree.root, self.roles["target"].tokenizer
-        before, kept, branch = root.step, 0, root.version.branch
+        root = self.tree.root
+        branch, before = root.version.branch, root.version.known
         assert branch is not None
+        began = len(self.trace.ids)
 
         def more(ids: Sequence[int]) -> None:
             branch.so_far = ids
             if line is not None:
                 line.heard(ids)
             self.branches.put(branch)
+
+        def enter(ids: Sequence[int]) -> None:
+            known = (*before, *ids)
+            self.tree.root.version.known = known[len(self.trace.ids) - began :]
 
         if line is not None:
             # it writes on, whatever becomes of the step that was begun
@@ -451,95 +431,20 @@ class Answer:
         if line is not None or self.job.on_tokens is not None:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
-            if arrived is not branch:
-                if line is not None and isinstance(arrived, Branch) and arrived.child is None:
-                    line.draft_ended(arrived)
-                else:
-                    self._enter(arrived)
-                continue
-            steps = split_ids(branch.so_far[kept:], "length", known, frozenset(), before)
-            for step in (one for one in steps if one.complete):
-                kept, before = kept + len(step.ids), step
-                self._keep_alone(step, line)
-                if self.concluded:
-                    branch.cancel()
-                    return
-            if self.job.on_tokens is not None:
-                self.job.on_tokens(branch.so_far[kept:])
+            if arrived is branch:
+                enter(branch.so_far)
+                self.keeper.keep_known(line)
+            elif line is not None and isinstance(arrived, Branch) and arrived.child is None:
+                line.draft_ended(arrived)
+            else:
+                self._enter(arrived)
         result: Generation | LookaheadError = branch.result
         branch.release()
         if isinstance(result, LookaheadError):
             raise result
         if line is not None:
             line.heard(result.ids)
-        for step in split_ids(result.ids[kept:], result.finish, known, result.ends, before):
-            self._keep_alone(step, line)
-            if self.concluded:
-                break
+        enter(result.ids)
         if not result.ids:
-            self._keep_alone(Step("", (), Ending.CAP), line)
-
-    def _keep_alone(self, step: Step, line: Line | None) -> None:
-        """Keeps a step that the target has written in one request with others."""
-        if line is None:
-            self._keep_written(step)
-            return
-        drafted = line.version(step)
-        line.step_kept(step)
-        self.keep_read(step, drafted, by="line")
-
-    def _keep_written(self, step: Step) -> None:
-        """Keeps a step that the target has written alone."""
-        node = self.tree.root
-        after = node.state.fork(1)[0]
-        after += step.tokens()
-        node.version.complete(step, after)
-        self.tree.decide(node)
-        self.s += self.keep(self.tree.advance() or node)
-
-    def keep_read(self, step: Step, drafted: Step | None, by: str = "reading") -> None:
-        """Keeps a step that the target has read.
-
-        Args:
-            drafted: the draft's version, which may be the step itself; None if it wrote none. It
-                counts in exact answers only: no judge was asked.
-            by: what has compared the two.
-        """
-        node = self.tree.root
-        if drafted is not None and self.job.exact:
-            (child,) = self.tree.add_children(node, 1)
-            self.tree.drafted(child, drafted)
-            child.state = node.state.fork(1)[0]
-            child.state += drafted.tokens()
-            self.emitter.drafted(child)
-            child.verdict = Verdict(drafted is step, by)
-            self.emitter.verified(child, child.verdict)
-        node.version.step = step
-        self.emitter.written(node)
-        self._keep_written(step)
-
-    def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:
-        position, seconds = len(self.trace.steps), self.branches.now()
-        record = StepRecord(
-            position,
-            kept.text,
-            len(kept.ids),
-            source,
-            outcome,
-            kept.ending.value,
-            seconds,
-            **versions,
-        )
-        self.trace.add(record, resolve(kept.tokens(), self.roles["target"].tokenizer))
-        if self.job.on_step:
-            self.job.on_step(record)
-
-
-def _branches_of(node: Node) -> Iterator[Branch]:
-    """The branches that drafted the step leading to ``node``, and those of the verifiers that
-    checked it.
-    """
-    if node.drafting is not None:
-        yield node.drafting
-    if node.asked is not None:
-        yield from node.asked.branches
+            self.keeper.keep_version(Step("", (), Ending.CAP), line)
+        self.keeper.keep_known(line, result.finish, result.ends, over=True)

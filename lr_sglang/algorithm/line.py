@@ -151,8 +151,7 @@ class Line:
 
     def begin_branch(self, draft: ProgramState) -> None:
         """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
-        branch = self.answer.begin("draft", draft, self._first_node, None)
-        branch.place += len(self.ids)
+        branch = self.answer.begin("draft", draft, self._first_node, None, len(self.ids))
         # events of a draft that was given up may still come
         branch.on_tokens = lambda ids: self.drafted(ids) if self._draft is branch else None
         self.answer.reader.hurry(branch)

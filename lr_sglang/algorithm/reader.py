@@ -16,6 +16,7 @@ from lr_sglang.engine.reading import drawn
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.version import Version
+from lr_sglang.theory import reading
 
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
@@ -47,6 +48,8 @@ class Reader:
         self._can_ask = can_ask
         self._target = roles["target"]
         self._has_failed = False
+        self._reads = 0  # of portions, since ``begin_portions``
+        self._taken = 0  # tokens that they gave
 
     def can_read(self) -> bool:
         """Whether the target can read drafted tokens before it writes: its draws can be made here,
@@ -107,7 +110,8 @@ class Reader:
         target reads it again and that pays, else the target.
         """
         pays = version.read_first and self._job.experience.guesses_pay()
-        return "draft" if pays and self._can_ask("draft") else "target"
+        drafts = version.portions or (pays and self._can_ask("draft"))
+        return "draft" if drafts else "target"
 
     def draft_sampling(self) -> Sampling:
         """How the draft samples what the target only reads: greedily where it shares no draws, so
@@ -167,6 +171,20 @@ class Reader:
         if one_read and drafted:
             self._job.trace.reads[drafted, same] += 1
         self._job.experience.read_tokens(same, same < drafted)
+
+    def begin_portions(self) -> None:
+        """Counts anew what reads of portions give."""
+        self._reads = 0
+        self._taken = 0
+
+    def took_portion(self, tokens: int) -> None:
+        """Counts a read of a portion, and the tokens that it gave."""
+        self._reads += 1
+        self._taken += tokens
+
+    def portions_pay(self) -> bool:
+        """Whether the target writes sooner by reading portions, as far as they show."""
+        return reading.pays(self._taken, self._reads)
 
     def check(self, written: Generation, again: Branch) -> None:
         """Notes whether the target reads what it has written as its own: draws the same tokens, or,

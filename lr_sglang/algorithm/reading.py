@@ -15,7 +15,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Node, Outcome
+from lr_sglang.steps.tree import Node, Outcome, Verdict
 
 Ids = tuple[int, ...]
 
@@ -83,7 +83,8 @@ class Reading:
         Args:
             reads: whether it reads those tokens.
         """
-        branch = self.answer.begin(role, state, self._place(more), None)
+        place = self._place(more)
+        branch = self.answer.begin(role, state, place, None, place.version.place)
         if role == "draft":
             self.answer.reader.hurry(branch)
         branch.reads = reads
@@ -165,12 +166,29 @@ class Reading:
         before = self.answer.tree.root.step
         if drafted:
             self._other = self._other[len(step.ids) :]
-            self.answer.keep_read(step, step)
+            self._keep_read(step, step)
             return
         ends = self.answer.roles["target"].ends
         other = split_ids(self._other, "length", self._known, ends, before)
         self._other = ()
-        self.answer.keep_read(step, other[0] if other else None)
+        self._keep_read(step, other[0] if other else None)
+
+    def _keep_read(self, step: Step, drafted: Step | None) -> None:
+        answer = self.answer
+        node = answer.tree.root
+        if drafted is not None and answer.job.exact:
+            (child,) = answer.tree.add_children(node, 1)
+            answer.tree.drafted(child, drafted)
+            child.state = node.state.fork(1)[0]
+            child.state += drafted.tokens()
+            answer.emitter.drafted(child)
+            answer.judging.decide(child, Verdict(drafted is step, "reading"))
+        after = node.state.fork(1)[0]
+        after += step.tokens()
+        node.version.complete(step, after)
+        answer.emitter.written(node)
+        answer.tree.decide(node)
+        answer.s += answer.keeper.keep(answer.tree.advance() or node)
 
     def close(self, branch: Branch, outcome: Outcome) -> None:
         """Closes a branch with its outcome, and frees what it has; one that still runs is

@@ -60,9 +60,12 @@ class StepGens:
         """
         if role == "target":
             return self.step(node, role)
-        tokens = min(self._job.experience.piece(), self._room(node))
-        sampling = self._reader.draft_sampling()
-        return self.gen(node, role, tokens, sampling, stop=StepStop(DELIMITER))
+        version = node.version
+        room = self._tree.room(node) - version.place if version.portions else self._room(node)
+        tokens = max(1, min(self._job.experience.piece(), room))
+        ends = version.last_portion or not version.portions
+        more: dict[str, Any] = {"stop": StepStop(DELIMITER)} if ends else {}
+        return self.gen(node, role, tokens, self._reader.draft_sampling(), **more)
 
     def read(self, node: Node) -> SglGen:
         """By it the target reads the drafted tokens after ``node``, and writes one more."""

@@ -179,6 +179,11 @@ class StepTree:
             node
         ) <= 0
 
+    @property
+    def complete(self) -> bool:
+        """Whether the answer has its end."""
+        return self.ends(self.root)
+
     def live(self) -> list[Node]:
         """Nodes whose step is known and that are not dropped, the root first."""
         if self._live is None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from lr_sglang.steps.step import Step
+from lr_sglang.steps.step import Step, Vocabulary, split_ids
 
 if TYPE_CHECKING:
     from lr_sglang.engine.branch import Branch
@@ -45,6 +45,12 @@ class Version:
         since: when it could begin, in seconds of the policy's clock; 0 if that is not known.
         step: the whole version; None as long as it is not known to its end.
         state: the program's state after it.
+        portions: whether the draft's guesses do not end with the step: whole steps are kept as soon
+            as they are known, and what is known after them begins the next version.
+        last_portion: whether the next guess ends with the step all the same.
+        ahead: the branch that writes the guess after ``guess``; ``next_guess`` is what it wrote.
+        agreed: for each of the first known tokens, whether the draft wrote it.
+        other: the draft's tokens up to the first one that was not the target's, and after it.
     """
 
     read_first: bool = False
@@ -56,6 +62,12 @@ class Version:
     since: float = 0.0
     step: Step | None = None
     state: Any = field(default=None, repr=False)
+    portions: bool = False
+    last_portion: bool = False
+    ahead: Branch | None = None
+    next_guess: Ids | None = None
+    agreed: list[bool] = field(default_factory=list)
+    other: Ids = ()
 
     @property
     def place(self) -> int:
@@ -79,10 +91,48 @@ class Version:
         differing = (at for at, token in enumerate(guess) if draws[at : at + 1] != [token])
         same = next(differing, len(guess))
         own = [token for token in draws[same : same + 1] if token is not None]
+        if same < len(guess) and not self.other:
+            self.other = self.known + guess
+        self.agreed += [True] * same + [False] * len(own)
         self.known += (*guess[:same], *own)
         self.guess = None
         self.was_read = True
         return Taken(same, same == len(guess), same + len(own))
+
+    def go_on(self) -> None:
+        """Makes what the draft writes ahead the next guess."""
+        if self.next_guess is not None:
+            self.guess = self.next_guess
+            self.guesser = self.ahead
+        else:
+            self.branch = self.ahead
+        self.ahead = None
+        self.next_guess = None
+
+    def drafted(self, step: Step, before: Step | None, known: Vocabulary) -> Step | None:
+        """The draft's version of a step that this one begins with: the step itself where the draft
+        wrote each of its tokens; None where it wrote none.
+
+        Args:
+            before: the step before it.
+            known: the tokenizer.
+        """
+        size = len(step.ids)
+        if 0 < size <= len(self.agreed) and all(self.agreed[:size]):
+            return step
+        found = split_ids(self.other, "length", known, frozenset(), before)
+        return found[0] if found else None
+
+    def after(self, size: int) -> Version:
+        """The version of the next step: what is known after ``size`` tokens, and who writes the
+        next portion.
+        """
+        rest = self.known[size:]
+        if not self.portions:
+            return Version(known=rest)
+        made = replace(self, known=rest, agreed=self.agreed[size:], branch=None)
+        made.other = self.other[size:] if all(self.agreed[:size]) else ()
+        return made
 
     def complete(self, step: Step, state: Any) -> None:
         """Enters the whole version, and the program's state after it."""

@@ -8,6 +8,9 @@ from typing import NamedTuple
 
 # Tokens that may be drafted at a time.
 PIECES = (3, 4, 6, 8, 12, 16, 24)
+# Reading goes on while a read gives so many tokens in the mean, over at least so many reads: a read
+# of a piece takes longer than a token of plain decoding.
+LEAST, READS = 2.0, 8
 
 
 class Times(NamedTuple):
@@ -39,3 +42,9 @@ def gain(agreement: float, times: Times = TYPICAL) -> float:
 def piece(agreement: float, times: Times = TYPICAL) -> int:
     """How many tokens to draft at a time."""
     return max(PIECES, key=lambda tokens: speedup(agreement, tokens, times))
+    return max(PIECES, key=lambda tokens: speedup(agreement, tokens))
+
+
+def pays(tokens: float, reads: float) -> bool:
+    """Whether to read on after so many reads, which gave so many tokens."""
+    return reads < READS or tokens >= LEAST * reads

@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import gc
+import itertools
 import math
 import random
 import tracemalloc
@@ -653,6 +654,38 @@ def test_what_was_drawn_stays_where_reading_ends():
     for ids in told:
         shown = (record.ids[at : at + len(ids)] for at in range(len(record.ids)))
         assert ids in shown, ids
+
+
+def test_an_exact_answer_begins_with_the_tokens_of_the_check():
+    target = Dice(4)
+    record = write(lookahead, target, Dice(4), Sampling(temperature=0.6, seed=5))
+    (written, *_) = record.of("target")
+    assert written.outcome == "bonus" and written.generated_tokens == 8
+    assert not any(len(one["input_ids"]) == record.prompt_tokens for one in target.requests[1:])
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_the_draft_goes_on_while_the_target_reads(schedule):
+    """One request of each at a time; a draft that is the target's own is never given up."""
+    look = Lookahead(schedule=schedule, max_step_tokens=20)
+    record = timed(look, Sampling(temperature=0.6, seed=3), Exact(), 0.0)
+    reads, drafts = record.of("target"), record.of("draft")
+    assert all(a.ended <= b.started for a, b in itertools.pairwise(reads))
+    assert all(a.ended <= b.started for a, b in itertools.pairwise(drafts))
+    beside = sum(any(r.started <= d.started < r.ended for r in reads) for d in drafts)
+    assert beside >= len(drafts) - 2 if schedule == "async" else beside == 0
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_the_place_of_what_is_written_after_reading_is_that_of_its_first_token(schedule):
+    for model in range(3):
+        target = Dice(model)
+        sampling = Sampling(temperature=0.6, seed=model)
+        more = {"readable": True, "max_tokens": 120, "schedule": schedule}
+        record = write(lookahead, target, Dice(model, 2.0), sampling, **more)
+        for one in target.requests:
+            begun = len(one["input_ids"]) - record.prompt_tokens
+            assert place_of(one["sampling_params"].get("custom_params")) == begun
 
 
 @pytest.mark.parametrize("seed", [0, 3, 2**31 - 1, 2**62 + 5])

@@ -43,8 +43,6 @@ ALONE = 1.2
 # Of several answers a read waits for half of that of others in the mean, and takes all that wait
 # with it.
 WAITS = 1.5
-# Drafting the rest of a step, to be read, pays while it gives so many tokens at a time in the mean.
-LEAST, GUESSES = 2.0, 8
 _REFIT = 16  # new verdicts between two fits of the calibration
 
 
@@ -301,7 +299,7 @@ class RunStatistics:
 
     def guesses_pay(self) -> bool:
         """Whether the rest of a step is drafted and read, rather than written by the target."""
-        return self.guesses.weight < GUESSES or self.guesses.value >= LEAST
+        return reading.pays(self.guesses.value * self.guesses.weight, self.guesses.weight)
 
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))

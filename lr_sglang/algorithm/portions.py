@@ -1,0 +1,116 @@
+"""A version that is read portion by portion, while the draft writes the next portion."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.branches import Branches
+from lr_sglang.algorithm.keeper import Keeper
+from lr_sglang.algorithm.policy import Policy
+from lr_sglang.algorithm.reader import Reader
+from lr_sglang.engine.branch import Branch, Generation
+from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.tree import Node, Outcome, StepTree
+from lr_sglang.steps.version import Taken, Version
+
+
+class Portions:
+    """Goes on with the root's version portion by portion, and keeps the steps that are whole.
+
+    Args:
+        can_ask: whether a role can be asked now.
+    """
+
+    def __init__(
+        self,
+        job: AnswerRequest,
+        roles: Mapping[str, RuntimeBackend],
+        tree: StepTree,
+        branches: Branches,
+        reader: Reader,
+        policy: Policy,
+        keeper: Keeper,
+        can_ask: Callable[[str], bool],
+    ) -> None:
+        self._job = job
+        self._roles = roles
+        self._tree = tree
+        self._branches = branches
+        self._reader = reader
+        self._policy = policy
+        self._keeper = keeper
+        self._can_ask = can_ask
+
+    def enter_check(self, written: Branch, wrote: Generation, again: Branch) -> None:
+        """Enters what the target has written and read again; an exact answer goes on after it."""
+        self._reader.check(wrote, again)
+        self._branches.give_up(again, Outcome.CANCELLED)
+        self._branches.give_up(written, Outcome.BONUS)
+        version = self._tree.root.version
+        version.guess = None
+        if self._job.exact:
+            version.known = wrote.ids
+            version.agreed = [False] * len(wrote.ids)
+            version.was_read = True
+            self._keeper.keep_portions()
+        written.release()
+        again.release()
+
+    def enter(self, node: Node, branch: Branch, taken: Taken, *, read: bool) -> None:
+        """Goes on after a portion that was read, and keeps the steps that are whole by it."""
+        version = node.version
+        self._branches.give_up(branch, Outcome.ACCEPTED if taken.whole else Outcome.CORRECTED)
+        version.branch = None
+        if read:
+            self._reader.took_portion(taken.tokens)
+        if not taken.whole:
+            self._stop_drafting()
+            if read and taken.tokens == taken.same:
+                version.guess = ()  # the target has to write the next token itself
+        self._keeper.keep_portions()
+
+    def end(self) -> None:
+        """Ends reading portion by portion: what is known stays."""
+        self._stop_drafting()
+        root = self._tree.root
+        root.version.portions = False
+        root.version.guess = None
+        if not root.version.known:
+            root.version = Version()
+
+    def _stop_drafting(self) -> None:
+        """Gives up what the draft writes ahead of the portion that the target reads."""
+        version = self._tree.root.version
+        self._branches.give_up(version.ahead, Outcome.CANCELLED)
+        version.ahead = None
+        version.next_guess = None
+
+    def reads_on(self) -> bool:
+        """Whether the target reads on, portion by portion: a portion is in flight, or another one
+        pays; to the end of the step where the policy looks ahead again.
+        """
+        version = self._tree.root.version
+        if self._tree.complete or version.branch is not None:
+            return not self._tree.complete
+        version.portions = True
+        version.last_portion = not self._reader.reads_alone(self._policy)
+        pays = self._reader.can_read() and self._reader.portions_pay()
+        if pays and (version.known or not version.last_portion):
+            version.go_on()
+            return True
+        return False
+
+    def drafts_on(self) -> bool:
+        """Whether the draft may go on after the portion that the target reads now."""
+        version = self._tree.root.version
+        reads = version.branch is not None and version.branch.reads and bool(version.guess)
+        return (
+            reads
+            and version.ahead is None
+            and not version.last_portion
+            and self._job.lookahead.schedule == "async"
+            and self._tree.room(self._tree.root) > version.place
+            and self._roles["target"].ends.isdisjoint(version.guess or ())
+            and self._can_ask("draft")
+        )
