@@ -105,9 +105,9 @@ async def read_alone(answer: Answer) -> bool:
         draft_on(answer)
         await answer.first_done()  # a portion, or what the target says of one
     answer.portions.end()
-    if answer.tree.root.version.known:
+    if answer.tree.root.version.known and not answer.over:
         await finish_step(answer)
-    return answer.complete or (answer.reader.portions_pay() and not answer.job.exact)
+    return answer.over or (answer.reader.portions_pay() and not answer.job.exact)
 
 
 def draft_on(answer: Answer) -> None:
@@ -184,5 +184,5 @@ def accept(answer: Answer) -> None:
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.keeper.drop_others(node)
-    while not answer.complete and (kept := answer.tree.advance()):
+    while not answer.over and (kept := answer.tree.advance()):
         answer.s += answer.keeper.keep(kept)

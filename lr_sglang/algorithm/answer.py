@@ -114,7 +114,14 @@ class Answer:
         self.gens = StepGens(job, self.roles, self.tree, self.reader, s.stream_executor)
         self.judging = Judging(job, self.tree, self.branches, self.emitter, self.begin)
         self.keeper = Keeper(
-            job, self.roles, self.tree, self.branches, self.judging, self.policy, self.emitter, s
+            job,
+            self.roles,
+            self.tree,
+            self.branches,
+            self.judging,
+            self.policy if before is None else None,
+            self.emitter,
+            s,
         )
         self.portions = Portions(
             job,
@@ -140,13 +147,13 @@ class Answer:
     @property
     def over(self) -> bool:
         """Whether nothing more is written by this answer."""
-        return self.complete or self.concluded
+        return self.tree.over
 
     def conclusion(self) -> Answer:
         """The answer after the thinking, in the same turn: each of its tokens is the target's."""
         root = self.tree.root
         for node in (*root.children, *([root.correction] if root.correction else ())):
-            self._drop(node, Outcome.CANCELLED)
+            self.keeper.drop(node, Outcome.CANCELLED)
         for branch in (root.version.branch, root.version.guesser):
             self.branches.give_up(branch, Outcome.CANCELLED)
         root.dropped = True
@@ -434,6 +441,9 @@ class Answer:
             if arrived is branch:
                 enter(branch.so_far)
                 self.keeper.keep_known(line)
+                if self.tree.concluded:
+                    branch.cancel()
+                    return
             elif line is not None and isinstance(arrived, Branch) and arrived.child is None:
                 line.draft_ended(arrived)
             else:

@@ -14,7 +14,7 @@ from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.events import EventEmitter
-from lr_sglang.steps.step import Step, completed, split_ids
+from lr_sglang.steps.step import Step, completed, split_ids, up_to_marker
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
@@ -27,6 +27,7 @@ class Keeper:
     """Keeps the steps of one answer, and drops the versions that were not chosen.
 
     Args:
+        policy: learns from verdicts; None: from none.
         state: of the answer, which grows by the steps that are known to be the target's.
     """
 
@@ -37,7 +38,7 @@ class Keeper:
         tree: StepTree,
         branches: Branches,
         judging: Judging,
-        policy: Policy,
+        policy: Policy | None,
         emitter: EventEmitter,
         state: ProgramState,
     ) -> None:
@@ -58,9 +59,9 @@ class Keeper:
         for child in (c for c in node.children if c is not node.chosen):
             # another draft may have been accepted too
             refused = child.verdict and not child.verdict.accepted
-            self._drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
+            self.drop(child, Outcome.REJECTED if refused else Outcome.CANCELLED)
 
-    def _drop(self, node: Node, outcome: Outcome) -> None:
+    def drop(self, node: Node, outcome: Outcome) -> None:
         """Drops a node: the branches of its step get ``outcome``, all branches after it are
         cancelled.
         """
@@ -80,6 +81,12 @@ class Keeper:
         parent, kept = node.parent, node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
+        if kept.closes_thinking and self._job.concludes:
+            known = self._roles["draft" if drafted else "target"].tokenizer
+            node.step = kept = up_to_marker(kept, parent.step, known)
+            used = len(resolve(kept.tokens(), self._roles["target"].tokenizer))
+            node.tokens_used = parent.tokens_used + used
+            self._tree.concluded = True
         if self._tree.ends(node) and not kept.complete:
             node.step = kept = completed(
                 kept, self._roles["draft" if drafted else "target"].tokenizer
@@ -101,7 +108,8 @@ class Keeper:
             else (),
         )
         self._emitter.kept(parent, node, outcome)
-        self._policy.decided(parent)
+        if self._policy is not None:
+            self._policy.decided(parent)
         self._trace.cycles += not drafted and self._job.verifier is not None
         if self._tree.ends(node):
             self._trace.finish = "stop" if kept.final else "length"
@@ -148,9 +156,9 @@ class Keeper:
         """
         root, known = self._tree.root, self._roles["target"].tokenizer
         for step in split_ids(root.version.known, finish, known, ends, root.step, last=False):
-            if step.complete or over:
+            if (step.complete or over) and not self._tree.concluded:
                 self.keep_version(step, line)
-        if self._job.on_tokens is not None and not over:
+        if self._job.on_tokens is not None and not (over or self._tree.over):
             self._job.on_tokens(self._tree.root.version.known)
 
     def keep_version(self, step: Step, line: Line | None) -> None:

@@ -91,8 +91,8 @@ class Portions:
         pays; to the end of the step where the policy looks ahead again.
         """
         version = self._tree.root.version
-        if self._tree.complete or version.branch is not None:
-            return not self._tree.complete
+        if self._tree.over or version.branch is not None:
+            return not self._tree.over
         version.portions = True
         version.last_portion = not self._reader.reads_alone(self._policy)
         pays = self._reader.can_read() and self._reader.portions_pay()

@@ -155,7 +155,7 @@ class Reading:
             size = len(step.ids)
             self._keep(step, all(self._drafted[:size]))
             self._ids, self._drafted = self._ids[size:], self._drafted[size:]
-            if self.answer.concluded:
+            if self.answer.tree.concluded:
                 self._ids = ()
                 break
         if self.answer.job.on_tokens is not None and not self.answer.over:

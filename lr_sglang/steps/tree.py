@@ -148,6 +148,9 @@ class StepTree:
         budget: tokens that the answer may have.
         half_sentence_guard: whether steps after a cut prefix are rejected, so that none is drafted
             there.
+
+    Attributes:
+        concluded: whether the thinking is over, and what follows is an answer of its own.
     """
 
     depth: int
@@ -155,6 +158,7 @@ class StepTree:
     budget: int
     half_sentence_guard: bool = True
     root: Node = field(default_factory=lambda: Node(None, 0))
+    concluded: bool = field(default=False, init=False)
     _live: list[Node] | None = field(default=None, init=False, repr=False)
 
     def ahead(self, node: Node) -> int:
@@ -183,6 +187,11 @@ class StepTree:
     def complete(self) -> bool:
         """Whether the answer has its end."""
         return self.ends(self.root)
+
+    @property
+    def over(self) -> bool:
+        """Whether nothing more is added to this tree."""
+        return self.complete or self.concluded
 
     def live(self) -> list[Node]:
         """Nodes whose step is known and that are not dropped, the root first."""
