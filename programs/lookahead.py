@@ -7,8 +7,8 @@ state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen
 is for: when the generation ends, ``first_done`` returns the node.
 
 An exact answer is written in one generation of the target, which verifies what the draft writes
-ahead of it (``write_fed``), or is read in pieces (``programs/reading.py``). Where looking ahead
-does not pay, the target writes several steps in one generation too, fed or alone.
+ahead of it (``programs/alone.py``), or is read portion by portion (``read_alone``). Where looking
+ahead does not pay, the target writes several steps in one generation too, fed or alone.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ async def asynchronous(answer: Answer) -> None:
     """
     propose(answer)
     read(answer)
-    expand(answer, answer.tree.depth - 1)
+    expand(answer)
     node = await answer.first_done()  # of the step after it: a version or a part, or a verdict
     verify(answer, node)
     accept(answer)
@@ -86,7 +86,7 @@ async def synchronous(answer: Answer) -> None:
     begun = 1
     while begun:
         begun = read(answer)
-        begun += expand(answer, answer.tree.depth)
+        begun += expand(answer)
         for node in await answer.all_done():  # the target's steps, and verdicts
             verify(answer, node)
     accept(answer)
@@ -100,7 +100,7 @@ async def read_alone(answer: Answer) -> bool:
         await check_reading(answer)
     answer.reader.begin_portions()
     while answer.portions.reads_on():
-        expand(answer, 0)
+        expand(answer)
         read(answer)
         draft_on(answer)
         await answer.first_done()  # a portion, or what the target says of one
@@ -152,14 +152,16 @@ def read(answer: Answer) -> int:
     return len(nodes)
 
 
-def expand(answer: Answer, furthest: int) -> int:
-    """The target writes its own next step after each prefix up to ``furthest`` steps ahead, or what
-    is missing of one that it has read in part; or the draft writes a piece of that, to be read
-    next, while that pays. Returns how many requests began.
+def expand(answer: Answer) -> int:
+    """The target writes its own next step after each prefix that the policy wants, or what is
+    missing of one that it has read in part; or the draft writes a piece of that, to be read next,
+    while that pays. Returns how many requests began.
 
     The forks run in parallel and share their prefix in the radix cache.
     """
-    nodes = [n for n in answer.tree.to_expand(furthest) if answer.policy.should_expand(n)]
+    nodes = [
+        n for n in answer.tree.to_expand(answer.policy.furthest) if answer.policy.should_expand(n)
+    ]
     for node in nodes:
         role = answer.reader.writer_of_rest(node.version)
         writer = fork(node.state, role)

@@ -42,7 +42,6 @@ def gain(agreement: float, times: Times = TYPICAL) -> float:
 def piece(agreement: float, times: Times = TYPICAL) -> int:
     """How many tokens to draft at a time."""
     return max(PIECES, key=lambda tokens: speedup(agreement, tokens, times))
-    return max(PIECES, key=lambda tokens: speedup(agreement, tokens))
 
 
 def pays(tokens: float, reads: float) -> bool:

@@ -10,7 +10,14 @@ from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.experience import TYPICAL, RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.forecast import GAIN, Choice, Conditions, Runtime, best
+from lr_sglang.algorithm.policy.forecast import (
+    GAIN,
+    Choice,
+    Conditions,
+    Runtime,
+    best,
+    furthest,
+)
 from lr_sglang.algorithm.policy.turns import Turns, Way
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.branch import Branch
@@ -96,11 +103,12 @@ class Adaptive(Policy):
             return 0
         return self.choice.width
 
+    @property
+    def furthest(self) -> int:
+        return furthest(self.look.schedule, self.choice.depth)
+
     def should_expand(self, node: Node) -> bool:
-        if node is self.tree.root:
-            return True
-        furthest = self.choice.depth - (self.look.schedule == "async")
-        return self.tree.ahead(node) <= furthest and super().should_expand(node)
+        return node is self.tree.root or super().should_expand(node)
 
     def tokens_alone(self) -> int:
         root, tokens = self.tree.root, self.experience.tokens.value

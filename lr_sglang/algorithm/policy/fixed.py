@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Iterator
 
 from lr_sglang.algorithm.policy.experience import RunStatistics
+from lr_sglang.algorithm.policy.forecast import furthest
 from lr_sglang.config import Lookahead
 from lr_sglang.engine.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -52,6 +53,11 @@ class Policy:
     def width(self, node: Node) -> int:
         """How many versions of the step after ``node`` may be drafted now; 0 to wait."""
         return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
+
+    @property
+    def furthest(self) -> int:
+        """How many steps ahead of the answer the target may write."""
+        return furthest(self.look.schedule, self.look.depth)
 
     def should_expand(self, node: Node) -> bool:
         """Whether the target may write the step after ``node`` now; always True at the root. Called

@@ -161,12 +161,19 @@ def branches(
     return target, draft
 
 
+def furthest(schedule: Schedule, depth: int) -> int:
+    """How many steps ahead of the answer the target writes: in sync also after the last drafted
+    one.
+    """
+    return depth if schedule == "sync" else max(0, depth - 1)
+
+
 def in_flight(look: Lookahead, role: Role) -> int:
     """The maximum of one answer's concurrent requests to a role.
 
     There are ``width ** i`` prefixes that are i steps ahead (paper section 3.1, multi-branch). The
-    target writes after each of them up to ``depth`` steps ahead in sync, ``depth - 1`` in async;
-    drafts in flight follow different ones. A verdict may be asked for every drafted step.
+    target writes after each of them up to ``furthest``; drafts in flight follow different ones. A
+    verdict may be asked for every drafted step.
     """
     if look.policy == "adaptive" and look.width > 1:
         shapes = [
@@ -180,7 +187,7 @@ def in_flight(look: Lookahead, role: Role) -> int:
         )
     sizes = [look.width**i for i in range(look.depth + 1)]
     if role == "target":
-        return sum(sizes) if look.schedule == "sync" else sum(sizes[:-1])
+        return sum(sizes[: furthest(look.schedule, look.depth) + 1])
     return sizes[-1] if role == "draft" else sum(sizes[1:])
 
 
