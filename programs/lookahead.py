@@ -61,6 +61,8 @@ async def write_steps(answer: Answer) -> None:
             await write_alone(answer, tokens)
         else:
             await cycle(answer)
+    if answer.tree.concluded and not answer.complete:  # its thinking is over
+        await write_answer(answer.conclusion())
 
 
 async def asynchronous(answer: Answer) -> None:
