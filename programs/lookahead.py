@@ -39,7 +39,7 @@ async def write_answer(answer: Answer) -> None:
     exact answer of its own.
     """
     await write_steps(answer)
-    if answer.concluded and not answer.complete:
+    if answer.tree.concluded and not answer.complete:
         await write_steps(answer.conclusion())
 
 
@@ -61,8 +61,6 @@ async def write_steps(answer: Answer) -> None:
             await write_alone(answer, tokens)
         else:
             await cycle(answer)
-    if answer.tree.concluded and not answer.complete:  # its thinking is over
-        await write_answer(answer.conclusion())
 
 
 async def asynchronous(answer: Answer) -> None:
