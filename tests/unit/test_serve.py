@@ -481,7 +481,7 @@ TOLD = [
         'Traceback (most recent call last):\n  File "/opt/a.py", line 3, in f\n    x = y\nE: bad',
         ("E: bad", None),
     ),
-    ("no file /root/.cache/hub/x.json:12 here", ("no file (a path) here", None)),
+    ("no file /srv/cache/hub/x.json:12 here", ("no file (a path) here", None)),
     ("cannot load /data/mine/adapter", ("cannot load /data/mine/adapter", None)),
     ("see http://a.example/b/c, /v1/models and/or line 1", None),
 ]
