@@ -14,6 +14,8 @@ from tests.commands import ROOT, Command, commands
 from tests.e2e.conftest import Pocket, full
 
 EXAMPLES = ROOT / "examples"
+# It needs TRL, which is not among our packages; docs/training-drafts.md has its run.
+BY_HAND = ("train_draft",)
 QUESTION = (
     "Jack starts with 5 stickers. Emma brings 2 boxes with 6 stickers each. How many has Jack?"
 )
@@ -61,7 +63,8 @@ def test_an_example(
 
 def test_every_example_is_run() -> None:
     source = Path(__file__).read_text("utf-8")
-    assert not [path.stem for path in EXAMPLES.glob("*.py") if path.stem not in source]
+    names = {path.stem for path in EXAMPLES.glob("*.py")}.difference(BY_HAND)
+    assert not [name for name in names if name not in source]
 
 
 # -- commands of the pages

@@ -377,7 +377,8 @@ def test_the_endpoint_itself_is_shown(real, visit):
     expect(page.locator("#content")).to_have_text(" ".join(text for _, text in steps))
     assert figure(page, "steps") == "24" and 0.2 < float(figure(page, "alpha")) < 1
     assert re.search(
-        r"lookahead · \d+ tokens drafted, \d+ wasted · \d+ delivered", page.text_content("#finish")
+        r"lookahead · \d+ tokens drafted, \d+ wasted · \d+ judged, \d+ the target's own · \d+ delivered",
+        page.text_content("#finish"),
     )
     for role in ("draft", "target", "judge"):
         expect(page.locator(f"#lamps [data-role={role}]")).to_have_attribute("data-is", "up")
