@@ -308,7 +308,7 @@ def test_judged_lookahead_accepts_about_alpha_of_the_steps_and_is_faster():
 
 @pytest.mark.skipif(not FULL, reason="minutes: LR_SGLANG_FULL=1")
 def test_measured_tables_are_calculated_within_a_quarter_but_for_rows_with_a_cause():
-    """``python -m benchmarks.simulated_gpu --validate``; docs/gpus.md has the table."""
+    """``python -m benchmarks.simulated_gpu --validate``; docs/measurements.md has the table."""
     rows = list(measured_tables.calculated())
     off = [(one.table.name, one.row, f"{one.error:+.0%}") for one in rows if not one.inside]
     assert not [one for one in off if not one[1].cause], off
