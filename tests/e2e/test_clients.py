@@ -1,6 +1,6 @@
 """Clients that others wrote, at new versions and in an environment of their own
 (``scripts/clients.sh``), against ``lr-sglang serve`` over real SGLang servers: as
-``docs/clients.md`` shows them, and what else they do by default.
+``docs/clients.md`` and ``docs/evaluation.md`` show them, and what else they do by default.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ BLOCKS = [block for block in blocks() if block.page == "docs/clients.md"]
 PYTHON = {
     re.search('title="(.*)"', b.info)[1]: b.body for b in BLOCKS if b.info.startswith("python")
 }  # type: ignore[index]
-SHELL = {block.body.split("\\")[0].split()[-1]: block.body for block in BLOCKS if not block.info}
+SHELL = [block.body.strip() for block in BLOCKS if not block.info]
 EVALUATION = {
     re.search('title="(.*)"', b.info)[1]: b.body.strip()
     for b in blocks()
     if b.page == "docs/evaluation.md" and b.info.startswith("sh ")
 }  # type: ignore[index]
-RUNS = {"local-chat-completions", "local-completions"}
-QUESTIONS = 50 if full else 4
+LM_EVAL = ("lm-eval", "lm-eval, raw prompts")
+QUESTIONS = 50
 ANSWER = "17"  # of the page's question
 
 
@@ -86,8 +86,8 @@ def call(command: str, url: str, folder: Path, given: str = "") -> str:
 
 
 def test_the_page_has_each_of_them():
-    assert set(PYTHON) == {"openai", "anthropic", "inspect_ai"}
-    assert {name for name in SHELL if name in RUNS} == RUNS and len(SHELL) == 3
+    assert set(PYTHON) == {"openai", "anthropic"}
+    assert len(SHELL) == 1
 
 
 @pytest.mark.usefixtures("ahead")
@@ -95,13 +95,12 @@ def test_llm_answers(endpoint, tmp_path):
     (setting,) = [block.body for block in BLOCKS if block.info.startswith("yaml")]
     assert yaml.safe_load(setting)[0]["model_name"] == MODEL
     (tmp_path / "extra-openai-models.yaml").write_text(setting.replace(ADDRESS, endpoint.url))
-    (line,) = [body for name, body in SHELL.items() if name not in RUNS]
-    assert ANSWER in call(line.strip(), endpoint.url, tmp_path)
+    assert ANSWER in call(SHELL[0], endpoint.url, tmp_path)
 
 
-def score(name: str, url: str, model: str, folder: Path) -> tuple[float, float]:
+def score(title: str, url: str, model: str, folder: Path) -> tuple[float, float]:
     """Of lm-eval's task on so many questions, as the page runs it, and its standard error."""
-    line = SHELL[name].strip().replace("--limit 4", f"--limit {QUESTIONS}").replace(MODEL, model)
+    line = EVALUATION[title].replace("--limit 20", f"--limit {QUESTIONS}").replace(MODEL, model)
     call(f"{line} --output_path {folder}", url, folder)
     (file,) = folder.rglob("results_*.json")
     found = json.loads(file.read_text("utf-8"))
@@ -142,21 +141,13 @@ def test_other_tools_measure_accuracy_as_the_page_shows(title, score, endpoint, 
     assert found and float(found[-1]) > 0.8, said
 
 
-@pytest.mark.skipif(not full, reason="its imports take long: only in test-full")
-@pytest.mark.timeout(900)
-@pytest.mark.usefixtures("ahead")
-def test_lm_eval_scores_a_chat(endpoint, tmp_path):
-    right, _ = score("local-chat-completions", endpoint.url, MODEL, tmp_path)
-    assert right > 0
-
-
 @pytest.mark.skipif(not full, reason="minutes: only in test-full")
 @pytest.mark.timeout(900)
-@pytest.mark.parametrize("name", sorted(RUNS))
-def test_lm_eval_gives_the_score_of_the_bare_target(name, endpoint, pocket, tmp_path):
-    ours, first = score(name, endpoint.url, MODEL, tmp_path / "endpoint")
+@pytest.mark.parametrize("title", LM_EVAL)
+def test_lm_eval_gives_the_score_of_the_bare_target(title, endpoint, pocket, tmp_path):
+    ours, first = score(title, endpoint.url, MODEL, tmp_path / "endpoint")
     # SGLang looks for an adapter behind the colon of our name
-    bare, second = score(name, pocket.fleet.urls["target"], "pocket", tmp_path / "target")
+    bare, second = score(title, pocket.fleet.urls["target"], "pocket", tmp_path / "target")
     assert abs(ours - bare) <= 1.96 * (first**2 + second**2) ** 0.5
 
 
@@ -213,8 +204,6 @@ assert isinstance(made.choices[0].message.parsed, Number), made
 def test_what_the_page_shows_of_it_answers_and_so_does_the_rest(
     name, endpoint, pocket, tmp_path, request
 ):
-    if name == "inspect_ai" and not full:
-        pytest.skip("its imports take long: only in test-full")
     if name != "anthropic":  # whose messages the target alone answers
         request.getfixturevalue("ahead")
     more = OPENAI if name == "openai" else ""
