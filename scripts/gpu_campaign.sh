@@ -11,9 +11,10 @@
 # there compiles again what the first one had compiled.
 # It may be killed at any second: every answer and every time is written at once, and an item is done when all of its
 # answers and times are written.
-# SHAPES is TARGET,DRAFT,JUDGE for a smaller GPU (80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b), or for none:
-# SHAPES=pocket-target,pocket-draft,pocket-judge. BODIES is the deployment of bodies: 80 GB: BODIES=pocket-1gpu-80gb;
-# 24 GB: BODIES=pocket-1gpu-24gb; without a GPU: BODIES=pocket-body
+# SHAPES is TARGET,DRAFT,JUDGE, and BODIES the deployment of bodies:
+#     80 GB: SHAPES=qwen2.5-7b,qwen3-1.7b,qwen3-1.7b BODIES=pocket-1gpu-80gb
+#     24 GB: SHAPES=qwen3-1.7b,pocket-draft,pocket-judge BODIES=pocket-1gpu-24gb
+#     without a GPU: SHAPES=pocket-target,pocket-draft,pocket-judge BODIES=pocket-body
 # FLAGS are SGLang's, for every server: NAME[=VALUE], separated by spaces. The default is Triton's attention, because
 # FlashInfer would compile for minutes on a machine that has not used it yet.
 # ITEMS selects items, and tries those that failed again.
