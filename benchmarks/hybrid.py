@@ -30,10 +30,10 @@ import click
 from lr_sglang.bench.servers import Caches
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
+from lr_sglang.steps.request import Request
 
 PROMPT, STEP, WRITTEN = 300, 14, 30  # tokens
 HEAD, PAIR = 150, 60  # of a judge's prompt: what all share, and two steps

@@ -46,12 +46,12 @@ from lr_sglang.algorithm.answer_request import AnswerRequest  # noqa: E402
 from lr_sglang.api.runner import keep_what_is_imported  # noqa: E402
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
-from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.frontend.dsl import converse, run_program  # noqa: E402
 from lr_sglang.programs.lookahead import lookahead, write_alone, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.placement.models import TOKENIZER_FILES, shapes  # noqa: E402
+from lr_sglang.steps.request import Request  # noqa: E402
 from lr_sglang.steps.token_text import TokenText  # noqa: E402
 from lr_sglang.tasks import Question  # noqa: E402
 from lr_sglang.tasks.task import messages  # noqa: E402

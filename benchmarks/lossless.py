@@ -23,12 +23,12 @@ from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Deployment, Limits, Lookahead, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks.question import Question
 

@@ -30,9 +30,9 @@ from benchmarks.role_times import random_ids  # noqa: E402
 from lr_sglang.config import Deployment, Runtime, Sampling  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.reading import drawn  # noqa: E402
-from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
+from lr_sglang.steps.request import Request  # noqa: E402
 
 PREFIX, READ, TOP = 300, (3, 12, 24), (0, 2, 20, 48)  # tokens
 SAMPLING = Sampling(0.6, 0.95)

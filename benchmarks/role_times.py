@@ -32,12 +32,12 @@ from lr_sglang.bench import servers  # noqa: E402
 from lr_sglang.cli.settings import settle  # noqa: E402
 from lr_sglang.config import ROLES, Deployment, TokenLayer  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
-from lr_sglang.engine.request import Request  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.results import machine  # noqa: E402
 from lr_sglang.runtimes import load_deployment  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement import models  # noqa: E402
+from lr_sglang.steps.request import Request  # noqa: E402
 
 SHORT, LONG, PROMPT = (
     8,

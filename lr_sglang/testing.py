@@ -14,13 +14,14 @@ from typing import Any, ClassVar
 
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.engine.request import Head, Post, Request
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
+from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.plugin.lines import Lines
 from lr_sglang.sglang_api.lines import FIRST, PROTOCOL, ROUTE, Line, read_message
 from lr_sglang.steps import thinking
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
 

@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 from lr_sglang import testing
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.testing import END as END
 from lr_sglang.testing import LIKELY as LIKELY

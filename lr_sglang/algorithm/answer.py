@@ -18,18 +18,19 @@ from lr_sglang.algorithm.portions import Portions
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.shared_draws import compare_prompts, exactness, note_draws
 from lr_sglang.algorithm.step_gens import StepGens
-from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import backend_of, sync
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.events import SILENT, EventEmitter
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.step import (
     Ending,
     Step,
     make_step,
 )
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Node, Outcome, StepTree
+from lr_sglang.steps.tree import Node, StepTree
 
 if TYPE_CHECKING:
     from lr_sglang.algorithm.line import Line

@@ -9,13 +9,12 @@ from typing import Any
 
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.policy import Policy
-from lr_sglang.engine.branch import Branch, settle_reuse
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.branch import Branch, Outcome, settle_reuse
 from lr_sglang.steps.step import Step, completed, make_step
 from lr_sglang.steps.trace import Trace
-from lr_sglang.steps.tree import Outcome
 
 # The longest time that an ended answer waits for its cancelled requests.
 DRAIN_SECONDS = 10.0

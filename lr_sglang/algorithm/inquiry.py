@@ -8,9 +8,10 @@ from copy import copy
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from lr_sglang.engine.branch import Branch, Generation
-from lr_sglang.engine.request import Request
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.branch import Branch
+from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.tree import Node, Pair, Verdict
 
 

@@ -13,12 +13,12 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.guarded import guarded
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.events import EventEmitter
-from lr_sglang.steps.tree import Node, Outcome, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Pair, StepTree, Verdict, without_a_judge
 
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
 # waits for it.

@@ -9,15 +9,15 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.algorithm.policy import Policy
-from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.step import Step, completed, split_ids, up_to_marker
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Outcome, StepTree, Verdict
+from lr_sglang.steps.tree import Node, StepTree, Verdict
 
 if TYPE_CHECKING:
     from lr_sglang.algorithm.line import Line

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer import Answer
 from lr_sglang.config import Sampling
-from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Outcome
 
 # The draft writes on while it is less than so many widths of a verification ahead of the target,
 # and writes so many at a time.

@@ -9,9 +9,10 @@ from lr_sglang.algorithm.branches import Branches
 from lr_sglang.algorithm.keeper import Keeper
 from lr_sglang.algorithm.policy import Policy
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.steps.tree import Node, Outcome, StepTree
+from lr_sglang.steps.branch import Branch, Outcome
+from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.tree import Node, StepTree
 from lr_sglang.steps.version import Taken, Version
 
 

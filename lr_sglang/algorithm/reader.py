@@ -11,10 +11,11 @@ from typing import Any
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy
 from lr_sglang.config import Sampling
-from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.reading import drawn
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.branch import Branch
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.version import Version
 from lr_sglang.theory import reading
 

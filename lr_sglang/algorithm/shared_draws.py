@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.engine.branch import Branch
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node
 
 OTHER_PLACES = (

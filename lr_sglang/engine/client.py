@@ -20,7 +20,7 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine.request import INFO_SECONDS, LINE_SECONDS, Head, Post, Request
+from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -32,6 +32,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Line
+from lr_sglang.steps.request import Request
 
 CONNECT_SECONDS = 5.0
 # SGLang's router (policy ``manual``) sends requests with the same value of this header to one

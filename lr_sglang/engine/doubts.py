@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.judge_check import warn
 
 REUSED = 0.9  # tokens found in the cache over those that could be, below which it is said

@@ -10,8 +10,8 @@ import asyncio
 import heapq
 import itertools
 
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
+from lr_sglang.steps.request import Request
 
 
 class Pool:

@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.request import Request, Transport
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.sglang_api import draws
+from lr_sglang.steps.request import Request
 
 # Concurrent requests of the second measurement; tokens of a prompt or a prefilled step; two
 # generation lengths, whose difference excludes the prefill. Every time is the minimum of ROUNDS,

@@ -16,9 +16,10 @@ from contextlib import suppress
 from typing import Any
 
 from lr_sglang.engine.client import Client
-from lr_sglang.engine.request import INFO_SECONDS, LINE_SECONDS, Request
+from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
 from lr_sglang.sglang_api.lines import Line
+from lr_sglang.steps.request import Request
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent
 

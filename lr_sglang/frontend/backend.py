@@ -14,7 +14,6 @@ from contextlib import suppress
 from typing import Any, Literal
 
 from lr_sglang.config import Limits
-from lr_sglang.engine.branch import Generation, each_stop, until
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.fed import FedLayer
@@ -22,11 +21,11 @@ from lr_sglang.engine.lines import LineSender
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.request import Request, Transport
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend import changes
-from lr_sglang.frontend.executor import Executor, SamplingParams
+from lr_sglang.frontend.executor import Executor, SamplingParams, checked_stops
 from lr_sglang.sglang_api import draws
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
@@ -35,7 +34,9 @@ from lr_sglang.sglang_api.interpreter import (
     ChoicesSamplingMethod,
     RuntimeEndpoint,
 )
+from lr_sglang.steps.generation import Generation, until
 from lr_sglang.steps.judge_check import JudgeChecks
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 
@@ -336,7 +337,7 @@ class RuntimeBackend(BaseBackend):
                 text,
                 most=params.max_new_tokens,
                 ends=ends,
-                stops=() if isinstance(params.stop, StepStop) else each_stop(params.stop),
+                stops=() if isinstance(params.stop, StepStop) else checked_stops(params.stop),
                 decode=self.tokenizer.decode,
             )
             kind, eos = finish["type"], kept[-1] if kept and kept[-1] in ends else None

@@ -16,7 +16,6 @@ from importlib import import_module
 from typing import Any
 
 from lr_sglang.engine.loop import running_loop
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
 from lr_sglang.sglang_api.interpreter import (
     ProgramState,
@@ -30,6 +29,7 @@ from lr_sglang.sglang_api.interpreter import (
     SglSeparateReasoning,
     StreamExecutor,
 )
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 

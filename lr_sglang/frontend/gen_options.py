@@ -8,7 +8,6 @@ from typing import Any
 import sglang as sgl
 
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.branch import each_stop
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.executor import Executor, checked_stops
 from lr_sglang.sglang_api.interpreter import SglGen, SglSamplingParams
@@ -91,7 +90,7 @@ def strip_mark(params: SglSamplingParams) -> None:
 
 def stops_of(stop: str | Sequence[str]) -> tuple[str, ...]:
     """The stop strings of a ``gen``, marked or not."""
-    return stop.stops if isinstance(stop, LookaheadMark) else each_stop(stop)
+    return stop.stops if isinstance(stop, LookaheadMark) else checked_stops(stop)
 
 
 def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) -> str:

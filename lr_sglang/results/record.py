@@ -15,10 +15,10 @@ from collections.abc import Iterable, MutableMapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from lr_sglang.engine.branch import Branch
 from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.json_text import dumped
 from lr_sglang.results import accounting
+from lr_sglang.steps.branch import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 from lr_sglang.theory import replay

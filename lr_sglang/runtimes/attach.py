@@ -17,8 +17,8 @@ from lr_sglang import plugin_files, pocket
 from lr_sglang.config import FED, Runtime
 from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import INFO_SECONDS, Transport
 from lr_sglang.engine.router import reach
+from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models

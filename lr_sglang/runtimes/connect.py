@@ -17,9 +17,9 @@ from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
-from lr_sglang.engine.request import Transport
 from lr_sglang.engine.router import RouterClient, reach
 from lr_sglang.engine.tokenizer import Tokenizer, ends_of_server, load_tokenizer
+from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
 from lr_sglang.runtimes.attach import TEXT, note_prompts

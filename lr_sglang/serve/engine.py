@@ -19,7 +19,6 @@ from lr_sglang.algorithm import policy
 from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.loop import keep_what_is_imported
 from lr_sglang.engine.pool import Pool
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
@@ -37,6 +36,7 @@ from lr_sglang.serve.requests import (
 )
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking
+from lr_sglang.steps.request import Request
 from lr_sglang.user_programs.program import Program
 from lr_sglang.verifiers.requests import RequestMaker
 

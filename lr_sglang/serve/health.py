@@ -19,8 +19,8 @@ from contextlib import aclosing, contextmanager
 from typing import Any, Literal
 
 from lr_sglang.algorithm.judging import PATIENCE
-from lr_sglang.engine.request import Head, Post, Request, Transport
 from lr_sglang.engine.tokenizer import Tokenizer
+from lr_sglang.engine.transport import Head, Post, Transport
 from lr_sglang.errors import (
     BadReply,
     Cancelled,
@@ -33,6 +33,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.attach import check_tokens
 from lr_sglang.serve.monitoring import log, where
 from lr_sglang.serve.settings import Service
+from lr_sglang.steps.request import Request
 from lr_sglang.verifiers import verifier_registry
 
 POLL_SECONDS = 0.5  # between two polls of a runtime

@@ -15,7 +15,7 @@ from pydantic import AfterValidator, Field, TypeAdapter, ValidationError
 
 from lr_sglang.algorithm.answer_request import Constraints
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.request import Post
+from lr_sglang.engine.transport import Post
 from lr_sglang.errors import ConfigError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES, Mode, check_verifier

@@ -12,11 +12,12 @@ from typing import Any
 
 import orjson
 
-from lr_sglang.engine.request import Head, Post, Request
+from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.errors import Refusal, told_by_server
 from lr_sglang.serve.requests import PassedRequest
+from lr_sglang.steps.request import Request
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.

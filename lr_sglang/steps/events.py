@@ -6,7 +6,8 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
-from lr_sglang.steps.tree import Node, Outcome, Verdict
+from lr_sglang.steps.branch import Outcome
+from lr_sglang.steps.tree import Node, Verdict
 
 Kind = Literal[
     "begun",

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.tree import Verdict
-
-if TYPE_CHECKING:
-    from lr_sglang.engine.branch import Branch
 
 
 @dataclass(frozen=True)

@@ -11,32 +11,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from lr_sglang.config import MAX_WIDTH
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Step, same_ending, same_special
 from lr_sglang.steps.version import Version
-
-if TYPE_CHECKING:
-    from lr_sglang.engine.branch import Branch
 
 # Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow
 # with the answer. They do not depend on the width, because the number of the target's version is
 # larger than that of any draft.
 _LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
-
-
-class Outcome(StrEnum):
-    """The outcome of a branch."""
-
-    ACCEPTED = (
-        "accepted"  # a draft step that was kept, or the target step that it was compared with
-    )
-    REJECTED = "rejected"  # a draft step that the verifier rejected, or that came too late
-    CORRECTED = "corrected"  # a target step used in place of rejected drafts
-    BONUS = "bonus"  # a target step used where there was no draft
-    CANCELLED = "cancelled"  # the branch was no longer needed
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Step, Vocabulary, split_ids
-
-if TYPE_CHECKING:
-    from lr_sglang.engine.branch import Branch
 
 Ids = tuple[int, ...]
 

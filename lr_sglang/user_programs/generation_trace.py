@@ -8,13 +8,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import Cancelled
+from lr_sglang.steps.branch import Branch, Outcome
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.step import split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
-from lr_sglang.steps.tree import Outcome
 
 _LOSSLESS = ("", "distribution", "text")  # of ``Trace.lossless``, the weakest first
 _TAKEN = "\0"  # replaces each character of the answer whose generation is known

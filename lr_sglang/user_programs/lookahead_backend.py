@@ -18,7 +18,6 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import end
@@ -36,6 +35,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
 from lr_sglang.sglang_api.interpreter import BaseBackend, ProgramState, SglSamplingParams
 from lr_sglang.steps.events import Event
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace

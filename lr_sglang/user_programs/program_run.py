@@ -15,15 +15,15 @@ from typing import Any
 
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.algorithm.branches import DRAIN_SECONDS
-from lr_sglang.engine.branch import Branch, settle_reuse
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.tokenizer import Tokenizer, resolve
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.gen_options import strip_mark
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
+from lr_sglang.steps.branch import Branch, settle_reuse
 from lr_sglang.steps.detokenize import joined
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace

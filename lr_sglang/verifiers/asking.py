@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Generation
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 
 REST, LONGEST_REST = 2.0, 10.0  # first and maximum backoff in seconds

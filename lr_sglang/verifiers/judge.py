@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Generation
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt, agrees, judge
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.verifier_registry import Setup

@@ -11,11 +11,11 @@ from collections.abc import Awaitable
 from typing import Literal
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Generation
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import weigh
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking

@@ -7,9 +7,9 @@ from __future__ import annotations
 from collections.abc import Awaitable
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.engine.branch import Generation
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.rate import rate
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking

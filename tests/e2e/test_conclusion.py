@@ -11,10 +11,10 @@ from lr_sglang import tasks
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes.connect import connected
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact

@@ -15,12 +15,12 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Line
+from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
 from tests import plan
 from tests.e2e.conftest import Pocket, full

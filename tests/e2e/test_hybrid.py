@@ -21,11 +21,11 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.bench.servers import Caches
 from lr_sglang.config import ROLES, Deployment, Limits, Lookahead, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
+from lr_sglang.steps.request import Request
 from lr_sglang.tasks import Question
 from tests import plan
 from tests.commands import ROOT

@@ -24,12 +24,12 @@ from benchmarks.router import router
 from lr_sglang import tasks
 from lr_sglang.cli import cli
 from lr_sglang.config import Deployment
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.server import Server
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
 from tests.e2e.conftest import Pocket, full
 from tests.e2e.test_pocket import answer, assert_complete

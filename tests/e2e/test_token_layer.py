@@ -30,12 +30,12 @@ from lr_sglang.config import (
     TokenLayer,
 )
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.request import Request
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api import draws
+from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
 from tests import in_thread, plan, records

@@ -10,12 +10,12 @@ import pytest
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Lookahead, Sampling
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.steps.request import Request
 from lr_sglang.verifiers import Setup, make
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.clock import run_virtually

@@ -7,10 +7,10 @@ import pytest
 
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits
-from lr_sglang.engine.branch import Branch
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.results import collection, report
 from lr_sglang.results.record import doubts_of
+from lr_sglang.steps.branch import Branch
 from lr_sglang.tasks.question import Question, Work
 from tests.integration.test_examine import PLAN, runtimes
 

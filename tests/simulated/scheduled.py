@@ -12,9 +12,10 @@ from typing import Any, Literal
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.request import LINE_SECONDS, STREAM_TOKENS
+from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import PROTOCOL, Line
+from lr_sglang.steps.request import STREAM_TOKENS
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation
 from tests.simulated.runtime import body, reply

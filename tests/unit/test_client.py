@@ -18,7 +18,6 @@ from lr_sglang.engine import probes, router
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.loop import background, call
-from lr_sglang.engine.request import Request
 from lr_sglang.engine.router import RouterClient, read_workers
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import (
@@ -43,6 +42,7 @@ from lr_sglang.sglang_api.lines import (
     MAX_TOKENS,
     Line,
 )
+from lr_sglang.steps.request import Request
 from tests import fixture_of
 from tests.serving import until
 

@@ -6,8 +6,8 @@ import random
 import pytest
 
 from lr_sglang.engine.pool import Pool
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled
+from lr_sglang.steps.request import Request
 from tests import run_by
 from tests.simulated.clock import run_virtually
 

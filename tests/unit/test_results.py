@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.engine.branch import Branch, waits
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st
 from lr_sglang.results.record import Row, make, of_branch
+from lr_sglang.steps.branch import Branch, Outcome, waits
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Outcome, Verdict
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.theory.shares import wilson
 from tests import FULL, synthetic

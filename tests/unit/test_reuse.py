@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lr_sglang.engine.branch import Branch, settle_reuse
 from lr_sglang.engine.prefix_reuse import BATCH_SECONDS, RequestLog
+from lr_sglang.steps.branch import Branch, settle_reuse
 
 
 def noted(

@@ -7,7 +7,7 @@ import sglang as sgl
 
 import lr_sglang as lr
 from lr_sglang import testing
-from lr_sglang.engine.request import Request
+from lr_sglang.steps.request import Request
 
 WHOLE = ["One is 5.", "Two is 12.", "So 17."]
 

@@ -10,11 +10,12 @@ from lr_sglang.algorithm import policy
 from lr_sglang.cli import settings
 from lr_sglang.cli.settings import modes_of
 from lr_sglang.config import Lookahead, Runtime, TokenLayer
-from lr_sglang.engine.branch import Branch, Generation
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
 from lr_sglang.sglang_api.lines import SWITCH
+from lr_sglang.steps.branch import Branch
+from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.steps.tree import Node, StepTree
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.step import Ending, Step
-from lr_sglang.steps.tree import Outcome, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.tree import Pair, StepTree, Verdict, without_a_judge
 
 YES, NO = Verdict(True, "test"), Verdict(False, "test")
 

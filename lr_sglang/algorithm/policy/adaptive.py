@@ -20,7 +20,7 @@ from lr_sglang.algorithm.policy.forecast import (
 )
 from lr_sglang.algorithm.policy.turns import Turns, Way
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
 
 # Where lookahead gives no speed-up, one step in PROBE of all answers (of up to MOST at once) is

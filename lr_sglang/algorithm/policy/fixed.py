@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import furthest
 from lr_sglang.config import Lookahead
-from lr_sglang.engine.branch import Branch
+from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
 
 # The gate opens for every branch until the calibration has this number of verdicts.

@@ -3,92 +3,21 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any
 
-from lr_sglang.engine.request import Request
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.steps.step import first_of, first_stop
-from lr_sglang.steps.tree import Node, Outcome
+from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.request import Request
+
+if TYPE_CHECKING:
+    from lr_sglang.steps.tree import Node
 
 # SGLang's counts of its speculative decoding: verifications, drafted and accepted tokens.
 SD = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
-
 SD_ACCEPTED = "spec_correct_drafts_histogram"
-
-
-def until(
-    ids: tuple[int, ...],
-    finish: dict[str, Any],
-    text: str,
-    *,
-    most: int,
-    ends: Set[int],
-    stops: Sequence[str],
-    decode: Callable[[Sequence[int]], str],
-) -> tuple[tuple[int, ...], dict[str, Any], str]:
-    """What a runtime generated, up to the first of cap, end of sequence and stop string.
-
-    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token
-    layer, if one pass exceeds the cap, the reply also contains tokens after an end of sequence or a
-    stop string.
-
-    Args:
-        ids: token ids.
-        finish: SGLang's finish_reason.
-        text: the decoded text, without a stop string that is to be trimmed.
-        most: maximum number of tokens.
-        ends: ids that end a sequence.
-        stops: stop strings; the text is cut before the first one.
-    """
-    kept, why = ids[:most], finish
-    if (at := first_of(ends, kept)) is not None:
-        kept, why = kept[: at + 1], {"type": "stop", "matched": kept[at]}
-    if kept != ids or why != finish:
-        text = decode(kept if at is None else kept[:-1])
-    if found := first_stop(text, stops):
-        why, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
-    return kept, why, text
-
-
-@dataclass(frozen=True)
-class Generation:
-    """A runtime's reply to one request.
-
-    Attributes:
-        ids: generated token ids, up to the end of sequence.
-        finish: ``stop``, ``length`` or ``abort``.
-        eos: the end-of-sequence id, if there is one.
-        cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not
-            report it.
-        meta: the runtime's own meta_info.
-        shareable: gives the tokens of the prompt that an earlier request shares: see
-            ``RequestLog``.
-        logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked
-            for.
-        dropped: tokens that the runtime generated after ``ids``.
-    """
-
-    ids: tuple[int, ...]
-    finish: str
-    eos: int | None
-    prompt_tokens: int
-    cached_tokens: int | None
-    meta: dict[str, Any] = field(repr=False)
-    shareable: Callable[[], int] | None = field(default=None, repr=False)
-    logprobs: tuple[float, ...] = field(default=(), repr=False)
-    dropped: int = 0
-
-    @property
-    def ends(self) -> frozenset[int]:
-        """A set of the end-of-sequence id; empty if there is none."""
-        return frozenset() if self.eos is None else frozenset((self.eos,))
-
-
-def each_stop(stop: str | Sequence[str] | None) -> tuple[str, ...]:
-    """The stop strings of a ``gen``."""
-    return (stop,) if isinstance(stop, str) else tuple(stop or ())
 
 
 def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -110,6 +39,18 @@ def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
 def _positive(value: Any) -> float | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     return float(value) if number and value >= 0 else None
+
+
+class Outcome(StrEnum):
+    """The outcome of a branch."""
+
+    ACCEPTED = (
+        "accepted"  # a draft step that was kept, or the target step that it was compared with
+    )
+    REJECTED = "rejected"  # a draft step that the verifier rejected, or that came too late
+    CORRECTED = "corrected"  # a target step used in place of rejected drafts
+    BONUS = "bonus"  # a target step used where there was no draft
+    CANCELLED = "cancelled"  # the branch was no longer needed
 
 
 @dataclass(eq=False)
