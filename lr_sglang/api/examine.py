@@ -32,8 +32,8 @@ from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
 from lr_sglang.theory.measured import Answer, measure
+from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import known_pairs, verifier_registry
-from lr_sglang.verifiers.requests import RequestMaker
 
 Status = Literal["ok", "warning", "fault"]
 BATCHES, READS = (1, 2, 4, 8, 16), (32, 256)

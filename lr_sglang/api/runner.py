@@ -31,7 +31,7 @@ from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
 from lr_sglang.user_programs.lookahead_backend import backend_of
 from lr_sglang.user_programs.program import Program, perform
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 
 PROGRAMS: Mapping[str, Any] = {"autoregressive": autoregressive, "lookahead": lookahead}
 

@@ -42,7 +42,7 @@ from lr_sglang.tasks.boxed import boxed
 from lr_sglang.user_programs import program_registry
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of
 from lr_sglang.user_programs.program import Program
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 
 STOP_AGAIN = (
     0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed

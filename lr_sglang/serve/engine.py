@@ -38,7 +38,7 @@ from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking
 from lr_sglang.steps.request import Request
 from lr_sglang.user_programs.program import Program
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 
 LATE_KEPT = 1200  # timers, of two minutes
 END = object()  # after the last piece of an answer that went well

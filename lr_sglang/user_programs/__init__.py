@@ -1,1 +1,3 @@
-"""Runs a user's SGLang programs with lookahead reasoning for their generations."""
+"""Asks for answers: makes their requests, and runs any SGLang program with lookahead reasoning for
+its generations.
+"""

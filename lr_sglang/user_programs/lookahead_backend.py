@@ -40,8 +40,8 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
+from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.user_programs.whole_tokens import WholeTokens
-from lr_sglang.verifiers.requests import RequestMaker
 
 __all__ = ["LookaheadBackend", "lookahead"]
 

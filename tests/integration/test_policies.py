@@ -26,7 +26,7 @@ from lr_sglang.steps.step import Ending, Step
 from lr_sglang.steps.tree import StepTree
 from lr_sglang.tasks.task import messages
 from lr_sglang.theory import reading
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 from tests import FULL
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation

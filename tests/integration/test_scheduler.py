@@ -13,7 +13,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.tasks.task import messages
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 from tests import FULL
 from tests.simulated import measured_tables, runs
 from tests.simulated.alike import Alike, AlikeWriter

@@ -27,11 +27,11 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION, rate
 from lr_sglang.steps.judge_check import JudgeCheck, JudgeChecks
 from lr_sglang.steps.tree import Verdict
+from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding, load
 from lr_sglang.verifiers.judge import Judge
-from lr_sglang.verifiers.requests import RequestMaker
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import FULL, ROOT
 from tests.integration import test_semantics as semantics

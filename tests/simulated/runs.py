@@ -14,7 +14,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks.task import messages
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 from tests.simulated.alike import Alike, AlikeWriter
 from tests.simulated.clock import run_virtually
 from tests.simulated.scheduled import ScheduledTransport, scheduled_roles

@@ -14,7 +14,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
-from lr_sglang.verifiers.requests import RequestMaker
+from lr_sglang.user_programs.request_maker import RequestMaker
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import TARGET, Simulation, Writer
 from tests.simulated.runtime import SimulatedRuntime

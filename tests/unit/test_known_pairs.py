@@ -18,9 +18,9 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
+from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import judge
 from lr_sglang.verifiers.known_pairs import ALIKE, alike, pairs
-from lr_sglang.verifiers.requests import RequestMaker
 from tests import records
 from tests.called import called
 from tests.scripted import END, ScriptedTransport, chapters, deployment
