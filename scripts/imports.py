@@ -27,6 +27,7 @@ LAYERS: tuple[set[str], ...] = (
     {"plugin"},
     {"cpu", "pocket"},
     {"engine"},
+    {"delivery"},
     {"frontend"},
     {"algorithm"},
     {"verifiers", "programs"},

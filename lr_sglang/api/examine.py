@@ -20,9 +20,9 @@ from lr_sglang.config import Role
 from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.tokenizer import thinks
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.modes import MODES
 from lr_sglang.results import statistics
 from lr_sglang.results.record import Record

@@ -340,6 +340,19 @@ class ModelTokenizer:
             ) from error
 
 
+def thinks(known: Tokenizer) -> bool:
+    """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names
+    a marker for it.
+    """
+    try:
+        begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
+    except (TemplateError, ValueError, TypeError):  # the template refuses it
+        return False
+    marks = known.thinking
+    named = marks.opens in known.template and not begun.endswith(marks.closes)
+    return begun.endswith(marks.opens) or named
+
+
 @lru_cache(maxsize=8)
 def load_tokenizer(path: str, template: str = "") -> ModelTokenizer:
     """The tokenizer at ``path``, with the model's chat template or another one; loaded once."""

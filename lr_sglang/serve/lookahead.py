@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from lr_sglang.api.runner import answer
+from lr_sglang.delivery.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.errors import Cancelled, ConfigError
-from lr_sglang.frontend.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.replies import Summary, Written
 from lr_sglang.serve.requests import Asked, Prompt

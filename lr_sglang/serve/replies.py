@@ -17,7 +17,7 @@ from starlette.responses import StreamingResponse
 from starlette.types import Receive, Scope, Send
 
 from lr_sglang import __version__
-from lr_sglang.frontend.stream_text import Chunk, StreamText
+from lr_sglang.delivery.stream_text import Chunk, StreamText
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.protocol import StreamOptions
 from lr_sglang.serve.requests import Asked

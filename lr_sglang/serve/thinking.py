@@ -15,12 +15,11 @@ from typing import Any
 import orjson
 import sglang as sgl
 
-from lr_sglang.engine.tokenizer import resolve
+from lr_sglang.engine.tokenizer import resolve, thinks
 from lr_sglang.errors import BadReply, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of, on, sync
 from lr_sglang.frontend.gen_options import UNLIMITED, lookahead
-from lr_sglang.frontend.stream_text import thinks
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import Conclusion
 from lr_sglang.serve.settings import Service

@@ -18,6 +18,8 @@ from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest, derived_seed
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.delivery.stream_text import StreamText
+from lr_sglang.delivery.whole_tokens import WholeTokens
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import end
@@ -30,7 +32,6 @@ from lr_sglang.frontend.gen_options import (
     stops_of,
     strip_mark,
 )
-from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
 from lr_sglang.sglang_api.interpreter import BaseBackend, ProgramState, SglSamplingParams
@@ -41,7 +42,6 @@ from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace
 from lr_sglang.user_programs.program_run import ProgramRun, RecordingBackend, Samples
 from lr_sglang.user_programs.request_maker import RequestMaker
-from lr_sglang.user_programs.whole_tokens import WholeTokens
 
 __all__ = ["LookaheadBackend", "lookahead"]
 

@@ -26,10 +26,10 @@ from transformers import PreTrainedTokenizerFast
 import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.delivery.stream_text import StreamText
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
 from lr_sglang.frontend.dsl import run_program
-from lr_sglang.frontend.stream_text import StreamText
 from lr_sglang.pocket import weights
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead

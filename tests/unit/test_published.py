@@ -13,8 +13,8 @@ from jinja2.exceptions import TemplateError
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 from tokenizers import Tokenizer
 
+from lr_sglang.delivery.stream_text import Reasoning, StreamText
 from lr_sglang.engine.tokenizer import ModelTokenizer
-from lr_sglang.frontend.stream_text import Reasoning, StreamText
 from lr_sglang.steps.step import DELIMITER, split_ids
 from lr_sglang.steps.thinking import TAGS
 from tests import FULL

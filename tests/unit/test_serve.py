@@ -10,6 +10,7 @@ import pytest
 
 from lr_sglang import pocket
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.delivery.stream_text import Reasoning, Stops, StreamText
 from lr_sglang.engine.client import refusal as of_runtime
 from lr_sglang.errors import (
     BadReply,
@@ -21,7 +22,6 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.frontend.stream_text import Reasoning, Stops, StreamText
 from lr_sglang.serve import errors
 from lr_sglang.serve.engine import Admission
 from lr_sglang.serve.errors import Refusal, refusal_of

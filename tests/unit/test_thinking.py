@@ -4,8 +4,8 @@ tokens.
 
 import pytest
 
-from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
-from lr_sglang.frontend.stream_text import Reasoning, StreamText, thinks
+from lr_sglang.delivery.stream_text import Reasoning, StreamText
+from lr_sglang.engine.tokenizer import ModelTokenizer, resolve, thinks
 from lr_sglang.grading.answers import final_answer
 from lr_sglang.steps import thinking
 from lr_sglang.steps.step import DELIMITER, Ending, make_step, same_ending, split_ids

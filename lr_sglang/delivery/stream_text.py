@@ -7,9 +7,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from jinja2.exceptions import TemplateError
-
-from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.steps.detokenize import Ids, added
 from lr_sglang.steps.step import first_stop
 from lr_sglang.steps.thinking import TAGS, Markers
@@ -249,16 +246,3 @@ def beginning(text: str, strings: Sequence[str]) -> int:
                 longest = size
                 break
     return longest
-
-
-def thinks(known: Tokenizer) -> bool:
-    """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names
-    a marker for it.
-    """
-    try:
-        begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
-    except (TemplateError, ValueError, TypeError):  # the template refuses it
-        return False
-    marks = known.thinking
-    named = marks.opens in known.template and not begun.endswith(marks.closes)
-    return begun.endswith(marks.opens) or named

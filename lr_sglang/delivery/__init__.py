@@ -1,0 +1,1 @@
+"""The text of an answer for its client, while its tokens are written."""
