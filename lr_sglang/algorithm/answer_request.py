@@ -12,9 +12,9 @@ from typing import Any
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.events import Event
-from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.steps.tree import Node
 

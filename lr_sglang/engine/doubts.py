@@ -6,18 +6,23 @@ Answers are right all the same, and slower or other ones.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.steps.branch import Branch
-from lr_sglang.steps.judge_check import warn
 
 REUSED = 0.9  # tokens found in the cache over those that could be, below which it is said
 BRANCHES = 20  # over which reuse is looked at
 UNHEARD = 3  # aborts in a row that were not taken
 
 Name = Literal["reuse", "aborts", "seeds", "slots", "fed", "tokens", "template"]
+
+
+def warn(text: str) -> None:
+    """Warns whoever has called from Python."""
+    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @dataclass(eq=False)

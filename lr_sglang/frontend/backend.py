@@ -17,6 +17,7 @@ from lr_sglang.config import Limits
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.lines import LineSender
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
@@ -35,7 +36,6 @@ from lr_sglang.sglang_api.interpreter import (
     RuntimeEndpoint,
 )
 from lr_sglang.steps.generation import Generation, until
-from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText

@@ -14,12 +14,12 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import FED, Limits, Lookahead, Sampling
+from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.engine.probes import Costs, measure
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Able, Mode, check
 from lr_sglang.steps.events import Event
-from lr_sglang.steps.judge_check import JudgeCheck
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
 from lr_sglang.verifiers.known_pairs import alike, pairs

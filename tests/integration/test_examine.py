@@ -14,10 +14,10 @@ from lr_sglang.api.examine import Examination, _expected, examine
 from lr_sglang.cli import session
 from lr_sglang.cli.servers import _command, _verdict
 from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
+from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.steps.judge_check import JudgeChecks
 from lr_sglang.testing import fed
 from tests.called import called
 from tests.simulated.model import Model, Simulation, Writer

@@ -12,6 +12,7 @@ from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.judging import PATIENCE
 from lr_sglang.config import Limits, Lookahead, Sampling
+from lr_sglang.engine.judge_check import JudgeCheck, JudgeChecks
 from lr_sglang.errors import (
     Cancelled,
     ConfigError,
@@ -25,7 +26,6 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, QUESTION, rate
-from lr_sglang.steps.judge_check import JudgeCheck, JudgeChecks
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import verifier_registry

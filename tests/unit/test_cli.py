@@ -18,13 +18,13 @@ import pytest
 from lr_sglang.cli import COMMANDS, options, session, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client, refusal
+from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes import attach
 from lr_sglang.runtimes.launching import flags, probe
 from lr_sglang.runtimes.launching.server import ProgressEvent
 from lr_sglang.sglang_api import release
-from lr_sglang.steps.judge_check import JudgeCheck
 from tests import records
 from tests.called import called
 from tests.scripted import ScriptedTransport

@@ -1,12 +1,14 @@
-"""Checks a judge with pairs of steps that differ, of which it should accept none."""
+"""Whether a judge is trusted: what it said of pairs of steps that differ, of which it should accept
+none.
+"""
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import reduce
 
+from lr_sglang.engine.doubts import warn
 from lr_sglang.theory.shares import LEAST, FalseAccepts
 
 
@@ -61,11 +63,6 @@ class JudgeCheck:
                 f"a draft; it was asked by the prompt {prompt!r} (-o judge_prompt=NAME, or "
                 "judge_prompt in the file)"
             )
-
-
-def warn(text: str) -> None:
-    """Warns whoever has called from Python."""
-    warnings.warn(text, RuntimeWarning, stacklevel=3)
 
 
 @dataclass(eq=False)
