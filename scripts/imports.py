@@ -35,7 +35,7 @@ LAYERS: tuple[set[str], ...] = (
     {"runtimes", "results", "testing"},
     {"grading"},
     {"api"},
-    {"serve", "bench"},
+    {"serve", "bench", "doctor"},
     {"cli"},
 )
 

@@ -21,7 +21,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launched
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
-    from lr_sglang.api.examine import Examination, Expected
+    from lr_sglang.doctor.examination import Examination, Expected
 
 
 def examined(given: Given) -> None:
@@ -49,7 +49,7 @@ def _examine(given: Given, display: Display) -> Examination:
     Raises:
         LookaheadError: an option is wrong.
     """
-    from lr_sglang.api.examine import Examination, Line, examine, fault
+    from lr_sglang.doctor.examination import Examination, Line, examine, fault
 
     away = list[Line]()
     while True:

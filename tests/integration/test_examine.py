@@ -10,10 +10,10 @@ from contextlib import contextmanager
 import pytest
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.api.examine import Examination, _expected, examine
 from lr_sglang.cli import session
 from lr_sglang.cli.servers import _command, _verdict
 from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
+from lr_sglang.doctor.examination import Examination, _expected, examine
 from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown

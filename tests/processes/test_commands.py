@@ -38,8 +38,8 @@ LIGHT = {
         {"torch", "sglang", "transformers", "numpy", "matplotlib", "aiohttp"},
     ),
     "doctor": (
-        "from lr_sglang.cli import doctor; doctor.examine()\n"
-        "if doctor.gpus.visible(): raise SystemExit\n",
+        "from lr_sglang.doctor import checks; checks.check_machine()\n"
+        "if checks.gpus.visible(): raise SystemExit\n",
         {"torch", "sglang", "transformers"},
     ),
 }

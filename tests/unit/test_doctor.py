@@ -7,7 +7,8 @@ from types import SimpleNamespace
 import pytest
 
 from lr_sglang.cli import doctor
-from lr_sglang.cli.doctor import Check, Findings
+from lr_sglang.doctor import checks
+from lr_sglang.doctor.checks import Check, Findings
 from lr_sglang.runtimes.launching import compilers, flags
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
@@ -46,8 +47,8 @@ def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
         (tmp_path / name).touch()
     monkeypatch.setenv("CUDA_HOME", str(tmp_path))
     machine = [Gpu("H100", 79.6, 79.0, "580.95.05")] * 2
-    monkeypatch.setattr(doctor.gpus, "visible", lambda: machine)
-    findings = doctor.examine()
+    monkeypatch.setattr(checks.gpus, "visible", lambda: machine)
+    findings = checks.check_machine()
     assert findings.gpu
     assert findings.presets == [
         "deepseek-1gpu-fp8",
@@ -62,8 +63,8 @@ def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
 
 
 def test_a_driver_that_is_too_old(monkeypatch):
-    monkeypatch.setattr(doctor.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
-    findings = doctor.examine()
+    monkeypatch.setattr(checks.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
+    findings = checks.check_machine()
     assert not findings.gpu and findings.cpu
     assert (
         next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
@@ -71,7 +72,7 @@ def test_a_driver_that_is_too_old(monkeypatch):
 
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
-    monkeypatch.setattr(doctor.importlib.metadata, "entry_points", lambda **_: ())
+    monkeypatch.setattr(checks.importlib.metadata, "entry_points", lambda **_: ())
     result = called("doctor", code=1)
     assert "pip install -e ." in result.output and "missing" in result.output
 
@@ -87,7 +88,7 @@ def test_a_machine_that_can_do_nothing(monkeypatch):
 )
 def test_the_release_of_sglang(monkeypatch, installed, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
-    check = doctor.sglang()
+    check = checks.sglang()
     assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
 
 
@@ -102,7 +103,7 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
     monkeypatch.setattr(compilers, "packaged", lambda: None)
     monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
-    check = doctor.cuda_toolkit()
+    check = checks.cuda_toolkit()
     assert (
         check.status == "missing"
         and "lacks lib64/libcudart.so" in check.found
@@ -110,14 +111,14 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     )
     library.parent.mkdir()
     library.touch()
-    assert doctor.cuda_toolkit() == doctor.Check("CUDA toolkit", "ok", str(tmp_path))
+    assert checks.cuda_toolkit() == checks.Check("CUDA toolkit", "ok", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
-    assert doctor.cuda_toolkit().status == "missing"
+    assert checks.cuda_toolkit().status == "missing"
     monkeypatch.setattr(
         compilers, "DEFAULT", tmp_path
     )  # an nvcc on the path may be a script that calls that one
-    assert doctor.cuda_toolkit().status == "ok"
+    assert checks.cuda_toolkit().status == "ok"
     assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
 
@@ -143,7 +144,7 @@ def packages(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("lacks", (*compilers.PACKAGED, "lib/libcudart.so.13"))
 def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch, lacks):
-    assert doctor.cuda_toolkit().status == "ok"
+    assert checks.cuda_toolkit().status == "ok"
     (home,) = compilers.environment().values()
     assert not compilers.lacking(Path(home)) and (Path(home) / "include/cccl/x").exists()
     assert compilers.environment() == {"CUDA_HOME": home} == flags.platform("cuda", "x").env
@@ -153,7 +154,7 @@ def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch
         (packages / lacks).rmdir()
     else:
         (packages / lacks).unlink()
-    assert doctor.cuda_toolkit().status == "missing" and compilers.environment() == {}
+    assert checks.cuda_toolkit().status == "missing" and compilers.environment() == {}
 
 
 def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
