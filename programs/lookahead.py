@@ -38,7 +38,8 @@ async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end; what follows a judged thinking, which the user reads, is an
     exact answer of its own.
     """
-    await write_steps(answer)
+    if not answer.over:
+        await write_steps(answer)
     if answer.tree.concluded and not answer.complete:
         await write_steps(answer.conclusion())
 

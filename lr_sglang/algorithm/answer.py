@@ -104,6 +104,8 @@ class Answer:
             self.branches = Branches(self.trace, self._loop, self.policy)
             self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
             self.branches.done = self.emitter.done
+            ended = job.concludes and self.roles["target"].thought_ended(s.stream_executor)
+            self.tree.concluded = ended
         else:
             self.policy = before.policy
             self.branches = before.branches

@@ -203,6 +203,7 @@ class Keeper:
             outcome,
             kept.ending.value,
             seconds,
+            concludes=self._job.exact and bool(self._trace.conclusion),
             **versions,
         )
         self._trace.add(record, resolve(kept.tokens(), self._roles["target"].tokenizer))

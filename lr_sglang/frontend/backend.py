@@ -215,6 +215,19 @@ class RuntimeBackend(BaseBackend):
         begun = self.tokenizer.decode(self._opened_ids(s)) if s.cur_role == "assistant" else ""
         return marker if begun.rstrip().endswith(marker) else ""
 
+    def thought_ended(self, s: Executor) -> bool:
+        """Whether what stands in the assistant's open turn has ended its thinking, whoever wrote
+        it: the model, a program or a client.
+        """
+        if s.cur_role == "assistant":
+            prompt, prefix = self._opened_ids(s), s.opening.prefix if s.opening else ""
+            written = prefix + s.text_[s.cur_role_begin_pos :]
+        else:
+            prompt, prefix, written = self.prompt_ids(s), "", ""
+        turn = next((n for n, one in enumerate(reversed(prompt)) if one in self.ends), len(prompt))
+        text = self.tokenizer.spell(prompt[len(prompt) - turn :]).removesuffix(prefix)
+        return self.tokenizer.thinking.ended(text, written)
+
     def budget(self, s: Executor, limits: Limits) -> tuple[int, int]:
         """The number of tokens of a state's prompt, and the maximum number of an answer.
 

@@ -15,7 +15,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import sglang as sgl
@@ -24,12 +24,13 @@ from lr_sglang.engine.loop import call, in_thread
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply, ConfigError, PromptTooLong
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.executor import sync
+from lr_sglang.frontend.executor import Rendered, sync
 from lr_sglang.sglang_api.interpreter import ProgramState, SglFunction, SglGen
 from lr_sglang.steps.step import DELIMITER, StepStop
 from lr_sglang.steps.token_text import TokenText
 
 __all__ = [
+    "Rendered",
     "backend_of",
     "confidence",
     "converse",
@@ -55,7 +56,6 @@ def step(name: str = "step", max_tokens: int = 100, **sampling: Any) -> SglGen:
     return sgl.gen(name, max_tokens=max_tokens, stop=StepStop(DELIMITER), **sampling)
 
 
-Rendered = Callable[[RuntimeBackend], TokenText]
 Conversation = Sequence[Mapping[str, str]]
 
 
@@ -64,7 +64,7 @@ def converse(s: ProgramState, messages: Conversation | Rendered) -> None:
 
     Args:
         messages: each with ``role`` (system, user or assistant) and ``content``; or the whole
-            prompt, the beginning of the assistant's turn included, as each runtime renders it.
+            prompt.
 
     Raises:
         ConfigError: another role.

@@ -13,7 +13,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from functools import cached_property
 from importlib import import_module
-from typing import Any
+from typing import Any, Protocol
 
 from lr_sglang.engine.loop import running_loop
 from lr_sglang.errors import Cancelled, ConfigError, LookaheadError
@@ -71,6 +71,19 @@ class SamplingParams(SglSamplingParams):
             **self.more,
         }
         return {key: value for key, value in sent.items() if value or value == 0}
+
+
+class Rendered(Protocol):
+    """A whole prompt, the beginning of the assistant's turn included.
+
+    Attributes:
+        prefix: the end of it, which the client has written in that turn.
+    """
+
+    prefix: str
+
+    def __call__(self, backend: Any) -> TokenText:
+        """The prompt as a runtime renders it."""
 
 
 class NotReady(LookaheadError):
@@ -132,7 +145,7 @@ class Executor(StreamExecutor):
         self._on_done: list[Callable[[], None]] = []
         self.request: Request | None = None
         self.opened: dict[Any, tuple[Any, tuple[int, ...]]] = {}
-        self.opening: Callable[[Any], TokenText] | None = None
+        self.opening: Rendered | None = None
         self.turns: tuple[str, ...] = ()
         self.error_: BaseException | None = None
         self.text_: str = ""

@@ -178,8 +178,7 @@ def _said(verdict: dict[str, Any]) -> str:
 
 def _is_exact(record: Record, number: int) -> bool:
     """Whether a step is the target's own: of an exact answer, or of an exact conclusion."""
-    first = (record.get("conclusion") or {}).get("step")
-    return is_exact(record) or (first is not None and number >= first)
+    return is_exact(record) or record["steps"][number].get("concludes", False)
 
 
 def _alone(record: Record, number: int, verdict: dict[str, Any]) -> str:

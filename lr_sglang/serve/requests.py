@@ -282,6 +282,7 @@ class Prompt:
 
     Attributes:
         said: a conversation, or a raw prompt: a text, or token ids of the target's.
+        prefix: the beginning of the answer, which the client has written.
         thinks: whether the prompt ends inside of the thinking, or the target's own parser takes an
             answer for it that does not open it.
         decode: turns the answer's tokens into text.
@@ -294,7 +295,7 @@ class Prompt:
     def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
         request, concluding, known = asked.request, asked.conclusion, target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
-        self.said, self._asked = said, asked
+        self.said, self._asked, self.prefix = said, asked, request.prefix
         self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
         try:
             text = self(target) if concluding is None else concluding.prompt

@@ -21,6 +21,19 @@ class Markers:
     closes: str
     always: bool = True
 
+    def ended(self, prompt: str, written: str) -> bool:
+        """Whether the thinking of an open turn has ended. A thought without words is none: so
+        templates switch the thinking off.
+
+        Args:
+            prompt: what is before the turn's own text, from the end of the last turn.
+            written: the turn's own text.
+        """
+        opened = self.opens + prompt.rpartition(self.opens)[2] if self.opens in prompt else ""
+        thought, marker, said = (opened + written).rpartition(self.closes)
+        words = thought.rpartition(self.opens)[2].strip()
+        return bool(marker and words) and self.opens not in said
+
 
 TAGS = Markers("deepseek-r1", "<think>", "</think>")
 FAMILIES = (

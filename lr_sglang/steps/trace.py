@@ -24,6 +24,7 @@ class StepRecord:
         verdicts: one per drafted version; ``confidences``: the draft's, in the same order, only
             with a gate.
         seconds: since the question was asked.
+        concludes: whether it is the target's own because it follows a judged thinking.
     """
 
     position: int
@@ -37,6 +38,7 @@ class StepRecord:
     draft_texts: tuple[str | None, ...] = ()
     verdicts: tuple[Verdict | None, ...] = ()
     confidences: tuple[float | None, ...] = ()
+    concludes: bool = False
 
     @property
     def judged(self) -> bool:
@@ -66,7 +68,8 @@ class Trace:
             steps of the draft were kept that the target did not write.
         conclusion: what is exact after the thinking, where the thinking was judged: ``step`` and
             ``tokens`` are the numbers of those before it, ``seed`` is its seed, and ``text`` is as
-            ``lossless``; empty where there is none.
+            ``lossless``; empty where there is none. The steps say of themselves which they are
+            (``StepRecord.concludes``), also those of a program's generations.
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
             them, and those of them that it would have written; ``reads``: of each read, how many
             tokens it had, and how many of them the target would have written.
@@ -126,22 +129,22 @@ class Trace:
         """Number of steps of which a drafted version was compared or came too late; not those whose
         draft failed.
         """
-        return sum(step.judged for step in self._verified)
+        return sum(step.judged for step in self.verified)
 
     @property
     def accepted(self) -> int:
         """Number of steps that the draft wrote."""
-        return sum(s.source == "draft" for s in self._verified)
+        return sum(s.source == "draft" for s in self.verified)
 
     @property
-    def _verified(self) -> list[StepRecord]:
-        """The steps before an exact conclusion; all where there is none."""
-        return self.steps[: self.conclusion["step"]] if self.conclusion else self.steps
+    def verified(self) -> list[StepRecord]:
+        """The steps that a verifier was to decide about: all but those of exact conclusions."""
+        return [step for step in self.steps if not step.concludes]
 
     @property
     def judged_tokens(self) -> int:
         """Tokens of steps that a verifier accepted in place of the target's own."""
-        return 0 if self.lossless else sum(s.tokens for s in self._verified if s.source == "draft")
+        return 0 if self.lossless else sum(s.tokens for s in self.verified if s.source == "draft")
 
     @property
     def alpha(self) -> float | None:

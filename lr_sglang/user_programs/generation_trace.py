@@ -108,6 +108,7 @@ class GenerationTrace:
             "generated": sum(b.generated_tokens for b in trace.branches if b.role != "judge"),
             "branches": len(trace.branches),
             "in_answer": self.at is not None,
+            **({"conclusion": trace.conclusion} if trace.conclusion else {}),
         }
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+import sglang as sgl
 
+import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Verdict
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
+from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.exact import Exact
-from tests.scripted import END, ScriptedTransport, deployment, goes_on
+from tests.scripted import END, ScriptedTransport, Writer, deployment, goes_on
 from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
@@ -42,20 +47,30 @@ def alike(whole: str) -> Any:
     return write
 
 
+def servers(target: Writer, draft: Writer) -> dict[str, ScriptedTransport]:
+    made = {"target": ScriptedTransport(target), "draft": ScriptedTransport(draft)}
+    made["target"].seconds = lambda text: 0.01
+    return made
+
+
 def answer(
-    target: str = TARGET, draft: str = DRAFT, *, exact: bool = True, **more: Any
+    target: str = TARGET,
+    draft: str = DRAFT,
+    *,
+    exact: bool = True,
+    messages: Any = QUESTION,
+    **more: Any,
 ) -> tuple[AnswerRequest, ScriptedTransport, str]:
-    servers = {"target": ScriptedTransport(alike(target)), "draft": ScriptedTransport(alike(draft))}
-    servers["target"].seconds = lambda text: 0.01
-    backend = deployment(**servers)
+    asked = servers(alike(target), alike(draft))
     limits = Limits(max_tokens=more.pop("max_tokens", 400))
     job = AnswerRequest(
         Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Anything()
     )
     if exact:
         job.conclusion = Exact()
-    state = run_virtually(run_program(lookahead, messages=QUESTION, job=job, backend=backend))
-    return job, servers["target"], state.text()
+    backend = deployment(**asked)
+    state = run_virtually(run_program(lookahead, messages=messages, job=job, backend=backend))
+    return job, asked["target"], state.text()
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -114,3 +129,126 @@ def test_the_thinking_ends_at_its_marker_whatever_stands_around_it(closing: str)
     assert said == said.lower()
     before = job.trace.steps[: job.trace.conclusion["step"]]
     assert "".join(step.text for step in before).endswith("</think>")
+
+
+class Begun:
+    """A prompt whose assistant's turn is begun, by the chat template and by the client."""
+
+    def __init__(self, opened: str, prefix: str = "") -> None:
+        self.opened, self.prefix = opened, prefix
+
+    def __call__(self, backend: Any) -> TokenText:
+        known = backend.tokenizer
+        earlier = [*QUESTION, {"role": "assistant", "content": "<think>x</think>y"}]
+        ids = (*known.chat(earlier, False).ids, END, *known.chat(QUESTION, True).ids)
+        begun = known.encode(self.opened + self.prefix, True)
+        return TokenText.of(known.decode((*ids, *begun)), (*ids, *begun), known.vocabulary)
+
+
+# how the turn begins, by the template and by the client, and whether the thinking has ended
+BEGINNINGS = {
+    "by the client": ("", f"{THOUGHT}</think>", True),
+    "by the client, after the template's marker": ("<think>", f"{THOUGHT}</think>\n\n", True),
+    "by a raw prompt": (f"<think>{THOUGHT}</think>\n\n", "", True),
+    "and the client goes on": ("", f"{THOUGHT}</think>\n\nthe answer\n\n", True),
+    "it is switched off": ("<think>\n\n</think>\n\n", "", False),
+    "it is switched off without an opening": ("</think>", "", False),
+    "it is switched off by the client": ("", "<think>\n\n</think>\n\n", False),
+    "it begins": ("<think>\n", "", False),
+    "it begins again": ("", f"<think>{THOUGHT}</think><think>", False),
+    "it goes on": ("<think>", THOUGHT, False),
+    "an earlier turn has thought": ("", "", False),
+}
+
+
+@pytest.mark.parametrize("name", BEGINNINGS)
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_after_a_turn_whose_thinking_has_ended_all_is_the_targets(name: str, schedule: str) -> None:
+    opened, prefix, ended = BEGINNINGS[name]
+    begun = opened + prefix
+    whole = begun + "it is\n\nnine" + chr(END)
+    job, target, _ = answer(
+        whole,
+        begun + "IT IS\n\nTEN" + chr(END),
+        messages=Begun(opened, prefix),
+        schedule=schedule,
+    )
+    trace = job.trace
+    assert trace.text == ("it is\n\nnine" if ended else "IT IS\n\nTEN")
+    assert trace.lossless == "" and bool(trace.conclusion) == ended
+    if ended:
+        seed = job.concluding().sampling.seed
+        assert trace.conclusion == {"step": 0, "tokens": 0, "seed": seed, "text": "text"}
+        assert trace.tokens()["judged"] == trace.judged == trace.accepted == 0
+        assert {one["sampling_params"]["sampling_seed"] for one in target.requests} == {seed}
+    assert not target.running
+
+
+@sgl.function
+def closes_itself(s: Any, messages: Any) -> None:
+    lr.converse(s, messages)
+    s += lr.lookahead("thought", max_tokens=len(THOUGHT))
+    s += "</think>\n\n"
+    s += lr.lookahead("said")
+    s += sgl.assistant_end()
+    s += sgl.user("And?")
+    s += sgl.assistant_begin() + lr.lookahead("more", max_tokens=5)
+    s["answer"] = s["thought"] + "</think>\n\n" + s["said"]
+
+
+def performed(program: Any, target: Writer, draft: Writer) -> Any:
+    """The record and the target of an answer of a program."""
+    asked = servers(target, draft)
+    look = Lookahead(depth=2, verifier="random:1")
+    backend = LookaheadBackend(deployment(**asked).roles, look, judge_prompt="paper")
+    job = AnswerRequest(look, Sampling(temperature=0.6, seed=5), Limits(max_tokens=400))
+    run_virtually(perform(Program.load(program), QUESTION, job, backend))
+    return job.trace, asked["target"]
+
+
+def test_a_program_that_ends_the_thinking_itself_goes_on_exactly() -> None:
+    trace, target = performed(closes_itself, alike(TARGET), alike(DRAFT))
+    assert trace.text == "FIRST\n\nsecond</think>\n\nthe answer\n\nis nine"
+    thought, said, more = trace.program["generations"]
+    assert "conclusion" not in thought and "conclusion" not in more
+    about = said["conclusion"]
+    assert (about["step"], about["tokens"], about["text"]) == (0, 0, "text")
+    drawn = [
+        one["sampling_params"]["sampling_seed"]
+        for one in target.requests
+        if "</think>" in one["text"]
+    ]
+    assert drawn and set(drawn) == {about["seed"]}
+    first = said["first"]
+    assert [step.concludes for step in trace.steps] == [n >= first for n in range(len(trace.steps))]
+    counts = trace.tokens()
+    assert counts["judged"] == sum(s.tokens for s in trace.steps[:first] if s.source == "draft") > 0
+    assert counts["judged"] + counts["own"] == counts["used"]
+
+
+@pytest.mark.parametrize("program", ["budget_forcing:waits=0", "budget_forcing:waits=0,most=13"])
+def test_what_budget_forcing_concludes_is_the_targets(program: str) -> None:
+    def write(text: str, sampling: Any) -> str:
+        thought, marker, said = text.partition("</think>\n\n")
+        if marker:
+            return "the answer\n\nis nine"[len(said) :] + chr(END)
+        return THOUGHT[len(thought) :] + "</think>"
+
+    trace, _ = performed(program, write, lambda text, sampling: write(text, sampling).upper())
+    assert trace.text.partition("</think>")[2] == "\n\nthe answer\n\nis nine"
+    assert trace.program["generations"][-1]["conclusion"]["step"] == 0
+
+
+def test_what_follows_an_early_end_of_the_thinking_is_the_targets() -> None:
+    """The model ends it by itself, in the middle of a stretch and at the end of one."""
+    whole = f"{THOUGHT}\n\nso\n\n</think>\n\nthe answer\n\nis nine" + chr(END)
+
+    def write(text: str, sampling: Any) -> str:
+        return "7}" if text.endswith("\\boxed{") else alike(whole)(text, sampling)
+
+    def drafted(text: str, sampling: Any) -> str:
+        return alike(whole.upper().replace("THINK", "think"))(text, sampling)
+
+    for every in range(len(THOUGHT), len(whole), 5):
+        trace, _ = performed(f"early_exit:agree=99,every={every}", write, drafted)
+        assert trace.text.partition("</think>")[2] == "\n\nthe answer\n\nis nine"

@@ -217,6 +217,19 @@ def test_the_conclusion_draws_on_from_the_end_of_the_thinking(thinker, mode):
     assert thinking == {7, 8} if mode == "lossless" else not thinking & {7, 8}
 
 
+@pytest.mark.parametrize(("begun", "own"), [("Well.</think>\n\n", True), ("Well.\n\n", False)])
+def test_after_a_beginning_that_ends_the_thinking_the_answer_is_the_targets(thinker, begun, own):
+    one = thinker(thought=(begun.rstrip(), "It is 5.", "Indeed."), opened="<think>")
+    asked = [*ASK["messages"], {"role": "assistant", "content": begun}]
+    answer = one.ask(
+        messages=asked, continue_final_message=True, lookahead={"schedule": "sync"}
+    ).json()
+    about, message = answer["lookahead"], answer["choices"][0]["message"]
+    said = message["content" if own else "reasoning_content"]
+    assert said.endswith("It is 5.\n\nIndeed.")
+    assert bool(about["judged_tokens"]) != own
+
+
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("answers", [1, 2])
 def test_calls_of_tools_are_found_in_what_follows_the_thinking(thinker, stream, answers):

@@ -114,6 +114,24 @@ def test_the_acceptance_of_steps_adds_up(quick, mode):
     assert steps["num_steps"] == about["steps"] >= steps["num_draft_steps"] >= accepted
 
 
+def test_steps_of_an_exact_conclusion_are_not_verified_ones():
+    from lr_sglang.serve.usage import of_steps
+    from lr_sglang.steps.trace import StepRecord, Trace
+    from lr_sglang.steps.tree import Verdict
+
+    def step(source: str, concludes: bool) -> StepRecord:
+        verdicts = (Verdict(source == "draft", "a test"),)
+        about = ("text", 3, source, "accepted", "delimiter", 1.0)
+        return StepRecord(0, *about, verdicts=verdicts, concludes=concludes)
+
+    steps = [step("draft", False), step("target", False)]
+    trace = Trace(steps=[*steps, step("draft", True), step("draft", True)])
+    found = of_steps(trace)
+    assert found == of_steps(Trace(steps=steps)) | {"num_steps": 4}
+    assert found["acceptance_histogram"] == [0, 1] and found["num_accepted_draft_steps"] == 1
+    assert trace.judged_tokens == 3
+
+
 def test_several_answers_have_no_metrics_of_one(quick):
     assert quick.ask(n=2).json()["metrics"] is None
 

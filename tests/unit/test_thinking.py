@@ -91,6 +91,33 @@ def test_the_end_of_harmonys_thinking_may_be_spread_over_cut_steps(gpt):
         assert first.closes_thinking != second.closes_thinking
 
 
+# what is before the turn's own text, that text, and whether the thinking has ended
+TURNS = [
+    ("", "", False),
+    ("", "{thought}", False),
+    ("", "{thought}{closes}", True),
+    ("", "{opens}{thought}{closes}said", True),
+    ("", "{opens}{thought}{closes}said{opens}", False),
+    ("{opens}", "{thought}", False),
+    ("{opens}", "{thought}{closes}", True),
+    ("{opens}", " {closes}", False),
+    ("{opens}{thought}{closes}", "", True),
+    ("{opens} {closes}", "said", False),
+    ("{opens} {closes}", "{thought}{closes}", True),
+    ("a question with {closes}", "", False),
+    ("a question with {closes}{opens}", "{thought}", False),
+]
+
+
+@pytest.mark.parametrize("family", thinking.FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize(("prompt", "written", "ended"), TURNS)
+def test_the_thinking_of_a_turn_has_ended_where_its_marker_follows_a_thought(
+    family, prompt, written, ended
+):
+    marks = {"opens": family.opens, "closes": family.closes, "thought": THOUGHT}
+    assert family.ended(prompt.format(**marks), written.format(**marks)) == ended
+
+
 @pytest.mark.parametrize("size", [1, 3, 100])
 def test_reasoning_and_answer_of_harmony_are_told_apart(gpt, size):
     ids = gpt.raw(ANSWER)
