@@ -193,8 +193,12 @@ def test_a_test_that_a_page_names_is_there():
 
 def test_every_metric_is_on_its_page():
     text = (DOCS / "metrics.md").read_text("utf-8")
-    listed = re.findall(r"^\| `(lr_sglang_\w+)` \| (\w+) \|([^|]*)\|", text, re.M)
-    said = {(name, kind, tuple(re.findall(r"`(\w+)`", labels))) for name, kind, labels in listed}
+    said = set()
+    for kind in ("counter", "gauge", "histogram"):
+        _, _, listed = text.partition(f"**{kind.capitalize()}s**\n\n")
+        listed, _, _ = listed.partition("\n\n")
+        for name, labels in re.findall(r"^- `(lr_sglang_\w+)`(?: \(([^)]*)\))?:", listed, re.M):
+            said.add((name, kind, tuple(re.findall(r"`(\w+)`", labels))))
     real = set()
     for collector in Metrics().registry._collector_to_names:
         name = collector._name + ("_total" if collector._type == "counter" else "")
