@@ -86,7 +86,7 @@ def servers(here, monkeypatch):
     """Scripted runtimes in the place of those that a command starts; it runs in a folder of its
     own.
     """
-    from lr_sglang.cli import session
+    from lr_sglang.api import session
     from tests.scripted_cli import Servers
 
     made = Servers()

@@ -12,7 +12,7 @@ if __name__ == "__main__":  # before anything imports SGLang, as the command lin
 
     leave_torch_out()
 
-from lr_sglang.cli import session
+from lr_sglang.api import session
 from lr_sglang.steps.step import DELIMITER
 from tests.scripted import END, ScriptedTransport, deployment
 

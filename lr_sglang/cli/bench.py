@@ -16,13 +16,14 @@ from rich.text import Text
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import order, presets, servers, variants
+from lr_sglang.bench.execution import Execution
 from lr_sglang.bench.order import Order
 from lr_sglang.bench.variants import Method, Variant
-from lr_sglang.cli import execute, options, streams
+from lr_sglang.cli import options, source, streams
 from lr_sglang.cli.display import Display, grid
-from lr_sglang.cli.execute import Execution, Source, need_an_answer
 from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import running_layer, running_target, settle
+from lr_sglang.cli.source import Source, need_an_answer
 from lr_sglang.config import FED, ROLES
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES, Able, possible
@@ -133,7 +134,7 @@ def bench(**given: Any) -> None:
         oracle="oracle" if given["dummy_weights"] else "random",
         fair=given["fair"] or "",
     )
-    folder = execute.folder_for("bench", given)
+    folder = source.folder_for("bench", given)
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
     items = {
@@ -147,9 +148,9 @@ def bench(**given: Any) -> None:
     )
     execution.warm_up = next(iter(sources.values())).questions[0].question
     if given["print"]:
-        _show_plan(execution, {name: len(one.questions) for name, one in sources.items()})
+        _show_plan(execution, display, {name: len(one.questions) for name, one in sources.items()})
     else:
-        _make(execution, given, sources)
+        _make(execution, display, given, sources)
 
 
 def _judged(plan: Plan) -> Plan:
@@ -221,9 +222,9 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     """The questions by task; a task that cannot be read ends the command before any
     server starts.
     """
-    found = {name: execute.of_task(name, given) for name in given["task"]}
+    found = {name: source.of_task(name, given) for name in given["task"]}
     if given["input"] is not None:
-        found[given["input"].name] = execute.of_file(given)
+        found[given["input"].name] = source.of_file(given)
     if given["dummy_weights"]:  # random text is not graded
         for name, one in found.items():
             found[name] = replace(one, questions=[replace(q, answer=None) for q in one.questions])
@@ -251,24 +252,29 @@ def _command(given: Mapping[str, Any], made: Order) -> dict[str, Any]:
     }
 
 
-def _make(execution: Execution, given: Mapping[str, Any], sources: Mapping[str, Source]) -> None:
-    random, display = given["dummy_weights"], execution.display
+def _make(
+    execution: Execution,
+    display: Display,
+    given: Mapping[str, Any],
+    sources: Mapping[str, Source],
+) -> None:
+    random = given["dummy_weights"]
     with ExitStack() as stack:
         for task, one in {} if random else sources.items():
             execution.graders[task] = stack.enter_context(one.grader())
-            if lacking := execute.lacks(one):
+            if lacking := source.lacks(one):
                 display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
     tell(execution.folder, display)
     if given["figures"]:
-        _write_figures(execution, Path(given["figures"]))
+        _write_figures(execution, display, Path(given["figures"]))
     if random:
         return
     for folder, store in execution.stores.items():
-        execute.tell_failures(store.records.values(), display, execution.folder / folder)
+        source.tell_failures(store.records.values(), display, execution.folder / folder)
 
 
-def _write_figures(execution: Execution, path: Path) -> None:
+def _write_figures(execution: Execution, display: Display, path: Path) -> None:
     """Writes the figures that others may have, and says how to send them."""
     from lr_sglang.results import collection, figures
     from lr_sglang.results import report as reports
@@ -276,19 +282,19 @@ def _write_figures(execution: Execution, path: Path) -> None:
     made = reports.make(collection.read([execution.folder]))
     with writing(path, "give another bench.figures"):
         write_whole(path, figures.of_run(made, execution.versions))
-    execution.display.note(
+    display.note(
         f"{path}: the figures of this machine, with nothing private. Please attach it to an issue "
         "of this project; lr-sglang report FILE... puts several files into one table"
     )
 
 
-def _show_plan(execution: Execution, questions: Mapping[str, int]) -> None:
+def _show_plan(execution: Execution, display: Display, questions: Mapping[str, int]) -> None:
     """Prints which answers would be made, with which servers and in which order.
 
     Args:
         questions: how many, by task.
     """
-    order, display = execution.order, execution.display
+    order = execution.order
     counts = Counter[Any]()
     for turn in order.turns:
         counts[turn.variant.key] += len(turn.items)

@@ -10,11 +10,12 @@ from rich.text import Text
 
 from lr_sglang import tasks
 from lr_sglang.bench import order
-from lr_sglang.cli import execute, options
+from lr_sglang.bench.execution import Execution
+from lr_sglang.cli import options, source
 from lr_sglang.cli.display import Display, count
-from lr_sglang.cli.execute import Execution, need_an_answer
 from lr_sglang.cli.report import tell
 from lr_sglang.cli.settings import settle
+from lr_sglang.cli.source import need_an_answer
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Brief
 
@@ -64,7 +65,7 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
         f"{len(chosen)} problems, each answered in {len(modes)} modes by SGLang servers on "
         "this machine"
     )
-    folder = execute.folder_for("demo", given)
+    folder = source.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
     if not given["json"]:
         for line in summary(records, modes):

@@ -46,19 +46,20 @@ def run(question: str | None, **given: Any) -> None:
       lr-sglang run --task pocket --target http://localhost:30000 --mode autoregressive
     """
     from lr_sglang.bench import order
-    from lr_sglang.cli import execute
+    from lr_sglang.bench.execution import Execution
+    from lr_sglang.cli import source
     from lr_sglang.cli.display import Display
-    from lr_sglang.cli.execute import Execution, need_an_answer
     from lr_sglang.cli.report import tell
     from lr_sglang.cli.settings import settle
+    from lr_sglang.cli.source import need_an_answer
 
     display = Display(as_json=given["json"], quiet=given["quiet"], answers=True)
-    asked = execute.of_command(given, question)
+    asked = source.of_command(given, question)
     plan = settle(given).checked()
     if asked.name and asked.suffix:
         other = "-o run.prompt_suffix=TEXT replaces it"
         display.note(f"every question ends with: {asked.suffix} ({other})")
-    folder = execute.folder_for(Path(asked.name).stem or "question", given)
+    folder = source.folder_for(Path(asked.name).stem or "question", given)
     items = order.samples_of(asked.questions, given["samples"])
     task = asked.name or asked.questions[0].question
     made = order.side_by_side(plan, task, asked.suffix, items, given["concurrency"])
@@ -66,7 +67,7 @@ def run(question: str | None, **given: Any) -> None:
     with ExitStack() as stack:
         if asked.name:
             execution.graders[task] = stack.enter_context(asked.grader())
-            if lacking := execute.lacks(asked):
+            if lacking := source.lacks(asked):
                 display.warn(lacking)
         records = execution.run(resume=given["resume"])
     if given["json"]:
@@ -77,4 +78,4 @@ def run(question: str | None, **given: Any) -> None:
     else:
         tell(folder, display)
     need_an_answer(records)
-    execute.tell_failures(records, display, folder)
+    source.tell_failures(records, display, folder)

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from lr_sglang.api import session
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import options, session, streams
+from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, asked_settings, settle
 from lr_sglang.errors import ConfigError, LaunchError
@@ -118,8 +119,8 @@ def run(given: Given, display: Display) -> None:
             def ready() -> None:
                 progress.finish()
                 wanted = session.Wanted(sized, service.modes, service.concurrency)
-                session.tell_faults(live.roles, plan, display)
-                session.tell_room(live.roles, [wanted], display)
+                session.tell_faults(live.roles, plan, display.warn)
+                session.tell_room(live.roles, [wanted], display.warn)
                 _tell(sock, service, display)
 
             set_up_log(given["log_level"])

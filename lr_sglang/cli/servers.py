@@ -11,8 +11,8 @@ import click
 from rich.padding import Padding
 from rich.text import Text
 
+from lr_sglang.api import session as sessions
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import session as sessions
 from lr_sglang.cli import streams
 from lr_sglang.cli.display import Display, findings, grid
 from lr_sglang.cli.settings import Given, settle

@@ -9,8 +9,8 @@ from contextlib import contextmanager
 
 import pytest
 
+from lr_sglang.api import session
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import session
 from lr_sglang.cli.servers import _command, _verdict
 from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
 from lr_sglang.doctor.examination import Examination, _expected, examine

@@ -15,7 +15,8 @@ from typing import get_args
 
 import pytest
 
-from lr_sglang.cli import COMMANDS, options, session, settings
+from lr_sglang.api import session
+from lr_sglang.cli import COMMANDS, options, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client, refusal
 from lr_sglang.engine.judge_check import JudgeCheck

@@ -9,7 +9,8 @@ from pathlib import Path
 import click
 import pytest
 
-from lr_sglang.cli import cli, session
+from lr_sglang.api import session
+from lr_sglang.cli import cli
 from lr_sglang.serve.monitoring import Metrics
 from tests import ROOT, loaded
 from tests.called import called

@@ -4,8 +4,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from lr_sglang.cli import session
-from lr_sglang.cli.session import Wanted, beyond_context, short_of_room
+from lr_sglang.api import session
+from lr_sglang.api.session import Wanted, beyond_context, short_of_room
 from lr_sglang.cli.settings import settle
 from tests.called import called
 from tests.scripted import deployment

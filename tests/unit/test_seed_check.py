@@ -2,13 +2,12 @@
 
 import random
 from contextlib import nullcontext
-from types import SimpleNamespace
 
 import pytest
 
+from lr_sglang.api import session
 from lr_sglang.api import solve as api
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli import session
 from lr_sglang.config import Deployment, Runtime, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.probes import seed_fault
@@ -142,11 +141,12 @@ def test_it_is_said_to_a_command_and_once_to_python(attached, monkeypatch):
     with attached(target=Drawing(ignores), draft=Drawing(ignores)) as roles:
         plan = Plan(deployment=load_deployment(), modes=("lossless",))
         told = []
-        shown = SimpleNamespace(warn=told.append)
-        session.tell_faults(roles, plan, shown)
+        session.tell_faults(roles, plan, told.append)
         (text,) = told
         assert text.startswith("target and draft: seeds have no effect")
-        session.tell_faults(roles, plan.with_settings(sampling=Sampling(temperature=0.0)), shown)
+        session.tell_faults(
+            roles, plan.with_settings(sampling=Sampling(temperature=0.0)), told.append
+        )
         assert told == [text]
 
         monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))
@@ -200,7 +200,7 @@ def test_a_server_of_any_role_that_makes_other_prompts_is_told(
         assert doubts.pop(role) == found and not any(doubts.values())
         told = []
         plan = Plan(deployment=load_deployment(), modes=("lossless",))
-        session.tell_faults(roles, plan, SimpleNamespace(warn=told.append))
+        session.tell_faults(roles, plan, told.append)
         assert len(told) == len(found) and all(role in one and text in one for one in told)
         monkeypatch.setattr(api, "deployed", lambda *_, **more: nullcontext(roles))
         monkeypatch.setattr(api, "model_of", lambda *_: MODEL)

@@ -15,7 +15,6 @@ from typing import Any
 
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli.display import Display
 from lr_sglang.config import ROLES, Deployment, Role, Runtime
 from lr_sglang.runtimes import Fleet, ProgressEvent, advice
 from lr_sglang.runtimes.attach import other_prompts, without_seeds
@@ -113,23 +112,25 @@ class Wanted:
     answers: int
 
 
-def tell_faults(roles: Mapping[str, Any], plan: Plan, display: Display) -> None:
+def tell_faults(roles: Mapping[str, Any], plan: Plan, warn: Callable[[str], None]) -> None:
     """Warns of runtimes that make other prompts themselves, and where seeds have no effect, if
     answers are drawn.
     """
     for text in other_prompts(roles):
-        display.warn(text)
+        warn(text)
     if not plan.deployment.sampling.greedy:
         for text in without_seeds(roles):
-            display.warn(text)
+            warn(text)
 
 
-def tell_room(roles: Mapping[str, Any], wanted: Sequence[Wanted], display: Display) -> None:
+def tell_room(
+    roles: Mapping[str, Any], wanted: Sequence[Wanted], warn: Callable[[str], None]
+) -> None:
     """Warns of runtimes that run fewer requests at a time than the answers can have, and of token
     budgets that no context holds.
     """
     for text in (*short_of_room(roles, wanted), *beyond_context(roles, wanted[0].plan)):
-        display.warn(text)
+        warn(text)
 
 
 def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterator[str]:

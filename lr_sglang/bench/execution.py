@@ -1,170 +1,62 @@
-"""What a command asks, how it grades the answers, and where it puts the records; and makes the
-samples: servers up, samples made in order, records kept, servers down.
+"""Makes the samples of a run or benchmark: servers up, samples made in order, records kept, servers
+down.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import re
-import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
 from textwrap import shorten
-from typing import Any
+from typing import Any, Protocol
 
-import click
-
-from lr_sglang import plugin_files, tasks
+from lr_sglang.api import session as sessions
 from lr_sglang.bench.order import Order, Turn
 from lr_sglang.bench.servers import Caches, alike
 from lr_sglang.bench.variants import Key, Variant
-from lr_sglang.cli import session as sessions
-from lr_sglang.cli import streams
-from lr_sglang.cli.display import Display
-from lr_sglang.cli.settings import Given
 from lr_sglang.config import Runtime
-from lr_sglang.errors import ConfigError, GradingError, LaunchError, LookaheadError, RecordError
+from lr_sglang.errors import LaunchError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.json_text import dumped
 from lr_sglang.results import machine
-from lr_sglang.results.record import Brief, Record, digest, grading_failed, key
-from lr_sglang.results.store import RUN, Store, new_folder, write_whole, writing
-from lr_sglang.tasks import Question, Task
+from lr_sglang.results.record import Brief, Record, digest, key
+from lr_sglang.results.store import RUN, Store, write_whole, writing
+from lr_sglang.runtimes import ProgressEvent
+from lr_sglang.steps.trace import StepRecord
+from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
-from lr_sglang.tasks.task import SUFFIX
-
-RUNS = Path("runs")
-
-
-@dataclass(frozen=True)
-class Source:
-    """The questions of a task or of a file, or that of the command line (without a ``name``)."""
-
-    name: str
-    questions: list[Question]
-    suffix: str  # appended to each question
-    task: Task | None = None
-
-    def grader(self) -> Grader:
-        """The grader of the answers; a file of questions is graded as mathematics."""
-        return Grader(self.task.grader if self.task else "math")
-
-
-def of_command(given: Given, question: str | None = None) -> Source:
-    """The questions of ``run``.
-
-    Raises:
-        UsageError: none or several of a question, a task and a file are given.
-        ConfigError: the question is no text; or as ``tasks.load``.
-    """
-    named = [f"--{name} {given[name]}" for name in ("task", "input") if given[name] is not None]
-    if question is None and not named:
-        raise click.UsageError("give one QUESTION, or --task NAME, or --input FILE")
-    if question is not None and named:
-        if given["task"] is not None:
-            tasks.get(given["task"])  # a misspelt name is the first that is wrong
-        raise click.UsageError(
-            f"QUESTION {shorten(question, 40)!r} and {' and '.join(named)} were given: give one"
-        )
-    if question is None:
-        return (
-            of_task(given["task"], given, given["input"])
-            if given["task"] is not None
-            else of_file(given)
-        )
-    if given["limit"]:
-        raise click.UsageError("--limit is for --task and --input")
-    text = _text_of(question)
-    if not text.strip():
-        here = question == "-" and "stdin" in streams.closed
-        raise ConfigError(f"the question is empty{': standard input is closed' if here else ''}")
-    return Source("", [Question("question", text)], given.get("prompt_suffix") or "")
-
-
-def _text_of(question: str) -> str:
-    """The question of the command line, or that of standard input (``-``), read as a file is; where
-    it is not UTF-8, in the encoding of the terminal.
-    """
-    try:
-        raw = sys.stdin.buffer.read() if question == "-" else os.fsencode(question)
-        with suppress(UnicodeDecodeError):
-            return plugin_files.text_of(raw).removesuffix("\n")
-        text = raw.decode(sys.getfilesystemencoding())
-        return plugin_files.text_of(text.encode()).removesuffix("\n")
-    except UnicodeError as error:
-        raise ConfigError(f"the question is not UTF-8 text: {error}") from error
-
-
-def of_task(name: str, given: Given, file: Path | None = None) -> Source:
-    """A task, whose questions may be in a file."""
-    found = tasks.get(name)
-    return _chosen(name, name, given, found.suffix, found, file)
-
-
-def of_file(given: Given) -> Source:
-    """A file of questions."""
-    return _chosen(given["input"].name, given["input"], given, SUFFIX)
-
-
-def _chosen(
-    name: str,
-    of: str | Path,
-    given: Given,
-    suffix: str,
-    task: Task | None = None,
-    file: Path | None = None,
-) -> Source:
-    suffix = suffix if given.get("prompt_suffix") is None else given["prompt_suffix"]
-    return Source(name, tasks.load(of, given["limit"], file=file), suffix, task)
-
-
-def folder_for(name: str, given: Given) -> Path:
-    """The folder of the records: --output, else a new one in ``runs``."""
-    output, resume = given["output"], given.get("resume")
-    if output is None:
-        if resume:
-            raise click.UsageError("--resume goes with --output DIR, which the run was begun in")
-        return new_folder(RUNS, re.sub(r"[^\w.-]+", "-", name))
-    if resume and not (output / RUN).is_file():
-        raise RecordError(
-            f"{output}: there is no run in it to resume", hint="without --resume one is begun there"
-        )
-    return Path(output)
-
-
-def lacks(asked: Source) -> str:
-    """What to say where no answer will be graded; empty if answers will be."""
-    task = asked.task
-    if task is None or task.grader != "none":
-        return ""
-    other = f"; lr-sglang report DIR --export {task.export} writes them for {task.export}"
-    return f"{task.name}: answers get no grade here{other if task.export else ''}"
-
-
-def tell_failures(records: Iterable[Brief], display: Display, folder: Path) -> None:
-    """Warns if grading failed for some answers, with their number and the reason.
-
-    Raises:
-        GradingError: it failed for every answer, so that nothing was graded.
-    """
-    answers = [record for record in records if not record["error"]]
-    failed = grading_failed(answers)
-    if not failed:
-        return
-    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang report {folder} --grade tries again"
-    if len(failed) == len(answers):
-        raise GradingError(
-            f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}"
-        )
-    display.warn(f"{len(failed)} of {len(answers)} answers could not be graded: {reason}; {again}")
-
 
 BUSY = 0.25  # share of the processors in use before anything is started, above which it is said
+
+
+class Observer(Protocol):
+    """Is told what happens while samples are made."""
+
+    @property
+    def on_step(self) -> Callable[[Work, StepRecord], None] | None:
+        """Called with each step of each sample, on the event loop; None where it shows none."""
+
+    def note(self, text: str) -> None:
+        """Something to know."""
+
+    def warn(self, text: str) -> None:
+        """Something that may be wrong."""
+
+    def starting(self) -> AbstractContextManager[Callable[[ProgressEvent], None]]:
+        """What is told how far servers are, while they start."""
+
+    def begin(self, total: int, done: int, samples: int) -> None:
+        """Samples are made from now on; ``samples``: of a question in one mode."""
+
+    def sample(self, record: Record, done: int, total: int) -> None:
+        """One more sample is complete."""
+
+    def end(self) -> None:
+        """No more samples are made."""
 
 
 @dataclass
@@ -182,7 +74,7 @@ class Execution:
 
     folder: Path
     order: Order
-    display: Display
+    observer: Observer
     samples: int = 1
     launch_timeout: float = 600.0
     warm_up: str = ""
@@ -229,11 +121,11 @@ class Execution:
                 Store(self.folder / folder, config, about, resume=resume)
             )
             if store.cut:
-                self.display.note(
+                self.observer.note(
                     f"the last record was cut off, and its sample is made again ({store.cut} bytes)"
                 )
             if store.unread:
-                self.display.warn(f"{store.unread}; their samples are made again")
+                self.observer.warn(f"{store.unread}; their samples are made again")
         asked = {
             (turn.variant.folder, question.id): question
             for turn in self.order.turns
@@ -246,7 +138,7 @@ class Execution:
                     _check_question(record, question, store.folder)
                 others += question is None
             if others:
-                self.display.warn(
+                self.observer.warn(
                     f"{store.folder}: {others} of its records are of questions that are not asked "
                     "now; reports count them too"
                 )
@@ -263,7 +155,7 @@ class Execution:
             LookaheadError: servers do not come up, or the target is gone; records so far are kept.
             KeyboardInterrupt: the user stops it; records so far are kept.
         """
-        display = self.display
+        observer = self.observer
         with ExitStack() as stack:
             self.open(stack, resume=resume)
             stack.enter_context(self._resumable())
@@ -292,7 +184,7 @@ class Execution:
                             variant.concurrency,
                             asked=variant.asked,
                             versions={**self.versions, **live.versions},
-                            on_step=display.on_step,
+                            on_step=observer.on_step,
                             keep=partial(self._keep, variant),
                         )
                         runners[variant.key].check([variant.mode])  # each, before any answer
@@ -301,8 +193,8 @@ class Execution:
                     done, caches = self.done(), Caches(self._spoiled)
                     for watch in watches.values():
                         up.callback(watch.servers)
-                    up.callback(display.end)
-                    display.begin(self.total, done, self.samples)
+                    up.callback(observer.end)
+                    observer.begin(self.total, done, self.samples)
                     for variant, works in todo:
                         watch = watches[variant.key]
                         if self.order.about:
@@ -312,7 +204,7 @@ class Execution:
                                 watch.record(record)
                                 done += self.stores[variant.folder].done(key(record))
                                 shown = {**record, "mode": variant.name}
-                                display.sample(shown, done, self.total)
+                                observer.sample(shown, done, self.total)
             if self.warnings and self.command:
                 self._write_command()
             return self.records()
@@ -326,7 +218,7 @@ class Execution:
         sets = [self.order.sets[number][0] for number in numbers]
         modes = "; ".join(", ".join(dict.fromkeys(one.name for one in of)) for of in sets)
         how = "all up together" if len(left) == 1 else f"one after the other, {len(left)} starts"
-        self.display.note(
+        self.observer.note(
             f"{len(numbers)} sets of servers ({modes}), since a token layer is set when a server "
             f"starts: {how}"
         )
@@ -342,13 +234,13 @@ class Execution:
     def _resumable(self) -> Iterator[None]:
         """Prints how many samples are done, and after an interruption how to go on."""
         if before := self.done():
-            self.display.note(f"{before} of {self.total} samples are done already")
+            self.observer.note(f"{before} of {self.total} samples are done already")
         try:
             yield
         except (KeyboardInterrupt, LookaheadError, OSError, SystemExit):  # as of a broken pipe
             if kept := self.done():
                 again = f"the same options with --resume --output {self.folder} go on from there"
-                self.display.warn(f"{kept} of {self.total} samples are kept; {again}")
+                self.observer.warn(f"{kept} of {self.total} samples are kept; {again}")
             raise
 
     def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
@@ -364,7 +256,7 @@ class Execution:
             runtimes = {
                 role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()
             }
-            with self.display.starting() as progress:
+            with self.observer.starting() as progress:
                 opened = sessions.session(
                     wanted.replace(runtimes=runtimes),
                     logs,
@@ -374,15 +266,15 @@ class Execution:
                 )
                 live = up.enter_context(opened)
             wants = [sessions.Wanted(one.plan, [one.mode], one.concurrency) for one in variants]
-            sessions.tell_faults(live.roles, variants[0].plan, self.display)
-            sessions.tell_room(live.roles, wants, self.display)
+            sessions.tell_faults(live.roles, variants[0].plan, self.observer.warn)
+            sessions.tell_room(live.roles, wants, self.observer.warn)
             known |= {
                 alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }
             for backend in live.roles.values():
                 backend.doubts.warn = self._spoiled
             watches |= dict.fromkeys(
-                (variant.key for variant in variants), Watch(live, self.display)
+                (variant.key for variant in variants), Watch(live, self.observer)
             )
         if self.command:
             started = {
@@ -412,7 +304,7 @@ class Execution:
     def _spoiled(self, warning: str) -> None:
         """Warns of something that may have spoiled the comparison."""
         self.warnings.append(warning)
-        self.display.warn(warning)
+        self.observer.warn(warning)
 
     def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
         """Makes one answer in each mode on each set of servers, without a record and without effect
@@ -453,21 +345,14 @@ def _check_question(record: Brief, question: Question, folder: Path) -> None:
     )
 
 
-def need_an_answer(records: Sequence[Brief]) -> None:
-    """Raises the error of the last record if all of them have one."""
-    if records and all(record["error"] for record in records):
-        error = records[-1]["error"]
-        raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
-
-
 class Watch:
     """Warns once of each failure of draft or judge, while the answers go on without them."""
 
-    def __init__(self, live: sessions.Session, display: Display) -> None:
-        self.live, self.display = live, display
+    def __init__(self, live: sessions.Session, observer: Observer) -> None:
+        self.live, self.observer = live, observer
         self.told = set[str]()
         if "judge" in live.roles:  # its warning that it is not trusted
-            live.roles["judge"].checks.warn = display.warn
+            live.roles["judge"].checks.warn = observer.warn
 
     def servers(self) -> None:
         """Looks for servers that have ended; the end of the target's is its ``LaunchError``."""
@@ -476,7 +361,7 @@ class Watch:
 
     def _ended(self, error: LaunchError) -> None:
         self.told.add(error.role or "")
-        self.display.warn(f"{error}; answers go on without it, slower but no worse")
+        self.observer.warn(f"{error}; answers go on without it, slower but no worse")
 
     def record(self, record: Record) -> None:
         """Looks for failures that a sample survived."""
@@ -484,7 +369,7 @@ class Watch:
         for role in record["failures"].keys() - self.told:
             self.told.add(role)
             why = record.get("causes", {}).get(role, "no cause is known")
-            self.display.warn(
+            self.observer.warn(
                 f"{role}: it failed ({why}); answers go on without it where need be, slower but no "
                 "worse"
             )
