@@ -18,8 +18,8 @@ from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.plugin.lines import Lines
-from lr_sglang.sglang_api.lines import FIRST, PROTOCOL, ROUTE, Line, read_message
+from lr_sglang.plugin.kept_lines import KeptLines
+from lr_sglang.sglang_api.lines import FIRST, PROTOCOL, ROUTE, Delivery, read_deliveries
 from lr_sglang.steps import thinking
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
@@ -165,9 +165,9 @@ class ScriptedTransport:
     def __init__(self, script: Script, seconds: float = 0.0, width: int = 0) -> None:
         self._script, self._seconds, self.width = script, seconds, width
         self.requests: list[dict[str, Any]] = []
-        self.delivered: list[Line] = []
+        self.delivered: list[Delivery] = []
         self.deliver_fails: LookaheadError | None = None
-        self._lines = Lines()
+        self._lines = KeptLines()
         self._stopped: dict[Request, asyncio.Event] = {}
 
     async def generate(
@@ -200,18 +200,18 @@ class ScriptedTransport:
         raise RuntimeRefused(f"{path}: 404", role="target")
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = 0.0
+        self, deliveries: Sequence[Delivery], timeout: float = 0.0
     ) -> Sequence[tuple[str, str]]:
         if not self.width:
             raise RuntimeRefused(f"{ROUTE}: 404", role="target")
         if self.deliver_fails is not None:
             raise self.deliver_fails
-        message = read_message(
-            {"lines": [[rid, place, [*ids]] for rid, place, ids in lines]}, _TOKENS.size
+        message = read_deliveries(
+            {"lines": [[rid, place, [*ids]] for rid, place, ids in deliveries]}, _TOKENS.size
         )
-        self.delivered += message.lines
-        for line in message.lines:
-            self._lines.put(line.rid, line.place, line.ids)
+        self.delivered += message.taken
+        for one in message.taken:
+            self._lines.put(one.rid, one.place, one.ids)
         return message.refused
 
     async def _verify(

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 
 from lr_sglang.algorithm.answer import Answer
-from lr_sglang.algorithm.line import Line
+from lr_sglang.algorithm.draft_line import DraftLine
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork
 from lr_sglang.steps.step import DELIMITER, StepStop
@@ -47,7 +47,7 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     if not answer.roles["target"].increments:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
-    line = Line(answer, answer.begin_branch("target", target, root))
+    line = DraftLine(answer, answer.begin_branch("target", target, root))
     target += answer.gens.gen(root, "target", tokens)
     ahead = asyncio.create_task(write_ahead(line))
     try:
@@ -57,7 +57,7 @@ async def write_fed(answer: Answer, tokens: int) -> None:
         await ahead
 
 
-async def write_ahead(line: Line) -> None:
+async def write_ahead(line: DraftLine) -> None:
     """The draft writes ahead of the target, and again from the target's own token where they
     part.
     """

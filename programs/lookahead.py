@@ -18,7 +18,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.line import feeds
+from lr_sglang.algorithm.draft_line import feeds
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
 from lr_sglang.programs.alone import ALONE, check_reading, finish_step, write_alone, write_fed
 from lr_sglang.steps.tree import Node

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from lr_sglang.plugin.feeding import MARK, FedLayer
+from lr_sglang.plugin.feeding import MARK, Feeder
 from lr_sglang.sglang_api.lines import FIELD
 
 WIDTH, VOCABULARY = 5, 1000
@@ -36,7 +36,7 @@ class Server:
 
     def __init__(self, release="0.5.23", overlap=False, grammar=False):
         self.release, self.overlap, self.grammar = release, overlap, grammar
-        self.layer = FedLayer()
+        self.feeder = Feeder()
         self.enable_overlap, self.draft_token_num = overlap, WIDTH
         config = SimpleNamespace(vocab_size=VOCABULARY)
         self.model_runner = SimpleNamespace(model_config=config)
@@ -84,7 +84,7 @@ class Server:
 
     def step(self, *requests):
         """One pass: what is offered, verified, and recorded, now or in the next pass."""
-        tokens, mask = self.layer.prepare(self.plain, self, self.batch(requests))
+        tokens, mask = self.feeder.prepare(self.plain, self, self.batch(requests))
         assert tokens.dtype == np.int64 and mask.dtype == np.uint8
         chain = np.tile(np.tri(WIDTH, dtype=np.uint8).reshape(-1), len(requests))
         assert (mask == chain).all()
@@ -116,7 +116,7 @@ class Server:
         ids = [rid for rid, _, _ in lines]
         chunks = [[place, *tokens] for _, place, tokens in lines]
         message = SimpleNamespace(corpus_id=MARK, documents=ids, token_chunks=chunks)
-        assert self.layer.keep(None, self, message) is None
+        assert self.feeder.keep(None, self, message) is None
 
     @property
     def counts(self):
@@ -127,7 +127,7 @@ class Server:
         worker = SimpleNamespace(ngram_corpus=1, draft_token_num=WIDTH)
         arguments = SimpleNamespace(tokenizer_worker_num=more.pop("workers", 1))
         given = {"draft_worker": worker, "server_args": arguments, **more}
-        self.layer.tell(found, SimpleNamespace(**given))
+        self.feeder.tell(found, SimpleNamespace(**given))
         return found.internal_state[FIELD]
 
 

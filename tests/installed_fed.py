@@ -19,7 +19,7 @@ from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
 from lr_sglang.plugin import hooks, route, verification
-from lr_sglang.plugin.feeding import FedLayer
+from lr_sglang.plugin.feeding import Feeder
 from lr_sglang.sglang_api import lines as protocol
 from lr_sglang.sglang_api.lines import FIELD, MAX_MESSAGE_BYTES, ROUTE
 from tests.fed import VOCABULARY, WIDTH, Request, Server, text
@@ -94,7 +94,7 @@ def test_the_hooks_have_their_places_in_the_installed_release(monkeypatch):
 def test_an_untested_release_goes_on_without_the_layer_and_says_so(monkeypatch):
     registered, logged = {}, []
     monkeypatch.setattr(hooks.logger, "error", lambda *words: logged.append(words[0] % words[1:]))
-    monkeypatch.setattr(hooks, "LAYER", FedLayer())
+    monkeypatch.setattr(hooks, "FEEDER", Feeder())
     monkeypatch.setattr(hooks.release, "version", lambda: "0.5.99")
     monkeypatch.setattr(
         HookRegistry, "register", lambda name, hook, kind: registered.update({name: hook})
@@ -170,8 +170,8 @@ def test_the_route_sends_a_message_on_by_sglangs_own_path(manager, http):
     (message,) = manager.sent
     assert type(message) is AddExternalCorpusReqInput
     server = Server()
-    assert server.layer.keep(None, server, message) is None
-    assert list(server.layer._lines.get("a").ids) == [1, 2]
+    assert server.feeder.keep(None, server, message) is None
+    assert list(server.feeder._lines.get("a").ids) == [1, 2]
     assert server.counts["lines"] == 2
 
 

@@ -13,7 +13,7 @@ import torch.distributed
 from sglang.srt.utils import broadcast_pyobj
 
 from lr_sglang.plugin.route import carrier
-from lr_sglang.sglang_api.lines import FIRST, Line, Message
+from lr_sglang.sglang_api.lines import FIRST, Delivery
 from tests.fed import Request, Server, text
 
 PASSES = 40
@@ -33,7 +33,7 @@ def main(rank: int, store: str) -> None:
     for _ in range(PASSES):
         arrived = messages(requests) if rank == 0 else None
         for message in broadcast_pyobj(arrived, rank, group, src=0):
-            assert server.layer.keep(None, SimpleNamespace(), message) is None
+            assert server.feeder.keep(None, SimpleNamespace(), message) is None
         running = [one for one in requests if len(one.written) < len(one.text)]
         if running:
             server.step(*running)
@@ -52,8 +52,8 @@ def messages(requests: list[Request]) -> list[object]:
             ids = list(one.text[place : place + random.randrange(15)])
             if ids and random.random() < 0.3:
                 ids[-1] = 7
-            lines.append(Line(one.rid, place, ids))
-        found.append(carrier(Message(lines, [])))
+            lines.append(Delivery(one.rid, place, ids))
+        found.append(carrier(lines))
     return found
 
 

@@ -33,7 +33,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Node, StepTree
 
 if TYPE_CHECKING:
-    from lr_sglang.algorithm.line import Line
+    from lr_sglang.algorithm.draft_line import DraftLine
 
 # After a failed draft request, before the next one: the target decodes alone meanwhile.
 BACKOFF_SECONDS = 2.0
@@ -408,7 +408,7 @@ class Answer:
         self.branches.give_up(branch, Outcome.CANCELLED)
         version.branch = None
 
-    async def keep_steps(self, line: Line | None = None) -> None:
+    async def keep_steps(self, line: DraftLine | None = None) -> None:
         """Waits for the target's branch after the root, of several steps, and keeps them: each when
         it is written if the branch has a line or the answer's request ``on_tokens``, else all at
         the end.

@@ -20,7 +20,7 @@ from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Node, StepTree, Verdict
 
 if TYPE_CHECKING:
-    from lr_sglang.algorithm.line import Line
+    from lr_sglang.algorithm.draft_line import DraftLine
 
 
 class Keeper:
@@ -141,7 +141,7 @@ class Keeper:
 
     def keep_known(
         self,
-        line: Line | None = None,
+        line: DraftLine | None = None,
         finish: str = "length",
         ends: frozenset[int] = frozenset(),
         *,
@@ -161,7 +161,7 @@ class Keeper:
         if self._job.on_tokens is not None and not (over or self._tree.over):
             self._job.on_tokens(self._tree.root.version.known)
 
-    def keep_version(self, step: Step, line: Line | None) -> None:
+    def keep_version(self, step: Step, line: DraftLine | None) -> None:
         """Keeps a step that the target alone has written, or has read; what is known after it
         begins the next version.
         """

@@ -49,9 +49,9 @@ def _examine(given: Given, display: Display) -> Examination:
     Raises:
         LookaheadError: an option is wrong.
     """
-    from lr_sglang.doctor.examination import Examination, Line, examine, fault
+    from lr_sglang.doctor.examination import Examination, Finding, examine, fault
 
-    away = list[Line]()
+    away = list[Finding]()
     while True:
         try:
             plan = settle(given)

@@ -9,7 +9,7 @@ import torch
 
 from lr_sglang.cpu import gated_delta, settings
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.plugin.hooks import LAYER, need
+from lr_sglang.plugin.hooks import FEEDER, need
 from lr_sglang.sglang_api import release
 
 _SRT = "sglang.srt"
@@ -63,7 +63,7 @@ def install() -> None:
             HookType.REPLACE,
         ),
     )
-    LAYER.draws, LAYER.penalties = "seeds", True  # by `sampling.sample_and_verify`
+    FEEDER.draws, FEEDER.penalties = "seeds", True  # by `sampling.sample_and_verify`
     if settings.HYBRID in os.environ:
         hooks += tuple((name, hook, HookType.REPLACE) for name, hook in gated_delta.REPLACED)
     for name, hook, kind in hooks:

@@ -1,5 +1,5 @@
-"""What runtimes that are up can do, in lines: what works, what does not, what to do about it; and
-which modes pay there.
+"""What runtimes that are up can do: what works, what does not, what to do about it; and which modes
+pay there.
 
 Every finding is one of ``engine.probes``, of the judge's check or of a few short answers.
 """
@@ -51,9 +51,9 @@ INSTALL = (
 
 
 @dataclass(frozen=True)
-class Line:
-    """One finding. A ``fault`` keeps lookahead from running, with a ``warning`` it runs slower or
-    otherwise; ``advice`` says what to do.
+class Finding:
+    """What was found of one thing. A ``fault`` keeps lookahead from running, with a ``warning`` it
+    runs slower or otherwise; ``advice`` says what to do.
 
     Attributes:
         role: of the runtime; empty for the deployment.
@@ -71,14 +71,14 @@ class Line:
         return f"{self.role} {self.name}".lstrip()
 
 
-def line(role: str, name: str, good: bool, found: str, advice: str = "") -> Line:
+def finding(role: str, name: str, good: bool, found: str, advice: str = "") -> Finding:
     """``ok`` if it is good, else a warning with advice."""
-    return Line(role, name, "ok" if good else "warning", found, "" if good else advice)
+    return Finding(role, name, "ok" if good else "warning", found, "" if good else advice)
 
 
-def fault(error: LookaheadError, name: str, role: str = "") -> Line:
+def fault(error: LookaheadError, name: str, role: str = "") -> Finding:
     """What an error of a runtime, or of its configuration, means."""
-    return Line(error.role or role, name, "fault", error.message, error.hint)
+    return Finding(error.role or role, name, "fault", error.message, error.hint)
 
 
 @dataclass(frozen=True)
@@ -114,7 +114,7 @@ class Examination:
         answers: how many short ones were made in each mode.
     """
 
-    lines: list[Line] = field(default_factory=list)
+    lines: list[Finding] = field(default_factory=list)
     modes: list[Expected] = field(default_factory=list)
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     answers: int = 0
@@ -157,7 +157,7 @@ class _Examiner:
         known = {backend.tokenizer.vocabulary for role, backend in roles.items() if role != "judge"}
         self.alike = len(known) == 1
 
-    def lines(self) -> Iterator[Line]:
+    def lines(self) -> Iterator[Finding]:
         """All findings; those that take time only where lookahead can run."""
         shared = self.plan.deployment.shared
         first = [self._runtime(role) for role in self.roles if role not in shared]
@@ -171,16 +171,16 @@ class _Examiner:
                 faulty = True
                 yield fault(error, "requests")
 
-    def _runtime(self, role: str) -> Iterator[Line]:
+    def _runtime(self, role: str) -> Iterator[Finding]:
         """What one runtime says of itself, and what it does."""
         backend = self.roles[role]
         loop, transport = backend.loop, backend.transport
         prompt = list(backend.tokenizer.encode(TEXT))
-        yield Line(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
+        yield Finding(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
         yield self._room(role)
         yield _abort(role, call(probes.abort(transport, prompt), loop))
         differs = backend.doubts.found.get("tokens", "")
-        yield line(role, "tokens", not differs, "others" if differs else "as here", differs)
+        yield finding(role, "tokens", not differs, "others" if differs else "as here", differs)
         if role == "judge":
             return
         yield _reuse(backend)
@@ -189,12 +189,12 @@ class _Examiner:
             "draft and target share no draws, and the same seed gives other answers; on a GPU "
             "start it with --enable-deterministic-inference, on a CPU with our plugin"
         )
-        yield line(role, "seeds", not ignored, ignored or "honoured", advice)
+        yield finding(role, "seeds", not ignored, ignored or "honoured", advice)
         if role == "target":
             weighs, best = call(probes.weighs(transport, prompt), loop)
             found = "of prompts" if best else "of the tokens only" if weighs else "none of prompts"
             advice = "verifier likelihood and reading (lossless) need them"
-            yield line(role, "log-probabilities", weighs and best, found, advice)
+            yield finding(role, "log-probabilities", weighs and best, found, advice)
             yield _lines(backend)
         arguments = backend.template_defaults
         try:
@@ -202,10 +202,10 @@ class _Examiner:
         except ConfigError as error:
             differs = f"{error.message}; {error.hint}"
         found = "another" if differs else "as here"
-        yield line(role, "chat template", not differs, found, differs)
-        yield Line(role, "thinking", "ok", _thinking(backend))
+        yield finding(role, "chat template", not differs, found, differs)
+        yield Finding(role, "thinking", "ok", _thinking(backend))
 
-    def _room(self, role: str) -> Line:
+    def _room(self, role: str) -> Finding:
         backend = self.roles[role]
         sharing = self.plan.deployment.shared.items()
         asked: list[Role] = [one for one in self.roles if one == role or (one, role) in sharing]  # type: ignore[misc]
@@ -218,25 +218,25 @@ class _Examiner:
             f"{wanted + policy.SPARE} where it is started"
         )
         if most is not None and most < 2 and role == "target" and "draft" in self.roles:
-            return Line(role, "room", "fault", found, advice)
-        return line(role, "room", most is None or most >= wanted, found, advice)
+            return Finding(role, "room", "fault", found, advice)
+        return finding(role, "room", most is None or most >= wanted, found, advice)
 
-    def _together(self) -> Iterator[Line]:
+    def _together(self) -> Iterator[Finding]:
         """What the roles are to each other."""
         if "draft" not in self.roles:
-            yield Line("draft", "server", "fault", "none is given", "give --draft MODEL|URL")
+            yield Finding("draft", "server", "fault", "none is given", "give --draft MODEL|URL")
             return
         advice = "steps are encoded again, and draws are not shared: take a draft of its family"
         differ = "draft and target have different ones"
-        yield line("", "vocabulary", self.alike, "the same" if self.alike else differ, advice)
+        yield finding("", "vocabulary", self.alike, "the same" if self.alike else differ, advice)
         target, draft = (thinks(self.roles[role].tokenizer) for role in ("target", "draft"))
         if target != draft:
-            yield Line("", "thinking", "warning", "only one of target and draft thinks")
+            yield Finding("", "thinking", "warning", "only one of target and draft thinks")
         if self.judged and "judge" not in self.roles:
             advice = "give --judge MODEL|URL (--judge target shares the target) or --verifier exact"
-            yield Line("judge", "server", "fault", "none is given", advice)
+            yield Finding("judge", "server", "fault", "none is given", advice)
 
-    def _judge(self) -> Iterator[Line]:
+    def _judge(self) -> Iterator[Finding]:
         if not self.judged:
             return
         judge, told = self.roles["judge"], list[str]()
@@ -247,9 +247,9 @@ class _Examiner:
         if not check.trusted(self.look.max_false_accepts):
             status = "fault"
         said = f"accepts {check.found.accepted} of {check.found.asked} pairs of steps that differ"
-        yield Line("judge", "verdicts", status, said, "; ".join(told))
+        yield Finding("judge", "verdicts", status, said, "; ".join(told))
 
-    def _costs(self) -> Iterator[Line]:
+    def _costs(self) -> Iterator[Finding]:
         """Times of each runtime alone."""
         costs = self.made.costs
         for role, batches, reads in (("target", BATCHES, READS), ("draft", BATCHES[:2], READS[:1])):
@@ -258,7 +258,7 @@ class _Examiner:
             backend = self.roles[role]
             found = costs[role] = call(_times(backend, batches, reads), backend.loop)
             alone, some = found[ALONE], found.get(f"token at {FREE}", 0.0)
-            yield line(
+            yield finding(
                 role,
                 "milliseconds",
                 some <= 2 * alone,
@@ -267,11 +267,11 @@ class _Examiner:
             )
         if "draft" in costs and costs["target"][ALONE]:
             c1 = costs["draft"][ALONE] / costs["target"][ALONE]
-            yield line("", "c1", c1 < 1, f"{c1:.2f}", "the draft is no faster than the target")
+            yield finding("", "c1", c1 < 1, f"{c1:.2f}", "the draft is no faster than the target")
         if self.judged:
             took = 1000 * min(self._verdict() for _ in range(2))
             costs["judge"] = {"verdict": round(took, 2)}
-            yield Line("judge", "milliseconds", "ok", f"verdict: {took:.2f}")
+            yield Finding("judge", "milliseconds", "ok", f"verdict: {took:.2f}")
 
     def _verdict(self) -> float:
         """Seconds of a verdict."""
@@ -281,24 +281,24 @@ class _Examiner:
         call(known_pairs.show(verifier, self.roles, check, pair), self.roles["judge"].loop)
         return time.monotonic() - began
 
-    def _trial(self) -> Iterator[Line]:
+    def _trial(self) -> Iterator[Finding]:
         """Short answers in each mode, and what follows from them."""
         modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
         problems = tasks.load("pocket")[10::25][:PROBLEMS]
         self._answers(problems[:1], modes, WARM_TOKENS)
         records = self._answers(problems, modes, TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
-            yield Line(role, "answers", "warning", "some of its requests failed", "see its log")
+            yield Finding(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.answers = len(problems)
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
         own, greedy = ahead[0]["own_draws"], self.plan.deployment.sampling.greedy
         advice = "draft and target agree less often than they could"
-        yield line("", "shared draws", not own or greedy, own or "shared", advice)
+        yield finding("", "shared draws", not own or greedy, own or "shared", advice)
         compared, accepted = (sum(one[name] for one in ahead) for name in ("judged", "accepted"))
         found = f"{accepted} of {compared} drafted steps of {len(ahead)} short answers"
         advice = "the draft is too weak for this target, or the judge too strict"
-        yield line("", "acceptance", 2 * accepted >= compared, found, advice)
+        yield finding("", "acceptance", 2 * accepted >= compared, found, advice)
 
     def _answers(self, some: Sequence[Question], modes: Sequence[str], tokens: int) -> list[Record]:
         """Records of short answers, without warnings, which are lines of their own.
@@ -339,24 +339,24 @@ def _server(backend: RuntimeBackend, model: str) -> str:
     return ", ".join(one for one in (model or str(about.get("model_path", "")), *known) if one)
 
 
-def _reuse(backend: RuntimeBackend) -> Line:
+def _reuse(backend: RuntimeBackend) -> Finding:
     share = call(probes.reuse(backend.transport), backend.loop)
     if share is None:
-        return Line(backend.role, "reuse", "warning", "it does not report cached tokens")
+        return Finding(backend.role, "reuse", "warning", "it does not report cached tokens")
     found = f"{share:.2f} of the tokens that could be in its cache"
-    return line(backend.role, "reuse", share >= REUSED, found, backend.doubts.little_reuse)
+    return finding(backend.role, "reuse", share >= REUSED, found, backend.doubts.little_reuse)
 
 
-def _lines(backend: RuntimeBackend) -> Line:
+def _lines(backend: RuntimeBackend) -> Finding:
     """Whether a target takes what the draft writes ahead, and how it would."""
     if fed := backend.fed:
         how = "as plain decoding draws" if fed.draws == "seeds" else "the same distribution"
         found = f"verifies {fed.width - 1} tokens of the draft at a time, {how}"
-        return Line(backend.role, "token layer fed", "ok", found)
+        return Finding(backend.role, "token layer fed", "ok", found)
     why = backend.doubts.found.get("fed", "")
     # without it answers are exact too
     found = why or f"no; to have it: {INSTALL}"
-    return line(backend.role, "token layer fed", not why, found, INSTALL)
+    return finding(backend.role, "token layer fed", not why, found, INSTALL)
 
 
 async def _times(
@@ -373,10 +373,10 @@ async def _times(
     return {name: round(1000 * took, 2) for name, took in found.items()}
 
 
-def _abort(role: str, found: probes.Abort | None) -> Line:
+def _abort(role: str, found: probes.Abort | None) -> Finding:
     if found is None:
-        return Line(role, "abort", "ok", "not seen: an answer was complete before")
-    return line(
+        return Finding(role, "abort", "ok", "not seen: an answer was complete before")
+    return finding(
         role,
         "abort",
         found.taken and found.seconds < SLOW_ABORT,

@@ -31,7 +31,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Line
+from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 
 CONNECT_SECONDS = 5.0
@@ -141,13 +141,13 @@ class Client:
         return await self._exchange("POST", path, body, timeout)
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+        self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS
     ) -> Sequence[tuple[str, str]]:
         """Delivers lines; returns the ids of the requests whose line was refused, each with the
         reason. Raises as ``get``; ``RuntimeRefused`` where the server has no layer `fed`.
         """
         refused: list[tuple[str, str]] = []
-        for message in _messages(lines):
+        for message in _messages(deliveries):
             body = {"lines": [(rid, place, list(ids)) for rid, place, ids in message]}
             reply = await self._exchange("POST", ROUTE, body, timeout)
             try:
@@ -353,16 +353,16 @@ def _reason(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _messages(lines: Sequence[Line]) -> Iterator[Sequence[Line]]:
-    """The lines in messages that a server takes."""
+def _messages(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
+    """Deliveries in messages that a server takes."""
     begin = tokens = 0
-    for number, (_, _, ids) in enumerate(lines):
+    for number, (_, _, ids) in enumerate(deliveries):
         tokens += len(ids)
         if number > begin and (tokens > MESSAGE_TOKENS or number - begin >= MAX_MESSAGE_LINES):
-            yield lines[begin:number]
+            yield deliveries[begin:number]
             begin, tokens = number, len(ids)
-    if begin < len(lines):
-        yield lines[begin:]
+    if begin < len(deliveries):
+        yield deliveries[begin:]
 
 
 class _BeforeFirstByte(RuntimeDown):

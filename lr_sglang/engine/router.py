@@ -18,7 +18,7 @@ from typing import Any
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
-from lr_sglang.sglang_api.lines import Line
+from lr_sglang.sglang_api.lines import Delivery
 from lr_sglang.steps.request import Request
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent
@@ -90,7 +90,7 @@ class RouterClient(Client):
         return await self._of_a_worker(path, lambda worker: worker.post(path, body, timeout))
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+        self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS
     ) -> Sequence[tuple[str, str]]:
         """Delivers to every worker, because the router does not tell which one runs a request;
         the others drop the lines. A line is refused if a worker refuses it.
@@ -103,7 +103,7 @@ class RouterClient(Client):
         if not workers:
             raise RuntimeDown(f"the router {self.url} has no workers", role=self.role)
         replies = await asyncio.gather(
-            *(worker.deliver(lines, timeout) for worker in workers), return_exceptions=True
+            *(worker.deliver(deliveries, timeout) for worker in workers), return_exceptions=True
         )
         refused: dict[str, str] = {}
         for reply in replies:

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lr_sglang.sglang_api.lines import Line
+from lr_sglang.sglang_api.lines import Delivery
 from lr_sglang.steps.request import Request
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
@@ -63,7 +63,7 @@ class Transport(Protocol):
         """Posts to any route and streams its reply: the head, then the bytes of the body."""
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+        self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS
     ) -> Sequence[tuple[str, str]]:
         """Delivers lines to the runtime's token layer `fed`; returns the ids of the requests whose
         line was refused, each with the reason.

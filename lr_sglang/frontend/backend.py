@@ -18,7 +18,7 @@ from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.judge_check import JudgeChecks
-from lr_sglang.engine.lines import LineSender
+from lr_sglang.engine.line_sender import LineSender
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
@@ -144,7 +144,7 @@ class RuntimeBackend(BaseBackend):
         self.streams = True
         self.increments = False
         self.repeatable = False
-        self.lines = LineSender(lambda parts: transport.deliver(parts))
+        self.lines = LineSender(lambda deliveries: transport.deliver(deliveries))
         self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None

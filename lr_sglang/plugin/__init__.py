@@ -8,9 +8,7 @@ turns something on: LR_SGLANG_FED=1 the token layer `fed`, LR_SGLANG_SEEDS=1 see
 
 import os
 
-# By name: importing a submodule sets its name here, and there is one called `lines`.
-from lr_sglang.sglang_api.draws import SWITCH as SEEDS
-from lr_sglang.sglang_api.lines import SWITCH as FED
+from lr_sglang.sglang_api import draws, lines
 
 
 def enabled(switch: str) -> bool:
@@ -20,7 +18,7 @@ def enabled(switch: str) -> bool:
 
 def plugin() -> None:
     """Entry point `sglang.srt.plugins`: install the hooks."""
-    fed, seeds = enabled(FED), enabled(SEEDS)
+    fed, seeds = enabled(lines.SWITCH), enabled(draws.SWITCH)
     if fed or seeds:
         from lr_sglang.plugin import hooks
 

@@ -1,7 +1,7 @@
 """Token layer `fed` in a server's scheduler: SGLang's n-gram layer verifies the tokens of delivered
 lines in place of its own guesses.
 
-Every rank of tensor parallelism has one `FedLayer`. Each must offer the same tokens at the same
+Every rank of tensor parallelism has one `Feeder`. Each must offer the same tokens at the same
 pass, so nothing in it may depend on a clock or on what one rank alone knows.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lr_sglang.plugin.lines import Line, Lines
+from lr_sglang.plugin.kept_lines import KeptLine, KeptLines
 from lr_sglang.sglang_api.lines import FIELD, FIRST, PROTOCOL, are_ids, fault_of
 
 logger = logging.getLogger(__name__)
@@ -26,12 +26,10 @@ Drafts: TypeAlias = tuple[Array, Array]  # tokens, and which of them each of the
 # the few that any server passes on to all of its ranks before a pass, and it can hold all that a
 # message of ours has.
 MARK = "lr_sglang/lines"
-# SGLang's own route sends its messages with `documents` taken out.
-Message: TypeAlias = Any
 NOTHING = array("i")
 
 
-class FedLayer:
+class Feeder:
     """The layer in one process.
 
     Attributes:
@@ -45,7 +43,7 @@ class FedLayer:
         self.refused = ""
         self.draws: Literal["seeds", "coins"] = "coins"
         self.penalties = False
-        self._lines = Lines()
+        self._lines = KeptLines()
         self._fed: dict[str, Any] = {}  # requests that have a line, by id
         self._counts = dict.fromkeys(
             ("fed", "unfed", "offered", "late", "messages", "failures", "bad_first_lines"), 0
@@ -53,10 +51,11 @@ class FedLayer:
 
     # -- hooks
 
-    def keep(self, plain: Callable[..., Any], scheduler: Any, message: Message) -> Any:
+    def keep(self, plain: Callable[..., Any], scheduler: Any, message: Any) -> Any:
         """Around Scheduler.add_external_corpus: keeps the lines of a message of ours.
 
-        Nobody waits for a reply to such a message, so none is returned.
+        SGLang's own route sends its messages with ``documents`` taken out. Nobody waits for a reply
+        to one of ours, so none is returned.
         """
         if message.corpus_id != MARK or message.documents is None:
             return plain(scheduler, message)
@@ -157,7 +156,7 @@ class FedLayer:
         self._counts["late"] += line.late(count)
         return line.ahead(count, written, most)
 
-    def _line(self, request: Any, vocabulary: int) -> Line | None:
+    def _line(self, request: Any, vocabulary: int) -> KeptLine | None:
         """The line of a request, into which the one that came with it is read once."""
         line = self._lines.get(request.rid)
         if line is not None and line.has_first:

@@ -8,14 +8,14 @@ from collections.abc import Iterable
 from pkgutil import resolve_name
 from typing import Any
 
-from lr_sglang.plugin.feeding import FedLayer
+from lr_sglang.plugin.feeding import Feeder
 from lr_sglang.sglang_api import draws, internal_state, release
 
 _SRT = "sglang.srt"
 _SCHEDULER = f"{_SRT}.managers.scheduler.Scheduler"
 _WORKER = f"{_SRT}.speculative.ngram_worker.NGRAMWorker"
 
-LAYER = FedLayer()  # of this process
+FEEDER = Feeder()  # of this process
 logger = logging.getLogger(__name__)
 
 
@@ -32,20 +32,20 @@ def install(*, fed: bool, seeds: bool) -> None:
 
     main = multiprocessing.parent_process() is None
     if fed:
-        HookRegistry.register(internal_state.STATE, LAYER.tell, HookType.AFTER)
+        HookRegistry.register(internal_state.STATE, FEEDER.tell, HookType.AFTER)
     if not release.is_tested(release.version()):
-        LAYER.refused = f"SGLang {release.version()} is not tested; {release.advice()}"
+        FEEDER.refused = f"SGLang {release.version()} is not tested; {release.advice()}"
         what = "token layer fed" if fed else "seeds"
         if main:
-            logger.error("lr-sglang: %s is refused: %s", what, LAYER.refused)
+            logger.error("lr-sglang: %s is refused: %s", what, FEEDER.refused)
         return
     if seeds:
         _install_seeds()
     if not fed:
         return
-    HookRegistry.register(f"{_SCHEDULER}.add_external_corpus", LAYER.keep, HookType.AROUND)
-    HookRegistry.register(f"{_WORKER}._prepare_draft_tokens", LAYER.prepare, HookType.AROUND)
-    HookRegistry.register(f"{_WORKER}.clear_cache_pool", LAYER.clear, HookType.AFTER)
+    HookRegistry.register(f"{_SCHEDULER}.add_external_corpus", FEEDER.keep, HookType.AROUND)
+    HookRegistry.register(f"{_WORKER}._prepare_draft_tokens", FEEDER.prepare, HookType.AROUND)
+    HookRegistry.register(f"{_WORKER}.clear_cache_pool", FEEDER.clear, HookType.AFTER)
     if main:  # the others have no HTTP, and would import it
         from lr_sglang.plugin import route
 
@@ -65,7 +65,7 @@ def _install_seeds() -> None:
     HookRegistry.register(sampler, seeds.sample_with_seeds, HookType.AROUND)
     HookRegistry.register(verifier, verification.verify_with_seeds, HookType.AROUND)
     HookRegistry.register(internal_state.STATE, _tell_seeds, HookType.AFTER)
-    LAYER.draws = "seeds"
+    FEEDER.draws = "seeds"
 
 
 def _tell_seeds(result: Any, scheduler: Any, *_: object) -> None:

@@ -7,6 +7,7 @@ every replica of data parallelism.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -14,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lr_sglang.plugin.feeding import MARK
-from lr_sglang.sglang_api.lines import MAX_MESSAGE_BYTES, ROUTE, Message, read_message
+from lr_sglang.sglang_api.lines import MAX_MESSAGE_BYTES, ROUTE, Delivery, read_deliveries
 
 
 def add_route(*_: Any, **__: Any) -> None:
@@ -35,23 +36,23 @@ async def take(request: Request) -> Response:
     if body is None:
         return _refusal(f"the message has more than {MAX_MESSAGE_BYTES} bytes", 413)
     try:
-        message = read_message(orjson.loads(body), manager.model_config.vocab_size)
+        found = read_deliveries(orjson.loads(body), manager.model_config.vocab_size)
     except ValueError as error:  # orjson's is one too
         return _refusal(str(error))
-    if message.lines:
-        manager._dispatch_to_scheduler(carrier(message))
-    answer = {"taken": len(message.lines), "refused": message.refused}
+    if found.taken:
+        manager._dispatch_to_scheduler(carrier(found.taken))
+    answer = {"taken": len(found.taken), "refused": found.refused}
     return Response(orjson.dumps(answer), media_type="application/json")
 
 
-def carrier(message: Message) -> Any:
-    """SGLang's message that carries the lines; `feeding.FedLayer.keep` reads it."""
+def carrier(deliveries: Sequence[Delivery]) -> Any:
+    """SGLang's message that carries them; `feeding.Feeder.keep` reads it."""
     from sglang.srt.managers.io_struct import AddExternalCorpusReqInput
 
     return AddExternalCorpusReqInput(
         corpus_id=MARK,
-        documents=[line.rid for line in message.lines],
-        token_chunks=[[line.place, *line.ids] for line in message.lines],
+        documents=[one.rid for one in deliveries],
+        token_chunks=[[one.place, *one.ids] for one in deliveries],
     )
 
 

@@ -26,9 +26,9 @@ MAX_MESSAGE_BYTES = 1 << 20
 MAX_ID = 256  # characters of a request's id
 
 
-class Line(NamedTuple):
-    """One line of a message: from the request's own token ``place`` on (0 is the first that it
-    generates) it is ``ids``.
+class Delivery(NamedTuple):
+    """One entry of a message: from the request's own token ``place`` on (0 is the first that it
+    generates) its line is ``ids``.
     """
 
     rid: str
@@ -36,14 +36,14 @@ class Line(NamedTuple):
     ids: Sequence[int]
 
 
-class Message(NamedTuple):
-    """The lines of a message that a server takes, and the others' ids with the reason."""
+class Deliveries(NamedTuple):
+    """What a server takes of a message, and the ids of the others' requests with the reason."""
 
-    lines: list[Line]
+    taken: list[Delivery]
     refused: list[tuple[str, str]]
 
 
-def read_message(document: Any, vocabulary: int) -> Message:
+def read_deliveries(document: Any, vocabulary: int) -> Deliveries:
     """Checks a message, as it comes from JSON.
 
     Args:
@@ -57,19 +57,19 @@ def read_message(document: Any, vocabulary: int) -> Message:
         raise ValueError('the body is not an object with a list "lines"')
     if len(listed) > MAX_MESSAGE_LINES:
         raise ValueError(f"{len(listed)} lines in a message; at most {MAX_MESSAGE_LINES}")
-    message = Message([], [])
+    found = Deliveries([], [])
     for number, entry in enumerate(listed):
-        if not _is_line(entry):
+        if not _is_delivery(entry):
             raise ValueError(f"lines[{number}] is not [request id, place, [token id, ...]]")
-        line = Line(*entry)
-        if fault := _fault(line, vocabulary):
-            message.refused.append((line.rid[:MAX_ID], fault))
+        delivery = Delivery(*entry)
+        if fault := _fault(delivery, vocabulary):
+            found.refused.append((delivery.rid[:MAX_ID], fault))
         else:
-            message.lines.append(line)
-    return message
+            found.taken.append(delivery)
+    return found
 
 
-def _is_line(entry: Any) -> bool:
+def _is_delivery(entry: Any) -> bool:
     if not isinstance(entry, list) or len(entry) != 3:
         return False
     rid, place, ids = entry
@@ -82,12 +82,12 @@ def are_ids(ids: Any) -> bool:
     return isinstance(ids, list) and all(type(one) is int for one in ids)
 
 
-def _fault(line: Line, vocabulary: int) -> str:
-    if not line.rid or len(line.rid) > MAX_ID:
-        return f"its request id has {len(line.rid)} characters; 1 to {MAX_ID} are possible"
-    if not 0 <= line.place < 1 << 31:
-        return f"its place is {line.place}"
-    return fault_of(line.ids, vocabulary)
+def _fault(one: Delivery, vocabulary: int) -> str:
+    if not one.rid or len(one.rid) > MAX_ID:
+        return f"its request id has {len(one.rid)} characters; 1 to {MAX_ID} are possible"
+    if not 0 <= one.place < 1 << 31:
+        return f"its place is {one.place}"
+    return fault_of(one.ids, vocabulary)
 
 
 def fault_of(ids: Sequence[int], vocabulary: int) -> str:

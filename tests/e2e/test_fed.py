@@ -19,7 +19,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.launching import probe
-from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Line
+from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
 from tests import plan
@@ -77,7 +77,7 @@ def written(
             nonlocal told
             if way == "behind it":  # portions of 16, ahead of what is written
                 while told < min(len(ids) + 16, len(line)):
-                    portion = Line(request.rid, told, line[told : told + 16])
+                    portion = Delivery(request.rid, told, line[told : told + 16])
                     told += 16
                     deliveries.append(asyncio.ensure_future(target.transport.deliver([portion])))
 
@@ -117,7 +117,7 @@ def test_a_target_says_that_it_takes_lines(target: RuntimeBackend) -> None:
 
 
 def test_lines_that_are_wrong_disturb_nothing(target: RuntimeBackend) -> None:
-    many = [Line("nobody", 7, [1, 2]), Line("", 0, [1]), Line("beyond", 0, [10**9])]
+    many = [Delivery("nobody", 7, [1, 2]), Delivery("", 0, [1]), Delivery("beyond", 0, [10**9])]
     refused = call(target.transport.deliver(many), target.loop)
     assert [rid for rid, _ in refused] == ["", "beyond"]
     plain, _ = written(target, GREEDY, [], "without")
@@ -129,7 +129,7 @@ def test_lines_that_are_wrong_disturb_nothing(target: RuntimeBackend) -> None:
 
 
 def test_an_emptied_cache_has_no_lines(target: RuntimeBackend) -> None:
-    call(target.transport.deliver([Line("someone", 0, [1, 2, 3])]), target.loop)
+    call(target.transport.deliver([Delivery("someone", 0, [1, 2, 3])]), target.loop)
     assert state(target)["lines"] > 0
     call(target.transport.get("/flush_cache"), target.loop)
     assert state(target)["lines"] == 0

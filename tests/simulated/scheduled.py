@@ -14,7 +14,7 @@ from lr_sglang.config import ROLES
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import PROTOCOL, Line
+from lr_sglang.sglang_api.lines import PROTOCOL, Delivery
 from lr_sglang.steps.request import STREAM_TOKENS
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation
@@ -170,13 +170,13 @@ class ScheduledTransport(SimulatedTransport):
             later(self.host / 2, self.scheduler.abort, rid)
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+        self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS
     ) -> Sequence[tuple[str, str]]:
         """Sends drafted tokens to the server, as ``Scheduler.deliver`` takes them."""
         if self.scheduler.flags.layer != "fed":
-            return await super().deliver(lines, timeout)
+            return await super().deliver(deliveries, timeout)
         await asyncio.sleep(DELIVERY)
-        self.scheduler.deliver(lines)
+        self.scheduler.deliver(deliveries)
         return []
 
     async def get(self, path: str, timeout: float = 10.0) -> dict[str, Any]:

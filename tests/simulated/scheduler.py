@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.engine.prefix_reuse import common_prefix
-from lr_sglang.plugin.lines import Line
+from lr_sglang.plugin.kept_lines import KeptLine
 from tests.simulated.times import RoleTimes
 
 Layer = Literal["", "standalone", "ngram", "fed"]
@@ -121,7 +121,7 @@ class Job:
     noise: random.Random = field(default_factory=random.Random)
     guessing: bool = True
     written: int = 0
-    line: Line | None = None
+    line: KeptLine | None = None
     verified: int = 0
     drafted: int = 0
     accepted: int = 0
@@ -193,7 +193,7 @@ class Scheduler:
         for rid, place, ids in lines:
             if (job := self._jobs.get(rid)) is not None:
                 if job.line is None:
-                    job.line = Line(place, ids)
+                    job.line = KeptLine(place, ids)
                 else:
                     job.line.put(place, ids)
                 self.late += job.line.late(job.written)

@@ -13,7 +13,7 @@ from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import ROUTE, Line
+from lr_sglang.sglang_api.lines import ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime
@@ -75,7 +75,7 @@ class SimulatedTransport(SimulatedRuntime):
         self._has_no(path)
 
     async def deliver(
-        self, lines: Sequence[Line], timeout: float = LINE_SECONDS
+        self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS
     ) -> Sequence[tuple[str, str]]:
         self._has_no(ROUTE)
 

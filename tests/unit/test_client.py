@@ -40,7 +40,7 @@ from lr_sglang.sglang_api.lines import (
     MAX_MESSAGE_BYTES,
     MAX_MESSAGE_LINES,
     MAX_TOKENS,
-    Line,
+    Delivery,
 )
 from lr_sglang.steps.request import Request
 from tests import fixture_of
@@ -783,7 +783,7 @@ def taking(*refused):
 
 def test_lines_are_posted_to_the_route_of_the_plugin(server, http):
     server.generate = taking(["b", "too long"])
-    lines = [Line("a", 0, [1, 2]), Line("b", 3, [])]
+    lines = [Delivery("a", 0, [1, 2]), Delivery("b", 3, [])]
     assert call(http.client.deliver(lines)) == [("b", "too long")]
     (posted,) = server.requests
     assert posted == {"lines": [["a", 0, [1, 2]], ["b", 3, []]], "authorization": "Bearer secret"}
@@ -792,8 +792,8 @@ def test_lines_are_posted_to_the_route_of_the_plugin(server, http):
 
 def test_many_lines_are_several_messages_each_as_large_as_a_server_takes(server, http):
     server.generate = taking()
-    long = [Line(f"{i}".rjust(MAX_ID, "0"), 0, [2**31 - 1] * MAX_TOKENS) for i in range(40)]
-    short = [Line(f"s{i}", i, [i]) for i in range(3 * MAX_MESSAGE_LINES)]
+    long = [Delivery(f"{i}".rjust(MAX_ID, "0"), 0, [2**31 - 1] * MAX_TOKENS) for i in range(40)]
+    short = [Delivery(f"s{i}", i, [i]) for i in range(3 * MAX_MESSAGE_LINES)]
     call(http.client.deliver([*long, *short]))
     sent = [line for one in server.requests for line in one["lines"]]
     assert sent == [[rid, place, [*ids]] for rid, place, ids in (*long, *short)]
@@ -814,7 +814,7 @@ def test_many_lines_are_several_messages_each_as_large_as_a_server_takes(server,
 def test_a_delivery_that_fails_is_a_named_error(server, http, answer, status, error):
     server.generate = lambda handler, body: handler.reply(answer, status)
     with pytest.raises(error, match="lr_sglang/lines"):
-        call(http.client.deliver([Line("a", 0, [1])]))
+        call(http.client.deliver([Delivery("a", 0, [1])]))
 
 
 def test_lines_go_to_every_worker_of_a_router_and_one_that_is_gone_keeps_none_back(
@@ -825,13 +825,13 @@ def test_lines_go_to_every_worker_of_a_router_and_one_that_is_gone_keeps_none_ba
     front.listed.insert(0, {"url": nobody(), "is_healthy": True})
     call(routed.client.refresh())
     workers[1].generate = taking(["a", "full"])
-    assert call(routed.client.deliver([Line("a", 0, [1])])) == [("a", "full")]
+    assert call(routed.client.deliver([Delivery("a", 0, [1])])) == [("a", "full")]
     assert [len(worker.requests) for worker in workers] == [1, 1]
     assert not front.keys
     for worker in workers:
         worker.generate = lambda handler, body: handler.reply({}, 404)
     with pytest.raises(LookaheadError, match=r"404|does not answer"):
-        call(routed.client.deliver([Line("a", 0, [1])]))
+        call(routed.client.deliver([Delivery("a", 0, [1])]))
 
 
 # --- attaching

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 
 from lr_sglang.plugin.feeding import MARK, chains
-from lr_sglang.plugin.lines import TRIM, Line, Lines
+from lr_sglang.plugin.kept_lines import TRIM, KeptLine, KeptLines
 from lr_sglang.sglang_api.lines import (
     FIRST,
     MAX_ID,
     MAX_MESSAGE_LINES,
     MAX_TOKENS,
     PROTOCOL,
-    read_message,
+    read_deliveries,
 )
 from tests.fed import RELEASES, VOCABULARY, WIDTH, Request, Server, text
 
@@ -141,7 +141,7 @@ def test_an_ended_requests_line_is_forgotten(server):
 def test_an_emptied_cache_empties_the_lines(server):
     server.send(("any", 0, [1, 2]))
     assert server.counts["lines"] == 1
-    server.layer.clear(None, server)
+    server.feeder.clear(None, server)
     assert server.counts["lines"] == 0
 
 
@@ -175,14 +175,14 @@ def test_a_long_answer_does_not_grow_its_line(server):
             sent += 20
         server.step(fed)
     assert fed.passes <= 1.1 * len(fed.text) / WIDTH
-    assert len(server.layer._lines.get("fed").ids) < TRIM + 100
+    assert len(server.feeder._lines.get("fed").ids) < TRIM + 100
 
 
 # -- lines
 
 
 def test_from_its_place_on_a_line_is_what_was_delivered_last():
-    line = Line(0, [1, 2, 3, 4])
+    line = KeptLine(0, [1, 2, 3, 4])
     for place, ids, whole in [
         (4, [5, 6], [1, 2, 3, 4, 5, 6]),
         (2, [7], [1, 2, 7]),
@@ -195,7 +195,7 @@ def test_from_its_place_on_a_line_is_what_was_delivered_last():
 
 
 def test_lines_are_bounded_and_the_oldest_makes_room():
-    lines = Lines(most=3)
+    lines = KeptLines(most=3)
     for name in "abcad":
         lines.put(name, 0, [1])
     assert [lines.get(name) is not None for name in "abcd"] == [True, False, True, True]
@@ -221,8 +221,8 @@ def test_a_message_is_read_line_by_line():
         "huge": ["huge", 0, [10**30]],
         "long": ["long", 0, [1] * (MAX_TOKENS + 1)],
     }
-    found = read_message({"lines": [*good, *bad.values()]}, VOCABULARY)
-    assert [[*line] for line in found.lines] == good
+    found = read_deliveries({"lines": [*good, *bad.values()]}, VOCABULARY)
+    assert [[*line] for line in found.taken] == good
     assert [rid for rid, _ in found.refused] == list(bad)
     assert all(why for _, why in found.refused)
 
@@ -241,7 +241,7 @@ def test_a_message_is_read_line_by_line():
 )
 def test_a_malformed_message_is_refused_whole(body):
     with pytest.raises(ValueError, match="lines"):
-        read_message(body, VOCABULARY)
+        read_deliveries(body, VOCABULARY)
 
 
 @pytest.mark.parametrize("first", [3, "ab", [True], ["1"], [VOCABULARY], [-1], [1] * 5000], ids=str)
@@ -258,14 +258,14 @@ def test_a_message_of_sglangs_own_is_its_own(server):
     """Its route takes the documents out before it sends the message on."""
     for corpus, documents in (("any", None), (MARK, None), ("any", ["a"])):
         message = SimpleNamespace(corpus_id=corpus, documents=documents, token_chunks=[[0, 1]])
-        assert server.layer.keep(lambda *given: given, server, message) == (server, message)
+        assert server.feeder.keep(lambda *given: given, server, message) == (server, message)
 
 
 def test_an_exception_is_counted_and_sglangs_own_guesses_are_used(server, monkeypatch):
     fed, other = Request("fed", text(1)), Request("other", text(2))
     server.send(("fed", 0, fed.text), ("other", 0, other.text))
     message = SimpleNamespace(corpus_id=MARK, documents=["a"], token_chunks=[[], [1]])
-    assert server.layer.keep(None, server, message) is None
+    assert server.feeder.keep(None, server, message) is None
     assert server.counts["failures"] == 1
     server.prefill(fed), server.prefill(other)
     fed.sampling_params = None  # an exception for this one request
@@ -275,7 +275,7 @@ def test_an_exception_is_counted_and_sglangs_own_guesses_are_used(server, monkey
     monkeypatch.setattr("lr_sglang.plugin.feeding.chains", lambda *given: 1 / 0)
     batch = server.batch([fed])
     for mine, theirs in zip(
-        server.layer.prepare(server.plain, server, batch), server.plain(server, batch), strict=True
+        server.feeder.prepare(server.plain, server, batch), server.plain(server, batch), strict=True
     ):
         assert (mine == theirs).all()
     assert server.counts["failures"] == 3
@@ -294,7 +294,7 @@ def test_a_request_that_goes_on_from_another_token_is_not_fed(server):
         tokens[0] -= 1
         return tokens, mask
 
-    tokens, _ = server.layer.prepare(shifted, server, server.batch([fed]))
+    tokens, _ = server.feeder.prepare(shifted, server, server.batch([fed]))
     assert tokens.tolist()[1:] == [0] * (WIDTH - 1) and server.counts["failures"] == 1
 
 

@@ -16,7 +16,7 @@ Written = Callable[[int, int], list[int]]
 TRIM = 256  # tokens that the request has written, after which they are dropped from its line
 
 
-class Line:
+class KeptLine:
     """What is known of one request's line.
 
     Attributes:
@@ -113,26 +113,26 @@ class Line:
             self.offered = max(self.offered, self.place)
 
 
-class Lines:
+class KeptLines:
     """Lines by request id, in the order in which they were delivered last; at most ``most``."""
 
     def __init__(self, most: int = MAX_LINES) -> None:
         self._most = most
-        self._lines: dict[str, Line] = {}
+        self._lines: dict[str, KeptLine] = {}
         self.pushed_out = 0
 
     def __len__(self) -> int:
         return len(self._lines)
 
-    def get(self, rid: str) -> Line | None:
+    def get(self, rid: str) -> KeptLine | None:
         """The line of a request; None if there is none."""
         return self._lines.get(rid)
 
-    def put(self, rid: str, place: int, ids: Sequence[int]) -> Line:
+    def put(self, rid: str, place: int, ids: Sequence[int]) -> KeptLine:
         """Delivers to one line, which may be new."""
         line = self._lines.pop(rid, None)
         if line is None:
-            line = Line(place, ids)
+            line = KeptLine(place, ids)
         else:
             line.put(place, ids)
         self._lines[rid] = line

@@ -18,10 +18,12 @@ from lr_sglang.steps.token_text import TokenText
 
 # The draft writes on while it is less than so many widths of a verification ahead of the target,
 # and writes so many at a time.
-AHEAD, PORTION = 1.5, 4.0
+AHEAD = 1.5
+AT_A_TIME = 4.0
 # Where drafted tokens often differ from the target's, it writes so many times the number of tokens
 # that agree in the mean, and at least FEWEST.
-RUNS, FEWEST = 6.0, 4
+RUNS = 6.0
+FEWEST = 4
 # Passes in a row that gave one token though the line had the next one: the server has lost the
 # line, and gets it again.
 LOST = 3
@@ -63,7 +65,7 @@ def _why_not(answer: Answer, fed: FedLayer) -> str:
     return ""
 
 
-class Line:
+class DraftLine:
     """The tokens of one request of the target as far as they are known: its own, then the draft's.
 
     The target's tokens come by ``heard``, the draft's by ``drafted``, both called on the event
@@ -123,17 +125,17 @@ class Line:
         if not self._target.ends.isdisjoint(self.ids[-1:]):
             return False  # the draft has ended the answer; the target may not
         ahead = len(self.ids) - self.written
-        return ahead < min(AHEAD * self._width, self._portion())
+        return ahead < min(AHEAD * self._width, self._at_a_time())
 
     @property
     def _width(self) -> int:
         assert self._target.fed is not None
         return self._target.fed.width
 
-    def _portion(self) -> int:
+    def _at_a_time(self) -> int:
         """Tokens that the draft writes at a time."""
         differ = max(0.001, 1 - self.answer.job.experience.agreed_share())
-        return max(FEWEST, min(math.ceil(PORTION * self._width), math.ceil(RUNS / differ)))
+        return max(FEWEST, min(math.ceil(AT_A_TIME * self._width), math.ceil(RUNS / differ)))
 
     def _room(self) -> int:
         tree = self.answer.tree
@@ -164,7 +166,7 @@ class Line:
         return self.answer.gens.gen(
             self.answer.tree.root,
             "draft",
-            min(self._portion(), self._room()),
+            min(self._at_a_time(), self._room()),
             self._sampling(),
             after=tuple(self.ids[self.kept :]),
         )

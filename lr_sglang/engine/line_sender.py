@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from lr_sglang.errors import LookaheadError
-from lr_sglang.sglang_api.lines import Line
+from lr_sglang.sglang_api.lines import Delivery
 
 REST_SECONDS = 1.0  # after a message that failed
 
@@ -28,7 +28,7 @@ class LineSender:
         failed: number of messages that failed.
     """
 
-    def __init__(self, deliver: Callable[[list[Line]], Awaitable[Any]]) -> None:
+    def __init__(self, deliver: Callable[[list[Delivery]], Awaitable[Any]]) -> None:
         self._deliver = deliver
         self._waiting: dict[str, tuple[int, list[int]]] = {}
         self._task: asyncio.Task[None] | None = None
@@ -52,10 +52,10 @@ class LineSender:
         try:
             await asyncio.sleep(0)  # the others of this turn
             while self._waiting:
-                parts = [Line(rid, *part) for rid, part in self._waiting.items()]
+                deliveries = [Delivery(rid, *part) for rid, part in self._waiting.items()]
                 self._waiting = {}
                 try:
-                    await self._deliver(parts)
+                    await self._deliver(deliveries)
                 except LookaheadError:
                     self.failed += 1
                     await asyncio.sleep(REST_SECONDS)
