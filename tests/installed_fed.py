@@ -91,6 +91,17 @@ def test_the_hooks_have_their_places_in_the_installed_release(monkeypatch):
     assert registered[f"{hooks._WORKER}._prepare_draft_tokens"] == HookType.AROUND
 
 
+def test_where_acceptance_is_simulated_seeds_are_neither_honoured_nor_told(monkeypatch):
+    """SGLang overwrites what was verified."""
+    registered = []
+    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.5")
+    monkeypatch.setattr(hooks, "FEEDER", Feeder())
+    monkeypatch.setattr(HookRegistry, "register", lambda name, hook, kind: registered.append(hook))
+    hooks.install(fed=True, seeds=True)
+    assert hooks._tell_seeds not in registered and verification.verify_with_seeds not in registered
+    assert hooks.FEEDER.draws == "coins"
+
+
 def test_an_untested_release_goes_on_without_the_layer_and_says_so(monkeypatch):
     registered, logged = {}, []
     monkeypatch.setattr(hooks.logger, "error", lambda *words: logged.append(words[0] % words[1:]))

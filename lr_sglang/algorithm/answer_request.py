@@ -143,6 +143,20 @@ class AnswerRequest:
             wake()
 
     @property
+    def parameters(self) -> dict[str, float]:
+        """Those of its requests, by SGLang's names, on which it depends whether a server verifies
+        drafted tokens exactly (``RuntimeBackend.relaxes``).
+        """
+        return {
+            "temperature": self.sampling.temperature,
+            "min_p": self.sampling.min_p,
+            "min_new_tokens": self.constraints.min_tokens,
+            "frequency_penalty": self.constraints.frequency_penalty,
+            "presence_penalty": self.constraints.presence_penalty,
+            "repetition_penalty": self.constraints.repetition_penalty,
+        }
+
+    @property
     def exact(self) -> bool:
         """Whether the answer is the target's own draw: plain decoding, or lookahead that keeps a
         drafted step only where the target has drawn the same tokens.

@@ -53,14 +53,9 @@ def _why_not(answer: Answer, fed: FedLayer) -> str:
         return "draft and target have different vocabularies"
     if not target.streams:
         return "the target's server does not stream"
-    inexact = [*job.constraints.names(), *(["min_p"] if job.sampling.min_p else [])]
-    if fed.draws == "seeds":
-        inexact = [] if fed.penalties else [name for name in inexact if "penalty" in name]
-    if inexact:
-        return f"the target's server verifies without {', '.join(inexact)}"
-    if fed.draws == "seeds":
-        return ""
-    if not job.sampling.greedy and target.repeatable:
+    if relaxed := target.relaxes(job.parameters):
+        return f"the target's server does not verify exactly with {', '.join(relaxed)}"
+    if fed.draws == "coins" and not job.sampling.greedy and target.repeatable:
         return "a seed gives another text where drafted tokens are verified (repeatable = true)"
     return ""
 

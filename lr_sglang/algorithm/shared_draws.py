@@ -18,8 +18,7 @@ OTHER_PLACES = (
 def note_draws(job: AnswerRequest, roles: Mapping[str, RuntimeBackend], reader: Reader) -> None:
     """Records whether the same seed gives the same answer, and what draft and target share."""
     trace, target, draft = job.trace, roles["target"], roles.get("draft")
-    greedy = job.sampling.greedy
-    trace.seeded = greedy or all(backend.seeded for backend in roles.values())
+    trace.seeded = all(backend.follows_seed(job.parameters) for backend in roles.values())
     if job.exact:
         trace.lossless = exactness(job, target, reader)
     if job.verifier is not None and draft is not None:
@@ -32,7 +31,7 @@ def exactness(job: AnswerRequest, target: RuntimeBackend, reader: Reader) -> str
     ``distribution``.
     """
     made_here = reader.own_numbers and reader.can_read()
-    same = job.sampling.greedy or (target.seeded and not made_here)
+    same = target.follows_seed(job.parameters) and (job.sampling.greedy or not made_here)
     return "text" if same else "distribution"
 
 
@@ -45,6 +44,8 @@ def _why_own_draws(job: AnswerRequest, draft: RuntimeBackend, target: RuntimeBac
     for one in (target, draft):
         if not one.seeded:
             return f"{one.role}: {one.seed_fault or 'it honours no seed'}"
+        if relaxed := one.relaxes(job.parameters):
+            return f"{one.role}: it honours no seed with {', '.join(relaxed)}"
     if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
         return "draft and target have different vocabularies"
     if draft.places != target.places:

@@ -63,7 +63,7 @@ def install() -> None:
             HookType.REPLACE,
         ),
     )
-    FEEDER.draws, FEEDER.penalties = "seeds", True  # by `sampling.sample_and_verify`
+    FEEDER.draws = "seeds"  # by `sampling.sample_and_verify`
     if settings.HYBRID in os.environ:
         hooks += tuple((name, hook, HookType.REPLACE) for name, hook in gated_delta.REPLACED)
     for name, hook, kind in hooks:

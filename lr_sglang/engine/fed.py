@@ -19,15 +19,12 @@ class FedLayer:
         draws: how the verification draws: with the numbers of the request's ``seeds``, as plain
             decoding does, or with ``coins`` of its own.
         seeds: whether the runtime honours seeds.
-        penalties: whether ``seeds`` are drawn with penalties too, which follow each token's own
-            text; if not, requests with penalties get coins.
     """
 
     protocol: int
     width: int
     draws: Literal["seeds", "coins"]
     seeds: bool
-    penalties: bool = True
 
     @property
     def shares_draws(self) -> bool:
@@ -60,5 +57,4 @@ def fed_layer(states: Sequence[Mapping[str, Any]], seeded: bool) -> tuple[FedLay
             return None, f"its token layer fed is refused: {refused}"
     seeds = all(layer.get("draws") == "seeds" for layer in layers)
     width = min(int(layer.get("width") or 1) for layer in layers)
-    penalties = all(layer.get("penalties", True) for layer in layers)
-    return FedLayer(PROTOCOL, width, "seeds" if seeds else "coins", seeded, penalties), ""
+    return FedLayer(PROTOCOL, width, "seeds" if seeds else "coins", seeded), ""

@@ -101,6 +101,8 @@ class RuntimeBackend(BaseBackend):
             ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
         counts_written: whether its server's penalties count the tokens of the answer at the end of
             a prompt, as our plugin's on a CPU do.
+        relaxed: parameters, each with the value that does nothing, that its server does not apply
+            as plain decoding does (``sglang_api.draws``).
         fed: its token layer that takes lines; None if it has none, or one that cannot be used.
         readable: whether its server's log-probabilities of a prompt give what it would have drawn;
             None until that was tried.
@@ -139,6 +141,7 @@ class RuntimeBackend(BaseBackend):
         self.doubts = Doubts(role)
         self.places: Literal["answer", "prompt"] = "answer"
         self.counts_written = False
+        self.relaxed: Mapping[str, float] = {}
         self.fed: FedLayer | None = None
         self.readable: bool | None = None
         self.streams = True
@@ -151,6 +154,22 @@ class RuntimeBackend(BaseBackend):
         self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.request_log, self.naming = RequestLog(), _Naming(role)
+
+    def relaxes(self, params: Mapping[str, Any]) -> list[str]:
+        """Those of a request's parameters, by SGLang's names, that the server does not apply as
+        plain decoding does: its tokens follow neither from a seed nor from temperature 0.
+        """
+        left_out = draws.LEFT_OUT if params.get("temperature") == 0 else ()
+        return [
+            name
+            for name, nothing in self.relaxed.items()
+            if params.get(name, nothing) != nothing and name not in left_out
+        ]
+
+    def follows_seed(self, params: Mapping[str, Any]) -> bool:
+        """Whether the same seed gives the same tokens, for a request with such parameters."""
+        same = self.seeded or params.get("temperature") == 0
+        return same and not self.relaxes(params)
 
     def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
         """Sets the runtime's limits: requests at a time, and tokens in its KV cache; None if

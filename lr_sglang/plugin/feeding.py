@@ -36,13 +36,11 @@ class Feeder:
         refused: why it does not work in this server; empty if it does.
         draws: how the target's verification draws: with numbers that follow from the request's
             ``seeds``, as plain decoding does, or with ``coins`` of its own.
-        penalties: whether it draws with seeds for requests with penalties too.
     """
 
     def __init__(self) -> None:
         self.refused = ""
         self.draws: Literal["seeds", "coins"] = "coins"
-        self.penalties = False
         self._lines = KeptLines()
         self._fed: dict[str, Any] = {}  # requests that have a line, by id
         self._counts = dict.fromkeys(
@@ -105,7 +103,6 @@ class Feeder:
                 "protocol": PROTOCOL,
                 "width": int(worker.draft_token_num),
                 "draws": self.draws,
-                "penalties": self.penalties,
                 "lines": len(self._lines),
                 "pushed_out": self._lines.pushed_out,
                 **self._counts,

@@ -12,7 +12,6 @@ one only: such requests keep SGLang's own verification.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -20,6 +19,7 @@ import torch
 from torch import Tensor
 
 from lr_sglang.plugin.seeds import draw
+from lr_sglang.sglang_api import draws
 
 Verified = tuple[Tensor, Tensor, Tensor]
 GREEDY = 1  # SGLang's top_k of a request with temperature 0
@@ -48,7 +48,7 @@ def verify_with_seeds(
     finally:
         info.sampling_seed = seeds
     rows = [row for row, request in enumerate(batch.reqs) if draws_with_seed(request)]
-    if not rows or "SGLANG_SIMULATE_ACC_LEN" in os.environ:  # it overwrites what was verified
+    if not rows:
         return verified
     # SGLang has applied logit biases and grammars to these in place.
     logits = logits_output.next_token_logits
@@ -70,10 +70,7 @@ def draws_with_seed(request: Any) -> bool:
     return (
         params.sampling_seed is not None
         and params.top_k != GREEDY
-        and not params.frequency_penalty
-        and not params.presence_penalty
-        and params.repetition_penalty == 1
-        and not params.min_new_tokens
+        and all(getattr(params, name) == nothing for name, nothing in draws.RELAXED.items())
     )
 
 

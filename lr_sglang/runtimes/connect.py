@@ -171,6 +171,7 @@ def _describe(
     )
     honoured = bool(infos) and all(_seeded(info) for info in infos)
     backend.seeded = honoured and not backend.seed_fault
+    backend.relaxed = {name: nothing for info in infos for name, nothing in _relaxed(info).items()}
     on_cpus = all(info.get("device") == "cpu" for info in infos)
     numbered = all(probe.state(info).get(draws.FIELD) for info in infos)
     backend.places = "answer" if on_cpus or numbered else "prompt"
@@ -255,6 +256,16 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
     if isinstance(longest, int):
         known.append(longest)
     return min(known, default=DEFAULT_CONTEXT)
+
+
+def _relaxed(info: Mapping[str, Any]) -> Mapping[str, float]:
+    """As ``RuntimeBackend.relaxed``: on a GPU with a token layer; our plugin on a CPU verifies each
+    token with all that is before it.
+    """
+    if info.get("device") == "cpu" or not info.get("speculative_algorithm"):
+        return {}
+    seeds = probe.state(info).get(draws.FIELD)
+    return draws.RELAXED if seeds else draws.RELAXED | draws.LEFT_OUT
 
 
 def _seeded(info: Mapping[str, Any]) -> bool:

@@ -18,6 +18,18 @@ FIELD = "lr_sglang_seeds"
 PLACE = "lr_sglang_place"
 WRITTEN = "lr_sglang_written"
 
+# Parameters that depend on the tokens before, each with the value that does nothing. Where SGLang
+# verifies drafted tokens, it applies to a whole pass what held before it, so that the text depends
+# on what was drafted.
+RELAXED = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_new_tokens": 0,
+}
+# The same of what it leaves out of its draws there; our plugin's seeded verification does not.
+LEFT_OUT = {"min_p": 0.0}
+
 
 def seeded(params: Mapping[str, Any], seed: int, place: int) -> dict[str, Any]:
     """Sampling parameters with a seed and a place, for ``/generate``.

@@ -196,7 +196,7 @@ class ProgramRun:
         where = () if known.role == "target" else (known.role,)
         seed, place = derived_seed(*self.identify(s), *where), self._place(s, known)
         branch = Branch(known.role, 0, seed=seed, key=self.job.key, place=place)
-        seeded = known.seeded or params.temperature == 0
+        seeded = known.follows_seed(params.sent)
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )

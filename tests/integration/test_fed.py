@@ -4,6 +4,8 @@ delivered. Runtimes have probabilities and take time, on the virtual clock.
 
 import asyncio
 import random
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, Literal
 
 import pytest
@@ -17,6 +19,7 @@ from lr_sglang.errors import Cancelled, RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
@@ -132,7 +135,7 @@ def answers(
     sampling: Sampling,
     *,
     seeds: bool = True,
-    penalties: bool = True,
+    relaxed: Mapping[str, float] = MappingProxyType({}),
     max_tokens: int = 120,
     many: int = 1,
     policy: str = "fixed",
@@ -146,7 +149,8 @@ def answers(
         one.seeded = seeds
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
-        backend.fed = FedLayer(1, target.width, draws, seeds, penalties)
+        backend.fed = FedLayer(1, target.width, draws, seeds)
+        backend.relaxed = relaxed
         backend.token_layer = "NGRAM"
     backend.increments = target.increments
     experience = experience or RunStatistics()
@@ -264,26 +268,38 @@ def test_without_seeds_the_draft_writes_greedily() -> None:
     assert {one["sampling_params"]["temperature"] for one in draft.requests} == {0}
 
 
+GREEDY = SAMPLED.replace(temperature=0.0)
+GIVEN = {
+    "min_p": (SAMPLED.replace(min_p=0.1), Constraints()),
+    "min_p, greedy": (GREEDY.replace(min_p=0.1), Constraints()),
+    "frequency_penalty": (SAMPLED, Constraints(frequency_penalty=0.5)),
+    "presence_penalty": (SAMPLED, Constraints(presence_penalty=-0.5)),
+    "repetition_penalty": (GREEDY, Constraints(repetition_penalty=1.1)),
+    "min_new_tokens": (GREEDY, Constraints(min_tokens=3)),
+    "logit_bias": (SAMPLED, Constraints(logit_bias={"98": 2.0})),
+    "ignore_eos": (SAMPLED, Constraints(ignore_eos=True)),
+    "stop_token_ids": (SAMPLED, Constraints(stop_token_ids=(98,))),
+}
+
+
 @pytest.mark.parametrize(
-    ("sampling", "constraints"),
-    [
-        (SAMPLED.replace(min_p=0.1), Constraints()),
-        (SAMPLED, Constraints(frequency_penalty=0.5)),
-        (SAMPLED.replace(temperature=0.0), Constraints(logit_bias={"98": 2.0})),
-    ],
-    ids=["min_p", "frequency_penalty", "logit_bias"],
+    "relaxed", [{}, RELAXED, RELAXED | LEFT_OUT], ids=["none", "by seeds", "all"]
 )
-def test_what_coins_cannot_draw_exactly_is_not_fed(
-    sampling: Sampling, constraints: Constraints, request: pytest.FixtureRequest
+@pytest.mark.parametrize("name", GIVEN)
+def test_a_request_that_a_server_does_not_verify_exactly_is_not_fed_and_promised_no_text(
+    name: str, relaxed: dict[str, float]
 ) -> None:
+    sampling, constraints = GIVEN[name]
     target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
-    more = {"constraints": constraints, "max_tokens": 20}
-    (told,), _ = answers(target, draft, sampling, seeds=False, **more)
-    assert request.node.callspec.id in told.not_fed and not target.delivered
-    (fed,), _ = answers(target, draft, sampling, **more)  # with seeds it is
-    assert not fed.not_fed and target.delivered
-    (told,), _ = answers(target, draft, sampling, penalties=False, **more)
-    assert bool(told.not_fed) == bool(constraints.frequency_penalty)
+    more = {"constraints": constraints, "max_tokens": 20, "relaxed": relaxed}
+    (made,), _ = answers(target, draft, sampling, **more)
+    assert bool(target.delivered) == (name not in relaxed)
+    if name in relaxed:
+        assert made.not_fed.endswith(f"verify exactly with {name}")
+        assert (made.seeded, made.lossless, made.shared_draws) == (False, "distribution", False)
+        assert sampling.greedy or name in made.own_draws
+    else:
+        assert (made.not_fed, made.seeded, made.lossless) == ("", True, "text")
 
 
 def test_a_server_that_streams_whole_texts_gets_requests_of_limited_length(

@@ -23,6 +23,7 @@ from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.programs.common import Proposer, write_steps
 from lr_sglang.results import accounting
+from lr_sglang.sglang_api.draws import RELAXED
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
 from lr_sglang.steps.token_text import TokenText
@@ -116,6 +117,22 @@ def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
 
     one, again, two = seeds(0), seeds(0), seeds(1)
     assert one & again and not one & two
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.6])
+@pytest.mark.parametrize(("penalty", "lossless"), [(0.0, "text"), (0.5, "distribution")])
+def test_a_generation_that_is_not_verified_exactly_is_promised_no_text(
+    temperature, penalty, lossless
+):
+    @sgl.function
+    def penalised(s, messages):
+        lr.converse(s, messages)
+        s += sgl.gen("answer", 20, presence_penalty=penalty, temperature=temperature)
+
+    roles = fast_roles()
+    roles["target"].relaxed = RELAXED
+    job, _ = answered(penalised, roles, ahead=False)
+    assert (job.trace.seeded, job.trace.lossless) == (lossless == "text", lossless)
 
 
 @pytest.mark.parametrize(

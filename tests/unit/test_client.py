@@ -35,6 +35,7 @@ from lr_sglang.modes import DIFFERENT
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach
 from lr_sglang.runtimes.launching.server import Reservation
+from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
 from lr_sglang.sglang_api.lines import (
     MAX_ID,
     MAX_MESSAGE_BYTES,
@@ -744,7 +745,6 @@ FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
     [
         ([FED, FED], FedLayer(1, 13, "seeds", True), ""),
         ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins", True), ""),
-        ([FED, {**FED, "penalties": False}], FedLayer(1, 13, "seeds", True, False), ""),
         ([None, None], None, ""),
         ([FED, None], None, "only some of its servers have"),
         ([FED, {**FED, "protocol": 2}], None, "version 2 of the protocol, and this is version 1"),
@@ -771,6 +771,25 @@ def test_seeds_count_on_a_gpu_where_all_servers_say_so(front, workers, told, see
     with connected(front.url) as backend:
         assert backend.seeded == seeded
         assert backend.places == ("answer" if seeded else "prompt")
+
+
+@pytest.mark.parametrize(
+    ("changes", "relaxed"),
+    [
+        ({}, {}),
+        ({"device": "cuda"}, {}),
+        ({"speculative_algorithm": "NGRAM"}, {}),  # our plugin for a CPU verifies exactly
+        ({"device": "cuda", "speculative_algorithm": "EAGLE3"}, RELAXED | LEFT_OUT),
+        ({"device": "cuda", "speculative_algorithm": "NGRAM", "seeds": True}, RELAXED),
+    ],
+    ids=str,
+)
+def test_what_a_token_layer_does_not_apply_exactly_is_known(front, workers, changes, relaxed):
+    document = workers[1].documents["/server_info"]
+    document["internal_states"][0]["lr_sglang_seeds"] = changes.pop("seeds", None)
+    document |= changes
+    with connected(front.url) as backend:
+        assert backend.relaxed == relaxed
 
 
 # --- delivering lines

@@ -144,9 +144,3 @@ def test_greedy_and_idle_batches_and_those_without_a_seed_are_sglangs():
     info.sampling_seed = None
     batch = SimpleNamespace(sampling_info=info, forward_mode=SimpleNamespace(is_idle=lambda: False))
     assert verification.verify_with_seeds(lambda *given: given, 1, batch, 2) == (1, batch, 2)
-
-
-def test_a_simulated_acceptance_is_left_as_it_is(monkeypatch):
-    monkeypatch.setenv("SGLANG_SIMULATE_ACC_LEN", "2.5")
-    made, info = people([5] * COUNT)
-    assert len(set(map(tuple, grown(made, info, "chain")))) > 1
