@@ -73,7 +73,8 @@ def answer_time(
     for left in range(1, steps + 1):
         longest = left - 1 if schedule == "async" else min(depth, left - 1)
         cycle = min(depth, left) * c1 + 1 + judge
-        total, reached = 0.0, 1.0
+        total = 0.0
+        reached = 1.0
         for x in range(longest + 1):
             ends = reached * (1 - alpha) if x < longest else reached
             total += ends * ((times[x] if schedule == "async" else cycle) + expected[left - x - 1])

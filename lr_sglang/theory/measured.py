@@ -163,7 +163,8 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
     judged = sum(answer.judged for answer in ahead)
     alone = [answer for answer in ended if answer.mode == base]
     pace = sum(answer.seconds for answer in alone) / max(1, sum(a.used for a in alone))
-    written, read = [answer.target for answer in ahead], sum(answer.read for answer in ahead)
+    written = [answer.target for answer in ahead]
+    read = sum(answer.read for answer in ahead)
     if read and alone:
         written = [Times(pace * answer.used, answer.steps) for answer in ahead]
     step = _mean(written, "target step")

@@ -10,7 +10,8 @@ from typing import NamedTuple
 PIECES = (3, 4, 6, 8, 12, 16, 24)
 # Reading goes on while a read gives so many tokens in the mean, over at least so many reads: a read
 # of a piece takes longer than a token of plain decoding.
-LEAST, READS = 2.0, 8
+LEAST = 2.0
+READS = 8
 
 
 class Times(NamedTuple):

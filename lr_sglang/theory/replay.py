@@ -94,20 +94,24 @@ def timed(record: Mapping[str, Any]) -> list[Timed]:
     drafts = [*finished(record, "draft")]
     targets = {branch["position"]: branch for branch in finished(record, "target")}
     usual = fmean([*map(seconds_of, drafts)] or [0.0])
-    found, ready = [], 0.0  # when the prefix of the step was there
+    found = []
+    ready = 0.0  # when the prefix of the step was there
     for number, step in enumerate(record["steps"]):
         if (target := targets.get(number)) is None:
             break
         here = (one for one in drafts if one["position"] == number and one["started"] >= ready)
         drafted = next(here, None)
         draft = seconds_of(drafted) if drafted else usual
-        written, read = seconds_of(target), 0.0
+        written = seconds_of(target)
+        read = 0.0
         if drafted and record.get("read_tokens") and target["started"] >= drafted["ended"]:
-            written, read = target["ended"] - drafted["started"], first_read(record, drafted)
+            written = target["ended"] - drafted["started"]
+            read = first_read(record, drafted)
         (verdict,) = step["verdicts"] or (None,)
         if verdict is not None and verdict["by"] == "late":
             draft = max(draft, usual, written * 1.001)
-        accepted, asked = step["source"] == "draft", verdict["seconds"] if verdict else 0.0
+        accepted = step["source"] == "draft"
+        asked = verdict["seconds"] if verdict else 0.0
         found.append(Timed(written, draft, drafted is not None, asked, accepted, read))
         ready = drafted["ended"] if drafted and accepted else target["ended"]
     return found
@@ -142,7 +146,8 @@ def asynchronous(steps: Steps, depth: int) -> float:
 
 def synchronous(steps: Steps, depth: int) -> float:
     """Seconds of an answer in the sync schedule, cycle by cycle."""
-    seconds, first = 0.0, 0
+    seconds = 0.0
+    first = 0
     while first < len(steps):
         cycle = steps[first : first + depth + 1]
         drafts = list(takewhile(lambda step: step.drafted, cycle[:depth]))

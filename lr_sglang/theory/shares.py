@@ -14,7 +14,8 @@ def wilson(successes: int, trials: int) -> tuple[float, float] | None:
     """Wilson's 95 % interval for a share, without SciPy, which takes a second to import."""
     if not trials:
         return None
-    share, square = successes / trials, Z95**2
+    share = successes / trials
+    square = Z95**2
     middle = (share + square / (2 * trials)) / (1 + square / trials)
     variance = share * (1 - share) / trials + square / (4 * trials**2)
     half = Z95 * sqrt(variance) / (1 + square / trials)
