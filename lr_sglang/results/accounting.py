@@ -26,9 +26,8 @@ MEANING = {
     "controller": "controller",
 }
 PARTS = tuple(MEANING)
-AT_ONCE = (
-    0.005  # seconds; a branch that begins so soon after its prefix was complete was caused by it
-)
+# Seconds: a branch that begins so soon after its prefix was complete was caused by it.
+AT_ONCE = 0.005
 _SAME = 1e-5  # times in records are rounded
 
 
@@ -107,12 +106,14 @@ def _of_program(record: Record) -> Iterator[Span]:
     generations = record["program"]["generations"]
     if not record["steps"] or not all("branches" in one for one in generations):
         return  # a record of an older release
-    now, branches = float(record["seconds"]), iter(record["branches"])
+    now = float(record["seconds"])
+    branches = iter(record["branches"])
     made = [(one, list(islice(branches, one["branches"]))) for one in generations]
     for one, own in sorted(
         made, key=lambda pair: pair[0]["began"] + pair[0]["seconds"], reverse=True
     ):
-        began, ended = one["began"], one["began"] + one["seconds"]
+        began = one["began"]
+        ended = began + one["seconds"]
         if ended > now + _SAME or began >= now:
             continue  # parallel to a generation that is on the path
         yield Span("controller", min(ended, now), now, one["first"])
@@ -127,7 +128,8 @@ def _of_generation(
     """The path of one generation of a program, computed like that of an answer, whose steps count
     from 0.
     """
-    first, began = one["first"], one["began"]
+    first = one["first"]
+    began = one["began"]
     steps = record["steps"][first : first + one["steps"]] if one["in_answer"] else []
     if not one["lookahead"] or not steps:  # one request, or a generation that is not in the answer
         alone = branches[0] if len(branches) == 1 else {}
@@ -173,12 +175,15 @@ def _back(record: Record, began: float) -> Iterator[Span]:
                 return end
         return ready
 
-    now, last = float(record["seconds"]), len(steps) - 1
+    now = float(record["seconds"])
+    last = len(steps) - 1
     below: _End | None = None
     needed = [*of[last], *(of[0] if steps[last]["outcome"] == "written" else ()), *kept[:last][-1:]]
     while (end := cause(now, needed, below)) is not None:
         yield Span("controller", end.when, now, end.position)
-        now, below, n = min(now, end.when), end, end.position
+        now = min(now, end.when)
+        below = end
+        n = end.position
         if end.kind == "keep":
             needed = [*of[n], *kept[:n][-1:]]
             continue
@@ -212,7 +217,9 @@ def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
         end for end, step in zip(kept, record["steps"], strict=True) if step["source"] == "target"
     ]
     for branch in record["branches"]:
-        ended, position, started = branch["ended"], branch["position"], branch["started"]
+        ended = branch["ended"]
+        position = branch["position"]
+        started = branch["started"]
         if ended is None:
             continue
         # It was given up when a step up to its own was corrected (steps are kept in order), or at

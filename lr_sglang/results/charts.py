@@ -270,7 +270,8 @@ def by_acceptance(measures: Sequence[Measures], collection: Collection) -> Figur
         conditions = [found for m in of if (found := measured(collection, m.group))]
         known = [found.c1 for found in conditions if found.c1 < 1]
         if known:
-            schedule, depth = conditions[0].schedule, conditions[0].depth
+            schedule = conditions[0].schedule
+            depth = conditions[0].depth
             alphas = [n / 50 for n in range(51)]
             speeds = [Case(alpha, fmean(known)).speedup(schedule, depth) for alpha in alphas]
             axes.plot(alphas, speeds, color=style["color"], linestyle=":", label=f"{name}, formula")

@@ -136,9 +136,8 @@ def labelled(groups: list[Group]) -> list[Group]:
             layer = group.mode.removeprefix("lookahead")
             named = f"{mine}{layer}" if mine and layer in ("", "+sd") else ""
             words += [f"program {mine}"] if mine and not named else []
-            words += (
-                [group.settings["fair"]] if group.settings.get("fair") else []
-            )  # even if it is the same for all
+            # even if it is the same for all
+            words += [group.settings["fair"]] if group.settings.get("fair") else []
             label = ", ".join(dict.fromkeys(words))
             made.append(replace(group, label=label, program=named))
     tasks, modes = list(dict.fromkeys(group.task for group in groups)), list(MODES)
@@ -300,7 +299,8 @@ def folders_in(path: Path) -> list[Path]:
 
 def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[tuple[Group, Row]]:
     """What a report needs of the records of a folder, read one by one; the last one of each sample
-    counts."""
+    counts. Adds new groups to ``groups``, and to ``notes`` what a reader of the report must know.
+    """
     path = folder if folder.is_file() else folder / RECORDS
     concurrency = int(_run_json(path.parent).get("concurrency") or 1)
     last: dict[Any, tuple[Group, Row]] = {}
@@ -341,7 +341,8 @@ def group_of(record: Record, concurrency: int, groups: dict[str, Group]) -> Grou
     Args:
         concurrency: of the run.
     """
-    config, mode = record["config"], record["mode"]
+    config = record["config"]
+    mode = record["mode"]
     task = str(config.get("questions") or "questions")
     settings = {name: value for name, value in flat(config) if name not in _LOOSE}
     name = json.dumps([task, mode, concurrency, settings], sort_keys=True)

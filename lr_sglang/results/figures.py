@@ -97,7 +97,8 @@ def table(files: Sequence[Mapping[str, Any]]) -> tuple[list[list[str]], list[str
 
 def _about(one: Mapping[str, Any]) -> str:
     """Machine, release and models of a file."""
-    here, named = one["machine"], dict[str, str]()
+    here = one["machine"]
+    named = dict[str, str]()
     for figure in one["figures"]:
         for role in ROLES:
             model = figure["settings"].get(f"runtimes.{role}.model")

@@ -58,7 +58,8 @@ def make(
     Args:
         error: that ended the answer; the record then has the part written before.
     """
-    trace, failure = job.trace, None
+    trace = job.trace
+    failure = None
     answer = boxed(trace.text) if error is None else None
     right = correct(answer, question.answer)
     if error is not None:
@@ -102,7 +103,8 @@ def make(
 
 def of_branch(branch: Branch) -> Record:
     """A branch, as the record has it."""
-    ended, outcome = branch.ended, branch.outcome
+    ended = branch.ended
+    outcome = branch.outcome
     return {
         **{name: getattr(branch, name) for name in ("role", "position", "alternative", "seed")},
         **{
@@ -158,7 +160,8 @@ class Brief:
             self.answer: Answer | None = Answer.of(record)
         except (KeyError, TypeError):
             self.answer = None
-        self.path, self.start = path, start
+        self.path = path
+        self.start = start
 
     def __getitem__(self, name: str) -> Any:
         return self._fields[name]

@@ -142,7 +142,8 @@ def measure(collection: Collection, group: Group) -> Measures:
     """Measures one group."""
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
-    ended, graded = group.ended, [r for r in group.rows if r["correct"] is not None]
+    ended = group.ended
+    graded = [r for r in group.rows if r["correct"] is not None]
     generated = sum(r["tokens"]["generated"] for r in group.rows)
     used, steps = sum(r["tokens"]["used"] for r in ended), sum(r.steps for r in ended)
     timed = [r for r in ended if r.first is not None]

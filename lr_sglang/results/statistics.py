@@ -119,7 +119,8 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     if table.size == 0:
         return None
     good, tried = table
-    questions, trials = table.shape[1], int(tried.sum())
+    questions = table.shape[1]
+    trials = int(tried.sum())
     value = float(_ratio(good, tried))
     if questions >= LEAST and ((tried == 1).all() or value in (0.0, 1.0)):
         ends = wilson(round(value * questions), questions) or (None, None)
@@ -173,13 +174,15 @@ def difference(pairs: Mapping[Hashable, Sequence[float]]) -> Difference | None:
     kept = [list(of) for of in pairs.values() if len(of)]
     if not kept:
         return None
-    samples, questions = sum(map(len, kept)), len(kept)
+    samples = sum(map(len, kept))
+    questions = len(kept)
     value = sum(map(sum, kept)) / samples
     if questions < LEAST:
         return Difference(value, None, None, samples, questions, "open")
     each = samples / questions
     table = np.array([[*map(sum, kept), 1.0, -1.0], [*map(len, kept), each, each]])
     found = _estimate(value, _resampled(table, _ratio), samples, questions)
-    low, high = found.low or 0.0, found.high or 0.0
+    low = found.low or 0.0
+    high = found.high or 0.0
     verdict: Verdict = "kept" if low > -MARGIN else "worse" if high < -MARGIN else "open"
     return Difference(value, found.low, found.high, samples, questions, verdict)

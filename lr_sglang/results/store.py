@@ -25,7 +25,9 @@ from lr_sglang.errors import RecordError
 from lr_sglang.json_text import dumped
 from lr_sglang.results.record import SCHEMA, Brief, Key, Record, key
 
-RECORDS, RUN, LOCK = "records.jsonl", "run.json", ".lock"
+RECORDS = "records.jsonl"
+RUN = "run.json"
+LOCK = ".lock"
 
 
 def new_folder(root: Path, name: str) -> Path:
@@ -51,7 +53,9 @@ class Unread(NamedTuple):
 
 
 NAMED = 3  # lines that are named
-NO_RECORD, QUESTION, LATER = "no record", "a question, no record", "written by a later release"
+NO_RECORD = "no record"
+QUESTION = "a question, no record"
+LATER = "written by a later release"
 # What no record is without; of the other fields an earlier release may have had fewer.
 FIELDS: Mapping[str, Any] = {
     **{"schema": int, "question_id": str, "sample": int, "mode": str, "question": str},
@@ -71,7 +75,8 @@ class Lines:
     """
 
     def __init__(self, file: BufferedReader) -> None:
-        self.file, self.unread = file, list[Unread]()
+        self.file = file
+        self.unread = list[Unread]()
         self.count = self.end = 0
         self._line = Unread(0, "", 0, 0)
 
@@ -210,7 +215,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
     def __init__(
         self, folder: Path, config: dict[str, Any], about: dict[str, Any], *, resume: bool = False
     ) -> None:
-        self.folder, self.path = folder, folder / RECORDS
+        self.folder = folder
+        self.path = folder / RECORDS
         self.records: dict[Key, Brief] = {}
         self._lock = threading.Lock()
         self._file = -1
@@ -238,7 +244,8 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RecordError: it cannot be written; the file then has no part of it.
         """
-        line, of = line_of(record), key(record)
+        line = line_of(record)
+        of = key(record)
         with self._lock:
             end = os.lseek(self._file, 0, os.SEEK_END)
             try:
@@ -263,13 +270,15 @@ class Store(contextlib.AbstractContextManager["Store"]):
             self._file = -1  # for an ``append`` of another thread after this
 
     def _open(self, config: dict[str, Any], about: dict[str, Any], resume: bool) -> None:
-        whole, self.unread = 0, ""
+        whole = 0
+        self.unread = ""
         with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
             if file:
                 found = Lines(file)
                 for record, start in found:
                     self.records[key(record)] = Brief(record, self.path, start)
-                whole, self.unread = found.end, found.said
+                whole = found.end
+                self.unread = found.said
         if self.records and not resume:
             hint = "--resume goes on with them; or give another --output"
             raise RecordError(f"{self.folder} has {len(self.records)} records already", hint=hint)

@@ -17,9 +17,8 @@ from lr_sglang.results.record import Record, Row, acceptance, is_exact, of_targe
 from lr_sglang.results.report import NONE, Measures, Report, cell, times
 
 HERE = Path(__file__).parent
-SHARED = (
-    HERE / "shared"
-)  # shared with the endpoint's page, which uses them as modules; here they form one script
+# Shared with the endpoint's page, which uses them as modules; here they form one script.
+SHARED = HERE / "shared"
 SCRIPTS = (
     *(SHARED / f"{name}.js" for name in ("words", "glyph", "boxed", "row", "steps", "timeline")),
     HERE / "page.js",
@@ -83,7 +82,8 @@ def index(report: Report) -> dict[str, Any]:
             kept, share = acceptance(record, exact=group.exact)
             about |= {"kept": kept, "share": share, "search": words.lower()}
             records.append(about)
-    tasks, models = len(report.collection.tasks), report.collection.models
+    tasks = len(report.collection.tasks)
+    models = report.collection.models
     return {
         "about": f"{len(records)} answers, {tasks} task{'s' * (tasks > 1)}"
         + (f"; {models}" if models else ""),
@@ -130,7 +130,8 @@ def detail(record: Record) -> dict[str, Any]:
         for b in record["branches"]
         if b["outcome"] == "cancelled" and b["role"] != "judge"
     )
-    error, path = record["error"], accounting.critical_path(record)
+    error = record["error"]
+    path = accounting.critical_path(record)
     branches = sorted(
         (_branch(branch, end) for branch in record["branches"]), key=lambda b: float(b["began"])
     )
@@ -161,7 +162,8 @@ def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
     """A row of the step tree: the versions of a step and their states, in the form of
     ``shared/row.js``.
     """
-    verdicts, own = step["verdicts"], step["source"] == "target"
+    verdicts = step["verdicts"]
+    own = step["source"] == "target"
     drafts = step["draft_texts"] or ([] if own else [step["text"]])
     chosen = next((i for i, v in enumerate(verdicts) if v is not None and v["accepted"]), 0)
 
