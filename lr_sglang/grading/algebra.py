@@ -75,7 +75,8 @@ def _apart(gold: Any, answer: Any) -> bool:
     if len(pairs[0]) != len(pairs[1]):
         return False
     for one, other in zip(*pairs, strict=True):
-        one, other = one.doit(), other.doit()
+        one = one.doit()
+        other = other.doit()
         if isinstance(one, Rational) and isinstance(other, Rational):
             if one != other:
                 return True

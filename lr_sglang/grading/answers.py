@@ -83,7 +83,8 @@ def _boxed(text: str) -> list[tuple[int, str]]:
     groups: list[tuple[int, list[str]]] = []
     ended = -1
     for begins, start, end in sorted(boxes(text)):
-        content, between = text[start:end].strip(), text[ended:begins]
+        content = text[start:end].strip()
+        between = text[ended:begins]
         if groups and _BETWEEN.fullmatch(between) and _JOINS.search(between):
             groups[-1][1].append(content)
         else:

@@ -49,7 +49,8 @@ def letters(answer: str, choices: Sequence[str]) -> str:
         if normal(choice).casefold() == text.casefold()
     ]
     whole = chr(ord("A") + same[0]) if len(same) == 1 else ""
-    last, found = chr(ord("A") + max(len(choices), 4) - 1), _LETTER.match(text)
+    last = chr(ord("A") + max(len(choices), 4) - 1)
+    found = _LETTER.match(text)
     if found is None or not "A" <= found[1].upper() <= last or (whole and found.end() < len(text)):
         return whole
     again = _MORE.match(text[found.end() :].strip())

@@ -145,12 +145,14 @@ def _typed(text: str) -> str:
     for _ in range(len(_CALLED.findall(text))):
         if (found := _CALLED.search(text)) is None:
             break
-        inner, rest = found[2], text[found.end() :]
+        inner = found[2]
+        rest = text[found.end() :]
         if inner is None:
             end = _closing(rest)
             if end is None:
                 break
-            inner, rest = rest[:end], rest[end + 1 :]
+            inner = rest[:end]
+            rest = rest[end + 1 :]
         text = text[: found.start()] + _LATEX[found[1]] % inner + rest
     return _NAME.sub(lambda found: f"\\{found[0]} ", text).strip()
 
@@ -170,7 +172,8 @@ def number(text: str) -> Fraction | None:
     anything else.
     """
     if found := _FRACTION.fullmatch(text):
-        above, below = (found[1] or found[4] or "") + (found[2] or found[5]), found[3] or found[6]
+        above = (found[1] or found[4] or "") + (found[2] or found[5])
+        below = found[3] or found[6]
         one, other = boxed.number(above.replace("--", "").replace("+-", "-")), boxed.number(below)
         return one / other if one is not None and other else None
     return boxed.number(text)
@@ -313,7 +316,8 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
         one, other = quantity(ours), quantity(theirs)
         if one and other and one.known and other.known and one.unit != other.unit:
             return Grade(False, answer, by="units", reason=f"{one.unit}, not {other.unit}")
-        ours, theirs = one.number if one else ours, other.number if other else theirs
+        ours = one.number if one else ours
+        theirs = other.number if other else theirs
         decided = True if ours == theirs else _here(ours, theirs)
     if decided is not None:
         return Grade(decided, answer, by="number" if number(ours) is not None else "text")
@@ -353,7 +357,8 @@ def _spelled_out(text: str) -> list[str]:
     dots = [place for place, part in enumerate(parts) if _DOTS.fullmatch(part)]
     whole = [int(part) for part in parts if re.fullmatch(r"-?\d{1,9}", part)]
     if len(dots) == 1 and len(whole) == len(parts) - 1 and 2 <= dots[0] < len(whole):
-        before, after = whole[: dots[0]], whole[dots[0] :]
+        before = whole[: dots[0]]
+        after = whole[dots[0] :]
         step = before[1] - before[0]
         if step and 0 <= (after[0] - before[-1]) // step <= LONGEST:
             return [
