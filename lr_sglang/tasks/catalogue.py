@@ -137,9 +137,13 @@ def mt_bench(row: Row, number: int) -> Question:
 
 
 DATA = Path(__file__).parent / "data"
-GSM8K_TEST, GSM8K_KEPT, GSM8K_SEED = 1319, 100, 42
-GPQA, LCB = "633f5ee89ab8ad4522a9f850766b73f62147ffdd", "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
-LCB_FILES, LCB_V6 = ("test4.jsonl", "test5.jsonl"), ("test6.jsonl",)
+GSM8K_TEST = 1319
+GSM8K_KEPT = 100
+GSM8K_SEED = 42
+GPQA = "633f5ee89ab8ad4522a9f850766b73f62147ffdd"
+LCB = "0fe84c3912ea0c4d4a78037083943e8f0c4dd505"
+LCB_FILES = ("test4.jsonl", "test5.jsonl")
+LCB_V6 = ("test6.jsonl",)
 MONTHS = ("2024-08-01", "2025-01-31")  # the paper's window of LiveCodeBench
 
 

@@ -86,7 +86,8 @@ def _of_array(text: str, line: int, name: str) -> Iterator[tuple[str, int, Row]]
     at = _space(text, _space(text, 0) + 1)
     counted = 0
     for number in count(1):
-        line, counted = line + text.count("\n", counted, at), at
+        line += text.count("\n", counted, at)
+        counted = at
         where = f"{name}, line {line}"
         if text[at : at + 1] == "]":
             break
@@ -131,12 +132,14 @@ def _of_table(
 ) -> Iterator[tuple[str, int, Row]]:
     """The rows of a table whose names are in this line; an empty cell is a missing value."""
     csv.field_size_limit(LONGEST_CELL)
-    reader, number = csv.reader(lines, delimiter=delimiter, strict=True), 0
+    reader = csv.reader(lines, delimiter=delimiter, strict=True)
+    number = 0
     try:
         names = [column.strip() for column in next(reader)]
         before = reader.line_num
         for cells in reader:
-            where, before = f"{name}, line {line + before}", reader.line_num
+            where = f"{name}, line {line + before}"
+            before = reader.line_num
             if any(map(str.strip, cells)):
                 if any(map(str.strip, cells[len(names) :])):
                     raise ConfigError(f"{where}: it has more cells than the first row has names")
@@ -240,7 +243,8 @@ def plain(row: Row, default_id: str) -> Question:
     Raises:
         ConfigError: the row is no question.
     """
-    row, has = dict(row), f"; it has {', '.join(row)}" if row else ""
+    has = f"; it has {', '.join(row)}" if row else ""
+    row = dict(row)
     found = _take(row, QUESTION)
     text = _check(found, has if found is None else "")
     answer = as_answer(_take(row, ANSWER))
