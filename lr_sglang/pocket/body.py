@@ -51,7 +51,9 @@ class Sizes:
 
     def parameters(self, vocabulary: int) -> int:
         """Number of parameters of such a model with untied embeddings."""
-        hidden, heads, groups = self.hidden_size, self.num_attention_heads, self.num_key_value_heads
+        hidden = self.hidden_size
+        heads = self.num_attention_heads
+        groups = self.num_key_value_heads
         attention = 2 * hidden * (heads + groups) * self.head_dim + 2 * self.head_dim
         layer = attention + 3 * hidden * self.intermediate_size + 2 * hidden
         return self.num_hidden_layers * layer + hidden * (2 * vocabulary + 1)
@@ -84,11 +86,12 @@ class Body:
     def __init__(self, weights: Weights, source: Sizes, sizes: Sizes) -> None:
         import torch
 
-        self._torch, self._weights, self._from, self._to = torch, weights, source, sizes
-        self._copies, self._ratio = (
-            sizes.hidden_size // source.hidden_size,
-            sizes.head_dim // source.head_dim,
-        )
+        self._torch = torch
+        self._weights = weights
+        self._from = source
+        self._to = sizes
+        self._copies = sizes.hidden_size // source.hidden_size
+        self._ratio = sizes.head_dim // source.head_dim
         half = source.head_dim // 2
         # For each lane of a source head, its lane in the larger head, in the first copy of its
         # rotary pair.
@@ -110,10 +113,8 @@ class Body:
                     for name, tensor in self._layer(f"model.layers.{number}.", random)
                 },
             )
-        tokens, norm = (
-            self._weights["model.embed_tokens.weight"],
-            self._weights["model.norm.weight"],
-        )
+        tokens = self._weights["model.embed_tokens.weight"]
+        norm = self._weights["model.norm.weight"]
         yield (
             "rest",
             {
@@ -129,13 +130,13 @@ class Body:
             for name, tensor in self._weights.items()
             if name.startswith(prefix)
         }
-        size, heads, groups = (
-            self._to.hidden_size,
-            self._to.num_attention_heads,
-            self._to.num_key_value_heads,
-        )
-        inner, each = self._to.intermediate_size, self._to.head_dim
-        placed, as_float = self._placed, {**self._placed, "dtype": self._torch.float32}
+        size = self._to.hidden_size
+        heads = self._to.num_attention_heads
+        groups = self._to.num_key_value_heads
+        inner = self._to.intermediate_size
+        each = self._to.head_dim
+        placed = self._placed
+        as_float = {**self._placed, "dtype": self._torch.float32}
 
         def noise(*shape: int) -> Any:
             return (
@@ -171,7 +172,8 @@ class Body:
                     else self._wide(given[:, None])[:, 0]
                 )
                 if name == "q":
-                    norm, given = norm.float(), given.float() * math.sqrt(self._ratio)
+                    norm = norm.float()
+                    given = given.float() * math.sqrt(self._ratio)
                 norm[self._lanes] = given
             yield f"self_attn.{name}_norm.weight", norm
         down = self._torch.zeros(size, inner, **placed)
