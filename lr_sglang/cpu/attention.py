@@ -29,12 +29,18 @@ class BatchedAttention:
 
     def new_forward(self) -> None:
         """Forget the plan: another forward pass begins."""
-        self._tensors, self._numbers, self._plan = (), (), None
+        self._tensors = ()
+        self._numbers = ()
+        self._plan = None
 
-    def _is_known(self, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[int, ...]) -> bool:
+    def _is_planned(
+        self, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[int, ...]
+    ) -> bool:
+        """Whether the plan is of these tensors and numbers; if not, keeps them for the next."""
         if len(tensors) == len(self._tensors) and numbers == self._numbers:
             return all(mine is theirs for mine, theirs in zip(tensors, self._tensors, strict=True))
-        self._tensors, self._numbers = tensors, numbers
+        self._tensors = tensors
+        self._numbers = numbers
         return False
 
     def decode(
@@ -83,7 +89,8 @@ class BatchedAttention:
         The function takes a layer's number, its scale, query [batch, heads, dim], key and value
         [batch, kv_heads, dim], and returns [batch, heads, dim].
         """
-        pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
+        pool = backend.token_to_kv_pool
+        loc = forward_batch.out_cache_loc
         # The branches of a draft have a table of their own, and each step of the draft its own
         # backend.
         table, seq_lens, requests = backend.draft_decode_metadata or (
@@ -102,7 +109,8 @@ class BatchedAttention:
         def step(
             layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
+            k_cache = pool.get_key_buffer(layer)
+            v_cache = pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
             if kept is not None and isinstance(plan, Padded):
@@ -117,8 +125,10 @@ class BatchedAttention:
         """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens
         among them.
         """
-        pool, loc = backend.token_to_kv_pool, forward_batch.out_cache_loc
-        table, requests = backend.req_to_token_pool.req_to_token, forward_batch.req_pool_indices
+        pool = backend.token_to_kv_pool
+        loc = forward_batch.out_cache_loc
+        table = backend.req_to_token_pool.req_to_token
+        requests = forward_batch.req_pool_indices
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
         drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
         plans = (
@@ -138,7 +148,8 @@ class BatchedAttention:
         def step(
             layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
         ) -> torch.Tensor:
-            k_cache, v_cache = pool.get_key_buffer(layer), pool.get_value_buffer(layer)
+            k_cache = pool.get_key_buffer(layer)
+            v_cache = pool.get_value_buffer(layer)
             k_cache.index_copy_(0, loc, key)
             v_cache.index_copy_(0, loc, value)
             if drafted is not None:
@@ -161,7 +172,8 @@ class BatchedAttention:
         group: int,
         tree_mask: torch.Tensor | None,
     ) -> tuple[ExtendPlan, ...]:
-        if not self._is_known((table, requests, seq_lens, extend_lens, tree_mask), (group,)):
+        """The plan of this pass; makes and keeps it at its first layer."""
+        if not self._is_planned((table, requests, seq_lens, extend_lens, tree_mask), (group,)):
             self._plan = plan_extend(table, requests, seq_lens, extend_lens, group, tree_mask)
         assert isinstance(self._plan, tuple)
         return self._plan
@@ -174,7 +186,8 @@ class BatchedAttention:
         group: int,
         kept: bool = False,
     ) -> DecodePlan:
-        if not self._is_known((table, requests, seq_lens), (group, kept)):
+        """The plan of this pass; makes and keeps it at its first layer."""
+        if not self._is_planned((table, requests, seq_lens), (group, kept)):
             self._plan = plan_decode(table, requests, seq_lens, group, kept)
         assert isinstance(self._plan, DecodePlan)
         return self._plan

@@ -81,8 +81,10 @@ def rows_together(
     None if that costs more than `padded`.
     """
     width = own.shape[1]
-    start, end = int(own.min()), int(own.max()) + 1
-    column, spanned = own - start, (end - start) * (10 + queries)
+    start = int(own.min())
+    end = int(own.max()) + 1
+    column = own - start
+    spanned = (end - start) * (10 + queries)
     if spanned > min(padded, width * (40 + queries)):
         taken = torch.zeros(end - start, dtype=torch.bool)
         taken[column.view(-1)] = True
@@ -103,7 +105,8 @@ def attend_decode(
     scale: float,
 ) -> Tensor:
     """query [batch, heads, dim] over caches [rows, kv_heads, dim] -> [batch, heads, dim]."""
-    batch, kv_heads = query.shape[0], k_cache.shape[1]
+    batch = query.shape[0]
+    kv_heads = k_cache.shape[1]
     caches = (k_cache, v_cache)
     if isinstance(plan, Padded):
         keys, values = (

@@ -31,7 +31,8 @@ def plan_drafted(
     """
     if int(extend_lens.sum()) > MAX_TOKENS:
         return None
-    seq_lens, extend_lens = seq_lens.to(torch.int64), extend_lens.to(torch.int64)
+    seq_lens = seq_lens.to(torch.int64)
+    extend_lens = extend_lens.to(torch.int64)
     width = round_up(int(seq_lens.max()))
     visible = torch.arange(width) < seq_lens.view(-1, 1)
     rows = padded_rows(req_to_token, requests, visible)
@@ -51,7 +52,8 @@ def _plan_chains(
     """Every new token sees the rows of `own` [batch, width] up to its own; padding repeats a row
     that all see.
     """
-    batch, tokens = own.shape[0], int(extend_lens.sum())
+    batch = own.shape[0]
+    tokens = int(extend_lens.sum())
     found = rows_together(own, tokens * group, padded)
     if found is None:
         return None

@@ -51,7 +51,9 @@ def plan_extend(
 
     Raises ValueError where a sequence is shorter than its new part.
     """
-    plans, first_token, first_cell = [], 0, 0
+    plans = []
+    first_token = 0
+    first_cell = 0
     for part in _parts(extend_lens.tolist(), seq_lens.tolist()):
         lens = extend_lens[part]
         tree = None if tree_mask is None else tree_mask[first_cell:]
@@ -67,12 +69,21 @@ def _parts(extend_lens: list[int], seq_lens: list[int]) -> list[slice]:
     """Splits the batch into rectangles of adjacent sequences: each is small, or at most half
     padding.
     """
-    parts, start, longest, width, own = [], 0, 0, 0, 0
+    parts = []
+    start = 0
+    longest = 0
+    width = 0
+    own = 0
     for i, (new, total) in enumerate(zip(extend_lens, seq_lens, strict=True)):
-        longest, width, own = max(longest, new), max(width, total), own + new * total
+        longest = max(longest, new)
+        width = max(width, total)
+        own += new * total
         if i > start and (i + 1 - start) * longest * width > max(FREE_CELLS, 2 * own):
             parts.append(slice(start, i))
-            start, longest, width, own = i, new, total, new * total
+            start = i
+            longest = new
+            width = total
+            own = new * total
     return [*parts, slice(start, len(seq_lens))]
 
 
@@ -91,7 +102,8 @@ def _plan(
         raise ValueError(
             f"seq_lens {seq_lens.tolist()} shorter than extend_seq_lens {extend_lens.tolist()}"
         )
-    batch, longest = seq_lens.shape[0], int(extend_lens.max())
+    batch = seq_lens.shape[0]
+    longest = int(extend_lens.max())
     width = round_up(int(seq_lens.max()))
     column = torch.arange(width)
     rows = padded_rows(req_to_token, requests, column < seq_lens.view(-1, 1)).view(-1)
@@ -138,7 +150,9 @@ def attend_extend(
 
     Without new keys and values, the caches must hold them already.
     """
-    batch, longest, kv_heads = plan.batch, plan.longest, k_cache.shape[1]
+    batch = plan.batch
+    longest = plan.longest
+    kv_heads = k_cache.shape[1]
     query = query[plan.tokens]
     _, heads, dim = query.shape
     keys, values = (

@@ -88,7 +88,8 @@ def gated_norm(norm: Any, x: Tensor, gate: Tensor, *args: Any, **kwargs: Any) ->
     """The forward pass of SGLang's gated norm: an RMS norm, then the gate."""
     wide = x.float()
     wide = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + norm.eps)
-    wide, opened = wide * norm.weight.float(), torch.sigmoid(gate.float())
+    wide = wide * norm.weight.float()
+    opened = torch.sigmoid(gate.float())
     return (wide * (opened if norm.activation == "sigmoid" else opened * gate.float())).to(x.dtype)
 
 
@@ -110,11 +111,13 @@ def delta_rule(
     Returns:
         Outputs [..., tokens, v_dim], and the state after the last token.
     """
-    total, tokens = decay.cumsum(-1), decay.shape[-1]
+    total = decay.cumsum(-1)
+    tokens = decay.shape[-1]
     causal = torch.ones(tokens, tokens, dtype=torch.bool).tril()
     between = total.unsqueeze(-1) - total.unsqueeze(-2)
     between = between.masked_fill(~causal, float("-inf")).exp()
-    begun, strength = total.exp().unsqueeze(-1), beta.unsqueeze(-1)
+    begun = total.exp().unsqueeze(-1)
+    strength = beta.unsqueeze(-1)
     u = strength * (v - begun * (k @ state.mT))
     if tokens > 1:
         system = (strength * between * (k @ k.mT)).tril(-1)
@@ -156,10 +159,16 @@ def chunk_gated_delta_rule(
         sequence, [1, chunks, heads, v_dim, k_dim].
     """
     assert not head_first and use_qk_l2norm_in_kernel
-    heads, scale = v.shape[2], q.shape[-1] ** -0.5
-    q, k, v = _unit(_heads(q[0], heads)) * scale, _unit(_heads(k[0], heads)), _heads(v[0], heads)
-    decay, strength = g[0].float().T, beta[0].float().T
-    out, bounds, begun = torch.zeros_like(v), cu_seqlens.tolist(), list[Tensor]()
+    heads = v.shape[2]
+    scale = q.shape[-1] ** -0.5
+    q = _unit(_heads(q[0], heads)) * scale
+    k = _unit(_heads(k[0], heads))
+    v = _heads(v[0], heads)
+    decay = g[0].float().T
+    strength = beta[0].float().T
+    out = torch.zeros_like(v)
+    bounds = cu_seqlens.tolist()
+    begun = list[Tensor]()
     for row, begin, end in zip(initial_state_indices.tolist(), bounds, bounds[1:], strict=False):
         state = initial_state[row].to(torch.float32, copy=True)
         for at in range(begin, end, CHUNK):
@@ -201,21 +210,26 @@ def fused_sigmoid_gating_delta_rule_update_cpu(
     is the token that a token follows.
     """
     assert use_qk_l2norm_in_kernel and not is_kda
-    heads, steps = v.shape[2], cache_steps or 1
+    heads = v.shape[2]
+    steps = cache_steps or 1
     batch = v.shape[1] // steps
     decay, beta = fused_gdn_gating_cpu(A_log, a, b, dt_bias)
-    q, k = _unit(_heads(q[0], heads)) * q.shape[-1] ** -0.5, _unit(_heads(k[0], heads))
+    q = _unit(_heads(q[0], heads)) * q.shape[-1] ** -0.5
+    k = _unit(_heads(k[0], heads))
 
     def rows(x: Tensor) -> Tensor:
         """[heads, batch * steps, dim] as [batch, heads, steps, dim]."""
         return x.view(heads, batch, steps, -1).transpose(0, 1)
 
-    q, k, v = rows(q), rows(k), rows(_heads(v[0], heads))
+    q = rows(q)
+    k = rows(k)
+    v = rows(_heads(v[0], heads))
     decay, beta = (x[0].view(batch, steps, heads).transpose(1, 2) for x in (decay, beta))
     indices = initial_state_indices[:batch].long()
     used = (indices >= 0).nonzero().view(-1)
     begin = initial_state_source[indices.clamp(min=0)].float()
-    out, states = torch.zeros_like(v), list[Tensor]()
+    out = torch.zeros_like(v)
+    states = list[Tensor]()
     for step in range(steps):
         one = slice(step, step + 1)
         before = _parents(begin, states, retrieve_parent_token)
@@ -260,8 +274,11 @@ def causal_conv1d_fn(
     """New tokens of several sequences, x [channels, tokens]; their states [rows, channels,
     inputs] are read and replaced.
     """
-    out, keep, bounds = torch.empty_like(x), conv_states.shape[-1], query_start_loc.tolist()
-    rows, known = cache_indices.tolist(), has_initial_state.tolist()
+    out = torch.empty_like(x)
+    keep = conv_states.shape[-1]
+    bounds = query_start_loc.tolist()
+    rows = cache_indices.tolist()
+    known = has_initial_state.tolist()
     for number, (begin, end) in enumerate(itertools.pairwise(bounds)):
         row = rows[number]
         before = conv_states[row].to(x.dtype) if known[number] else x.new_zeros(len(x), keep)
@@ -291,7 +308,8 @@ def causal_conv1d_update(
     channels, inputs]. It also works out a tree's ``retrieve_parent_token``, which the recurrence
     reads.
     """
-    keep, indices = conv_states.shape[-1], conv_state_indices.long()
+    keep = conv_states.shape[-1]
+    indices = conv_state_indices.long()
     begin = conv_states[indices.clamp(min=0)].to(x.dtype)
     used = (indices >= 0).nonzero().view(-1)
     if x.dim() == 2:
@@ -302,7 +320,8 @@ def causal_conv1d_update(
     if retrieve_parent_token is not None:
         assert retrieve_next_token is not None and retrieve_next_sibling is not None
         find_parents(retrieve_next_token, retrieve_next_sibling, retrieve_parent_token)
-    to, out = intermediate_state_indices.long()[used], torch.empty_like(x)
+    to = intermediate_state_indices.long()[used]
+    out = torch.empty_like(x)
     windows: list[Tensor] = []
     for step in range(x.shape[2]):
         before = _parents(begin, windows, retrieve_parent_token)
@@ -363,7 +382,9 @@ def keep_states(
     """Copies the states of the sequences that are ``kept`` to other rows, in both pools [layers,
     rows, ...].
     """
-    rows, kept, to = rows[:batch], kept[:batch], to[:batch]
+    rows = rows[:batch]
+    kept = kept[:batch]
+    to = to[:batch]
     chosen = kept & (rows >= 0) & (to >= 0)
     for pool in (conv, matrices):
         pool[:, to[chosen].long()] = pool[:, rows[chosen].long()]
@@ -393,7 +414,8 @@ OPERATORS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
         ("initial_state_source", "intermediate_states_buffer"),
     ),
 )
-_KERNELS, _OPS = "sgl_kernel.mamba", "sglang.kernels.ops"
+_KERNELS = "sgl_kernel.mamba"
+_OPS = "sglang.kernels.ops"
 _SCATTER = f"{_OPS}.mamba.mamba_state_scatter_triton"
 _EXTRA = "sglang.srt.arg_groups.mamba_hook"
 # Functions of SGLang, and what takes their place.

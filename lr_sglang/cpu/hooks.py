@@ -31,7 +31,8 @@ def install() -> None:
 
     _allow_intel_amx()
     batch_info = f"{_SAMPLING}.sampling_batch_info.SamplingBatchInfo.from_schedule_batch"
-    unquantized, loaded = f"{_SRT}.layers.quantization.unquant", "process_weights_after_loading"
+    unquantized = f"{_SRT}.layers.quantization.unquant"
+    loaded = "process_weights_after_loading"
     hooks: tuple[tuple[str, Callable[..., Any], Any], ...] = (
         (f"{unquantized}.UnquantizedLinearMethod.{loaded}", _lay_out_weight, HookType.AFTER),
         (f"{unquantized}.UnquantizedEmbeddingMethod.{loaded}", _lay_out_weight, HookType.AFTER),
@@ -89,33 +90,58 @@ def _allow_intel_amx() -> None:
 
 
 def _use_batched_attention(result: None, backend: Any, *args: object, **kwargs: object) -> None:
-    """One plan per forward pass instead of one per layer, and no dispatcher in between."""
+    """Replace the backend's two operators by ours: one plan per forward pass instead of one per
+    layer, and no dispatcher in between.
+    """
     backend.batched_attention = BatchedAttention()
-    backend.decode_attention_fwd = partial(_decode, backend)
-    backend.extend_attention_fwd = partial(_extend, backend)
+    early = release.version().startswith("0.5.16")
+    backend.decode_attention_fwd = partial(_decode_0_5_16 if early else _decode, backend)
+    backend.extend_attention_fwd = partial(_extend_0_5_16 if early else _extend, backend)
 
 
-# SGLang 0.5.23 passes three more arguments: two scales of an 8-bit KV cache, and whether attention
-# is causal. 0.5.16 passes the batch's own lengths under speculation, which lack the drafted tokens
-# (sgl-project/sglang#36430), though it has computed the right ones; we put these in. `seq_lens` is
-# the 11th and the 9th argument.
+def _decode(
+    backend: Any,
+    query: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    key_scale: float,
+    value_scale: float,
+    *others: Any,
+) -> None:
+    _refuse(key_scale, value_scale)
+    backend.batched_attention.decode(query, k_cache, v_cache, *others)
 
 
-def _decode(backend: Any, *arguments: Any) -> None:
-    if len(arguments) == 19:
-        _refuse(arguments[3], arguments[4])
-        arguments = (*arguments[:3], *arguments[5:])
-    elif backend.draft_decode_metadata is not None:
+def _extend(
+    backend: Any,
+    query: torch.Tensor,
+    key: torch.Tensor | None,
+    value: torch.Tensor | None,
+    output: torch.Tensor,
+    k_cache: torch.Tensor,
+    v_cache: torch.Tensor,
+    key_scale: float,
+    value_scale: float,
+    *others: Any,
+) -> None:
+    *others, is_causal = others
+    _refuse(key_scale, value_scale, is_causal)
+    backend.batched_attention.extend(query, key, value, output, k_cache, v_cache, *others)
+
+
+# SGLang 0.5.16 passes neither scales nor whether attention is causal. Under speculation it passes
+# the batch's own lengths, which lack the drafted tokens (sgl-project/sglang#36430), though it has
+# computed the right ones; we put these in, as the 11th and the 9th argument.
+
+
+def _decode_0_5_16(backend: Any, *arguments: Any) -> None:
+    if backend.draft_decode_metadata is not None:
         arguments = (*arguments[:10], backend.draft_decode_metadata[1], *arguments[11:])
     backend.batched_attention.decode(*arguments)
 
 
-def _extend(backend: Any, *arguments: Any) -> None:
-    if len(arguments) == 22:
-        _refuse(arguments[6], arguments[7], arguments[21])
-        arguments = (*arguments[:6], *arguments[8:21])
-    else:
-        arguments = (*arguments[:8], backend.extend_metadata[0], *arguments[9:])
+def _extend_0_5_16(backend: Any, *arguments: Any) -> None:
+    arguments = (*arguments[:8], backend.extend_metadata[0], *arguments[9:])
     backend.batched_attention.extend(*arguments)
 
 

@@ -40,7 +40,8 @@ class KeptRows:
         if not self._follows(rows, seq_lens - new):
             self._layers.clear()
             self._room = -(-rows.shape[1] // SPARE) * SPARE + SPARE
-        self._rows, self._seq_lens = rows, seq_lens.clone()  # SGLang increments it in place
+        self._rows = rows
+        self._seq_lens = seq_lens.clone()  # SGLang increments it in place
         starts = torch.arange(rows.shape[0]) * self._room + seq_lens - new
         self._newest = (starts.view(-1, 1) + torch.arange(new)).view(-1)
 
@@ -48,7 +49,7 @@ class KeptRows:
         self, layer: int, k_cache: Tensor, v_cache: Tensor, loc: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The layer's keys and values, [batch, width, kv_heads, dim], when the new ones are at
-        `loc` in the caches.
+        `loc` in the caches. Keeps them for the next step, where there is room.
         """
         batch, width = self._rows.shape
         caches = (k_cache, v_cache)
@@ -76,7 +77,8 @@ class KeptRows:
         A step may continue from any token of the last one: after a verification, from the last
         accepted token.
         """
-        before, width = self._rows, min(self._rows.shape[1], rows.shape[1])
+        before = self._rows
+        width = min(self._rows.shape[1], rows.shape[1])
         if self._seq_lens.shape != known.shape or rows.shape[1] > self._room:
             return False
         if not bool((known <= self._seq_lens).all()):

@@ -58,10 +58,12 @@ class Qwen3Forward:
     def __init__(self, model: Any) -> None:
         attention = model.layers[0].self_attn
         self._embed = model.embed_tokens
-        self._heads, self._kv_heads = attention.num_heads, attention.num_kv_heads
+        self._heads = attention.num_heads
+        self._kv_heads = attention.num_kv_heads
         self._head_dim = attention.head_dim
         self._cos_sin = _cos_sin(attention.rotary_emb)
-        self._norm, self._dtype = model.norm.weight.float(), attention.qkv_proj.weight.dtype
+        self._norm = model.norm.weight.float()
+        self._dtype = attention.qkv_proj.weight.dtype
         self._eps = torch.full((1,), float(model.norm.variance_epsilon))
         self._layers = [_layer(layer) for layer in model.layers]
 
@@ -79,7 +81,8 @@ class Qwen3Forward:
         If layers are `captured` (for an EAGLE3 head), also the input of each of them.
         """
         residual = (self._embed(input_ids) if input_embeds is None else input_embeds).float()
-        tokens, dtype = residual.shape[0], self._dtype
+        tokens = residual.shape[0]
+        dtype = self._dtype
         cos, sin = self._angles(positions)
         attend = self._attention(forward_batch, tokens)
         rotated = self._heads + self._kv_heads
@@ -125,8 +128,10 @@ class Qwen3Forward:
         """
         from sglang.srt.model_executor.forward_context import get_attn_backend
 
-        backend, mode = get_attn_backend(), forward_batch.forward_mode
-        batched, group = getattr(backend, "batched_attention", None), self._heads // self._kv_heads
+        backend = get_attn_backend()
+        mode = forward_batch.forward_mode
+        batched = getattr(backend, "batched_attention", None)
+        group = self._heads // self._kv_heads
         if isinstance(batched, BatchedAttention) and mode.is_decode():
             step = batched.decode_step(backend, forward_batch, group)
         elif isinstance(batched, BatchedAttention) and mode.is_extend(include_draft_extend_v2=True):
@@ -139,8 +144,10 @@ class Qwen3Forward:
 
 
 def _layer(layer: Any) -> _Layer:
-    attention, mlp = layer.self_attn, layer.mlp
-    heads, kv_heads = attention.num_heads, attention.num_kv_heads
+    attention = layer.self_attn
+    mlp = layer.mlp
+    heads = attention.num_heads
+    kv_heads = attention.num_kv_heads
     return _Layer(
         attention=attention.attn,
         input_norm=layer.input_layernorm.weight.float(),
@@ -177,7 +184,8 @@ def _is_plain(model: Any) -> bool:
     if get_parallel().tp_size != 1 or get_parallel().pp_size != 1:
         return False
     for layer in model.layers:
-        attention, mlp = layer.self_attn, layer.mlp
+        attention = layer.self_attn
+        mlp = layer.mlp
         linears = (attention.qkv_proj, attention.o_proj, mlp.gate_up_proj, mlp.down_proj)
         if not all(
             isinstance(getattr(linear, "quant_method", None), UnquantizedLinearMethod)
@@ -185,7 +193,8 @@ def _is_plain(model: Any) -> bool:
             for linear in linears
         ):
             return False
-    rotary, dtypes = attention.rotary_emb, {parameter.dtype for parameter in model.parameters()}
+    rotary = attention.rotary_emb
+    dtypes = {parameter.dtype for parameter in model.parameters()}
     return (
         type(rotary) is RotaryEmbedding
         and rotary.is_neox_style

@@ -626,24 +626,28 @@ def test_a_draft_step_follows_the_table_of_branches():
 
 
 @pytest.mark.parametrize(
-    ("hook", "drafts", "given", "handed"),
+    ("release", "operator", "drafts", "given", "handed"),
     [
-        (hooks._extend, False, [*range(19)], [*range(8), "lengths", *range(9, 19)]),
-        (hooks._decode, False, [*range(17)], [*range(17)]),
-        (hooks._decode, True, [*range(17)], [*range(10), "lengths", *range(11, 17)]),
+        ("0.5.16", "extend", False, [*range(19)], [*range(8), "lengths", *range(9, 19)]),
+        ("0.5.16", "decode", False, [*range(17)], [*range(17)]),
+        ("0.5.16+cpu", "decode", True, [*range(17)], [*range(10), "lengths", *range(11, 17)]),
         # SGLang 0.5.23 hands over the right ones, and two scales; and whether attention is causal.
-        (hooks._decode, True, [0, 1, 2, 1.0, 1.0, *range(3, 17)], [*range(17)]),
-        (hooks._extend, False, [*range(6), 1.0, 1.0, *range(6, 19), True], [*range(19)]),
+        ("0.5.23", "decode", True, [0, 1, 2, 1.0, 1.0, *range(3, 17)], [*range(17)]),
+        ("0.5.23", "extend", False, [*range(6), 1.0, 1.0, *range(6, 19), True], [*range(19)]),
     ],
 )
-def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens(hook, drafts, given, handed):
-    """SGLang hands over the batch's own lengths (sgl-project/sglang#36430)."""
+def test_sglangs_own_layers_get_the_lengths_with_the_drafted_tokens(
+    monkeypatch, release, operator, drafts, given, handed
+):
+    """SGLang 0.5.16 hands over the batch's own lengths (sgl-project/sglang#36430)."""
+    monkeypatch.setattr("lr_sglang.sglang_api.release.version", lambda: release)
     backend, seen = Backend(1, [4], scattered=False), []
+    hooks._use_batched_attention(None, backend)
     backend.batched_attention = SimpleNamespace(
         decode=lambda *a: seen.extend(a), extend=lambda *a: seen.extend(a)
     )
     backend.draft_decode_metadata = (None, backend.seq_lens, None) if drafts else None
-    hook(backend, *given)
+    getattr(backend, f"{operator}_attention_fwd")(*given)
     assert seen == [backend.seq_lens if one == "lengths" else one for one in handed]
 
 

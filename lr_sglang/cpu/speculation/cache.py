@@ -113,7 +113,8 @@ def copy_all_layer_kv_cache_cpu(
     moved = tgt_loc != src_loc
     if not bool(moved.any()):
         return
-    source, target = src_loc[moved].to(torch.int64), tgt_loc[moved].to(torch.int64)
+    source = src_loc[moved].to(torch.int64)
+    target = tgt_loc[moved].to(torch.int64)
     rows = int(torch.maximum(source.max(), target.max())) + 1
     for address, stride in zip(data_ptrs.tolist(), strides.tolist(), strict=True):
         memory = (ctypes.c_uint8 * (rows * stride)).from_address(address)

@@ -80,7 +80,8 @@ def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sam
     Returns int32 tensors: the tokens [batch * n], one per node; the number of tokens that each
     sequence got [batch]; and the nodes of these tokens [batch, depth], -1 behind the last.
     """
-    n, info = verify_input.draft_token_num, batch.sampling_info
+    n = verify_input.draft_token_num
+    info = batch.sampling_info
     candidates = verify_input.draft_token.view(-1, n)
     links = verify_input.retrieve_next_token, verify_input.retrieve_next_sibling
     penalise(logits, batch.reqs, candidates, *links)
@@ -189,7 +190,9 @@ def _texts(tokens: list[int], first_child: list[int], next_sibling: list[int]) -
 
 
 def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None:
-    """One tree's nodes: logits [n, vocabulary], texts[node] the drafted tokens up to it."""
+    """Subtract the request's penalties from one tree's logits [n, vocabulary], and forbid ends that
+    come too early; texts[node] are the drafted tokens up to a node.
+    """
     params = request.sampling_params
     answer = [*written(request), *request.output_ids]
     counts = torch.bincount(torch.tensor(answer, dtype=torch.int64), minlength=logits.shape[1])

@@ -14,7 +14,8 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-FULL_MASK, QLEN_ONLY = 0, 1
+FULL_MASK = 0
+QLEN_ONLY = 1
 
 
 def build_tree_kernel_efficient_cpu(
@@ -49,7 +50,8 @@ def build_tree_kernel_efficient_cpu(
         raise NotImplementedError(
             f"build_tree_kernel_efficient_cpu: tree_mask_mode {tree_mask_mode}"
         )
-    n, batch = draft_token_num, verified_seq_len.shape[0]
+    n = draft_token_num
+    batch = verified_seq_len.shape[0]
     if topk == 1 and depth >= n - 1:
         links, levels, visible = _chain(n)
         visible = visible.expand(batch, n, n)
@@ -122,7 +124,8 @@ def _parents(proposals: list[int], selected: list[int], topk: int) -> list[int]:
 
 def _links(parents: list[int]) -> tuple[list[int], list[int]]:
     """Every node's first child and next sibling, -1 where there is none."""
-    children, siblings = [-1] * len(parents), [-1] * len(parents)
+    children = [-1] * len(parents)
+    siblings = [-1] * len(parents)
     for node in range(len(parents) - 1, 0, -1):
         parent = parents[node]
         if parent >= 0:

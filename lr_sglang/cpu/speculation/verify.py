@@ -68,9 +68,11 @@ def _walk(
     """The numbers of the visited nodes of one tree; `wants` has the target's prediction
     by number.
     """
-    node, way = 0, [numbers[0]]
+    node = 0
+    way = [numbers[0]]
     while len(way) < longest:
-        wanted, node = wants[way[-1]], children[node]
+        wanted = wants[way[-1]]
+        node = children[node]
         while node >= 0 and tokens[node] != wanted:
             node = siblings[node]
         if node < 0:
