@@ -278,7 +278,8 @@ def wrong_url(url: str) -> str:
         return f"{url!r} has a space or a control character"
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
+        host = parts.hostname
+        port = parts.port
     except ValueError as error:
         return f"{url!r} is no address of a server: {error}"
     if not host:

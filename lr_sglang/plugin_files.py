@@ -124,7 +124,8 @@ def check(file: str, name: str = "") -> None:
     """
     if not expanded(file).is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
-    names, text = inside(file), expanded(file).read_text("utf-8", errors="replace")
+    names = inside(file)
+    text = expanded(file).read_text("utf-8", errors="replace")
     # A name that is not in the text can still come from elsewhere, or be made.
     if names and not re.search(rf"\b{name}\b|import \*|globals", text):
         raise _lacks(file, name, names)
@@ -184,7 +185,6 @@ def is_stop(error: BaseException) -> bool:
     if isinstance(error, asyncio.CancelledError):
         task = asyncio.current_task()
         return task is None or task.cancelling() > 0
-    signalled = (
-        isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt
-    )  # cli.failures.Stopped
+    # cli.failures.Stopped
+    signalled = isinstance(error, KeyboardInterrupt) and type(error) is not KeyboardInterrupt
     return signalled or isinstance(error, GeneratorExit)

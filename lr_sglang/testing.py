@@ -28,8 +28,12 @@ from lr_sglang.steps.token_text import TokenText
 __all__ = ["CharTokenizer", "Prompt", "ScriptedTransport", "runtimes"]
 
 END = 3  # the end-of-sequence id
-_OPEN, _CLOSE = "\x01", "\x02"  # around every turn
-LIKELY, UNLIKELY = -0.1, -9.0  # log-probabilities of what the script would write, and of the rest
+# around every turn
+_OPEN = "\x01"
+_CLOSE = "\x02"
+# log-probabilities of what the script would write, and of the rest
+LIKELY = -0.1
+UNLIKELY = -9.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,9 @@ class ScriptedTransport:
     """
 
     def __init__(self, script: Script, seconds: float = 0.0, width: int = 0) -> None:
-        self._script, self._seconds, self.width = script, seconds, width
+        self._script = script
+        self._seconds = seconds
+        self.width = width
         self.requests: list[dict[str, Any]] = []
         self.delivered: list[Delivery] = []
         self.deliver_fails: LookaheadError | None = None
@@ -220,10 +226,12 @@ class ScriptedTransport:
         """Gives the tokens of a reply by verifications, as a server with the layer does: each gives
         what is right of the request's line and one token more.
         """
-        ids, meta = reply["output_ids"], reply["meta_info"]
+        ids = reply["output_ids"]
+        meta = reply["meta_info"]
         if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST):
             (self._lines.get(request.rid) or self._lines.put(request.rid, 0, ())).put_first(first)
-        count, right = min(1, len(ids)), list[int]()
+        count = min(1, len(ids))
+        right = list[int]()
         while count < len(ids) and not request.cancelled:
             if payload.get("stream") and request.on_tokens is not None:
                 request.on_tokens(ids[:count])
@@ -287,7 +295,8 @@ class ScriptedTransport:
 
     def _weigh(self, payload: dict[str, Any]) -> list[tuple[float | None, int, None]]:
         """The log-probabilities of the prompt's tokens; as SGLang does, none for the first."""
-        ids, start = payload["input_ids"], payload["logprob_start_len"]
+        ids = payload["input_ids"]
+        start = payload["logprob_start_len"]
         asked = ids[start + 1 :]
         written = self._write(_read(ids[: start + 1]), payload["sampling_params"])
         likely = [i < len(written) and one == ord(written[i]) for i, one in enumerate(asked)]
@@ -303,7 +312,8 @@ class ScriptedTransport:
     def _reply(
         self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool
     ) -> dict[str, Any]:
-        most, stop = sampling["max_new_tokens"], sampling.get("stop")
+        most = sampling["max_new_tokens"]
+        stop = sampling.get("stop")
         stops = (stop,) if isinstance(stop, str) else tuple(stop or ())
         found = [(text.find(one) + len(one), one) for one in stops if one in text]
         if not sampling.get("ignore_eos"):

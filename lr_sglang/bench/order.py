@@ -69,7 +69,8 @@ def turns(
 def _interleaved(
     variants: Sequence[Variant], items: Sequence[Item], draw: random.Random
 ) -> list[Turn]:
-    found, order = [], list(variants)
+    found = []
+    order = list(variants)
     for number, item in enumerate(items):
         place = number % max(1, len(order))
         if place == 0:
@@ -94,7 +95,8 @@ def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch
     """
     first = {task: mine[: (len(mine) + 1) // 2] for task, mine in items.items()}
     second = {task: mine[(len(mine) + 1) // 2 :] for task, mine in items.items()}
-    numbered, found = list(enumerate(sets)), list[Stretch]()
+    numbered = list(enumerate(sets))
+    found = list[Stretch]()
     for half, order in ((first, numbered), (second, numbered[::-1])):
         for number, of in order:
             if mine := _turns(of, half, seed + (half is second)):
@@ -160,7 +162,8 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
     among the n-grams.
     """
     asked = {"questions": task, "prompt_suffix": suffix}
-    sets, stretches = [], []
+    sets = []
+    stretches = []
     variants = [Variant("", mode, task, concurrency, plan, asked) for mode in plan.modes]
     for number, of in enumerate(servers.server_sets(variants)):
         mine = [Turn(of[0], items)]

@@ -129,7 +129,9 @@ class Caches:
         self.kept: set[str] = set()  # roles whose cache could not be emptied
 
     def empty(self, roles: Mapping[str, Any]) -> None:
-        """Flushes the caches of these runtimes."""
+        """Flushes the caches of these runtimes; warns once of a role whose cache stayed full, and
+        no longer waits for that one.
+        """
         for role, backend in roles.items():
             try:
                 self._one(role, backend)

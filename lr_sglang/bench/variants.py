@@ -296,7 +296,8 @@ def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
         layer = _layer(point)
         drafts = flags.algorithm(layer, "--sweep token-layer").draft if layer.on else "none"
         if drafts == "needed":
-            own, draft = runtimes["target"].token_layer.draft_model, runtimes.get("draft")
+            own = runtimes["target"].token_layer.draft_model
+            draft = runtimes.get("draft")
             layer = layer.replace(draft_model=own or (draft.model if draft else ""))
         for role in flags.roles_of(layer, "--sweep token-layer"):
             if role in runtimes and not runtimes[role].url:
@@ -353,10 +354,12 @@ def fair_baseline(deployment: Deployment, way: str) -> tuple[Deployment, str]:
     gpus = (*target.gpus, *(gpu for gpu in every if gpu not in target.gpus))[:count]
     if way == "replicas":
         copies = count // mine * target.data_parallel
-        found, said = target.replace(gpus=gpus, data_parallel=copies), f"{copies} replicas"
+        found = target.replace(gpus=gpus, data_parallel=copies)
+        said = f"{copies} replicas"
     else:
         size = count // target.data_parallel
-        found, said = target.replace(gpus=gpus, tensor_parallel=size), f"tensor parallel {size}"
+        found = target.replace(gpus=gpus, tensor_parallel=size)
+        said = f"tensor parallel {size}"
     others = {role: one for role, one in deployment.runtimes.items() if role != "target"}
     said += f" on {count} GPUs"
     return deployment.replace(
