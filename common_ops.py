@@ -8,9 +8,9 @@ broken installation still sees sgl_kernel's own error.
 
 from lr_sglang import cpu
 
-if not cpu.enabled():
+if not cpu.is_on_cpu():
     raise ImportError(
-        f"common_ops of lr-sglang is for servers without a GPU: set {cpu.SWITCH}=1 to use it"
+        f"common_ops of lr-sglang is for servers without a GPU: set {cpu.CPU_SWITCH}=1 to use it"
     )
 
 from lr_sglang.cpu import operators

@@ -254,7 +254,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
             10 * (time.process_time() - began),
         )
     began = time.process_time()
-    line = store.line_of(record.make(Question("long", "?"), "lookahead", job, {}, {}))
+    line = store.line_of(record.make_record(Question("long", "?"), "lookahead", job, {}, {}))
     made = time.process_time() - began
     click.echo(
         f"the record of {len(job.trace.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",

@@ -115,7 +115,7 @@ def deployment_of(deployment: str, shapes: str, flags: Sequence[str]) -> Deploym
     plain = {
         role: runtime.replace(token_layer=TokenLayer()) for role, runtime in loaded.runtimes.items()
     }
-    return servers.placed(flagged(loaded.replace(runtimes=plain), flags))
+    return servers.placed_here(flagged(loaded.replace(runtimes=plain), flags))
 
 
 @click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)

@@ -34,7 +34,7 @@ from lr_sglang.cli import options
 from lr_sglang.cli.settings import settle
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.results.record import Record
-from lr_sglang.results.statistics import share
+from lr_sglang.results.statistics import share_estimate
 from lr_sglang.runtimes.connect import deployed
 from tests import plan
 from tools.pocket.meaning import meaning
@@ -66,7 +66,7 @@ def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:
 def row(name: str, records: list[Record]) -> dict[str, Any]:
     """One line of the table."""
     seen, ended = list(pairs(records)), [r for r in records if r["error"] is None]
-    right = share({r["question_id"]: (bool(r["correct"]), 1) for r in records})
+    right = share_estimate({r["question_id"]: (bool(r["correct"]), 1) for r in records})
     judged = sum(r["judged"] for r in records)
     both = sum(accepted and same for accepted, same, *_ in seen)
     asked = [seconds for *_, seconds, by in seen if by != "identical"]

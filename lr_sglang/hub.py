@@ -12,8 +12,8 @@ from http.client import HTTPException
 
 from lr_sglang.errors import ConfigError, SetupError
 
-SECONDS = 3.0  # for one question
-HINT = "give the path of a directory, or pocket:target"
+HUB_SECONDS = 3.0  # for one question
+MODEL_HINT = "give the path of a directory, or pocket:target"
 
 
 def address() -> str:
@@ -30,7 +30,7 @@ def answers() -> bool:
     """Whether anything answers there, by the environment's proxy, if any, as for downloads."""
     try:
         urllib.request.urlopen(
-            urllib.request.Request(address(), method="HEAD"), timeout=SECONDS
+            urllib.request.Request(address(), method="HEAD"), timeout=HUB_SECONDS
         ).close()
     except urllib.error.HTTPError:
         return True
@@ -39,7 +39,7 @@ def answers() -> bool:
     return True
 
 
-def check(model: str, role: str) -> None:
+def check_model(model: str, role: str) -> None:
     """Checks that a model with a name of the hub is in the cache, or can be downloaded.
 
     Raises:
@@ -60,22 +60,22 @@ def check(model: str, role: str) -> None:
             return
     except HFValidationError as error:
         url = re.fullmatch(r"[\w.-]+:\d+(?:/\S*)?", model)
-        hint = f"a server is given as http://{model}" if url else HINT
+        hint = f"a server is given as http://{model}" if url else MODEL_HINT
         raise ConfigError(f"{model!r} is no name of a model", role=role, hint=hint) from error
     if is_off():
         why = f"{model!r} is neither a directory here nor in the hub's cache"
-        raise SetupError(f"{why}, and HF_HUB_OFFLINE is set", role=role, hint=HINT)
+        raise SetupError(f"{why}, and HF_HUB_OFFLINE is set", role=role, hint=MODEL_HINT)
     if not answers():
         why = f"{model!r} is neither a directory here nor in the hub's cache"
-        hint = f"{HINT}, or set HF_ENDPOINT"
+        hint = f"{MODEL_HINT}, or set HF_ENDPOINT"
         raise SetupError(f"{why}, and {address()} does not answer", role=role, hint=hint)
     try:
-        HfApi(endpoint=address()).model_info(model, timeout=SECONDS)
+        HfApi(endpoint=address()).model_info(model, timeout=HUB_SECONDS)
     except GatedRepoError as error:
         hint = "accept its terms there and set HF_TOKEN"
         raise SetupError(f"{address()} refuses {model!r}", role=role, hint=hint) from error
     except RepositoryNotFoundError as error:
-        hint = f"check the name, or set HF_TOKEN if it is private; or {HINT}"
+        hint = f"check the name, or set HF_TOKEN if it is private; or {MODEL_HINT}"
         raise ConfigError(f"{address()} has no model {model!r}", role=role, hint=hint) from error
     except Exception:  # noqa: BLE001 - the hub is in trouble: SGLang tries longer
         return

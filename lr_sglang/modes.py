@@ -135,7 +135,7 @@ def possible(on: Able) -> list[str]:
     ]
 
 
-def check(mode: Mode, on: Able) -> None:
+def check_mode(mode: Mode, on: Able) -> None:
     """Checks that runtimes can do a mode.
 
     Raises:

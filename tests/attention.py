@@ -21,9 +21,8 @@ def registered():
 @pytest.fixture(autouse=True)
 def same_numbers():
     """A test draws the same numbers whichever tests ran before it."""
-    torch.default_generator.manual_seed(
-        0
-    )  # torch.manual_seed also formats a traceback for each kind of device
+    # torch.manual_seed also formats a traceback for each kind of device
+    torch.default_generator.manual_seed(0)
 
 
 def reference(q, k, v, visible, scale):

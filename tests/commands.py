@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import pytest
 
-ROOT = Path(__file__).parents[1]
+from lr_sglang.cli import cli
+from tests import ROOT
+
 GENERATED = {"cli.md"}  # what --help says; tests/unit/test_cli.py looks at these
 _FENCE = re.compile(r"^(?P<mark>`{3,})(?P<info>[^\n`]*)\n(?P<body>.*?)^(?P=mark) *$", re.M | re.S)
 _INDENTED = re.compile(r"(?:^|\n)\n((?: {4}\S[^\n]*\n?)+)")
@@ -113,3 +116,26 @@ def _words(line: str, body: str) -> list[str]:
             return shlex.split(line, comments=True)
         except ValueError:
             line += "\n" + rest.pop(0)
+
+
+def parsed(arguments: list[str]) -> None:
+    """Lets click read a command line without doing what it says.
+
+    Raises:
+        click.UsageError: there is no such command or option, or a value of another kind is wanted.
+    """
+    command, context = (
+        cli,
+        click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG"),
+    )
+    while isinstance(command, click.Group) and arguments:
+        found = command.get_command(context, arguments[0])
+        if found is None:
+            if command is cli:
+                raise click.UsageError(f"no command {arguments[0]!r}")
+            break
+        context = click.Context(found, info_name=arguments[0], parent=context)
+        command, arguments = found, arguments[1:]
+    if {"--help", "-h", "--version"} & set(arguments):
+        return
+    command.make_context(context.info_name, list(arguments), parent=context.parent)

@@ -7,6 +7,7 @@ tokens of transformers after each prompt: for tests whose own process has no tor
 
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from lr_sglang import pocket
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.runtimes.placement.models import TOKENIZER_FILES
 from lr_sglang.steps.step import DELIMITER
+from tests import ROOT
 
 EVERY = 4  # of so many layers, one has full attention
 ROPE = {"rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.25}
@@ -117,3 +119,9 @@ if __name__ == "__main__":
         make(Path(where), *more)
     else:
         sys.stdout.write(json.dumps(greedy(Path(where), json.loads(more[0]))))
+
+
+def outside(what: str, *arguments: object) -> str:
+    """What a process with torch says; this one may have none."""
+    command = [sys.executable, "-m", "tests.hybrid", what, *map(str, arguments)]
+    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout

@@ -9,6 +9,7 @@ import random
 
 from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.steps.step import completed, make_step
 
 
 class Model:
@@ -110,3 +111,15 @@ def played(**runtimes: Played) -> RuntimeBackend:
     for backend in roles.values():
         backend.roles, backend.readable = roles, False
     return roles["target"]
+
+
+def steps_of(ids, cuts, known):
+    """The steps of an answer that is cut there."""
+    steps, at = [], 0
+    for end in (*cuts, len(ids)):
+        while at < end:  # what is after a delimiter is another step
+            steps.append(
+                make_step(ids[at:end], "length", steps[-1] if steps else None, known, known.ends)
+            )
+            at += len(steps[-1].ids)
+    return [*steps[:-1], *(completed(last, known) for last in steps[-1:])]

@@ -8,13 +8,15 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from lr_sglang import testing
-from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.testing import END as END
 from lr_sglang.testing import LIKELY as LIKELY
+from tests.prefixes import PrefixCache
 
 
 class CharTokenizer(testing.CharTokenizer):
@@ -52,7 +54,7 @@ class ScriptedTransport(testing.ScriptedTransport):
         self.running: set[Request] = set()
         self.writing: set[Request] = set()  # those that are not only weighed
         self.aborted = 0
-        self.cached: list[tuple[int, ...]] = []  # prompts with what was written after them
+        self.cache = PrefixCache()
 
     def _takes(self, prompt: testing.Prompt) -> float:
         return self.seconds(prompt.answer)
@@ -85,10 +87,9 @@ class ScriptedTransport(testing.ScriptedTransport):
         self, payload: dict[str, Any], text: str, sampling: dict[str, Any], aborted: bool
     ) -> dict[str, Any]:
         reply = super()._reply(payload, text, sampling, aborted)
-        ids = tuple(payload["input_ids"])
-        found = max((common_prefix(ids, one) for one in self.cached), default=0)
-        self.cached.append((*ids, *reply["output_ids"]))
-        reply["meta_info"]["cached_tokens"] = min(found, len(ids) - 1)
+        ids = payload["input_ids"]
+        reply["meta_info"]["cached_tokens"] = min(self.cache.longest(ids), len(ids) - 1)
+        self.cache.add((*ids, *reply["output_ids"]))
         written = len(reply["output_ids"])
         if self.token_layer and written > 1:
             passes = written // 2
@@ -153,3 +154,73 @@ def chapters(steps: Sequence[str]) -> Writer:
     at once.
     """
     return goes_on(DELIMITER.join(steps) + chr(END))
+
+
+CONVERSATION = [{"role": "user", "content": "How?"}]
+
+
+E = chr(END)
+
+
+def fixed(answer: str, **kwargs) -> ScriptedTransport:
+    """A model that knows one answer, and goes on with it at the length of what is there."""
+    return ScriptedTransport(lambda text, sampling: answer[len(text) :] or E, **kwargs)
+
+
+def slow(seconds):
+    return lambda text: seconds
+
+
+class Whole(CharTokenizer):
+    """The judge of these tests writes a label of one character: decode gives it its meaning."""
+
+    LABELS = {ord("A"): "aligned", ord("U"): "unaligned"}  # noqa: RUF012
+
+    def decode(self, ids):
+        return self.LABELS.get(ids[0], "") if tuple(ids) in {(65,), (85,)} else super().decode(ids)
+
+
+class ShiftedTokenizer(CharTokenizer):
+    """Another vocabulary: the same characters under other ids, two blank lines as one token."""
+
+    vocabulary = "shifted"
+    BLANK = 5
+
+    def encode(self, text, answer=False):
+        parts = text.split("\n\n")
+        ids = [self._letters(parts[0])]
+        ids += [(self.BLANK, *self._letters(part)) for part in parts[1:]]
+        return tuple(i for part in ids for i in part)
+
+    def _letters(self, text):
+        return tuple(ord(c) + 1000 for c in text if ord(c) > END)
+
+    def decode(self, ids):
+        return "".join("\n\n" if i == self.BLANK else chr(i - 1000) for i in ids if i > END)
+
+
+class ShiftedTransport(ScriptedTransport):
+    """A scripted runtime that reads and writes the ids of ShiftedTokenizer."""
+
+    async def generate(self, payload, request, timeout):
+        known = ShiftedTokenizer()
+        plain = [
+            i
+            for one in payload["input_ids"]
+            for i in ([one] if one <= END else map(ord, known.decode([one])))
+        ]
+        reply = await super().generate(payload | {"input_ids": plain}, request, timeout)
+        ids = reply["output_ids"]
+        ended = ids[-1:] == [END]
+        written = "".join(map(chr, ids[:-1] if ended else ids))
+        reply["output_ids"] = [*known.encode(written), *([END] if ended else [])]
+        return reply
+
+
+def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
+    """The record of an answer whose draft has another vocabulary."""
+    backend = deployment(target=target, draft=draft)
+    backend.roles["draft"].tokenizer = tokenizer()
+    job = AnswerRequest(look, verifier=verifier)
+    lookahead.run(CONVERSATION, job, backend=backend)
+    return job.trace

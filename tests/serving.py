@@ -3,12 +3,13 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,9 @@ from typing import Any
 import httpx
 import psutil
 
+from tests import ROOT
 from tests.simulated.model import TARGET, Model, Writer
 
-ROOT = Path(__file__).parents[1]
 DRAFTED = 1  # the version that a simulated draft writes
 # For requests of tests: a client for each would cost more than the request. No connection is kept, for
 # those who are asked may be killed.
@@ -123,6 +124,19 @@ def in_flight(urls: Mapping[str, str]) -> dict[str, int]:
         return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
 
     return {role: at(url) for role, url in urls.items()}
+
+
+def free_port() -> int:
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return int(sock.getsockname()[1])
+
+
+def answers(url: str) -> bool:
+    """Whether this URL can be read."""
+    with suppress(httpx.HTTPError):
+        return HTTP.get(url, timeout=2).status_code == 200
+    return False
 
 
 def until(true: Callable[[], Any], seconds: float, every: float = 0.05) -> float:

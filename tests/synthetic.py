@@ -5,6 +5,7 @@ An answer follows the async schedule on a clock of its own, as ``theory.judged``
 of uneven length.
 """
 
+import json
 import random
 from dataclasses import dataclass
 
@@ -105,7 +106,7 @@ def cycle(truth, count, chance, step, steps, branches, began):
         wrote, drew = uneven(chance), uneven(chance)
         drafted, written = start + step * truth.c1 * drew, start + step * wrote
         ready = max(drafted, written)
-        verdict = max([ready + truth.judge, *verdicts[-1:]])
+        decided = max([ready + truth.judge, *verdicts[-1:]])
         agrees = chance.random() < truth.alpha
         source, outcome, judged = (
             ("draft", "accepted", "accepted") if agrees else ("target", "corrected", "rejected")
@@ -116,17 +117,17 @@ def cycle(truth, count, chance, step, steps, branches, began):
             branch("judge", place, ready, ready + truth.judge, judged, 1),
         ]
         length = drew if agrees else wrote
-        steps.append(kept(place, length, source, outcome, verdict, count, truth.judge, agrees))
-        verdicts.append(verdict)
+        steps.append(kept(place, length, source, outcome, decided, count, truth.judge, agrees))
+        verdicts.append(decided)
         if not agrees:
             gone = [
                 (start + step * truth.c1 * n, place + n)
                 for n in range(1, min(truth.depth, count - place))
             ]
             branches += [
-                branch("target", n, at, verdict + 0.002, "cancelled", 5)
+                branch("target", n, at, decided + 0.002, "cancelled", 5)
                 for at, n in gone
-                if at < verdict
+                if at < decided
             ]
             break
     return verdicts[-1]
@@ -139,14 +140,6 @@ def tokens(length):
 def kept(position, length, source, outcome, seconds, count, judge=0.0, agrees=None):
     ending = "end of sequence" if position == count - 1 else "delimiter"
     words = f"Step {position}: {position} + {position} = {2 * position}.\n\n"
-    verdict = {
-        "accepted": agrees,
-        "by": "judge",
-        "reason": "",
-        "seconds": judge,
-        "failed": False,
-        "score": None,
-    }
     return {
         "position": position,
         "text": words,
@@ -159,9 +152,14 @@ def kept(position, length, source, outcome, seconds, count, judge=0.0, agrees=No
         "draft_texts": []
         if agrees is None
         else [words if agrees else f"Or {position} * 2 = {position}2?\n\n"],
-        "verdicts": [] if agrees is None else [{**verdict, "earlier": []}],
+        "verdicts": [] if agrees is None else [verdict(agrees, seconds=judge)],
         "confidences": [],
     }
+
+
+def verdict(accepted, by="judge", seconds=0.3, failed=False):
+    told = {"accepted": accepted, "by": by, "reason": "", "seconds": seconds, "failed": failed}
+    return {**told, "score": None, "earlier": []}
 
 
 def branch(role, position, started, ended, outcome, generated):
@@ -243,3 +241,11 @@ def record(name, sample, mode, right, task, truth, steps, branches):
         "config": config(mode, truth, task),
         "versions": {},
     }
+
+
+def write(folder, records, **about):
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (folder / "records.jsonl").write_text(lines)
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
+    return folder

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from lr_sglang.algorithm import policy
 from lr_sglang.config import ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES, Able, check
+from lr_sglang.modes import MODES, Able, check_mode
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -27,12 +27,12 @@ GIVEN = Deployment(name="given", runtimes={"target": Runtime(url="http://given")
 
 def _is_outside(program: str) -> bool:
     """Whether a program is given that does not come with the package."""
-    return bool(program) and not program_registry.parse(program).ours
+    return bool(program) and not program_registry.parse_program(program).ours
 
 
 def _may_ask_judge(program: str) -> bool:
     """Whether a program may ask the judge: one from outside, or by an option, as ``by=judge``."""
-    options = program_registry.parse(program).options if program else {}
+    options = program_registry.parse_program(program).options if program else {}
     return _is_outside(program) or "judge" in options.values()
 
 
@@ -187,11 +187,11 @@ class Plan:
                 is no such verifier or program.
         """
         if self.program:
-            program_registry.parse(self.program)
+            program_registry.parse_program(self.program)
         for mode in modes or self.modes:
             judged = MODES[mode].judged
             needs_judge = judged and verifier_registry.needs_judge(self.lookahead(mode).verifier)
-            check(MODES[mode], Able(self.models, self.layer(mode), needs_judge))
+            check_mode(MODES[mode], Able(self.models, self.layer(mode), needs_judge))
         return self
 
     def on_one_set(self, hint: str) -> Self:

@@ -29,7 +29,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
-from lr_sglang.user_programs.lookahead_backend import backend_of
+from lr_sglang.user_programs.lookahead_backend import backend_for_requests
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.user_programs.request_maker import RequestMaker
 
@@ -168,8 +168,8 @@ class Runner:
             is_down = isinstance(error, RuntimeDown) and error.role == "target"
             if is_down or isinstance(error, Cancelled | ConfigError):
                 raise
-            return record.make(item.question, item.mode, job, *about, error)
-        return record.make(item.question, item.mode, job, *about)
+            return record.make_record(item.question, item.mode, job, *about, error)
+        return record.make_record(item.question, item.mode, job, *about)
 
 
 def _next(ended: SimpleQueue[Record | None], idle: Callable[[], None]) -> Record | None:
@@ -198,7 +198,7 @@ async def answer(
     requests.running.add(job)
     try:
         if program is not None:
-            backend = backend_of(requests, job.lookahead, mode.ahead)
+            backend = backend_for_requests(requests, job.lookahead, mode.ahead)
             await perform(program, asked, job, backend)
         else:
             await run_program(PROGRAMS[mode.program], asked, job, backend=requests.roles["target"])

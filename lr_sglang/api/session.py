@@ -176,7 +176,8 @@ def beyond_context(roles: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     """A warning for each token budget that the target's context does not hold, if it is not the
     model family's.
     """
-    limits, context = plan.deployment.limits, roles["target"].context
+    limits = plan.deployment.limits
+    context = roles["target"].context
     usual = advice.family(plan.models.get("target", "")).get("max_tokens")
     # a prompt has a token at least
     most = {"max_tokens": context - 1, "max_total_tokens": context}

@@ -40,7 +40,7 @@ from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed
 from lr_sglang.user_programs import program_registry
-from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_of
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_for_requests
 from lr_sglang.user_programs.program import Program
 from lr_sglang.user_programs.request_maker import RequestMaker
 
@@ -182,7 +182,9 @@ class OpenDeployment:
         Raises:
             ConfigError: there is no such option, or the verifier lacks its runtime.
         """
-        return backend_of(self.requests, self.config.lookahead.with_options(**options), ahead=True)
+        return backend_for_requests(
+            self.requests, self.config.lookahead.with_options(**options), ahead=True
+        )
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -301,7 +303,7 @@ class AnswerTask:
         if options.get("verifier") is not None:
             check_verifier([known], options["verifier"], "verifier")
             if isinstance(program, str) and program:
-                program_registry.check_verifier(program, options["verifier"])
+                program_registry.check_program_verifier(program, options["verifier"])
         look = known.lookahead(_with(config.lookahead, options))
         live.requests.check(known, look.verifier)
         digest = hashlib.sha256(repr(self.messages).encode("utf-8", "replace")).hexdigest()
@@ -332,7 +334,7 @@ class AnswerTask:
             "limits": job.limits.to_dict(),
         }
         question = Question(job.question, asked)
-        made = record.make(question, mode.name, job, config, machine.versions())
+        made = record.make_record(question, mode.name, job, config, machine.versions())
         return Solution(asked, job.trace, made)
 
 

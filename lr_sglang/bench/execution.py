@@ -16,15 +16,15 @@ from typing import Any, Protocol
 
 from lr_sglang.api import session as sessions
 from lr_sglang.bench.order import Order, Turn
-from lr_sglang.bench.servers import Caches, alike
-from lr_sglang.bench.variants import Key, Variant
+from lr_sglang.bench.servers import Caches, server_key
+from lr_sglang.bench.variants import Variant, VariantKey
 from lr_sglang.config import Runtime
 from lr_sglang.errors import LaunchError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.json_text import dumped
 from lr_sglang.results import machine
 from lr_sglang.results.record import Brief, Record, digest, key
-from lr_sglang.results.store import RUN, Store, write_whole, writing
+from lr_sglang.results.store import RUN_FILE, Store, write_whole, writing
 from lr_sglang.runtimes import ProgressEvent
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.tasks import Question
@@ -171,9 +171,8 @@ class Execution:
                 with ExitStack() as up:
                     variants = list({variant.key: variant for variant, _ in todo}.values())
                     watches = self._servers(stretch.servers, up)
-                    from lr_sglang.api.runner import (
-                        Runner,
-                    )  # SGLang was imported while servers started
+                    # SGLang was imported while servers started
+                    from lr_sglang.api.runner import Runner
 
                     runners = {}
                     for variant in variants:
@@ -190,7 +189,8 @@ class Execution:
                         runners[variant.key].check([variant.mode])  # each, before any answer
                     if self.warm_up:
                         self._warm_up(variants, watches)
-                    done, caches = self.done(), Caches(self._spoiled)
+                    done = self.done()
+                    caches = Caches(self._spoiled)
                     for watch in watches.values():
                         up.callback(watch.servers)
                     up.callback(observer.end)
@@ -243,18 +243,18 @@ class Execution:
                 self.observer.warn(f"{kept} of {self.total} samples are kept; {again}")
             raise
 
-    def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[Key, Watch]:
+    def _servers(self, numbers: Sequence[int], up: ExitStack) -> dict[VariantKey, FailureWatch]:
         """Starts sets of servers that are up at the same time; servers that are alike in several
         sets start once.
         """
         known: dict[str, Runtime] = {}
-        watches: dict[Key, Watch] = {}
+        watches: dict[VariantKey, FailureWatch] = {}
         lean = all(variant.plan.lean() for variant in self.order.variants)
         for number in numbers:
             variants, wanted = self.order.sets[number]
             logs = self.folder / "logs" / (f"set-{number + 1}" if self.command else "")
             runtimes = {
-                role: known.get(alike(role, one), one) for role, one in wanted.runtimes.items()
+                role: known.get(server_key(role, one), one) for role, one in wanted.runtimes.items()
             }
             with self.observer.starting() as progress:
                 opened = sessions.session(
@@ -269,12 +269,12 @@ class Execution:
             sessions.tell_faults(live.roles, variants[0].plan, self.observer.warn)
             sessions.tell_room(live.roles, wants, self.observer.warn)
             known |= {
-                alike(role, wanted.runtimes[role]): one for role, one in live.started().items()
+                server_key(role, wanted.runtimes[role]): one for role, one in live.started().items()
             }
             for backend in live.roles.values():
                 backend.doubts.warn = self._spoiled
             watches |= dict.fromkeys(
-                (variant.key for variant in variants), Watch(live, self.observer)
+                (variant.key for variant in variants), FailureWatch(live, self.observer)
             )
         if self.command:
             started = {
@@ -288,7 +288,7 @@ class Execution:
         """Writes run.json: the command, its order, when which servers started (again, after a
         resumption), and warnings.
         """
-        path = self.folder / RUN
+        path = self.folder / RUN_FILE
         try:
             earlier = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -306,7 +306,9 @@ class Execution:
         self.warnings.append(warning)
         self.observer.warn(warning)
 
-    def _warm_up(self, variants: Sequence[Variant], watches: Mapping[Key, Watch]) -> None:
+    def _warm_up(
+        self, variants: Sequence[Variant], watches: Mapping[VariantKey, FailureWatch]
+    ) -> None:
         """Makes one answer in each mode on each set of servers, without a record and without effect
         on policies.
         """
@@ -345,11 +347,12 @@ def _check_question(record: Brief, question: Question, folder: Path) -> None:
     )
 
 
-class Watch:
+class FailureWatch:
     """Warns once of each failure of draft or judge, while the answers go on without them."""
 
     def __init__(self, live: sessions.Session, observer: Observer) -> None:
-        self.live, self.observer = live, observer
+        self.live = live
+        self.observer = observer
         self.told = set[str]()
         if "judge" in live.roles:  # its warning that it is not trusted
             live.roles["judge"].checks.warn = observer.warn

@@ -14,12 +14,12 @@ from typing import Any
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.bench import servers
-from lr_sglang.bench.variants import Item, Variant
+from lr_sglang.bench.variants import SampleOfQuestion, Variant
 from lr_sglang.config import Deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.question import Work
 
-Items = tuple[Item, ...]
+QuestionSamples = tuple[SampleOfQuestion, ...]
 # Minimum answers of a block per concurrent answer: at its beginning and end, fewer than
 # ``concurrency`` run.
 FULL = 4
@@ -31,7 +31,7 @@ class Turn:
     """Consecutive samples of one variant."""
 
     variant: Variant
-    items: Items
+    items: QuestionSamples
 
     @property
     def works(self) -> list[Work]:
@@ -48,7 +48,7 @@ class Stretch:
 
 
 def turns(
-    variants: Sequence[Variant], items: Sequence[Item], concurrency: int, seed: int
+    variants: Sequence[Variant], items: Sequence[SampleOfQuestion], concurrency: int, seed: int
 ) -> list[Turn]:
     """The turns of variants whose servers run.
 
@@ -67,7 +67,7 @@ def turns(
 
 
 def _interleaved(
-    variants: Sequence[Variant], items: Sequence[Item], draw: random.Random
+    variants: Sequence[Variant], items: Sequence[SampleOfQuestion], draw: random.Random
 ) -> list[Turn]:
     found = []
     order = list(variants)
@@ -82,14 +82,14 @@ def _interleaved(
 Sets = Sequence[Sequence[Variant]]  # the variants that use each set of servers
 
 
-def together(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
+def one_stretch(sets: Sets, items: Mapping[str, QuestionSamples], seed: int) -> list[Stretch]:
     """One stretch, during which all servers run."""
     found = _turns([one for of in sets for one in of], items, seed)
     used = sorted(number for number, of in enumerate(sets) if any(items[one.task] for one in of))
     return [Stretch(tuple(used), tuple(found))] if found else []
 
 
-def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch]:
+def in_blocks(sets: Sets, items: Mapping[str, QuestionSamples], seed: int) -> list[Stretch]:
     """Stretches of one set of servers each: from first to last, then back, each time with half of
     the samples.
     """
@@ -100,15 +100,16 @@ def in_blocks(sets: Sets, items: Mapping[str, Items], seed: int) -> list[Stretch
     for half, order in ((first, numbered), (second, numbered[::-1])):
         for number, of in order:
             if mine := _turns(of, half, seed + (half is second)):
-                stay = bool(found) and found[-1].servers == (
-                    number,
-                )  # B B in A B B A: the servers keep running
+                # B B in A B B A: the servers keep running
+                stay = bool(found) and found[-1].servers == (number,)
                 before = found.pop().turns if stay else ()
                 found.append(Stretch((number,), (*before, *mine)))
     return found
 
 
-def _turns(variants: Sequence[Variant], items: Mapping[str, Items], seed: int) -> list[Turn]:
+def _turns(
+    variants: Sequence[Variant], items: Mapping[str, QuestionSamples], seed: int
+) -> list[Turn]:
     """The turns, task by task; variants of the same concurrency alternate."""
     alike: dict[tuple[str, int], list[Variant]] = {
         (task, variant.concurrency): []
@@ -149,12 +150,14 @@ class Order:
         return [turn for stretch in self.stretches for turn in stretch.turns]
 
 
-def samples_of(questions: Collection[Question], samples: int) -> Items:
+def samples_of(questions: Collection[Question], samples: int) -> QuestionSamples:
     """Each question ``samples`` times."""
     return tuple((question, sample) for question in questions for sample in range(samples))
 
 
-def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: int = 1) -> Order:
+def side_by_side(
+    plan: Plan, task: str, suffix: str, items: QuestionSamples, concurrency: int = 1
+) -> Order:
     """The order of a plan: one set of servers after another; modes that share servers take turns,
     from empty caches.
 
@@ -170,13 +173,13 @@ def side_by_side(plan: Plan, task: str, suffix: str, items: Items, concurrency: 
         if len(of) > 1:
             each = [Turn(variant, (item,)) for item in items for variant in of]
             mine = each if concurrency == 1 else turns(of, items, concurrency, 0)
-        sets.append((of, servers.needed(of)))
+        sets.append((of, servers.needed_runtimes(of)))
         stretches.append(Stretch((number,), tuple(mine)))
     return Order(sets, stretches, {"caches": CACHES} if len(plan.modes) > len(sets) else {})
 
 
 def in_turns(
-    variants: Sequence[Variant], items: Mapping[str, Items], asked: str, seed: int
+    variants: Sequence[Variant], items: Mapping[str, QuestionSamples], asked: str, seed: int
 ) -> Order:
     """The order of variants that are compared.
 
@@ -186,11 +189,11 @@ def in_turns(
         seed: of the random order.
     """
     sets = servers.server_sets(variants)
-    needed = [servers.needed(of) for of in sets]
+    needed = [servers.needed_runtimes(of) for of in sets]
     how, why = servers.together_or_in_turns(asked, needed)
     if how == "together":
-        needed = [servers.needed(of, variants) for of in sets]
-    stretches = (together if how == "together" else in_blocks)(sets, items, seed)
+        needed = [servers.needed_runtimes(of, variants) for of in sets]
+    stretches = (one_stretch if how == "together" else in_blocks)(sets, items, seed)
     about = {
         "servers": how,
         "why": why,

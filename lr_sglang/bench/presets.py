@@ -14,12 +14,9 @@ from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.runtimes.placement import gpus, models
 from lr_sglang.runtimes.placement.memory import fits
 
-LARGE = (
-    "qwen3-32b",
-    "qwen3-1.7b",
-    "qwen2.5-7b",
-)  # the paper's pair and judge; together on one GPU of 141 GB
-SMALL = ("pocket-target", "pocket-draft", "pocket-judge")
+# the paper's pair and judge; together on one GPU of 141 GB
+LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")
+POCKET_MODELS = ("pocket-target", "pocket-draft", "pocket-judge")
 ALPHA = "0.63"  # share of steps to accept, if no sweep says
 # All steps have the maximum length, because a model with random weights rarely ends one. Tokens are
 # drawn from the whole vocabulary, which saves sorting it for each token.
@@ -126,7 +123,7 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
 
 def _names(asked: str | None) -> list[str]:
     """Shapes of target, draft and judge."""
-    default = LARGE if gpus.visible() else SMALL
+    default = LARGE if gpus.visible() else POCKET_MODELS
     names = [
         name.strip().removeprefix(models.SHAPE) for name in (asked or ",".join(default)).split(",")
     ]

@@ -19,7 +19,7 @@ from lr_sglang.runtimes.placement import gpus, memory
 # GiB for a server on a CPU: with pocket models 0.9 to 1.5 (PSS) were measured, and a body's weights
 # come to that.
 PER_SERVER = 2.0
-MOST = 0.8  # share of the free memory that servers may take
+MOST_MEMORY = 0.8  # share of the free memory that servers may take
 FLUSH_SECONDS = 5.0  # maximum wait: a server flushes its cache only when it is idle
 
 
@@ -27,12 +27,12 @@ def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
     """Groups of variants that can share servers, because only their numbers of requests differ."""
     sets: dict[str, list[Variant]] = {}
     for one in of:
-        name = "\n".join(alike(role, runtime) for role, runtime in one.runtimes().items())
+        name = "\n".join(server_key(role, runtime) for role, runtime in one.runtimes().items())
         sets.setdefault(name, []).append(one)
     return list(sets.values())
 
 
-def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
+def needed_runtimes(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
     """The runtimes that a set of variants uses, with slots for the variant that needs most.
 
     Args:
@@ -43,11 +43,13 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
     room: dict[str, int] = {}
     for deployment in (*each, *(one.plan.needed([one.mode], one.concurrency) for one in beside)):
         for role, runtime in deployment.runtimes.items():
-            name = alike(role, runtime)
+            name = server_key(role, runtime)
             room[name] = max(room.get(name, 0), runtime.max_running_requests or 0)
     used = {role: one for deployment in reversed(each) for role, one in deployment.runtimes.items()}
     runtimes = {
-        role: one if one.url else one.replace(max_running_requests=room[alike(role, one)] or None)
+        role: one
+        if one.url
+        else one.replace(max_running_requests=room[server_key(role, one)] or None)
         for role in of[0].plan.deployment.runtimes
         if (one := used.get(role))
     }
@@ -55,7 +57,7 @@ def needed(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> Deployment:
     return each[0].replace(runtimes=runtimes, shared=shared)
 
 
-def alike(role: str, runtime: Runtime) -> str:
+def server_key(role: str, runtime: Runtime) -> str:
     """A key that is equal for runtimes that can share a server; it ignores their numbers of
     requests.
     """
@@ -64,7 +66,7 @@ def alike(role: str, runtime: Runtime) -> str:
     )
 
 
-def placed(
+def placed_here(
     deployment: Deployment, unseen: bool = False, machine: Sequence[gpus.Gpu] = ()
 ) -> Deployment:
     """A copy with GPUs of this machine for every runtime that is to be started and names none.
@@ -105,7 +107,7 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
     if asked != "auto":
         return asked, "chosen by bench.servers"
     roles = [item for deployment in needed for item in deployment.runtimes.items()]
-    ours = {alike(role, runtime): runtime for role, runtime in roles if not runtime.url}
+    ours = {server_key(role, runtime): runtime for role, runtime in roles if not runtime.url}
     # A runtime that names its GPUs needs no query, so that another machine can print the plan.
     if any(
         one.gpus or one.device == "cuda" or flags.device(one) == "cuda" for one in ours.values()
@@ -118,7 +120,7 @@ def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str,
     wanted = PER_SERVER * len(ours)
     there = psutil.virtual_memory().available / memory.GIB
     why = f"{len(ours)} servers take about {wanted:.1f} GiB; {there:.1f} GiB are free"
-    return "together" if wanted <= MOST * there else "blocks", why
+    return "together" if wanted <= MOST_MEMORY * there else "blocks", why
 
 
 class Caches:

@@ -26,13 +26,13 @@ from lr_sglang.user_programs import program_registry
 
 Point = Mapping[str, Any]
 
-MOST = 64  # maximum number of values of one setting
+MOST_VALUES = 64  # maximum number of values of one setting
 _SPAN = re.compile(r"(\d+)\.\.(\d+)")
 
 
 _Positive = Annotated[int, Field(ge=1)]
 # Fields of ``Lookahead``.
-AHEAD = ("depth", "width", "verifier", "gate", "policy", "schedule", "reading")
+LOOKAHEAD_FIELDS = ("depth", "width", "verifier", "gate", "policy", "schedule", "reading")
 # What the values of a setting are.
 SETTINGS: Mapping[str, TypeAdapter[Any]] = {
     "depth": TypeAdapter(_Positive),
@@ -49,7 +49,7 @@ SETTINGS: Mapping[str, TypeAdapter[Any]] = {
 }
 
 
-def parse(text: str) -> list[Point]:
+def parse_sweep(text: str) -> list[Point]:
     """The points of one sweep: ``depth=1..8``, ``width=1,2``, ``sd-tokens=0,2..4``.
 
     Raises:
@@ -68,9 +68,10 @@ def parse(text: str) -> list[Point]:
         told = error.errors()[0]
         why = f"--sweep {text}: {told['input']!r}: {told['msg']}"
         raise ConfigError(why) from None
-    if not found or len(found) > MOST:
+    if not found or len(found) > MOST_VALUES:
         raise ConfigError(
-            f"--sweep {text}: give 1 to {MOST} values", hint="such as depth=1..8 or width=1,2"
+            f"--sweep {text}: give 1 to {MOST_VALUES} values",
+            hint="such as depth=1..8 or width=1,2",
         )
     return [{name: value} for value in found]
 
@@ -79,7 +80,7 @@ def _values(text: str) -> Iterable[str]:
     for part in text.split(","):
         if span := _SPAN.fullmatch(part.strip()):
             low, high = int(span[1]), int(span[2])
-            yield from map(str, range(low, min(high, low + MOST) + 1))
+            yield from map(str, range(low, min(high, low + MOST_VALUES) + 1))
         elif part.strip():
             yield part.strip()
 
@@ -88,9 +89,9 @@ def points(sweeps: Sequence[str]) -> list[Point]:
     """Every combination of the values of all sweeps; one empty point if there is none.
 
     Raises:
-        ConfigError: as ``parse``, or two sweeps vary the same setting.
+        ConfigError: as ``parse_sweep``, or two sweeps vary the same setting.
     """
-    parsed = [parse(text) for text in sweeps]
+    parsed = [parse_sweep(text) for text in sweeps]
     names = [name for values in parsed for name in values[0]]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise ConfigError(f"--sweep: {', '.join(twice)} is varied twice")
@@ -117,7 +118,7 @@ def of_mode(point: Point, mode: str) -> tuple[str, Point]:
         left.pop("sd-tokens", None)
     if known.token_layer is False:
         left.pop("token-layer", None)
-    for name in (*AHEAD, "alpha"):
+    for name in (*LOOKAHEAD_FIELDS, "alpha"):
         if not known.ahead or (known.lossless and name in ("verifier", "alpha")):
             left.pop(name, None)
     return mode, left
@@ -148,20 +149,20 @@ def methods(text: str, layered: bool) -> list[Method]:
     names = [name.strip() for name in re.split(r",(?!\s*\w+=|[^\[]*\])", text)]
     for name in names:
         if name not in MODES:
-            program_registry.parse(name)
+            program_registry.parse_program(name)
     ahead = "lookahead+sd" if layered else "lookahead"
     return [Method(n) if n in MODES else Method(ahead, n) for n in dict.fromkeys(names)]
 
 
-def clean(name: str) -> str:
+def folder_name(name: str) -> str:
     """A name without characters that a folder's name cannot have."""
     return re.sub(r"[^\w.+-]+", "-", name).strip(".")
 
 
 PLAIN = "sampled"
 WAYS = ("replicas", "tp")  # values of --fair
-Item = tuple[Question, int]  # a question and the number of the sample
-Key = tuple[str, str]  # identifies a variant
+SampleOfQuestion = tuple[Question, int]  # a question and the number of the sample
+VariantKey = tuple[str, str]  # identifies a variant
 
 
 @dataclass(frozen=True)
@@ -183,7 +184,7 @@ class Variant:
     asked: dict[str, Any]
 
     @property
-    def key(self) -> Key:
+    def key(self) -> VariantKey:
         """Identifies the variant."""
         return self.folder, self.mode
 
@@ -195,7 +196,7 @@ class Variant:
         folder = "" if self.folder == PLAIN else self.folder
         program = Method(self.mode, self.plan.program).name if self.plan.program else ""
         words = [folder] if folder else []
-        words += [program] if program and clean(program) not in folder else []
+        words += [program] if program and folder_name(program) not in folder else []
         words += [] if program and self.mode == "lookahead" else [self.mode]
         return " ".join(words)
 
@@ -237,7 +238,7 @@ def variants(
     Raises:
         ConfigError: a value is impossible, or a mode lacks a role.
     """
-    found: dict[Key, Variant] = {}
+    found: dict[VariantKey, Variant] = {}
     each = asked_methods or [Method(mode, plan.program) for mode in plan.modes]
     _check_swept(points, each)
     for (task, suffix), point, method in product(tasks.items(), points, each):
@@ -252,7 +253,7 @@ def variants(
         words = [task] if len(tasks) > 1 else []
         words += [method.name] if asked_methods and method.program else []
         words += [f"{name}-{value}" for name, value in rest.items()]
-        folder = clean("_".join(words)) or PLAIN
+        folder = folder_name("_".join(words)) or PLAIN
         at_once = rest.get("concurrency", concurrency)
         one = Variant(folder, mode, task, at_once, mine.checked(mode), asked)
         if found.setdefault(one.key, one).config != one.config:
@@ -287,7 +288,7 @@ def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
     Raises:
         ConfigError: a value is impossible, or no runtime has a token layer to vary.
     """
-    values = {name: point[name] for name in AHEAD if name in point}
+    values = {name: point[name] for name in LOOKAHEAD_FIELDS if name in point}
     look = plan.deployment.lookahead.replace(**values)
     if "alpha" in point:
         look = look.replace(verifier=f"{oracle}:{point['alpha']}")

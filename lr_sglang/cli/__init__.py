@@ -13,7 +13,7 @@ import click
 
 from lr_sglang import __version__
 from lr_sglang.cli import streams, variables
-from lr_sglang.cli.failures import guarded, styled
+from lr_sglang.cli.failures import reported_failures, styled
 from lr_sglang.sglang_api import release
 
 # Name -> module, and the command's line in the list. The module has the command under the same
@@ -54,11 +54,11 @@ class Commands(click.Group):
             formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
 
     def make_context(self, *given: Any, **more: Any) -> click.Context:
-        with guarded():  # --help prints here
+        with reported_failures():  # --help prints here
             return super().make_context(*given, **more)
 
     def invoke(self, ctx: click.Context) -> Any:
-        with guarded(), variables.named_in_errors(ctx):
+        with reported_failures(), variables.named_in_errors(ctx):
             return super().invoke(ctx)
 
     def resolve_command(
@@ -74,14 +74,14 @@ class Commands(click.Group):
     def _unknown_variables(
         self, ctx: click.Context, name: str, command: click.Command
     ) -> Iterable[str]:
-        ours = set(variables.names(name, command))
-        if not variables.unknown(os.environ, ours):
+        ours = set(variables.variable_names(name, command))
+        if not variables.unknown_variables(os.environ, ours):
             return []
         for other in COMMANDS:  # slow to import
             found = self.get_command(ctx, other)
             assert found is not None
-            ours.update(variables.names(other, found))
-        return variables.unknown(os.environ, ours)
+            ours.update(variables.variable_names(other, found))
+        return variables.unknown_variables(os.environ, ours)
 
 
 @click.group(
@@ -97,7 +97,7 @@ class Commands(click.Group):
     "LR_SGLANG_RUN_DEPTH.",
 )
 @click.version_option(
-    f"{__version__}; SGLang {release.describe(release.version())}",
+    f"{__version__}; SGLang {release.describe_release(release.version())}",
     message="lr-sglang, version %(version)s",
     help="Say both versions.",
 )

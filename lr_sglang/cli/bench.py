@@ -30,8 +30,8 @@ from lr_sglang.modes import MODES, Able, possible
 from lr_sglang.results.store import RECORDS, write_whole, writing
 from lr_sglang.runtimes import launched
 
-WIDTH = 150  # of a plan: names of folders are long, and must be whole
-HEAD = [
+PLAN_WIDTH = 150  # of a plan: names of folders are long, and must be whole
+PLAN_COLUMNS = [
     "task",
     "mode",
     "set",
@@ -44,10 +44,10 @@ HEAD = [
     "verifier",
     "token layer",
 ]
-WORDS = ("task", "mode", "verifier", "token layer")
+LEFT_PLAN_COLUMNS = ("task", "mode", "verifier", "token layer")
 
 
-class Modes(options.Choice):
+class Modes(options.WordChoice):
     """``all``, or modes with commas between them."""
 
     def __init__(self) -> None:
@@ -91,7 +91,9 @@ class Modes(options.Choice):
     "reading=auto,first,never; again to multiply.",
 )
 @click.option(
-    "--fair", type=options.Choice(variants.WAYS), help="Modes without lookahead get all its GPUs."
+    "--fair",
+    type=options.WordChoice(variants.WAYS),
+    help="Modes without lookahead get all its GPUs.",
 )
 @click.option("--print", is_flag=True, help="Print the plan, and start nothing.")
 @options.program
@@ -122,9 +124,10 @@ def bench(**given: Any) -> None:
     """
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
-    plan, sources = _judged(settle(given)), _sources(given)
+    plan = _judged(settle(given))
+    sources = _sources(given)
     if given["dummy_weights"]:
-        plan = replace(plan, deployment=servers.placed(plan.deployment))
+        plan = replace(plan, deployment=servers.placed_here(plan.deployment))
     found = variants.variants(
         plan,
         {name: one.suffix for name, one in sources.items()},
@@ -138,11 +141,11 @@ def bench(**given: Any) -> None:
     if (folder / RECORDS).exists():
         raise RecordError(f"{folder} has the records of a run", hint="give another --output")
     items = {
-        name: order.samples_of(one.questions, samples_of(name, given))
+        name: order.samples_of(one.questions, answers_per_question(name, given))
         for name, one in sources.items()
     }
     made = order.in_turns(found, items, given["servers"], given["seed"] or 0)
-    most = max(samples_of(name, given) for name in sources)
+    most = max(answers_per_question(name, given) for name in sources)
     execution = Execution(
         folder, made, display, most, plan.deployment.launch_timeout, command=_command(given, made)
     )
@@ -231,7 +234,7 @@ def _sources(given: Mapping[str, Any]) -> dict[str, Source]:
     return found
 
 
-def samples_of(task: str, given: Mapping[str, Any]) -> int:
+def answers_per_question(task: str, given: Mapping[str, Any]) -> int:
     """Answers per question."""
     return given["samples"] or (presets.paper_samples(task) if given["paper"] else 1)
 
@@ -279,7 +282,7 @@ def _write_figures(execution: Execution, display: Display, path: Path) -> None:
     from lr_sglang.results import collection, figures
     from lr_sglang.results import report as reports
 
-    made = reports.make(collection.read([execution.folder]))
+    made = reports.make_report(collection.read_runs([execution.folder]))
     with writing(path, "give another bench.figures"):
         write_whole(path, figures.of_run(made, execution.versions))
     display.note(
@@ -307,7 +310,8 @@ def _show_plan(execution: Execution, display: Display, questions: Mapping[str, i
         }
         streams.write_json(everything)
         return
-    rows, places = [], []
+    rows = []
+    places = []
     for number, (of, deployment) in enumerate(order.sets, 1):
         rows += [
             _row(variant, number, questions[variant.task], counts[variant.key]) for variant in of
@@ -317,8 +321,8 @@ def _show_plan(execution: Execution, display: Display, questions: Mapping[str, i
                 f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else ""
             )
             places.append(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip())
-    Console(width=max(display.out.width, WIDTH), highlight=False).print(
-        grid(HEAD, rows, left=WORDS)
+    Console(width=max(display.out.width, PLAN_WIDTH), highlight=False).print(
+        grid(PLAN_COLUMNS, rows, left=LEFT_PLAN_COLUMNS)
     )
     starts = "; ".join(
         ", ".join(map(str, stretch["servers"])) for stretch in order.about["stretches"]

@@ -19,7 +19,7 @@ from lr_sglang.cli.source import need_an_answer
 from lr_sglang.modes import MODES
 from lr_sglang.results.record import Brief
 
-SMALL = ("autoregressive", "lookahead")
+SMALL_MODES = ("autoregressive", "lookahead")
 CLOSING = """\
 The pocket models are a demonstration: they know one kind of problem. In the larger
 body the target's words are theirs, and its cost is that of 199 million parameters."""
@@ -50,12 +50,13 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
       lr-sglang demo --small
     """
     modes = (
-        SMALL
+        SMALL_MODES
         if small
         else tuple(name for name, mode in MODES.items() if mode.token_layer is not None)
     )
     held_out = tasks.load("pocket")
-    chosen, spare = held_out[: questions or (10 if small else 4)], held_out[-1].question
+    chosen = held_out[: questions or (10 if small else 4)]
+    spare = held_out[-1].question
     plan = settle(
         {**given, "deployment": "pocket" if small else "pocket-body", "mode": modes}
     ).checked()
@@ -68,16 +69,17 @@ def demo(questions: int | None, small: bool, **given: Any) -> None:
     folder = source.folder_for("demo", given)
     records = Execution(folder, made, display, warm_up=spare).run()
     if not given["json"]:
-        for line in summary(records, modes):
+        for line in demo_summary(records, modes):
             display.out.print(Text(line, style="bold"), soft_wrap=True)
     tell(folder, display)
     need_an_answer(records)
     display.note(CLOSING)
 
 
-def summary(records: Sequence[Brief], modes: Sequence[str]) -> Iterator[str]:
+def demo_summary(records: Sequence[Brief], modes: Sequence[str]) -> Iterator[str]:
     """What is read first: the seconds of each mode, how many were right, and which was fastest."""
-    seconds, right = dict[str, float](), list[str]()
+    seconds = dict[str, float]()
+    right = list[str]()
     for mode in modes:
         mine = [record for record in records if record["mode"] == mode]
         ended = [record for record in mine if not record["error"]]
@@ -88,7 +90,8 @@ def summary(records: Sequence[Brief], modes: Sequence[str]) -> Iterator[str]:
     took = [f"{mode} {taken:.1f} s" for mode, taken in seconds.items()]
     yield f"{count(each, 'problem')}: {', '.join(took) or 'no mode has answered all'}"
     yield f"right of {each}: {', '.join(right)}"
-    plain, fastest = seconds.get(modes[0]), min(seconds, key=seconds.__getitem__, default="")
+    plain = seconds.get(modes[0])
+    fastest = min(seconds, key=seconds.__getitem__, default="")
     if plain and fastest != modes[0]:
         yield f"fastest: {fastest}, {plain / seconds[fastest]:.2f}x as fast as {modes[0]}"
     else:

@@ -24,7 +24,7 @@ from rich.status import Status
 from rich.table import Table
 from rich.text import Text
 
-from lr_sglang.results.record import Record, acceptance, doubts_of, is_exact
+from lr_sglang.results.record import Record, acceptance_figure, doubts_of, is_exact
 from lr_sglang.results.store import RECORDS
 from lr_sglang.steps.trace import StepRecord
 
@@ -32,8 +32,7 @@ if TYPE_CHECKING:  # a slow import, which plan need not wait for
     from lr_sglang.runtimes import ProgressEvent
 
 
-NONE = "-"
-ANSWER = 60  # characters of an answer in a line of others
+ANSWER_WIDTH = 60  # characters of an answer in a line of others
 
 
 def grid(
@@ -62,7 +61,13 @@ def grid(
 
 
 # Of findings, by their status.
-COLOURS = {"ok": "green", "note": "yellow", "warning": "yellow", "missing": "red", "fault": "red"}
+STATUS_COLOURS = {
+    "ok": "green",
+    "note": "yellow",
+    "warning": "yellow",
+    "missing": "red",
+    "fault": "red",
+}
 
 
 def findings(rows: Iterable[tuple[str, str, str, str]]) -> Table:
@@ -77,16 +82,16 @@ def findings(rows: Iterable[tuple[str, str, str, str]]) -> Table:
         text = Text(found)
         if advice:
             text.append(f"\n{advice}", style="dim")
-        table.add_row(Text(status, style=COLOURS[status]), name, text)
+        table.add_row(Text(status, style=STATUS_COLOURS[status]), name, text)
     return table
 
 
-def share(value: float | None) -> str:
+def share_text(value: float | None) -> str:
     """A share between 0 and 1."""
-    return NONE if value is None else f"{value:.2f}"
+    return "-" if value is None else f"{value:.2f}"
 
 
-def grade(record: Record) -> str:
+def grade_word(record: Record) -> str:
     """Whether the answer is right, as far as that is known."""
     if record["error"]:
         return "failed"
@@ -95,22 +100,28 @@ def grade(record: Record) -> str:
     return {True: "correct", False: "wrong", None: ""}[record["correct"]]
 
 
-def line(record: Record, *, numbered: bool = False) -> str:
+def sample_line(record: Record, *, numbered: bool = False) -> str:
     """One sample in one line; ``numbered`` where a question has several."""
     name = record["question_id"] + (f" #{record['sample']}" if numbered else "")
     if record["error"]:
         return f"{name}  {record['mode']}  failed: {record['error']['message']}"
-    parts = (name, record["mode"], answer(record), grade(record), f"{record['seconds']:.1f} s")
+    parts = (
+        name,
+        record["mode"],
+        answer_line(record),
+        grade_word(record),
+        f"{record['seconds']:.1f} s",
+    )
     return "  ".join(part for part in parts if part)
 
 
-def answer(record: Record) -> str:
+def answer_line(record: Record) -> str:
     """The answer in one line: the final answer, or else the last words of the text."""
     words = record["answer"] or next(
         (one for one in reversed(record["text"].splitlines()) if one.strip()), ""
     )
     words = " ".join(words.split())
-    return words if len(words) <= ANSWER else words[: ANSWER - 1] + "…"
+    return words if len(words) <= ANSWER_WIDTH else words[: ANSWER_WIDTH - 1] + "…"
 
 
 def count(number: int, of: str) -> str:
@@ -122,23 +133,24 @@ def of_sample(record: Record) -> list[str]:
     """One sample in a few lines."""
     if record["error"]:
         return [f"failed: {record['error']['message']}"]
-    tokens, lines = record["tokens"], []
+    tokens = record["tokens"]
+    lines = []
     if record["answer"] is not None or record["gold"] is not None:
         gold = f" (gold: {record['gold']})" if record["gold"] is not None else ""
-        lines.append(f"answer: {record['answer'] or 'none'}{gold} {grade(record)}".rstrip())
+        lines.append(f"answer: {record['answer'] or 'none'}{gold} {grade_word(record)}".rstrip())
     seconds = record["seconds"]
     rate = f", {tokens['used'] / seconds:.1f} tokens/s" if seconds else ""
     ended = "; ended by the token limit" if record["finish"] == "length" else ""
     written = f"{count(len(record['steps']), 'step')}, {count(tokens['used'], 'token')}"
     lines.append(f"{written} in {seconds:.2f} s{rate}{ended}")
     if tokens["draft"]["calls"]:
-        name, value = acceptance(record, exact=is_exact(record))
+        name, value = acceptance_figure(record, exact=is_exact(record))
         counted = (
             f"{record['agreed_tokens']} of {record['read_tokens']} tokens"
             if name == "agreement"
             else f"{record['accepted']} of {record['judged']}"
         )
-        compared = f"{name} {share(value)} ({counted}), "
+        compared = f"{name} {share_text(value)} ({counted}), "
         lines.append(
             f"{compared if value is not None else ''}{count(tokens['wasted'], 'token')} wasted, "
             f"{count(tokens['judge']['calls'], 'judge call')}"
@@ -155,7 +167,7 @@ def of_sample(record: Record) -> list[str]:
 
 # Mark and colour of a step, by its outcome.
 MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
-OWN = ("|", "cyan")
+OWN_MARK = ("|", "cyan")
 LEGEND = (
     ("+", "green", "drafted"),
     ("~", "yellow", "corrected"),
@@ -171,7 +183,8 @@ class Starting(AbstractContextManager["Starting"]):
     """
 
     def __init__(self, console: Console, shown: bool) -> None:
-        self.console, self.shown = console, shown
+        self.console = console
+        self.shown = shown
         self._stages: dict[str, str] = {}
         line = shown and console.is_terminal
         self._status = Status("starting", console=console) if line else None
@@ -209,12 +222,15 @@ class Display:
     def __init__(
         self, *, as_json: bool = False, quiet: bool = False, answers: bool = False
     ) -> None:
-        self.as_json, self.quiet, self.answers = as_json, quiet, answers
+        self.as_json = as_json
+        self.quiet = quiet
+        self.answers = answers
         self.out = Console(highlight=False, soft_wrap=False)
         self.err = Console(stderr=True, highlight=False)
         self._bar: Progress | None = None
         self._task = TaskID(0)
-        self._single, self._numbered = False, False
+        self._single = False
+        self._numbered = False
         self._marks: dict[str, None] = {}  # of the steps that were printed
 
     @property
@@ -246,8 +262,8 @@ class Display:
         """Prints a step of the single question."""
         if not (self.chatty and self._single and step.text.strip()):
             return
-        mark, colour = MARKS.get(step.outcome, OWN)
-        text = clean(step.text).strip()
+        mark, colour = MARKS.get(step.outcome, OWN_MARK)
+        text = without_control(step.text).strip()
         if self.out.is_terminal:
             line = Table.grid(padding=(0, 1))
             line.add_row(Text(mark, style=f"bold {colour}"), Text(text))
@@ -259,9 +275,10 @@ class Display:
     def single(self, record: Record, folder: Path) -> None:
         """The result of the only question."""
         if self.quiet:
-            self.out.file.write(clean(record["text"]).strip() + "\n")
+            self.out.file.write(without_control(record["text"]).strip() + "\n")
             return
-        if not self._marks and (text := clean(record["text"]).strip()):  # no steps were printed
+        # no steps were printed
+        if not self._marks and (text := without_control(record["text"]).strip()):
             self.out.print(Text(text), soft_wrap=True)
         if record["tokens"]["draft"]["calls"] and self._marks:
             legend = Text()
@@ -307,7 +324,7 @@ class Display:
             return
         if self._bar is not None:
             self._bar.update(self._task, completed=done)
-        said = clean(line(record, numbered=self._numbered))
+        said = without_control(sample_line(record, numbered=self._numbered))
         if self.answers and self.chatty:
             self.out.print(Text(said), soft_wrap=True)
         elif self._bar is None:
@@ -320,6 +337,6 @@ class Display:
             self._bar = None
 
 
-def clean(text: str) -> str:
+def without_control(text: str) -> str:
     """The text without control characters that a terminal would obey."""
     return _CONTROL.sub("", text.replace("\r\n", "\n"))

@@ -18,7 +18,7 @@ from lr_sglang.doctor.checks import Findings, check_machine
 from lr_sglang.results import machine
 from lr_sglang.sglang_api import release
 
-ALSO = (
+ALSO_IN_ISSUES = (
     "uvloop",
     "tokenizers",
     "triton",
@@ -111,8 +111,9 @@ def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> st
         found: what ``doctor`` found.
         variables: the environment; only names that change what we do are shown.
     """
-    about, versions = machine.machine(), machine.versions()
-    versions |= {name: release.version(name) for name in ALSO}
+    about = machine.machine()
+    versions = machine.versions()
+    versions |= {name: release.version(name) for name in ALSO_IN_ISSUES}
     named = [f"- {name}: {version or 'not installed'}" for name, version in versions.items()]
     variables_set = [f"- {name} is set" for name in sorted(variables) if _SETTINGS.match(name)]
     lines = [
@@ -141,10 +142,10 @@ def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> st
         *found.verdict,
         "```",
     ]
-    return clean("\n".join(lines)) + "\n"
+    return without_secrets("\n".join(lines)) + "\n"
 
 
-def clean(value: str) -> str:
+def without_secrets(value: str) -> str:
     """The text without credentials and queries in URLs, and without the home directory."""
     value = _URL.sub(r"\g<scheme>\g<place>", value)
     home = os.path.expanduser("~")

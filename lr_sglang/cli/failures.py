@@ -57,7 +57,7 @@ class Stopped(KeyboardInterrupt):
 
 
 @contextmanager
-def guarded() -> Iterator[None]:
+def reported_failures() -> Iterator[None]:
     """Turns an exception of a command into a message for its user and an exit status."""
     try:
         with _signals():

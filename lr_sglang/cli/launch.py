@@ -25,7 +25,7 @@ from lr_sglang.runtimes import launch as start
 from lr_sglang.runtimes.launching import flags, fleet
 from lr_sglang.runtimes.placement import gpus
 
-ANSWERS = 8  # at a time, unless it is said
+DEFAULT_ANSWERS = 8  # at a time, unless it is said
 STAMP = "%Y-%m-%dT%H:%M:%S%z"
 
 
@@ -92,13 +92,13 @@ def launch(**given: Any) -> None:
     if given["with_token_layer"] and plan.fed:
         plan = replace(plan, modes=tuple(mode for mode in plan.modes if mode != "sd"))
     plan = plan.checked()
-    answers = room(plan, given)
-    if not given["concurrency"] and answers < ANSWERS:
+    answers = fitting_answers(plan, given)
+    if not given["concurrency"] and answers < DEFAULT_ANSWERS:
         display.warn(
-            f"room for {count(answers, 'answer')} at a time, not {ANSWERS}: more do not fit on "
-            "these GPUs"
+            f"room for {count(answers, 'answer')} at a time, not {DEFAULT_ANSWERS}: "
+            "more do not fit on these GPUs"
         )
-    deployment = placed(plan, {**given, "concurrency": answers})
+    deployment = placed_runtimes(plan, {**given, "concurrency": answers})
     for warning in (*crowded(deployment), *doubts(deployment, plan, given)):
         display.warn(warning)
     given["logs"] = (
@@ -117,18 +117,18 @@ def launch(**given: Any) -> None:
         _watch(running, plan, given, display)
 
 
-def room(plan: Plan, given: Given) -> int:
-    """The answers at a time that the GPUs have memory for: as many as are asked for, or ``ANSWERS``
-    and fewer; the states of a hybrid grow with them.
+def fitting_answers(plan: Plan, given: Given) -> int:
+    """The answers at a time that the GPUs have memory for: as many as are asked for, or
+    ``DEFAULT_ANSWERS`` and fewer; the states of a hybrid grow with them.
 
     Raises:
-        ConfigError: as ``placed``.
+        ConfigError: as ``placed_runtimes``.
     """
-    most: int = given["concurrency"] or ANSWERS
+    most: int = given["concurrency"] or DEFAULT_ANSWERS
 
     def lack(answers: int) -> ConfigError | None:
         try:
-            placed(plan, {**given, "concurrency": answers})
+            placed_runtimes(plan, {**given, "concurrency": answers})
         except ConfigError as error:
             return error
         return None
@@ -137,7 +137,8 @@ def room(plan: Plan, given: Given) -> int:
         return most
     if none := lack(1):
         raise none
-    fitting, beyond = 1, most
+    fitting = 1
+    beyond = most
     while beyond - fitting > 1:
         middle = (fitting + beyond) // 2
         fitting, beyond = (fitting, middle) if lack(middle) else (middle, beyond)
@@ -147,7 +148,7 @@ def room(plan: Plan, given: Given) -> int:
     return fitting
 
 
-def placed(plan: Plan, given: Given) -> Deployment:
+def placed_runtimes(plan: Plan, given: Given) -> Deployment:
     """The runtimes that the modes use, each with its place.
 
     Raises:
@@ -156,7 +157,7 @@ def placed(plan: Plan, given: Given) -> Deployment:
     plan.on_one_set("launch two deployments, with another --name for one of them")
     found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
     machine = gpus.described(given["gpus"]) if given.get("gpus") else ()
-    return servers.placed(found, unseen=given["print"], machine=machine)
+    return servers.placed_here(found, unseen=given["print"], machine=machine)
 
 
 def doubts(deployment: Deployment, plan: Plan, given: Given) -> Iterator[str]:

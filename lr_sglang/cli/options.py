@@ -20,8 +20,8 @@ from lr_sglang.config import ROLES, ConfigModel, Deployment, fields_of, setting
 from lr_sglang.errors import ConfigError, did_you_mean
 from lr_sglang.modes import MODES
 
-Table = dict[str, Any]
-LAYER = "token_layer"
+TomlTable = dict[str, Any]
+TOKEN_LAYER = "token_layer"
 ALGORITHM = "algorithm"
 
 
@@ -51,7 +51,7 @@ def parsed(text: str) -> Any:
 
 def gathered(
     assignments: tuple[tuple[str, Any], ...], own: Mapping[str, type[ConfigModel]]
-) -> Table:
+) -> TomlTable:
     """The table of several assignments; of one name the last counts.
 
     Args:
@@ -60,7 +60,7 @@ def gathered(
     Raises:
         ConfigError: there is no such setting.
     """
-    table: Table = {}
+    table: TomlTable = {}
     names = [name for name, _ in fields_of(Deployment)]
     names += [name for root, model in own.items() for name, _ in fields_of(model, f"{root}.")]
     names += [f"shared.{role}" for role in ROLES]
@@ -81,19 +81,19 @@ def _check(name: str, known: list[str]) -> None:
     raise ConfigError(f"-o {name}: there is no such setting", hint=hint)
 
 
-def nested(name: str, value: Any) -> Table:
+def nested(name: str, value: Any) -> TomlTable:
     """``{"a": {"b": value}}`` for ``a.b``; what follows ``extra`` is one name."""
     first, dot, rest = name.partition(".")
     if dot:
         return {first: {rest: value} if first == "extra" else nested(rest, value)}
-    if first == LAYER and isinstance(value, str):
-        return {LAYER: {ALGORITHM: value}}
+    if first == TOKEN_LAYER and isinstance(value, str):
+        return {TOKEN_LAYER: {ALGORITHM: value}}
     if isinstance(value, dict) and first != "extra":
         return {first: {k: v for key, one in value.items() for k, v in nested(key, one).items()}}
     return {first: value}
 
 
-def merge(table: Table, more: Mapping[str, Any]) -> Table:
+def merge(table: TomlTable, more: Mapping[str, Any]) -> TomlTable:
     """Puts ``more`` over ``table``, tables within tables. Another algorithm begins a new token
     layer.
     """
@@ -101,7 +101,9 @@ def merge(table: Table, more: Mapping[str, Any]) -> Table:
         before = table.get(key)
         if not isinstance(value, Mapping) or not isinstance(before, dict):
             table[key] = merge({}, value) if isinstance(value, Mapping) else value
-        elif key == LAYER and before.get(ALGORITHM) != value.get(ALGORITHM, before.get(ALGORITHM)):
+        elif key == TOKEN_LAYER and before.get(ALGORITHM) != value.get(
+            ALGORITHM, before.get(ALGORITHM)
+        ):
             table[key] = dict(value)
         else:
             merge(before, value)
@@ -112,7 +114,8 @@ Decorator = Callable[[Any], Any]  # of commands
 FOLDER = click.Path(file_okay=False, path_type=Path)
 FILE = click.Path(dir_okay=False, path_type=Path)
 ANY_PATH = click.Path(path_type=Path)
-AT_LEAST_0, AT_LEAST_1 = click.IntRange(min=0), click.IntRange(min=1)
+AT_LEAST_0 = click.IntRange(min=0)
+AT_LEAST_1 = click.IntRange(min=1)
 
 
 class RunSettings(ConfigModel):
@@ -147,7 +150,7 @@ class Number(click.FloatRange):
         return found
 
 
-class Choice(click.Choice[str]):
+class WordChoice(click.Choice[str]):
     """One of several words; of a misspelt one the error names the nearest."""
 
     def get_invalid_choice_message(self, value: Any, ctx: click.Context | None) -> str:
@@ -158,7 +161,7 @@ class Choice(click.Choice[str]):
 
 def modes(help: str) -> Decorator:
     """``--mode``, which may be given several times."""
-    return click.option("--mode", type=Choice(list(MODES)), multiple=True, help=help)
+    return click.option("--mode", type=WordChoice(list(MODES)), multiple=True, help=help)
 
 
 def together(*options: Decorator) -> Decorator:
@@ -180,7 +183,7 @@ def assign(**own: type[ConfigModel]) -> Decorator:
             parameters of the command.
     """
 
-    def gather(ctx: click.Context, param: click.Parameter, value: Any) -> Table:
+    def gather(ctx: click.Context, param: click.Parameter, value: Any) -> TomlTable:
         table = gathered(value or (), own)
         for root, model in own.items():
             given = table.pop(root, {})
@@ -204,7 +207,7 @@ def assign(**own: type[ConfigModel]) -> Decorator:
 method = together(
     click.option(
         "--schedule",
-        type=Choice(["async", "sync"]),
+        type=WordChoice(["async", "sync"]),
         help="Overlap drafts and target.  [default: async]",
     ),
     click.option(

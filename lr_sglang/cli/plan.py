@@ -19,8 +19,8 @@ from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.results.collection import folders_in
 from lr_sglang.results.store import each_record
 from lr_sglang.theory import judged, paper, reading
-from lr_sglang.theory.judged import Case, Choice, best_depth
-from lr_sglang.theory.measured import Answer, Measured, measure
+from lr_sglang.theory.judged import Case, DepthChoice, best_depth
+from lr_sglang.theory.measured import AnswerFigures, Measured, measure_mode
 
 SCHEDULES: tuple[Schedule, ...] = ("async", "sync")
 LAYERED = ("target", "draft")  # roles with a token layer
@@ -102,10 +102,11 @@ def _measured(run: Path) -> Measured:
     found = folders_in(run)
     if len(found) > 1:
         raise ConfigError(f"{run} has several runs", hint=f"give one: {', '.join(map(str, found))}")
-    answers, lacking = list[Answer](), list[str]()
+    answers = list[AnswerFigures]()
+    lacking = list[str]()
     for record in each_record(found[0], _warn):
         try:
-            answers.append(Answer.of(record))
+            answers.append(AnswerFigures.of(record))
         except (KeyError, TypeError) as error:
             lacking.append(str(error))
     if lacking and not answers:
@@ -113,7 +114,7 @@ def _measured(run: Path) -> Measured:
         raise RecordError(why, hint="take a run of this release")
     if lacking:
         _warn(f"{run}: {len(lacking)} records are left out: one lacks {lacking[0]}")
-    return measure(answers)
+    return measure_mode(answers)
 
 
 def _warn(text: str) -> None:
@@ -173,11 +174,11 @@ def _forecast(case: Case, given: dict[str, Any], measured: Measured | None) -> d
     }
 
 
-def _fastest(best: dict[Schedule, Choice]) -> Choice:
+def _fastest(best: dict[Schedule, DepthChoice]) -> DepthChoice:
     return max(best.values(), key=lambda one: one.speedup)
 
 
-def _arguments(chosen: Choice, width: int, layered: bool) -> str:
+def _arguments(chosen: DepthChoice, width: int, layered: bool) -> str:
     """The plan, for ``lr-sglang run``."""
     if not chosen.depth:
         return f"--mode {'sd' if layered else 'autoregressive'}"
@@ -188,7 +189,9 @@ def _arguments(chosen: Choice, width: int, layered: bool) -> str:
 
 def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
     """A plan for people."""
-    case, measured, best = found["case"], found["measured"], found["best"]
+    case = found["case"]
+    measured = found["measured"]
+    best = found["best"]
     step = f"a target step of {measured.step_seconds:.3g} s" if measured else "a target step"
     more = f", slow-down {case.slowdown:.2f}" if case.slowdown != 1 else ""
     more += f", {case.steps} steps an answer" if case.steps else ""
@@ -219,28 +222,30 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
             yield (
                 "its target read the drafts before it wrote, which these formulas leave out: "
                 f"{agreement:.2f} of the tokens were its own; lossless by reading: "
-                f"{reading.speedup(agreement, tokens):.2f}x, {tokens} tokens at a time"
+                f"{reading.reading_speedup(agreement, tokens):.2f}x, {tokens} tokens at a time"
             )
     yield Text(f"\nplan: lr-sglang run {found['run']}", style="bold green")
-    speed, layer = _fastest(best).speedup, found["layer_speed"]["target"]
+    speed = _fastest(best).speedup
+    layer = found["layer_speed"]["target"]
     over = f" over the token layer alone, {speed * layer:.2f}x over plain decoding"
     yield f"{speed:.2f}x" + (over if layer > 1 else "")
 
 
-def _rule(found: dict[str, Any], chosen: Choice) -> str:
+def _rule(found: dict[str, Any], chosen: DepthChoice) -> str:
     """Why another depth than the fastest of the table is called the best; empty if it is none."""
     speeds = {row["depth"]: row["speedup"][chosen.schedule] for row in found["rows"]}
     depth = max(speeds, key=lambda one: speeds[one])
     if f"{max(1.0, speeds[depth]):.2f}" == f"{chosen.speedup:.2f}":
         return ""
     return (
-        f": the least depth within {judged.SPARE:.0%} of the fastest, {speeds[depth]:.2f}x at "
-        f"depth {depth}"
+        f": the least depth within {judged.TOLERATED_LOSS:.0%} of the fastest, "
+        f"{speeds[depth]:.2f}x at depth {depth}"
     )
 
 
 def _depths(found: dict[str, Any]) -> Any:
-    rows, best = [], found["best"]
+    rows = []
+    best = found["best"]
     # deeper ones gain nothing in async, and lose in sync
     deepest = max(found["useful"], *(choice.depth + 1 for choice in best.values()))
     for row in found["rows"]:

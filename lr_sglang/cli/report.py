@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--export",
-    type=options.Choice([*EXPORTS, "pairs"]),
+    type=options.WordChoice([*EXPORTS, "pairs"]),
     help="Write the programs in the answers for another grader, or pairs: both versions of the "
     "steps, to train a draft with; into DIR, and no table.",
 )
@@ -77,7 +77,7 @@ def report(
         from lr_sglang.results import pairs
 
         for run in _runs(folders):
-            for made_of in pairs.export(partial(store.each_record, run, cache(_warn)), run):
+            for made_of in pairs.export_pairs(partial(store.each_record, run, cache(_warn)), run):
                 click.echo("\n".join(map(str, made_of.files)))
                 click.echo(made_of.words(), err=True)
         return
@@ -85,21 +85,21 @@ def report(
         from lr_sglang.grading import export as programs
 
         for run in _runs(folders):
-            for path in programs.export(export, store.each_record(run, _warn), run):
+            for path in programs.export_answers(export, store.each_record(run, _warn), run):
                 click.echo(str(path))
         return
-    files = [figures.read(Path(one)) for one in folders]
+    files = [figures.read_figures(Path(one)) for one in folders]
     if all(files):
         _show_figures([one for one in files if one], as_json=json)
         return
-    made = reports.make(collection.read(folders))
+    made = reports.make_report(collection.read_runs(folders))
     if json:
-        streams.write(reports.as_json(made))
+        streams.write_output(reports.report_json(made))
     else:
-        show(made, Console(highlight=False))
+        show_report(made, Console(highlight=False))
     if plots is not None:
         none = "no plots: they compare modes with one without lookahead; run both kinds"
-        for line in list(map(str, charts.draw(made, plots))) or [none]:
+        for line in list(map(str, charts.draw_plots(made, plots))) or [none]:
             click.echo(line, err=True)
     if html is not None:
         pieces = page.page(made, f"Lookahead Reasoning: {', '.join(made.collection.names)}")
@@ -116,17 +116,18 @@ def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
     """Prints the figures of several machines in one table."""
     from rich.console import Console
 
-    from lr_sglang.cli.display import clean, grid
+    from lr_sglang.cli.display import grid, without_control
     from lr_sglang.results import figures
 
     if as_json:
         streams.write_json(files)
         return
-    (rows, about), console = figures.table(files), Console(highlight=False)
-    cleaned = ([clean(cell) for cell in row] for row in rows)
-    console.print(grid(figures.HEAD, cleaned, left=figures.WORDS))
+    rows, about = figures.table(files)
+    console = Console(highlight=False)
+    cleaned = ([without_control(cell) for cell in row] for row in rows)
+    console.print(grid(figures.FIGURE_COLUMNS, cleaned, left=figures.LEFT_FIGURE_COLUMNS))
     for line in about:
-        console.print(clean(line), markup=False, soft_wrap=True)
+        console.print(without_control(line), markup=False, soft_wrap=True)
 
 
 def _runs(folders: Sequence[str]) -> list[Path]:
@@ -143,35 +144,35 @@ def tell(folder: Path, display: Display) -> None:
     from lr_sglang.results import collection
     from lr_sglang.results import report as reports
 
-    made = reports.make(collection.read([folder]))
+    made = reports.make_report(collection.read_runs([folder]))
     if display.as_json:
-        streams.write(reports.as_json(made))
+        streams.write_output(reports.report_json(made))
         return
-    show(made, display.out)
+    show_report(made, display.out)
     display.note(f"records: {folder}")
     display.note(f"plots: lr-sglang report {folder} --plots {folder / 'plots'}")
     display.note(f"a page: lr-sglang report {folder} --html {folder / 'page.html'}")
 
 
-def show(made: Report, console: Console) -> None:
+def show_report(made: Report, console: Console) -> None:
     """Prints all tables, and the verdicts."""
     from rich.text import Text
 
-    from lr_sglang.cli.display import clean, grid
+    from lr_sglang.cli.display import grid, without_control
 
-    console.print(Text(clean(made.collection.models), style="bold"), soft_wrap=True)
+    console.print(Text(without_control(made.collection.models), style="bold"), soft_wrap=True)
     for table in made.tables:
-        console.print(Text(clean(table.title), style="bold"))
+        console.print(Text(without_control(table.title), style="bold"))
         if made.warning:
             console.print(Text(f"({made.warning})", style="yellow"))
-        rows = ([clean(cell) for cell in row] for row in table.rows)
-        shown = grid([clean(name) for name in table.columns], rows, left=("task", "mode"))
+        rows = ([without_control(cell) for cell in row] for row in table.rows)
+        shown = grid([without_control(name) for name in table.columns], rows, left=("task", "mode"))
         widest = console.measure(shown, options=console.options.update(width=1000)).minimum
         console.print(shown, width=max(console.width, widest), crop=False)
-        console.print(Text(f"{clean(table.note)}\n", style="dim"))
+        console.print(Text(f"{without_control(table.note)}\n", style="dim"))
     for verdict in made.verdicts:
-        lines = [clean(line) for line in verdict.words()]
+        lines = [without_control(line) for line in verdict.words()]
         lines += [f"({made.warning})"] if made.warning else []
         console.print(Text("\n".join(lines), style="bold"), soft_wrap=True)
     for note in made.collection.notes:
-        console.print(Text(clean(note), style="yellow"), soft_wrap=True)
+        console.print(Text(without_control(note), style="yellow"), soft_wrap=True)

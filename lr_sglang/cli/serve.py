@@ -88,10 +88,10 @@ def serve(**given: Any) -> None:
       lr-sglang serve --target http://localhost:30000 --mode autoregressive --port 8080
       curl localhost:8000/v1/models
     """
-    run(given, Display(as_json=given["json"], quiet=given["quiet"]))
+    run_endpoint(given, Display(as_json=given["json"], quiet=given["quiet"]))
 
 
-def run(given: Given, display: Display) -> None:
+def run_endpoint(given: Given, display: Display) -> None:
     """Serves until a signal ends it.
 
     Raises:
@@ -168,7 +168,8 @@ def service_of(plan: Plan, given: Given) -> Service:
             raise ConfigError(f"-o serve.verifiers: {name} needs a judge model", hint=hint)
     if not asking:
         verifiers = {"exact": None}  # the judge is not started for them
-    judged, named = "judge" in plan.models, plan.deployment.serve
+    judged = "judge" in plan.models
+    named = plan.deployment.serve
     settled = {
         "check_judge": True,
         # attaching says what is wrong where a target names none
@@ -248,7 +249,8 @@ def _check_templates(roles: Mapping[str, RuntimeBackend]) -> None:
 
 
 def _tell(sock: socket.socket, service: Service, display: Display) -> None:
-    host, port = service.host.strip("[]"), sock.getsockname()[1]
+    host = service.host.strip("[]")
+    port = sock.getsockname()[1]
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
     if display.as_json:
         streams.write_json({"url": url, "model": service.model})

@@ -57,7 +57,8 @@ def _examine(given: Given, display: Display) -> Examination:
             plan = settle(given)
             with display.starting() as progress:
                 logs = launched.state_home() / "logs" / "doctor"
-                needed, timeout = _needed(plan), plan.deployment.launch_timeout
+                needed = _needed(plan)
+                timeout = plan.deployment.launch_timeout
                 with sessions.session(needed, logs, progress, timeout, lean=plan.lean()) as live:
                     progress.finish()
                     found = examine(live.roles, plan)

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from lr_sglang.api.configuration import Plan
-from lr_sglang.cli.options import ALGORITHM, LAYER, Table, merge, nested
+from lr_sglang.cli.options import ALGORITHM, TOKEN_LAYER, TomlTable, merge, nested
 from lr_sglang.config import (
     FED,
     ROLES,
@@ -32,7 +32,7 @@ Given = Mapping[str, Any]  # options by name; one that was not given is None, em
 DEFAULT_LAYER = "ngram"  # what the paper uses, and what needs no model of its own
 OFF = "none"  # the token layer's name where there is none
 # Options that are settings -> the setting.
-NAMED = {
+NAMED_OPTIONS = {
     name.rpartition(".")[2]: name
     for name, _ in fields_of(Deployment)
     if name.startswith(("lookahead.", "sampling.", "limits.", "judge_prompt"))
@@ -47,7 +47,8 @@ def settle(given: Given) -> Plan:
         ConfigError: an invalid option or value; ``Plan.checked`` checks what the modes need.
         LookaheadError: a runtime at a URL does not answer.
     """
-    asked, chosen = asked_settings(given), _chosen(given)
+    asked = asked_settings(given)
+    chosen = _chosen(given)
     running = running_layer(given)
     modes = modes_of(given, running or "")
     _check_verifier(given, asked, modes)
@@ -90,9 +91,9 @@ def running_target(given: Given) -> Runtime | None:
     table = _chosen(given).runtimes["target"].given()
     asked = asked_settings(given).get("runtimes", {}).get("target", {})
     if isinstance(asked, dict):
-        merge(table, {name: value for name, value in asked.items() if name != LAYER})
-        if LAYER in asked:  # takes the place of the file's; ``with_settings`` checks it
-            table.pop(LAYER, None)
+        merge(table, {name: value for name, value in asked.items() if name != TOKEN_LAYER})
+        if TOKEN_LAYER in asked:  # takes the place of the file's; ``with_settings`` checks it
+            table.pop(TOKEN_LAYER, None)
     return Runtime.from_dict(table, "runtimes.target") if table.get("url") else None
 
 
@@ -109,7 +110,7 @@ def running_layer(given: Given) -> str | None:
     return found
 
 
-def _check_verifier(given: Given, asked: Table, modes: Sequence[str]) -> None:
+def _check_verifier(given: Given, asked: TomlTable, modes: Sequence[str]) -> None:
     """Checks a verifier that is given by name.
 
     Raises:
@@ -121,16 +122,16 @@ def _check_verifier(given: Given, asked: Table, modes: Sequence[str]) -> None:
     verifier_registry.parse(verifier)
     check_verifier([MODES[mode] for mode in modes], verifier)
     if program := given.get("program"):
-        program_registry.check_verifier(program, verifier)
+        program_registry.check_program_verifier(program, verifier)
 
 
-def asked_settings(given: Given) -> Table:
+def asked_settings(given: Given) -> TomlTable:
     """The settings of the command line and of variables, as a table like that of a deployment file.
 
     Of one setting, ``-o`` has precedence over the option of its own.
     """
-    named: Table = {}
-    for option, name in NAMED.items():
+    named: TomlTable = {}
+    for option, name in NAMED_OPTIONS.items():
         if given.get(option) is not None:
             merge(named, nested(name, given[option]))
     return merge(named, given.get("option") or {})
@@ -143,13 +144,13 @@ def _bare(given: Given) -> bool:
     return bool(given.get("target")) and not (given.get("deployment") or given.get("attach"))
 
 
-def _layers_of(given: Given) -> dict[str, Table]:
+def _layers_of(given: Given) -> dict[str, TomlTable]:
     """The token layers by role that ``-o`` gives."""
-    runtimes: Table = (given.get("option") or {}).get("runtimes", {})
+    runtimes: TomlTable = (given.get("option") or {}).get("runtimes", {})
     return {
-        role: table[LAYER]
+        role: table[TOKEN_LAYER]
         for role, table in runtimes.items()
-        if isinstance(table, dict) and isinstance(table.get(LAYER), dict)
+        if isinstance(table, dict) and isinstance(table.get(TOKEN_LAYER), dict)
     }
 
 
@@ -171,7 +172,7 @@ def modes_of(given: Given, running: str = "") -> tuple[str, ...]:
         ConfigError: a token layer for modes that have none.
     """
     layers = [
-        f"-o runtimes.{role}.{LAYER}"
+        f"-o runtimes.{role}.{TOKEN_LAYER}"
         for role, layer in _layers_of(given).items()
         if layer.get(ALGORITHM) != OFF
     ]
@@ -193,7 +194,7 @@ def modes_of(given: Given, running: str = "") -> tuple[str, ...]:
 
 
 def with_settings(
-    given: Given, asked: Table, deployment: Deployment, modes: Sequence[str]
+    given: Given, asked: TomlTable, deployment: Deployment, modes: Sequence[str]
 ) -> Deployment:
     """A copy with the settings that are asked for, and with the token layers that the modes need.
 
@@ -201,7 +202,7 @@ def with_settings(
         ConfigError: an unknown setting, a wrong value, or an option that applies to no runtime.
     """
     table = deployment.given()
-    runtimes: dict[str, Table] = table["runtimes"]
+    runtimes: dict[str, TomlTable] = table["runtimes"]
     for role, one in asked.get("runtimes", {}).items():
         owner = table.get("shared", {}).pop(role, None)
         if owner and isinstance(one, dict) and not one.keys() & {"model", "url"}:
@@ -225,11 +226,11 @@ def with_settings(
 
 
 def _set_layers(
-    given: Given, deployment: Deployment, runtimes: Mapping[str, Table], modes: Sequence[str]
+    given: Given, deployment: Deployment, runtimes: Mapping[str, TomlTable], modes: Sequence[str]
 ) -> None:
     """Enters the token layers that the modes need and ``--token-layer`` names."""
-    layers: dict[str, Table] = {
-        role: runtime.setdefault(LAYER, {})
+    layers: dict[str, TomlTable] = {
+        role: runtime.setdefault(TOKEN_LAYER, {})
         for role, runtime in runtimes.items()
         if not runtime.get("url")
     }
@@ -238,14 +239,14 @@ def _set_layers(
     if name := given.get("token_layer"):
         for taker in flags.roles_of(TokenLayer(algorithm=name), "--token-layer"):
             if taker in layers and taker not in told:
-                merge(runtimes[taker], {LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
+                merge(runtimes[taker], {TOKEN_LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
             told.add(taker)
         if name != OFF and not layers.keys() & set(
             flags.roles_of(TokenLayer(algorithm=name), "--token-layer")
         ):
             hint = "a server that runs already has its own, or none"
             raise ConfigError(f"--token-layer {name}: it suits no role that is started", hint=hint)
-    layers = {role: runtimes[role][LAYER] for role in layers}
+    layers = {role: runtimes[role][TOKEN_LAYER] for role in layers}
     layered = next((mode for mode in modes if MODES[mode].token_layer), None)
     if layered and all(layer.get(ALGORITHM, OFF) == OFF for layer in layers.values()):
         for taker in {"target", "draft"} & layers.keys() - told:

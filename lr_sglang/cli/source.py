@@ -20,7 +20,7 @@ from lr_sglang.cli.settings import Given
 from lr_sglang.errors import ConfigError, GradingError, LookaheadError, RecordError
 from lr_sglang.grading import Grader
 from lr_sglang.results.record import Brief, grading_failed
-from lr_sglang.results.store import RUN, new_folder
+from lr_sglang.results.store import RUN_FILE, new_folder
 from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.task import SUFFIX
 
@@ -111,12 +111,13 @@ def _chosen(
 
 def folder_for(name: str, given: Given) -> Path:
     """The folder of the records: --output, else a new one in ``runs``."""
-    output, resume = given["output"], given.get("resume")
+    output = given["output"]
+    resume = given.get("resume")
     if output is None:
         if resume:
             raise click.UsageError("--resume goes with --output DIR, which the run was begun in")
         return new_folder(RUNS, re.sub(r"[^\w.-]+", "-", name))
-    if resume and not (output / RUN).is_file():
+    if resume and not (output / RUN_FILE).is_file():
         raise RecordError(
             f"{output}: there is no run in it to resume", hint="without --resume one is begun there"
         )
@@ -142,7 +143,8 @@ def tell_failures(records: Iterable[Brief], display: Display, folder: Path) -> N
     failed = grading_failed(answers)
     if not failed:
         return
-    reason, again = failed[-1]["grade"]["reason"], f"lr-sglang report {folder} --grade tries again"
+    reason = failed[-1]["grade"]["reason"]
+    again = f"lr-sglang report {folder} --grade tries again"
     if len(failed) == len(answers):
         raise GradingError(
             f"no answer could be graded: {reason}", hint=f"the answers are kept; {again}"

@@ -89,7 +89,7 @@ def unwritten(error: OSError) -> SetupError:
     return SetupError(f"standard output cannot be written: {error.strerror}")
 
 
-def write(text: bytes) -> None:
+def write_output(text: bytes) -> None:
     """Writes to standard output what other programs read, whatever the terminal's encoding is."""
     try:
         click.echo(text, nl=False)
@@ -101,4 +101,4 @@ def write(text: bytes) -> None:
 
 def write_json(value: Any, **how: Any) -> None:
     """Writes a value as JSON, and a line's end; see ``json_text.dumped``."""
-    write(dumped(value, **how) + b"\n")
+    write_output(dumped(value, **how) + b"\n")

@@ -11,7 +11,7 @@ from lr_sglang.cli import options, streams
 if TYPE_CHECKING:
     from lr_sglang.tasks import Task
 
-WIDTH = 18
+NAME_WIDTH = 18
 
 
 @click.command()
@@ -29,7 +29,7 @@ def tasks(name: str | None, json: bool) -> None:
     """
     from lr_sglang import tasks as known
 
-    shown = [about(known.get(one)) for one in ([name] if name else known.names())]
+    shown = [about(known.get(one)) for one in ([name] if name else known.task_names())]
     if json:
         table = shown[0] if name else shown
         streams.write_json(table, indent=1)
@@ -48,9 +48,11 @@ def about(task: Task) -> dict[str, Any]:
     if offline:
         try:
             read = task.questions()
-            questions, example = len(read), read[0].question
+            questions = len(read)
+            example = read[0].question
         except LookaheadError as error:
-            problem, hint = error.message, error.hint
+            problem = error.message
+            hint = error.hint
     return {
         "task": task.name,
         "about": task.about,
@@ -75,7 +77,8 @@ def _state(table: dict[str, Any]) -> str:
 
 def _list(tables: list[dict[str, Any]]) -> str:
     lines = [
-        f"{one['task']:<{WIDTH}}{one['about']}\n{'':<{WIDTH}}  {_state(one)}" for one in tables
+        f"{one['task']:<{NAME_WIDTH}}{one['about']}\n{'':<{NAME_WIDTH}}  {_state(one)}"
+        for one in tables
     ]
     return "\n".join([*lines, "", "also: FILE.py:NAME, and any JSONL or CSV file with --input"])
 
@@ -91,5 +94,5 @@ def _one(table: dict[str, Any]) -> str:
         ("prompt", "QUESTION" + (f"\\n{table['suffix']}" if table["suffix"] else "")),
     ]
     rows += [(key, table[key]) for key in ("source", "problem", "hint") if table[key]]
-    text = "\n".join(f"{key + ':':<{WIDTH}}{value}" for key, value in rows)
+    text = "\n".join(f"{key + ':':<{NAME_WIDTH}}{value}" for key, value in rows)
     return text + (f"\n\nthe first question:\n{table['example']}" if table["example"] else "")

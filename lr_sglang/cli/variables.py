@@ -42,7 +42,7 @@ def options(command: click.Command) -> list[click.Option]:
     return [one for one in found if one.expose_value]
 
 
-def names(name: str, command: click.Command) -> list[str]:
+def variable_names(name: str, command: click.Command) -> list[str]:
     """The variables of a command."""
     return [variable(name, option) for option in options(command)]
 
@@ -65,9 +65,10 @@ def take_for(ctx: click.Context, name: str, command: click.Command, arguments: l
             taken[option] = variable(name, option)
 
 
-def unknown(environ: Mapping[str, str], ours: Iterable[str]) -> list[str]:
+def unknown_variables(environ: Mapping[str, str], ours: Iterable[str]) -> list[str]:
     """What to say of each variable that has our prefix and is none of ``ours``."""
-    known, found = {*ours, *OTHERS}, []
+    known = {*ours, *OTHERS}
+    found = []
     for name, value in sorted(environ.items()):
         if not name.startswith(f"{PREFIX}_") or name in known or is_of_a_service(name, value):
             continue

@@ -9,12 +9,12 @@ sglang is imported until then.
 import os
 import sys
 
-SWITCH = "SGLANG_USE_CPU_ENGINE"
+CPU_SWITCH = "SGLANG_USE_CPU_ENGINE"
 
 
-def enabled() -> bool:
+def is_on_cpu() -> bool:
     """True where SGLang is set to run on a CPU."""
-    return os.environ.get(SWITCH, "").strip().lower() in ("1", "true")
+    return os.environ.get(CPU_SWITCH, "").strip().lower() in ("1", "true")
 
 
 def platform() -> None:
@@ -23,7 +23,7 @@ def platform() -> None:
     SGLang calls it before the first `import sgl_kernel`. None says that this is
     not a platform of its own: SGLang goes on with its CPU platform.
     """
-    if enabled():
+    if is_on_cpu():
         # Kernels for GPUs: importing them takes seconds and gigabytes, and none can run here. None
         # makes `import flashinfer` an ImportError, which SGLang expects.
         sys.modules.setdefault("flashinfer", None)  # type: ignore[arg-type]
@@ -35,7 +35,7 @@ def platform() -> None:
 
 def plugin() -> None:
     """Entry point `sglang.srt.plugins`: install the hooks."""
-    if enabled():
+    if is_on_cpu():
         from lr_sglang.cpu import hooks
 
-        hooks.install()
+        hooks.install_cpu_hooks()

@@ -52,9 +52,8 @@ def plan_decode(
     rows = padded_rows(req_to_token, requests, visible)
     batch, width = rows.shape
     padded = (18 if kept else 28) * batch * width
-    own = torch.where(
-        visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1)
-    )  # a visible row in place of padding
+    # a visible row in place of padding
+    own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))
     plan = plan_together(own, group, padded)
     return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
 

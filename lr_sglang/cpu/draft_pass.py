@@ -11,7 +11,7 @@ from torch import Tensor
 from lr_sglang.cpu.attention_math import padded_rows, round_up
 from lr_sglang.cpu.decode import Together, plan_together, rows_together, seen, together_mask
 
-MAX_TOKENS = 128
+MAX_DRAFTED_TOKENS = 128
 
 
 def plan_drafted(
@@ -29,7 +29,7 @@ def plan_drafted(
     different numbers of new tokens) or is cheaper (many tokens, rows that are scattered over the
     cache).
     """
-    if int(extend_lens.sum()) > MAX_TOKENS:
+    if int(extend_lens.sum()) > MAX_DRAFTED_TOKENS:
         return None
     seq_lens = seq_lens.to(torch.int64)
     extend_lens = extend_lens.to(torch.int64)
@@ -73,9 +73,8 @@ def _plan_trees(
 ) -> Together | None:
     batch, width = rows.shape
     prefix = (seq_lens - new).view(-1, 1, 1)
-    token = prefix + torch.arange(new).view(
-        1, -1, 1
-    )  # the column of each new token, [batch, new, 1]
+    # the column of each new token, [batch, new, 1]
+    token = prefix + torch.arange(new).view(1, -1, 1)
     tree = tree_mask[: batch * new * new].view(batch, new, new).to(torch.bool)
     visible = (torch.arange(width) < prefix).expand(batch, new, width).contiguous()
     visible.scatter_(2, token.view(batch, 1, new).expand(-1, new, -1), tree)

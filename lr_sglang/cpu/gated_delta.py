@@ -403,7 +403,7 @@ def device_module(device: object = None) -> Any:
 
 
 # Operators, each with the arguments that it writes to.
-OPERATORS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
+GATED_DELTA_OPERATORS: tuple[tuple[Callable[..., Any], tuple[str, ...]], ...] = (
     (fused_sigmoid_mul_cpu, ("x",)),
     (fused_qk_gemma_rmsnorm_cpu, ()),
     (fused_qk_gemma_rmsnorm_with_gate_cpu, ()),

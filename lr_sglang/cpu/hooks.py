@@ -17,7 +17,7 @@ _BACKEND = f"{_SRT}.layers.attention.intel_amx_backend.IntelAMXAttnBackend"
 _SAMPLING = f"{_SRT}.sampling"
 
 
-def install() -> None:
+def install_cpu_hooks() -> None:
     """Register all hooks; SGLang applies them when every plugin has been called.
 
     Raises SystemExit where an untested SGLang lacks what they change: it would only log that, and
@@ -65,7 +65,7 @@ def install() -> None:
         ),
     )
     FEEDER.draws = "seeds"  # by `sampling.sample_and_verify`
-    if settings.HYBRID in os.environ:
+    if settings.CONV_DTYPE in os.environ:
         hooks += tuple((name, hook, HookType.REPLACE) for name, hook in gated_delta.REPLACED)
     for name, hook, kind in hooks:
         HookRegistry.register(name, hook, kind)
@@ -124,9 +124,9 @@ def _extend(
     value_scale: float,
     *others: Any,
 ) -> None:
-    *others, is_causal = others
+    *taken, is_causal = others
     _refuse(key_scale, value_scale, is_causal)
-    backend.batched_attention.extend(query, key, value, output, k_cache, v_cache, *others)
+    backend.batched_attention.extend(query, key, value, output, k_cache, v_cache, *taken)
 
 
 # SGLang 0.5.16 passes neither scales nor whether attention is causal. Under speculation it passes

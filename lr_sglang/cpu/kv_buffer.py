@@ -8,8 +8,8 @@ Between two steps of the same batch only one row per sequence is new, or as many
 import torch
 from torch import Tensor
 
-MAX_BYTES = 1 << 29
-SPARE = 128
+MAX_KEPT_BYTES = 1 << 29
+SPARE_COLUMNS = 128
 
 
 class KeptRows:
@@ -39,7 +39,7 @@ class KeptRows:
         """
         if not self._follows(rows, seq_lens - new):
             self._layers.clear()
-            self._room = -(-rows.shape[1] // SPARE) * SPARE + SPARE
+            self._room = -(-rows.shape[1] // SPARE_COLUMNS) * SPARE_COLUMNS + SPARE_COLUMNS
         self._rows = rows
         self._seq_lens = seq_lens.clone()  # SGLang increments it in place
         starts = torch.arange(rows.shape[0]) * self._room + seq_lens - new
@@ -88,4 +88,4 @@ class KeptRows:
 
     def _fits(self, layer: tuple[Tensor, ...]) -> bool:
         bytes_each = sum(buffer.numel() * buffer.element_size() for buffer in layer)
-        return bool((len(self._layers) + 1) * bytes_each <= MAX_BYTES)
+        return bool((len(self._layers) + 1) * bytes_each <= MAX_KEPT_BYTES)

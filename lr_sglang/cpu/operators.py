@@ -48,7 +48,7 @@ OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
 }
 OPERATORS |= {
     function.__name__: (torch.library.infer_schema(function, mutates_args=written), function)
-    for function, written in (*_SPECULATION, *gated_delta.OPERATORS)
+    for function, written in (*_SPECULATION, *gated_delta.GATED_DELTA_OPERATORS)
 }
 
 _libraries: list[
@@ -91,9 +91,8 @@ def register() -> None:
     fragment = torch.library.Library(NAMESPACE, "FRAGMENT")
     _libraries.append(fragment)
     for name, (schema, function) in OPERATORS.items():
-        if not hasattr(
-            getattr(torch.ops, NAMESPACE), name
-        ):  # a CPU build of sgl-kernel may be installed
+        # a CPU build of sgl-kernel may be installed
+        if not hasattr(getattr(torch.ops, NAMESPACE), name):
             fragment.define(name + schema)
             fragment.impl(name, function, "CPU")
     getattr(torch.ops, NAMESPACE).__class__ = _Namespace

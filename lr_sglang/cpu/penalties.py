@@ -14,7 +14,7 @@ from torch import Tensor
 from lr_sglang.sglang_api.draws import written_of
 
 
-def written(request: Any) -> list[int]:
+def written_tokens(request: Any) -> list[int]:
     """The tokens of the answer at the end of a request's prompt."""
     count = written_of(request.sampling_params.custom_params)
     return list(request.origin_input_ids[-count:]) if count else []
@@ -24,7 +24,7 @@ def count_written(info: Any, cls: type, batch: Any, *args: object, **kwargs: obj
     """After SamplingBatchInfo.from_schedule_batch: gives the tokens that the answers have already
     to SGLang's penalizers, with its own arithmetic: frequencies add up, the others are set.
     """
-    ids = [torch.tensor(written(request), dtype=torch.int64) for request in batch.reqs]
+    ids = [torch.tensor(written_tokens(request), dtype=torch.int64) for request in batch.reqs]
     for penalizer in info.penalizer_orchestrator.penalizers.values():
         for name in ("frequency", "presence", "repetition"):
             totals = getattr(penalizer, f"cumulated_{name}_penalties", None)

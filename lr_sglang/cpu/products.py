@@ -80,7 +80,7 @@ def _taken(linear: Any) -> Tensor:
     return weight
 
 
-def of(linear: Any) -> Product:
+def product_of(linear: Any) -> Product:
     """The product of a linear layer without a bias, in float32 or bfloat16."""
     if linear.weight.dtype == torch.float32:
         return Float32(linear)

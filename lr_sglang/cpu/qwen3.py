@@ -151,17 +151,17 @@ def _layer(layer: Any) -> _Layer:
     return _Layer(
         attention=attention.attn,
         input_norm=layer.input_layernorm.weight.float(),
-        qkv=products.of(attention.qkv_proj),
+        qkv=products.product_of(attention.qkv_proj),
         qk_norm=torch.cat(
             [
                 attention.q_norm.weight.expand(heads, -1),
                 attention.k_norm.weight.expand(kv_heads, -1),
             ]
         ).float(),
-        output=products.of(attention.o_proj),
+        output=products.product_of(attention.o_proj),
         mlp_norm=layer.post_attention_layernorm.weight.float(),
-        gate_up=products.of(mlp.gate_up_proj),
-        down=products.of(mlp.down_proj),
+        gate_up=products.product_of(mlp.gate_up_proj),
+        down=products.product_of(mlp.down_proj),
     )
 
 

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lr_sglang.cpu import SWITCH
+from lr_sglang.cpu import CPU_SWITCH
 
 # Families that a CPU server of ours may load. SGLang imports all of its 200 model files when it
 # starts: seconds. Any other model is refused by name; SGLang's fallback to transformers, slow and
@@ -25,10 +25,10 @@ MORE_FILES = {
 }
 # SGLang's variable for the type of the convolution's state, which it sets for hybrids only. In
 # bfloat16, its default, a prefix from the cache would give other numbers than one that is computed.
-HYBRID = "SGLANG_MAMBA_CONV_DTYPE"
+CONV_DTYPE = "SGLANG_MAMBA_CONV_DTYPE"
 
 
-def flags() -> dict[str, Any]:
+def cpu_flags() -> dict[str, Any]:
     """Flags of `sglang.launch_server`, without their dashes; True is a bare flag."""
     return {
         "device": "cpu",
@@ -58,7 +58,7 @@ def flags() -> dict[str, Any]:
     }
 
 
-def environment(*, family: str = "llama") -> dict[str, str]:
+def cpu_environment(*, family: str = "llama") -> dict[str, str]:
     """Variables on top of the caller's own.
 
     Args:
@@ -66,7 +66,7 @@ def environment(*, family: str = "llama") -> dict[str, str]:
             model that it knows for any other.
     """
     variables = {
-        SWITCH: "1",
+        CPU_SWITCH: "1",
         # Servers that share cores slow each other down several times with two threads each.
         "OMP_NUM_THREADS": "1",
         "MKL_NUM_THREADS": "1",
@@ -83,14 +83,13 @@ def environment(*, family: str = "llama") -> dict[str, str]:
         # in every process is half of a cold start, and some container images switch the cache off.
         "PYTHONDONTWRITEBYTECODE": "",
     }
-    if (
-        shutil.which("ninja") is None
-    ):  # it comes with SGLang, beside a Python that need not be on the path
+    # it comes with SGLang, beside a Python that need not be on the path
+    if shutil.which("ninja") is None:
         variables["PATH"] = os.pathsep.join(
             [str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)]
         )
     if family in HYBRIDS:
-        variables[HYBRID] = "float32"
+        variables[CONV_DTYPE] = "float32"
     if family in MODEL_FILES or family in MORE_FILES:
         files = MODEL_FILES | MORE_FILES.get(family, frozenset())
         variables["SGLANG_DISABLED_MODEL_ARCHS"] = ",".join(_other_model_files(files))

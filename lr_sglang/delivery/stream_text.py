@@ -11,13 +11,11 @@ from lr_sglang.steps.detokenize import Ids, added
 from lr_sglang.steps.step import first_stop
 from lr_sglang.steps.thinking import TAGS, Markers
 
-Kind = Literal["content", "reasoning"]
-
 
 class Chunk(NamedTuple):
     """A piece of text for the client."""
 
-    kind: Kind
+    kind: Literal["content", "reasoning"]
     text: str
 
 
@@ -42,9 +40,13 @@ class Stops:
         thinks: bool | None = False,
         markers: Markers = TAGS,
     ) -> None:
-        self._strings, self._held, self._keep = tuple(strings), "", keep
+        self._strings = tuple(strings)
+        self._held = ""
+        self._keep = keep
         self._markers = markers
-        self._thinks, self.hit, self.shown = thinks, "", 0
+        self._thinks = thinks
+        self.hit = ""
+        self.shown = 0
 
     def add(self, text: str) -> str:
         """Returns the text that cannot be part of a stop string, and holds the rest."""
@@ -53,7 +55,8 @@ class Stops:
         text = self._held + text
         begin = self._thought(text)
         if self._thinks is not False:
-            self._held, self.shown = text[begin:], self.shown + begin
+            self._held = text[begin:]
+            self.shown += begin
             return text[:begin]
         found, self.hit = first_stop(text[begin:], self._strings) or (None, "")
         end = len(text) - beginning(text[begin:], self._strings)
@@ -63,8 +66,11 @@ class Stops:
         return text[:end] + (self.hit if self._keep else "")
 
     def _thought(self, text: str) -> int:
-        """The number of characters that are known to be of the thought, its end included."""
-        opens, closes = self._markers.opens, self._markers.closes
+        """The number of characters that are known to be of the thought, its end included; finds out
+        whether it goes on.
+        """
+        opens = self._markers.opens
+        closes = self._markers.closes
         begun = text.lstrip()[: len(opens)]
         if self._thinks is None and (begun == opens or not opens.startswith(begun)):
             self._thinks = begun == opens
@@ -75,8 +81,9 @@ class Stops:
         return len(thought) + len(marker) - (0 if marker else beginning(thought, (closes,)))
 
     def rest(self) -> str:
-        """The held text; call it at the end."""
-        held, self._held = self._held, ""
+        """Takes out the held text; call it at the end."""
+        held = self._held
+        self._held = ""
         self.shown += len(held)
         return held
 
@@ -103,8 +110,12 @@ class Reasoning:
         whole: bool = False,
         markers: Markers = TAGS,
     ) -> None:
-        self.markers, self._opens, self._closes = markers, markers.opens, markers.closes
-        self._inside, self._held, self._whole = inside, "", whole
+        self.markers = markers
+        self._opens = markers.opens
+        self._closes = markers.closes
+        self._inside = inside
+        self._held = ""
+        self._whole = whole
         self._read = self.length = 0
         self._where: Literal["start", "opened", "reasoning", "gap", "content"] = (
             "start" if split else "content"
@@ -117,7 +128,8 @@ class Reasoning:
         if self._where == "start":
             self._begin()
         if self._where == "opened" and (begun := self._held.lstrip("\n")):
-            self._where, self._held = "reasoning", begun
+            self._where = "reasoning"
+            self._held = begun
         if self._where == "reasoning":
             thought, marker, after = self._held.partition(self._closes)
             keep = 0 if marker else beginning(thought, (self._closes,))
@@ -126,17 +138,20 @@ class Reasoning:
                 yield Chunk("reasoning", shown)
             self._held = after if marker else thought[len(thought) - keep :]
             if marker:
-                self._where, self.length = "gap", self._read - len(after)
+                self._where = "gap"
+                self.length = self._read - len(after)
         if self._where == "gap":
             self._held = self._held.lstrip("\n")
             self._where = "content" if self._held else "gap"
         if self._where == "content" and self._held:
-            shown, self._held = self._held, ""
+            shown = self._held
+            self._held = ""
             yield Chunk("content", shown)
 
     def rest(self) -> Iterator[Chunk]:
-        """The held text; call it at the end."""
-        held, self._held = self._held, ""
+        """Takes out the held text; call it at the end."""
+        held = self._held
+        self._held = ""
         if held and self._where not in ("opened", "gap"):
             inside = self._where == "reasoning" or (self._where == "start" and self._inside)
             yield Chunk("reasoning" if inside else "content", held)
@@ -150,7 +165,8 @@ class Reasoning:
         """Removes the marker from the beginning, or decides that it is not there."""
         text = self._held.lstrip()
         if text.startswith(self._opens):
-            self._held, self._where = text[len(self._opens) :], "opened"
+            self._held = text[len(self._opens) :]
+            self._where = "opened"
         elif not self._opens.startswith(text):
             self._where = "reasoning" if self._inside else "content"
 
@@ -180,10 +196,12 @@ class StreamText:
     ) -> None:
         self._reasoning = reasoning or Reasoning(split=False)
         markers = self._reasoning.markers
-        self._decode, self._stops = decode, Stops(stops, keep_stop, thinks, markers)
+        self._decode = decode
+        self._stops = Stops(stops, keep_stop, thinks, markers)
         self._tail: Ids = ()
         self._runs: list[tuple[int, Ids, Ids]] = []  # steps: start in the text, tail before it, ids
-        self._length, self._split = 0, False
+        self._length = 0
+        self._split = False
         self.tokens = self.reasoning_tokens = self.held = 0
 
     @property
@@ -199,16 +217,18 @@ class StreamText:
         return [] if self.stopped else self._shown(tuple(ids), silent)
 
     def rest(self) -> list[Chunk]:
-        """The held text; call it at the end."""
+        """Takes out the held text; call it at the end."""
         pieces = self._shown((), last=True) if self.held and not self.stopped else []
         if not self.stopped:
             pieces += self._reasoning.add(self._stops.rest())
         return self._count_reasoning([*pieces, *self._reasoning.rest()])
 
     def _shown(self, ids: Ids, silent: int = 0, last: bool = False) -> list[Chunk]:
+        """Takes a step's tokens; returns what can be shown, and counts ``tokens`` and ``held``."""
         self._runs.append((self._length, self._tail, ids))
         text, self._tail, held = added(self._tail, ids, self._decode, last)
-        whole, self.held = self.held + len(ids) - held, held
+        whole = self.held + len(ids) - held
+        self.held = held
         self._length += len(text)
         pieces = list(self._reasoning.add(self._stops.add(text)))
         cut = self._stops.shown + len(self.stopped)
@@ -216,10 +236,12 @@ class StreamText:
         return self._count_reasoning(pieces)
 
     def _count_reasoning(self, pieces: list[Chunk]) -> list[Chunk]:
+        """Brings ``reasoning_tokens`` up to date with these pieces, and returns them."""
         if self._reasoning.going_on:
             self.reasoning_tokens = self.tokens
         elif self._reasoning.length and not self._split:
-            self._split, self.reasoning_tokens = True, self._tokens_until(self._reasoning.length)
+            self._split = True
+            self.reasoning_tokens = self._tokens_until(self._reasoning.length)
         return pieces
 
     def _tokens_until(self, end: int) -> int:
@@ -228,12 +250,14 @@ class StreamText:
         for at, head, ids in self._runs:
             if at >= end:
                 break
-            low, high = 0, len(ids)
+            low = 0
+            high = len(ids)
             while low < high:
                 middle = (low + high) // 2
                 whole = at + len(added(head, ids[:middle], self._decode).text)
                 low, high = (low, middle) if whole >= end else (middle + 1, high)
-            tokens, before = before + low, before + len(ids)
+            tokens = before + low
+            before += len(ids)
         return tokens
 
 

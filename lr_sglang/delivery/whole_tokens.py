@@ -19,10 +19,13 @@ class WholeTokens:
     """
 
     def __init__(self, known: Tokenizer) -> None:
-        self._known, self._text, self._ids, self._tail = known, "", Ids(), Ids()
+        self._known = known
+        self._text = ""
+        self._ids = Ids()
+        self._tail = Ids()
 
     def add(self, chunks: Iterable[Chunk], ids: Sequence[int]) -> TokenText:
-        """The text and ids, of those so far and not returned yet, that end together.
+        """Adds text and ids, and takes out those that end together.
 
         Args:
             chunks: new text, which may be shorter or longer than the text of ``ids``.
@@ -34,17 +37,23 @@ class WholeTokens:
         while size and (found.held or not self._text.startswith(found.text)):
             size -= 1
             found = added(self._tail, self._ids[:size], self._known.decode)
-        if not size and not every.text.startswith(
-            self._text
-        ):  # the text is not the decoding of the ids
-            text, self._text, self._ids, self._tail = self._text, "", (), every.tail
+        if not size and not every.text.startswith(self._text):
+            # the text is not the decoding of the ids
+            text = self._text
+            self._text = ""
+            self._ids = ()
+            self._tail = every.tail
             return TokenText.wrap(text)
-        own, self._ids, self._tail = self._ids[:size], self._ids[size:], found.tail
+        own = self._ids[:size]
+        self._ids = self._ids[size:]
+        self._tail = found.tail
         self._text = self._text[len(found.text) :]
         return TokenText.of(found.text, own, self._known.vocabulary)
 
     def rest(self, chunks: Iterable[Chunk]) -> TokenText:
-        """The rest of the text; a part without ids if a stop string cuts the last token."""
+        """Adds the last text and takes out the rest; a part without ids if a stop string cuts the
+        last token.
+        """
         self._text += "".join(chunk.text for chunk in chunks)
         if self._text == added(self._tail, self._ids, self._known.decode, last=True).text:
             return TokenText.of(self._text, self._ids, self._known.vocabulary)

@@ -23,8 +23,8 @@ from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.runtimes.placement.memory import fits
 from lr_sglang.sglang_api import release
 
-PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
-INSTALL = "pip install -c constraints.txt . in a checkout of lr-sglang"
+NEEDED_PACKAGES = ("torch", "transformers", "flashinfer-python", "sglang-kernel")
+INSTALL_HINT = "pip install -c constraints.txt . in a checkout of lr-sglang"
 # GiB: the servers of the pocket models take 3.5 (measured, with `launch`).
 POCKET_MEMORY = 4.0
 GLIBC = (2, 34)
@@ -57,7 +57,7 @@ class Findings:
     verdict: list[str]
 
 
-def needed(
+def needed_check(
     name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing"
 ) -> Check:
     """``ok`` if it is good, else ``missing`` with how to get it."""
@@ -69,12 +69,12 @@ def system() -> Iterator[Check]:
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     version = platform.python_version()
-    yield needed(
+    yield needed_check(
         "Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12"
     )
     kind, libc = platform.libc_ver()
     numbers = tuple(int(part) for part in re.findall(r"\d+", libc)[:2])
-    yield needed(
+    yield needed_check(
         "system",
         platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC,
         f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}",
@@ -82,7 +82,7 @@ def system() -> Iterator[Check]:
     )
     yield Check("CPU", "ok", f"{machine.machine()['cpu']}, {len(os.sched_getaffinity(0))} cores")
     total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
-    yield needed(
+    yield needed_check(
         "memory",
         free >= POCKET_MEMORY,
         f"{total:.0f} GiB, {free:.0f} available",
@@ -90,14 +90,14 @@ def system() -> Iterator[Check]:
     )
 
 
-def parts() -> Iterator[Check]:
+def installed_parts() -> Iterator[Check]:
     """The installed parts: SGLang and what it needs (``pip check`` compares the versions), our
     package for CPUs as SGLang finds it, the pocket models' weights.
     """
     yield sglang()
-    for name in PACKAGES:
+    for name in NEEDED_PACKAGES:
         found = release.version(name)
-        yield needed(name, bool(found), found or "not installed", INSTALL)
+        yield needed_check(name, bool(found), found or "not installed", INSTALL_HINT)
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
     lacking = [
         group
@@ -105,14 +105,16 @@ def parts() -> Iterator[Check]:
         if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
     ]
     lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
-    yield needed(
+    yield needed_check(
         "CPU pack",
         not lacking,
         f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed",
         "pip install -e . in the checkout: being on the path is not enough",
     )
-    empty = [role for role in pocket.ROLES if not list(pocket.weights(role).glob("*.safetensors"))]
-    yield needed(
+    empty = [
+        role for role in pocket.MAIN_MODELS if not list(pocket.weights(role).glob("*.safetensors"))
+    ]
+    yield needed_check(
         "pocket models",
         not empty,
         f"without weights: {', '.join(empty)}" if empty else "target, draft, judge",
@@ -131,9 +133,10 @@ def graphics(seen: list[Gpu]) -> Iterator[Check]:
         return
     for number, gpu in enumerate(seen):
         yield Check(f"GPU {number}", "ok", f"{gpu.name}, {gpu.memory:.0f} GiB, {gpu.free:.0f} free")
-    driver, get = seen[0].driver, f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
+    driver = seen[0].driver
+    get = f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
     if (major := driver.partition(".")[0]).isdigit():
-        yield needed("GPU driver", int(major) >= DRIVER, driver, get)
+        yield needed_check("GPU driver", int(major) >= DRIVER, driver, get)
     yield cuda_toolkit()
 
 
@@ -158,7 +161,7 @@ def cuda_toolkit() -> Check:
         "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's "
         "packages from pip"
     )
-    return needed("CUDA toolkit", not missing, found, get)
+    return needed_check("CUDA toolkit", not missing, found, get)
 
 
 def compiler() -> Check:
@@ -166,15 +169,17 @@ def compiler() -> Check:
     command = os.environ.get("CXX", "c++")  # SGLang brings ninja, which builds with it
     get = "install one (on Debian or Ubuntu: apt-get install g++); n-gram speculation compiles C++"
     there = shutil.which(command.partition(" ")[0]) is not None
-    return needed("C++ compiler", there, command if there else f"no {command}", get, "note")
+    return needed_check("C++ compiler", there, command if there else f"no {command}", get, "note")
 
 
 def sglang() -> Check:
     """Whether the installed SGLang was tested."""
     found = release.version()
     if not found:
-        return Check("sglang", "missing", "not installed", INSTALL)
-    return needed("sglang", release.is_tested(found), release.describe(found), INSTALL, "note")
+        return Check("sglang", "missing", "not installed", INSTALL_HINT)
+    return needed_check(
+        "sglang", release.is_tested(found), release.describe_release(found), INSTALL_HINT, "note"
+    )
 
 
 def hub() -> Check:
@@ -202,7 +207,7 @@ FOR_CPU = {"memory", "CPU pack", "pocket models"}
 def check_machine() -> Findings:
     """Runs all checks; a few seconds at most."""
     seen = gpus.visible()
-    checks = [*system(), *parts(), *graphics(seen), compiler(), hub()]
+    checks = [*system(), *installed_parts(), *graphics(seen), compiler(), hub()]
     missing = {check.name for check in checks if check.status == "missing"}
     cpu = not missing - FOR_GPUS
     gpu = bool(seen) and not missing - FOR_CPU

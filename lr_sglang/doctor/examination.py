@@ -31,7 +31,7 @@ from lr_sglang.runtimes.attach import TEXT, check_template
 from lr_sglang.sglang_api.lines import SWITCH
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
-from lr_sglang.theory.measured import Answer, measure
+from lr_sglang.theory.measured import AnswerFigures, measure_mode
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import known_pairs, verifier_registry
 
@@ -42,9 +42,9 @@ SHORT = 4  # tokens of a prompt after which tokens are timed
 FREE = 4  # answers at once that should take no more than twice the time of one
 ALONE = "token at 1"
 # The short answers: of so many problems, as many as an interval needs; of so many tokens.
-PROBLEMS, TOKENS, WARM_TOKENS = statistics.LEAST, 64, 8
+PROBLEMS, TOKENS, WARM_TOKENS = statistics.LEAST_QUESTIONS, 64, 8
 SLOW_ABORT = 1.0  # seconds
-INSTALL = (
+INSTALL_PLUGIN = (
     f"on its machine pip install --no-deps lr-sglang, start it with {SWITCH}=1 and the flags of "
     "--speculative-algorithm NGRAM (docs/token-layer.md)"
 )
@@ -355,8 +355,8 @@ def _lines(backend: RuntimeBackend) -> Finding:
         return Finding(backend.role, "token layer fed", "ok", found)
     why = backend.doubts.found.get("fed", "")
     # without it answers are exact too
-    found = why or f"no; to have it: {INSTALL}"
-    return finding(backend.role, "token layer fed", not why, found, INSTALL)
+    found = why or f"no; to have it: {INSTALL_PLUGIN}"
+    return finding(backend.role, "token layer fed", not why, found, INSTALL_PLUGIN)
 
 
 async def _times(
@@ -423,7 +423,7 @@ def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> li
         formula = best = None
         if MODES[mode].ahead and not MODES[mode].lossless:
             try:
-                found = measure(map(Answer.of, records), mode)
+                found = measure_mode(map(AnswerFigures.of, records), mode)
                 case = judged.Case(
                     found.alpha, found.c1, found.judge, found.slowdown or 1.0, found.steps
                 )

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import reduce
 
 from lr_sglang.engine.doubts import warn
-from lr_sglang.theory.shares import LEAST, FalseAccepts
+from lr_sglang.theory.shares import LEAST_VERDICTS, FalseAccepts
 
 
 @dataclass(eq=False)
@@ -56,7 +56,7 @@ class JudgeCheck:
         Args:
             prompt: the name of the judge's prompt.
         """
-        if self.asks and len(accepted) >= LEAST and not any(accepted):
+        if self.asks and len(accepted) >= LEAST_VERDICTS and not any(accepted):
             self.warn(
                 f"judge: it accepted none of {len(accepted)} pairs of steps that say the same, "
                 "and will hardly accept "

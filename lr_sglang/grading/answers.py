@@ -9,7 +9,7 @@ import re
 from lr_sglang.steps import thinking
 from lr_sglang.tasks.boxed import boxes
 
-LOOKED_AT = 200_000  # characters at the end, in which final answers are searched
+SEARCHED_CHARACTERS = 200_000  # characters at the end, in which final answers are searched
 _TOKEN = re.compile(r"\\boxed\s+([^\s{}$\\]{1,100})|\\boxed(\d)")
 # Between boxes that are parts of one answer, such as "2, 11 and 13".
 _BETWEEN = re.compile(
@@ -38,7 +38,7 @@ _PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 def after_thinking(text: str) -> str:
     """The text after the thinking; empty if the thinking never ends."""
-    return thinking.after(text)[-LOOKED_AT:]
+    return thinking.after(text)[-SEARCHED_CHARACTERS:]
 
 
 def final_answer(text: str) -> str | None:

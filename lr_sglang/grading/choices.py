@@ -6,11 +6,11 @@ import re
 from collections.abc import Sequence
 
 from lr_sglang.grading import answers
-from lr_sglang.grading.grade import Grade, without
-from lr_sglang.grading.mathematics import normal
+from lr_sglang.grading.grade import Grade, grade_without_answer
+from lr_sglang.grading.mathematics import in_latex
 from lr_sglang.tasks.question import Question
 
-LOOKED_AT = 100  # statements at the end, in which a letter is searched
+SEARCHED_STATEMENTS = 100  # statements at the end, in which a letter is searched
 _WORDS = re.compile(
     r"^(?:(?:the )?(?:right |correct |final |best )?(?:answer|choice|option)"
     r"(?: is)?:?\s*)+",
@@ -42,11 +42,11 @@ def letter(answer: str, choices: Sequence[str]) -> str | None:
 
 def letters(answer: str, choices: Sequence[str]) -> str:
     """The letters that an answer names; empty if there is none."""
-    text = _WORDS.sub("", normal(_ENDS.sub("", answer.replace("*", ""))))
+    text = _WORDS.sub("", in_latex(_ENDS.sub("", answer.replace("*", ""))))
     same = [
         place
         for place, choice in enumerate(choices)
-        if normal(choice).casefold() == text.casefold()
+        if in_latex(choice).casefold() == text.casefold()
     ]
     whole = chr(ord("A") + same[0]) if len(same) == 1 else ""
     last = chr(ord("A") + max(len(choices), 4) - 1)
@@ -57,13 +57,13 @@ def letters(answer: str, choices: Sequence[str]) -> str:
     return found[1].upper() + (again[1] if again else "")
 
 
-def grade(text: str, question: Question) -> Grade:
+def grade_choice(text: str, question: Question) -> Grade:
     """Whether the last letter that is stated as the answer is the right one."""
     stated = answers.statements(text, _CORRECT, _LAST_LINE)
     if not stated or question.answer is None:
-        return without(None, question, "choice")
+        return grade_without_answer(None, question, "choice")
     choices = question.extra.get("choices", ())
-    named = (letters(said[:1000], choices) for said in reversed(stated[-LOOKED_AT:]))
+    named = (letters(said[:1000], choices) for said in reversed(stated[-SEARCHED_STATEMENTS:]))
     last = next(filter(None, named), "")
     if len(last) != 1:
         return Grade(False, stated[-1][:1000], by="choice", reason="no letter of a choice")

@@ -15,7 +15,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.results.store import replace_file, writing
 
 
-def export(form: str, records: Iterable[Record], folder: Path) -> list[Path]:
+def export_answers(form: str, records: Iterable[Record], folder: Path) -> list[Path]:
     """Writes one file for each mode of a run.
 
     An answer without a program has an empty one, because these tools want all questions.

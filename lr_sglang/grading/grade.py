@@ -34,7 +34,7 @@ class Grade:
         return {key: value for key, value in table.items() if value}
 
 
-def without(answer: str | None, question: Question, by: str) -> Grade:
+def grade_without_answer(answer: str | None, question: Question, by: str) -> Grade:
     """The grade where the final answer, or the right one, is missing."""
     if question.answer is None:
         return Grade(None, answer, reason="the answer is not known")

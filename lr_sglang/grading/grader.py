@@ -12,14 +12,14 @@ from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.grading import answers, choices, mathematics
 from lr_sglang.grading.grade import Grade
-from lr_sglang.grading.pool import Pool
+from lr_sglang.grading.pool import GradingPool
 from lr_sglang.results.record import Record
 from lr_sglang.tasks import boxed
 from lr_sglang.tasks.question import Question
 
 Fields = dict[str, Any]  # of a record
 Function = Callable[[str, Question], bool | Grade | None]
-NONE = "answers of this task get no grade here"
+NO_GRADE = "answers of this task get no grade here"
 
 
 class Grader(AbstractContextManager["Grader"]):
@@ -31,7 +31,7 @@ class Grader(AbstractContextManager["Grader"]):
 
     def __init__(self, kind: str | Function) -> None:
         self.kind = kind
-        self._pool = Pool()
+        self._pool = GradingPool()
         self._one = Lock()  # a user's function is called for one answer at a time
 
     @property
@@ -49,14 +49,14 @@ class Grader(AbstractContextManager["Grader"]):
         """
         match self.kind:
             case "math":
-                return mathematics.grade(text, question, self._pool.compare)
+                return mathematics.grade_mathematics(text, question, self._pool.compare)
             case "number":
                 answer = boxed.boxed(text)
                 return Grade(boxed.correct(answer, question.answer), answer, by="number")
             case "choice":
-                return choices.grade(text, question)
+                return choices.grade_choice(text, question)
             case str():
-                return Grade(None, reason=NONE)
+                return Grade(None, reason=NO_GRADE)
         return self._outside(self.kind, text, question)
 
     def verdict(self, record: Record) -> Fields:

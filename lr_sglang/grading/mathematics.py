@@ -14,7 +14,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from lr_sglang.grading import answers
-from lr_sglang.grading.grade import Grade, without
+from lr_sglang.grading.grade import Grade, grade_without_answer
 from lr_sglang.tasks import boxed
 from lr_sglang.tasks.question import Question
 
@@ -82,7 +82,7 @@ _COLON = re.compile(r"\s*(?:\{:\}|\\colon|:)\s*")
 _FRACTION = re.compile(r"([-+]?)\\[dtc]?frac\{(-?\d+)\}\{(-?\d+)\}|([-+]?)\\[dtc]?frac(\d)(\d)")
 
 
-def normal(text: str) -> str:
+def in_latex(text: str) -> str:
     """The answer in a form that Math-Verify reads; see the module."""
     text = _RAISED.sub(lambda found: f"^{{{found[0].translate(_LOWERED)}}}", text)
     text = _SUNK.sub(lambda found: f"_{{{found[0].translate(_LOWERED)}}}", text)
@@ -167,7 +167,7 @@ def _closing(text: str) -> int | None:
     return None
 
 
-def number(text: str) -> Fraction | None:
+def number_or_quotient(text: str) -> Fraction | None:
     """The value of a normalised answer that is a plain number or a quotient of two; None of
     anything else.
     """
@@ -181,7 +181,7 @@ def number(text: str) -> Fraction | None:
 
 def percent(text: str) -> Fraction | None:
     """The number before a percent sign, unchanged; None for anything else."""
-    return number(text.removesuffix("\\%").strip()) if text.endswith("\\%") else None
+    return number_or_quotient(text.removesuffix("\\%").strip()) if text.endswith("\\%") else None
 
 
 def words(text: str) -> str | None:
@@ -278,36 +278,41 @@ _REMARK = re.compile(
     r")$"
 )
 
-LONGEST = 3000  # characters of a final answer; a longer one is none
+LONGEST_ANSWER = 3000  # characters of a final answer; a longer one is none
 _SPACED = re.compile(r"\s*,\s+")
 Compare = Callable[[str, str], tuple[bool, str]]  # gold and answer: same or not, and why not
 
 
-def grade(text: str, question: Question, compare: Compare) -> Grade:
+def grade_mathematics(text: str, question: Question, compare: Compare) -> Grade:
     """Grades an answer of mathematics.
 
     Args:
-        compare: Math-Verify in another process (``pool.Pool.compare``).
+        compare: Math-Verify in another process (``GradingPool.compare``).
     """
     answer = answers.final_answer(text)
     if answer is None or question.answer is None:
-        return without(answer, question, "text")
+        return grade_without_answer(answer, question, "text")
     # A gold answer may itself be a worked solution that ends in a box.
     gold = boxed.boxed(question.answer) or question.answer
-    return same(answer, gold, compare)
+    return same_mathematics(answer, gold, compare)
 
 
-def same(answer: str, gold: str, compare: Compare) -> Grade:
+def same_mathematics(answer: str, gold: str, compare: Compare) -> Grade:
     """Compares a final answer with the gold one: here where that is certain, and else by
     Math-Verify.
     """
     if not answer.strip():
         return Grade(False, answer, by="text", reason="the final answer is empty")
-    if len(answer) > LONGEST:
-        return Grade(False, answer[:LONGEST], by="text", reason=f"longer than {LONGEST} characters")
-    ours, theirs = normal(answer), normal(gold)
+    if len(answer) > LONGEST_ANSWER:
+        return Grade(
+            False,
+            answer[:LONGEST_ANSWER],
+            by="text",
+            reason=f"longer than {LONGEST_ANSWER} characters",
+        )
+    ours, theirs = in_latex(answer), in_latex(gold)
     # A list of numbers of three digits without spaces looks like thousands.
-    if ours == theirs or normal(_SPACED.sub(",", answer)) == normal(_SPACED.sub(",", gold)):
+    if ours == theirs or in_latex(_SPACED.sub(",", answer)) == in_latex(_SPACED.sub(",", gold)):
         return Grade(True, answer, by="text")
     if bool(_REMARK.search(ours)) != bool(_REMARK.search(theirs)):
         ours, theirs = _REMARK.sub("", ours), _REMARK.sub("", theirs)
@@ -320,7 +325,9 @@ def same(answer: str, gold: str, compare: Compare) -> Grade:
         theirs = other.number if other else theirs
         decided = True if ours == theirs else _here(ours, theirs)
     if decided is not None:
-        return Grade(decided, answer, by="number" if number(ours) is not None else "text")
+        return Grade(
+            decided, answer, by="number" if number_or_quotient(ours) is not None else "text"
+        )
     verdict, reason = compare(theirs, ours)
     return Grade(verdict, answer, by="math-verify", reason=reason)
 
@@ -333,7 +340,7 @@ def _here(ours: str, theirs: str) -> bool | None:
         return _spelled_out(ours) == _spelled_out(theirs)
     if _LOOSE.sub("", ours) == _LOOSE.sub("", theirs):
         return True
-    one, other = number(ours), number(theirs)
+    one, other = number_or_quotient(ours), number_or_quotient(theirs)
     if one is not None and other is not None:
         if one == other:
             return True
@@ -360,7 +367,7 @@ def _spelled_out(text: str) -> list[str]:
         before = whole[: dots[0]]
         after = whole[dots[0] :]
         step = before[1] - before[0]
-        if step and 0 <= (after[0] - before[-1]) // step <= LONGEST:
+        if step and 0 <= (after[0] - before[-1]) // step <= LONGEST_ANSWER:
             return [
                 str(one) for one in (*before, *range(before[-1] + step, after[0], step), *after)
             ]

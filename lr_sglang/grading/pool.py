@@ -22,12 +22,12 @@ from pebble import ProcessExpired, ProcessFuture, ProcessPool
 from lr_sglang.errors import SetupError
 from lr_sglang.grading import algebra
 
-SECONDS = 15.0  # for a verdict
-MEMORY = 4 << 30  # bytes of a worker's address space
+GRADE_SECONDS = 15.0  # for a verdict
+WORKER_MEMORY = 4 << 30  # bytes of a worker's address space
 ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
 
-class Pool(AbstractContextManager["Pool"]):
+class GradingPool(AbstractContextManager["GradingPool"]):
     """Compares answers in another process, which starts with the first comparison. Any thread may
     ask. A context manager: leaving it ends the process.
 
@@ -35,7 +35,7 @@ class Pool(AbstractContextManager["Pool"]):
         seconds: for one verdict.
     """
 
-    def __init__(self, seconds: float = SECONDS) -> None:
+    def __init__(self, seconds: float = GRADE_SECONDS) -> None:
         self.seconds = seconds
         context: Any = multiprocessing.get_context("spawn")  # a fork would copy locked locks
         self._pool = ProcessPool(1, initializer=begin, context=context)
@@ -80,7 +80,9 @@ class Pool(AbstractContextManager["Pool"]):
             resource_tracker.ensure_running()
             before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
             try:
-                verdict = self._pool.schedule(compare, [gold, answer], timeout=self.seconds)
+                verdict = self._pool.schedule(
+                    compare_in_worker, [gold, answer], timeout=self.seconds
+                )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
             self._asked.add(verdict)
@@ -96,17 +98,17 @@ def begin() -> None:
     that, and sets limits.
     """
     logging.disable(logging.CRITICAL)
-    algebra.compare("2", "1+1")
-    resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    algebra.compare_expressions("2", "1+1")
+    resource.setrlimit(resource.RLIMIT_AS, (WORKER_MEMORY, WORKER_MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
 
-def compare(gold: str, answer: str) -> tuple[bool, str]:
+def compare_in_worker(gold: str, answer: str) -> tuple[bool, str]:
     """Whether Math-Verify finds them equal, and why not; answers that it cannot parse are not."""
     used = resource.getrusage(resource.RUSAGE_SELF)
     _, most = resource.getrlimit(resource.RLIMIT_CPU)
     resource.setrlimit(resource.RLIMIT_CPU, (int(used.ru_utime + used.ru_stime) + ORPHANED, most))
     try:
-        return algebra.compare(gold, answer)
+        return algebra.compare_expressions(gold, answer)
     except Exception as error:  # noqa: BLE001 - it has many of its own, and all mean the same
         return False, f"{type(error).__name__}: {error}"[:200]

@@ -14,10 +14,10 @@ from lr_sglang.json_text import dumped
 from lr_sglang.results.record import Record
 from lr_sglang.results.store import (
     RECORDS,
-    RUN,
+    RUN_FILE,
     each_record,
-    held,
     line_of,
+    locked_folder,
     replace_file,
     unread,
     writing,
@@ -45,7 +45,7 @@ def regrade(folder: Path, key: str = "") -> str:
     task = _task(folder)
     kind = task.grader if task else "math"
     questions = {one.id: one for one in _questions(key, task)} if key else {}
-    with held(folder, "a run is at work in", "wait for it"):
+    with locked_folder(folder, "a run is at work in", "wait for it"):
         others: list[str] = []
         kept = unread(path)
         records = list(each_record(folder, others.append))
@@ -90,12 +90,12 @@ def _questions(key: str, task: Task | None) -> list[Question]:
 def _task(folder: Path) -> Task | None:
     """The run's task; None of a file of questions, which is graded as mathematics."""
     try:
-        config = json.loads((folder / RUN).read_text(encoding="utf-8"))["config"]
+        config = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))["config"]
         name = str(next(iter(config.values()))["questions"])
     except (OSError, ValueError, KeyError, TypeError, StopIteration, AttributeError) as error:
-        why = f"{folder}: there is no run in it ({RUN} is missing or damaged)"
+        why = f"{folder}: there is no run in it ({RUN_FILE} is missing or damaged)"
         raise RecordError(why) from error
-    if found := tasks.find(name):
+    if found := tasks.find_task(name):
         return found
     if plugin_files.named(name):
         raise ConfigError(

@@ -35,7 +35,7 @@ def install(*, fed: bool, seeds: bool) -> None:
     if fed:
         HookRegistry.register(internal_state.STATE, FEEDER.tell, HookType.AFTER)
     if not release.is_tested(release.version()):
-        FEEDER.refused = f"SGLang {release.version()} is not tested; {release.advice()}"
+        FEEDER.refused = f"SGLang {release.version()} is not tested; {release.release_advice()}"
         what = "token layer fed" if fed else "seeds"
         if main:
             logger.error("lr-sglang: %s is refused: %s", what, FEEDER.refused)
@@ -74,7 +74,7 @@ def _tell_seeds(result: Any, scheduler: Any, *_: object) -> None:
     decoding and with the n-gram layer.
     """
     worker = scheduler.draft_worker
-    result.internal_state[draws.FIELD] = worker is None or hasattr(worker, "ngram_corpus")
+    result.internal_state[draws.SEEDS_FIELD] = worker is None or hasattr(worker, "ngram_corpus")
 
 
 def need(names: Iterable[str]) -> None:
@@ -87,5 +87,5 @@ def need(names: Iterable[str]) -> None:
         try:
             resolve_name(name)
         except (ImportError, AttributeError) as error:
-            why = f"this SGLang has no {name}; {release.advice()}"
+            why = f"this SGLang has no {name}; {release.release_advice()}"
             raise SystemExit(f"lr-sglang: {why}") from error

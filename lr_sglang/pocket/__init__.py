@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-ROLES = ("target", "draft", "judge")
+MAIN_MODELS = ("target", "draft", "judge")
 # Drafts with less training: about 60 and 40 % of their steps are accepted.
 WEAK_DRAFTS = ("draft-60", "draft-40")
 # Models that think before they answer, and call a tool.
@@ -15,7 +15,7 @@ OTHER_WORDS = "draft-words"
 KNOWS_OTHER_WORDS = "target-words"
 # A target of Qwen3.5's architecture: three layers of Gated DeltaNet to one of attention.
 HYBRID = "target-hybrid"
-MODELS = (*ROLES, *WEAK_DRAFTS, *THINKING, OTHER_WORDS, HYBRID, KNOWS_OTHER_WORDS)
+MODELS = (*MAIN_MODELS, *WEAK_DRAFTS, *THINKING, OTHER_WORDS, HYBRID, KNOWS_OTHER_WORDS)
 WEIGHTS = Path(__file__).parent / "weights"
 
 

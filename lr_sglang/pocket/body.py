@@ -74,7 +74,7 @@ class Sizes:
         return ""
 
 
-class Body:
+class PocketBody:
     """Makes the weights of the larger model, with the source's device and, except for ``q_norm``,
     its type.
 
@@ -205,15 +205,15 @@ class Body:
             rows[first : first + self._to.head_dim] = self._read(self._wide(head))
 
 
-def of(source: Path, sizes: Sizes, device: str = "cpu") -> Body:
+def body_of(source: Path, sizes: Sizes, device: str = "cpu") -> PocketBody:
     """The body of these sizes for the model in a folder, computed on a device."""
     from safetensors.torch import load_file
 
     config = json.loads((source / "config.json").read_text("utf-8"))
-    return Body(load_file(source / "model.safetensors", device), Sizes.of(config), sizes)
+    return PocketBody(load_file(source / "model.safetensors", device), Sizes.of(config), sizes)
 
 
-def write(source: Path, folder: Path, sizes: Sizes) -> None:
+def write_body(source: Path, folder: Path, sizes: Sizes) -> None:
     """Writes the model into an empty folder, with a progress bar on a terminal.
 
     Raises:
@@ -226,16 +226,16 @@ def write(source: Path, folder: Path, sizes: Sizes) -> None:
     label = f"pocket model, {sizes.hidden_size} x {sizes.num_hidden_layers}"
     count = sizes.num_hidden_layers + 1
     with click.progressbar(
-        of(source, sizes).shards(), length=count, label=label, file=sys.stderr
+        body_of(source, sizes).shards(), length=count, label=label, file=sys.stderr
     ) as shards:
         for name, tensors in shards:
             save_file(tensors, folder / f"model-{name}.safetensors", metadata={"format": "pt"})
             where.update(dict.fromkeys(tensors, f"model-{name}.safetensors"))
     (folder / INDEX).write_text(json.dumps({"metadata": {}, "weight_map": where}), "utf-8")
-    describe(source, folder, sizes)
+    describe_body(source, folder, sizes)
 
 
-def describe(source: Path, folder: Path, sizes: Sizes) -> None:
+def describe_body(source: Path, folder: Path, sizes: Sizes) -> None:
     """Writes a model without its weights: the architecture and the tokenizer.
 
     Raises:
@@ -254,4 +254,4 @@ def describe(source: Path, folder: Path, sizes: Sizes) -> None:
 
 
 if __name__ == "__main__":
-    write(Path(sys.argv[1]), Path(sys.argv[2]), Sizes(**json.loads(sys.argv[3])))
+    write_body(Path(sys.argv[1]), Path(sys.argv[2]), Sizes(**json.loads(sys.argv[3])))

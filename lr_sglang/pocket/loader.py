@@ -44,5 +44,5 @@ def computed(folder: Path, device: str) -> Iterator[tuple[str, Any]]:
     """
     source = pocket.weights(json.loads((folder / body.SOURCE).read_text("utf-8"))["model"])
     sizes = body.Sizes.of(json.loads((folder / "config.json").read_text("utf-8")))
-    for _, tensors in body.of(source, sizes, device).shards():
+    for _, tensors in body.body_of(source, sizes, device).shards():
         yield from tensors.items()

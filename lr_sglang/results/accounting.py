@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from itertools import chain, islice
 from typing import Any
 
-Record = Mapping[str, Any]  # as ``results.record`` makes it
+AnyRecord = Mapping[str, Any]  # as ``results.record`` makes it
 MEANING = {
     "target": "target decoding",
     "late": "target decoding after a late draft",
@@ -27,7 +27,7 @@ MEANING = {
 }
 PARTS = tuple(MEANING)
 # Seconds: a branch that begins so soon after its prefix was complete was caused by it.
-AT_ONCE = 0.005
+CAUSED_WITHIN = 0.005
 _SAME = 1e-5  # times in records are rounded
 
 
@@ -83,7 +83,7 @@ class _End:
             yield Span(name, first, last, self.position)
 
 
-def parts(record: Record) -> dict[str, float]:
+def parts(record: AnyRecord) -> dict[str, float]:
     """Seconds of the answer by part (see ``PARTS``); they sum to ``record["seconds"]``."""
     sums = dict.fromkeys(PARTS, 0.0)
     for piece in critical_path(record):
@@ -91,7 +91,7 @@ def parts(record: Record) -> dict[str, float]:
     return sums
 
 
-def critical_path(record: Record) -> list[Span]:
+def critical_path(record: AnyRecord) -> list[Span]:
     """From the question to the last step that was kept; no gaps, no overlaps. Empty for an answer
     without a step.
 
@@ -102,7 +102,7 @@ def critical_path(record: Record) -> list[Span]:
     return [piece for piece in back if piece.end > piece.start][::-1]
 
 
-def _of_program(record: Record) -> Iterator[Span]:
+def _of_program(record: AnyRecord) -> Iterator[Span]:
     generations = record["program"]["generations"]
     if not record["steps"] or not all("branches" in one for one in generations):
         return  # a record of an older release
@@ -123,7 +123,7 @@ def _of_program(record: Record) -> Iterator[Span]:
 
 
 def _of_generation(
-    record: Record, one: dict[str, Any], branches: list[dict[str, Any]], ended: float
+    record: AnyRecord, one: dict[str, Any], branches: list[dict[str, Any]], ended: float
 ) -> Iterator[Span]:
     """The path of one generation of a program, computed like that of an answer, whose steps count
     from 0.
@@ -141,7 +141,7 @@ def _of_generation(
     return (replace(piece, position=piece.position + first) for piece in found)
 
 
-def _back(record: Record, began: float) -> Iterator[Span]:
+def _back(record: AnyRecord, began: float) -> Iterator[Span]:
     """The path of an answer that began at ``began``, from its last span to its first; some are
     empty.
     """
@@ -163,7 +163,7 @@ def _back(record: Record, began: float) -> Iterator[Span]:
             key=lambda end: end.rank,
             default=None,
         )
-        if ready is not None and now - ready.when <= AT_ONCE:
+        if ready is not None and now - ready.when <= CAUSED_WITHIN:
             return ready
         for number in reversed(
             range(bisect_right(everything, now + _SAME, key=lambda end: end.when))
@@ -209,7 +209,7 @@ def _waits(branch: dict[str, Any]) -> tuple[float, float]:
     return branch.get("queued") or 0.0, branch.get("prefill") or 0.0
 
 
-def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
+def _branches(record: AnyRecord, kept: list[_End]) -> Iterator[_End]:
     """The branches that ended before they were given up: the answer can have waited for
     no other.
     """
@@ -233,7 +233,7 @@ def _branches(record: Record, kept: list[_End]) -> Iterator[_End]:
             yield _End(ended, position, branch["role"], started, *_waits(branch))
 
 
-def _verdicts(record: Record, kept: list[_End]) -> Iterator[_End]:
+def _verdicts(record: AnyRecord, kept: list[_End]) -> Iterator[_End]:
     """The verdicts of verifiers in this process, which have no branch: each begins when both
     versions are complete.
     """

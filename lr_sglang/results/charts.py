@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import SetupError
-from lr_sglang.results.collection import Collection, program, short
+from lr_sglang.results.collection import Collection, program_of, short
 from lr_sglang.results.report import Measures, Report, measured
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
@@ -24,9 +24,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = ("png", "svg")
 # Okabe and Ito's colours, which people of all kinds of colour vision tell apart.
-COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#767676", "#000000")
+SERIES_COLOURS = (
+    "#0072B2",
+    "#E69F00",
+    "#009E73",
+    "#CC79A7",
+    "#56B4E9",
+    "#D55E00",
+    "#767676",
+    "#000000",
+)
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
-MODES = {
+MODE_COLOURS = {
     "autoregressive": "#767676",
     "sd": "#E69F00",
     "lookahead": "#0072B2",
@@ -50,7 +59,7 @@ STYLE: Any = {
 }
 
 
-def draw(report: Report, folder: Path) -> list[Path]:
+def draw_plots(report: Report, folder: Path) -> list[Path]:
     """Draws every plot for which the report has figures; returns the files.
 
     A warning about the figures is drawn into the picture, because that may be passed on alone.
@@ -83,10 +92,10 @@ def draw(report: Report, folder: Path) -> list[Path]:
 def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
     fast = [m for m in report.measures if m.speed]
     if fast:
-        yield "speedup", modes(fast)
+        yield "speedup", plot_modes(fast)
     for setting in swept(fast):
         yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
-    if any(program(m.group) for m in report.measures):
+    if any(program_of(m.group) for m in report.measures):
         yield "by_accuracy", by_accuracy(report.measures)
     if judged := [m for m in fast if m.alpha and m.acceptance[0] == "alpha"]:
         yield "by_acceptance", by_acceptance(judged, report.collection)
@@ -146,7 +155,7 @@ def _legend(figure: Figure) -> None:
         figure.set_figheight(figure.get_figheight() + 0.25 * rows)
 
 
-def modes(measures: Sequence[Measures]) -> Figure:
+def plot_modes(measures: Sequence[Measures]) -> Figure:
     """Speed-up by task and mode; of several variants of a mode the fastest."""
     fastest: dict[tuple[str, str], Measures] = {}
     for m in sorted(measures, key=lambda m: m.speed.tokens.value if m.speed else 0.0):
@@ -161,7 +170,7 @@ def modes(measures: Sequence[Measures]) -> Figure:
             for place, task in enumerate(tasks)
             if (best := fastest.get((mode, task))) and best.speed
         ]
-        style: Any = {"color": MODES.get(mode, "#D55E00"), "label": mode, "capsize": 3}
+        style: Any = {"color": MODE_COLOURS.get(mode, "#D55E00"), "label": mode, "capsize": 3}
         values = [e.value for _, e in points]
         bars = axes.bar([at for at, _ in points], values, width * 0.92, yerr=_ends(points), **style)
         axes.bar_label(bars, fmt="%.2f", padding=3, fontsize=10)
@@ -292,5 +301,5 @@ def _lines(
     for m in measures:
         found[key(m)].append(m)
     longest = sorted(found.items(), key=lambda line: -len(line[1]))
-    for (name, of), colour, marker in zip(longest, COLOURS, MARKERS, strict=False):
+    for (name, of), colour, marker in zip(longest, SERIES_COLOURS, MARKERS, strict=False):
         yield name, of, {"color": colour, "marker": marker}

@@ -16,10 +16,10 @@ from lr_sglang import plugin_files
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.modes import MODES
-from lr_sglang.results.record import Record, Row, doubts_of, grading_failed
-from lr_sglang.results.store import RECORDS, RUN, Lines, flat, sample_of
+from lr_sglang.results.record import Record, ReportRow, doubts_of, grading_failed
+from lr_sglang.results.store import RECORDS, RUN_FILE, RecordLines, flat, sample_of
 
-Pair = tuple[str, int, int]  # question, sample, and a number where several folders have these
+SampleKey = tuple[str, int, int]  # question, sample, and a number where several folders have these
 
 # Names of settings in tables.
 _SHORT = {
@@ -47,7 +47,7 @@ class Group:
     mode: str
     concurrency: int
     settings: dict[str, Any]
-    rows: list[Row] = field(repr=False)
+    rows: list[ReportRow] = field(repr=False)
     label: str = ""
     program: str = ""
 
@@ -82,11 +82,11 @@ class Group:
         return {role: str(model) for role, model in found.items() if model}
 
     @cached_property
-    def ended(self) -> list[Row]:
+    def ended(self) -> list[ReportRow]:
         """Those without an error."""
         return [row for row in self.rows if row["error"] is None]
 
-    def by_pair(self) -> dict[Pair, Row]:
+    def by_pair(self) -> dict[SampleKey, ReportRow]:
         """Each record by its question and sample; those of several folders are numbered 0, 1 and so
         on.
         """
@@ -132,7 +132,7 @@ def labelled(groups: list[Group]) -> list[Group]:
         for group in alike:
             words = [f"{short(name)} {_said(group.settings.get(name))}" for name in differing]
             words += [f"{group.concurrency} at once"] if many else []
-            mine = program(group).rpartition("/")[2]
+            mine = program_of(group).rpartition("/")[2]
             layer = group.mode.removeprefix("lookahead")
             named = f"{mine}{layer}" if mine and layer in ("", "+sd") else ""
             words += [f"program {mine}"] if mine and not named else []
@@ -153,7 +153,7 @@ def labelled(groups: list[Group]) -> list[Group]:
     return sorted(made, key=place)
 
 
-def program(group: Group) -> str:
+def program_of(group: Group) -> str:
     """The group's ``--program``; empty for the mode's own program."""
     found: str = group.settings.get("program") or ""
     return "" if found in {mode.program for mode in MODES.values()} else found
@@ -212,7 +212,7 @@ class Collection:
         return list(dict.fromkeys(group.task for group in self.groups))
 
     @property
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[ReportRow]:
         return [row for group in self.groups for row in group.rows]
 
     @property
@@ -236,7 +236,7 @@ class Collection:
         )
 
 
-def read(arguments: Sequence[str | Path]) -> Collection:
+def read_runs(arguments: Sequence[str | Path]) -> Collection:
     """Reads folders of runs; several of one task, mode and setting are merged.
 
     Args:
@@ -297,18 +297,20 @@ def folders_in(path: Path) -> list[Path]:
     return below
 
 
-def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[tuple[Group, Row]]:
+def _read(
+    folder: Path, groups: dict[str, Group], notes: list[str]
+) -> Iterable[tuple[Group, ReportRow]]:
     """What a report needs of the records of a folder, read one by one; the last one of each sample
     counts. Adds new groups to ``groups``, and to ``notes`` what a reader of the report must know.
     """
     path = folder if folder.is_file() else folder / RECORDS
     concurrency = int(_run_json(path.parent).get("concurrency") or 1)
-    last: dict[Any, tuple[Group, Row]] = {}
+    last: dict[Any, tuple[Group, ReportRow]] = {}
     with path.open("rb") as file:
-        found = Lines(file)
+        found = RecordLines(file)
         for record, start in found:
             try:
-                row = Row(record, path, start)
+                row = ReportRow(record, path, start)
                 group = group_of(record, concurrency, groups)
             except (LookupError, TypeError, ValueError, AttributeError) as error:
                 found.refuse(f"a record that lacks {error}")
@@ -329,7 +331,7 @@ def _read(folder: Path, groups: dict[str, Group], notes: list[str]) -> Iterable[
 def _run_json(folder: Path) -> dict[str, Any]:
     """The folder's run.json; empty if there is none."""
     try:
-        found: dict[str, Any] = json.loads((folder / RUN).read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads((folder / RUN_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
     return found

@@ -14,11 +14,11 @@ from lr_sglang import tasks
 from lr_sglang.config import ROLES
 from lr_sglang.errors import RecordError
 from lr_sglang.results import machine
-from lr_sglang.results.report import Report, as_json
+from lr_sglang.results.report import Report, report_json
 from lr_sglang.runtimes.placement import gpus, models
 
 KIND = "lr-sglang figures, version 1"
-HEAD = (
+FIGURE_COLUMNS = (
     "",
     "task",
     "mode",
@@ -30,7 +30,7 @@ HEAD = (
     "c1",
     "accuracy",
 )
-WORDS = HEAD[:3]
+LEFT_FIGURE_COLUMNS = FIGURE_COLUMNS[:3]
 # Settings that say how fast something is. Others, such as paths, stay where they are.
 _TOLD = re.compile(
     r"^(sampling|lookahead|limits|judge_prompt)\b|"
@@ -52,11 +52,11 @@ def of_run(report: Report, versions: Mapping[str, str]) -> dict[str, Any]:
         {"name": one.name, "memory": round(one.memory, 1), "driver": one.driver}
         for one in gpus.visible()
     ]
-    figures = json.loads(as_json(report))["groups"]
+    figures = json.loads(report_json(report))["groups"]
     for one in figures:
         del one["models"]  # they are among the settings
         one["settings"] = dict(_settings(one["settings"]))
-        one["task"] = one["task"] if one["task"] in tasks.names() else HIDDEN
+        one["task"] = one["task"] if one["task"] in tasks.task_names() else HIDDEN
         one["label"] = one["label"] if _WORD.fullmatch(one["label"]) else HIDDEN
     return {"kind": KIND, "machine": here, "versions": dict(versions), "figures": figures}
 
@@ -72,7 +72,7 @@ def _settings(flat: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
             yield name, value
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_figures(path: Path) -> dict[str, Any] | None:
     """The figures in a file; None if it has none."""
     try:
         found = json.loads(path.read_text("utf-8")) if path.is_file() else None
@@ -82,7 +82,8 @@ def read(path: Path) -> dict[str, Any] | None:
 
 
 def table(files: Sequence[Mapping[str, Any]]) -> tuple[list[list[str]], list[str]]:
-    """The rows of a table of all figures, below ``HEAD``, and a line for each number in them.
+    """The rows of a table of all figures, below ``FIGURE_COLUMNS``, and a line for each number
+    in them.
 
     Raises:
         RecordError: a file lacks a field.

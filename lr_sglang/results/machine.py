@@ -10,13 +10,13 @@ from typing import Any
 from lr_sglang.runtimes.placement import gpus
 from lr_sglang.sglang_api import release
 
-PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
+NOTED_PACKAGES = ("lr-sglang", "sglang", "torch", "transformers")
 
 
 def versions() -> dict[str, str]:
     """Versions by package."""
     found = {"python": platform.python_version()}
-    found |= {name.replace("-", "_"): release.version(name) for name in PACKAGES}
+    found |= {name.replace("-", "_"): release.version(name) for name in NOTED_PACKAGES}
     return found | {"sglang_tested": "yes" if release.is_tested(found["sglang"]) else "no"}
 
 

@@ -21,17 +21,17 @@ from lr_sglang.results.store import replace_file, writing
 from lr_sglang.steps.step import DELIMITER, Ending
 from lr_sglang.tasks.task import messages
 
-Row = dict[str, Any]
+PairRow = dict[str, Any]
 # Why a step has no version of the draft beside the target's, by who decided on it (``Verdict.by``).
 READ = "read or fed"  # the target wrote no version beside the draft's
-ALONE = {
+WHY_ALONE = {
     "late": "the draft was late",
     "draft": "the draft failed",
     "guard": "the step before was cut",
     "reading": READ,
     "line": READ,
 }
-WRITTEN = "the target wrote alone"
+WRITTEN_ALONE = "the target wrote alone"
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Exported:
         return f"{self.mode}: {self.pairs} pairs that differ, {self.steps} steps{none}"
 
 
-def export(records: Callable[[], Iterable[Record]], folder: Path) -> Iterator[Exported]:
+def export_pairs(records: Callable[[], Iterable[Record]], folder: Path) -> Iterator[Exported]:
     """Writes for each mode ``pairs-MODE.jsonl``, the versions that differ, if there are any, and
     ``sft-MODE.jsonl``, the target's version of every step that has one.
 
@@ -66,7 +66,7 @@ def export(records: Callable[[], Iterable[Record]], folder: Path) -> Iterator[Ex
     Raises:
         RecordError: there are no steps to export.
     """
-    modes = dict.fromkeys(record["mode"] for record in records() if any(rows(record)))
+    modes = dict.fromkeys(record["mode"] for record in records() if any(pair_rows(record)))
     if not modes:
         raise RecordError(
             f"{folder}: its answers have no steps to train a draft with",
@@ -89,11 +89,11 @@ def export(records: Callable[[], Iterable[Record]], folder: Path) -> Iterator[Ex
 def _lines(
     records: Iterable[Record],
     mode: str,
-    kept: Callable[[Row], Row | None],
+    kept: Callable[[PairRow], PairRow | None],
     counts: Counter[str],
 ) -> Iterator[bytes]:
     for record in records:
-        for row in rows(record) if record["mode"] == mode else ():
+        for row in pair_rows(record) if record["mode"] == mode else ():
             if (made := kept(row)) is None:
                 continue
             counts[kept.__name__] += 1
@@ -102,7 +102,7 @@ def _lines(
             yield json.dumps(made, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
 
 
-def pair(row: Row) -> Row | None:
+def pair(row: PairRow) -> PairRow | None:
     """A row for TRL's ``DPOTrainer``; None if the versions do not differ, or there is one only."""
     if row["verdict"] != "rejected" or row["target"] == row["draft"]:
         return None
@@ -116,7 +116,7 @@ def pair(row: Row) -> Row | None:
     }
 
 
-def completion(row: Row) -> Row | None:
+def completion(row: PairRow) -> PairRow | None:
     """A row for TRL's ``SFTTrainer``: the target's version; None if an earlier row has it."""
     if row["alternative"]:
         return None
@@ -130,18 +130,18 @@ def completion(row: Row) -> Row | None:
     }
 
 
-def _turn(row: Row, version: str) -> list[dict[str, str]]:
+def _turn(row: PairRow, version: str) -> list[dict[str, str]]:
     return [{"role": "assistant", "content": row["prefix"] + version}]
 
 
-def _about(row: Row) -> Row:
+def _about(row: PairRow) -> PairRow:
     return {"prefix": len(row["prefix"]), **{name: row[name] for name in _NAMES}}
 
 
 _NAMES = ("by", "question_id", "sample", "step")
 
 
-def rows(record: Record) -> Iterator[Row]:
+def pair_rows(record: Record) -> Iterator[PairRow]:
     """A row for each drafted version of a step, or one for a step without any; none of a step that
     was cut, and none of a program, whose prompts the record does not have.
     """
@@ -185,13 +185,13 @@ def _alone(record: Record, number: int, verdict: dict[str, Any]) -> str:
     """Why a verdict compared no two versions; empty if it did."""
     if _is_exact(record, number):
         return READ
-    return ALONE.get(verdict["by"], "") or ("no verdict" if verdict["failed"] else "")
+    return WHY_ALONE.get(verdict["by"], "") or ("no verdict" if verdict["failed"] else "")
 
 
-def _only(record: Record, number: int) -> Row:
+def _only(record: Record, number: int) -> PairRow:
     """What is said of a step without a second version."""
     verdicts = [one for one in record["steps"][number]["verdicts"] if one is not None]
-    why = next((said for one in verdicts if (said := _alone(record, number, one))), WRITTEN)
+    why = next((said for one in verdicts if (said := _alone(record, number, one))), WRITTEN_ALONE)
     if _is_exact(record, number) and not of_target_alone(record, number):
         why = READ
     return {"draft": None, "by": verdicts[0]["by"] if verdicts else "", "verdict": "", "alone": why}

@@ -22,13 +22,13 @@ from lr_sglang.steps.branch import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 from lr_sglang.theory import replay
-from lr_sglang.theory.measured import Answer
+from lr_sglang.theory.measured import AnswerFigures
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.algorithm.answer_request import AnswerRequest
 
-SCHEMA = 1  # raised when a field changes its meaning
-WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them
+RECORD_SCHEMA = 1  # raised when a field changes its meaning
+BRANCH_WAITS = ("queued", "prefill")  # of a branch, in seconds; only where the runtime reports them
 
 Record = MutableMapping[str, Any]
 Key = tuple[str, int, str]
@@ -45,7 +45,7 @@ def digest(question: str, gold: str | None, extra: Any) -> bytes:
     return hashlib.blake2b(dumped(plain, sort_keys=True), digest_size=16).digest()
 
 
-def make(
+def make_record(
     question: Question,
     mode: str,
     job: AnswerRequest,
@@ -66,7 +66,7 @@ def make(
         names = ("role", "message", "hint", "retryable")
         failure = {"kind": type(error).__name__, **{name: getattr(error, name) for name in names}}
     return {
-        **{"schema": SCHEMA, "question_id": question.id, "sample": job.sample, "mode": mode},
+        **{"schema": RECORD_SCHEMA, "question_id": question.id, "sample": job.sample, "mode": mode},
         **{"question": question.question, "gold": question.answer, "extra": question.extra},
         **{"seed": job.sampling.seed, "seeded": trace.seeded, "shared_draws": trace.shared_draws},
         **{"own_draws": trace.own_draws, "lossless": trace.lossless},
@@ -121,11 +121,15 @@ def of_branch(branch: Branch) -> Record:
             "sd": list(branch.sd) if branch.sd[0] else None,
         },
         **{"outcome": None if outcome is None else str(outcome), "error": branch.error},
-        **{name: round(known, 6) for name in WAITS if (known := getattr(branch, name)) is not None},
+        **{
+            name: round(known, 6)
+            for name in BRANCH_WAITS
+            if (known := getattr(branch, name)) is not None
+        },
     }
 
 
-AT_ONCE = 0.005  # seconds; an answer whose steps are all kept within them came at once
+CAME_WITHIN = 0.005  # seconds; an answer whose steps are all kept within them came at once
 _LONG = ("extra", "text", "steps", "branches", "outcomes", "program", "config", "versions")
 # ``Verdict.by`` of steps that no verifier was asked about.
 _UNASKED = ("late", "draft", "guard", "ending", "special")
@@ -157,7 +161,7 @@ class Brief:
         self.steps = len(record.get("steps", ()))
         self.asked = digest(record["question"], record.get("gold"), record.get("extra"))
         try:
-            self.answer: Answer | None = Answer.of(record)
+            self.answer: AnswerFigures | None = AnswerFigures.of(record)
         except (KeyError, TypeError):
             self.answer = None
         self.path = path
@@ -207,7 +211,7 @@ def grading_failed(records: Iterable[Brief]) -> list[Brief]:
     return [r for r in records if (r.get("grade") or {}).get("failed")]
 
 
-class Row(Brief):
+class ReportRow(Brief):
     """What a report needs of a record.
 
     Attributes:
@@ -239,7 +243,7 @@ class Row(Brief):
     def __init__(self, record: Record, path: Path | None = None, start: int = 0) -> None:
         super().__init__(record, path, start)
         self.first = _first(record)
-        self.at_once = self.first is not None and record["seconds"] - self.first < AT_ONCE
+        self.at_once = self.first is not None and record["seconds"] - self.first < CAME_WITHIN
         said = [v for step in record["steps"] for v in step["verdicts"] if v is not None]
         self.late = sum(
             any(v is not None and v["by"] == "late" for v in step["verdicts"])
@@ -274,18 +278,18 @@ def _first(record: Record) -> float | None:
     steps = record["steps"]
     if not steps or "program" in record:
         return None
-    together = [step for step in steps if step["seconds"] - steps[0]["seconds"] < AT_ONCE]
+    together = [step for step in steps if step["seconds"] - steps[0]["seconds"] < CAME_WITHIN]
     burst = len(together) > 1 or len(steps) == 1  # several steps of one request
     if not (burst and of_target_alone(record, 0)):
         return float(steps[0]["seconds"])
     wrote = [one for one in record["branches"] if one["role"] == "target"]
     first = min(wrote, key=lambda one: float(one["started"]), default=None)
-    if first is None or not first.keys() >= set(WAITS):
+    if first is None or not first.keys() >= set(BRANCH_WAITS):
         return None
-    return float(sum(first[name] for name in ("started", *WAITS)))
+    return float(sum(first[name] for name in ("started", *BRANCH_WAITS)))
 
 
-def acceptance(record: Record | Brief, *, exact: bool) -> tuple[str, float | None]:
+def acceptance_figure(record: Record | Brief, *, exact: bool) -> tuple[str, float | None]:
     """The figure that says how much of the draft an answer kept, and its name: alpha; or, where an
     exact answer has read the draft, the agreement of its tokens.
     """

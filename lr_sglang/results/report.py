@@ -18,8 +18,8 @@ from lr_sglang.json_text import dumped
 from lr_sglang.modes import MODES
 from lr_sglang.results import accounting
 from lr_sglang.results import statistics as st
-from lr_sglang.results.collection import Collection, Group, program
-from lr_sglang.results.record import Row
+from lr_sglang.results.collection import Collection, Group, program_of
+from lr_sglang.results.record import ReportRow
 from lr_sglang.results.statistics import MARGIN, Difference, Estimate
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.boxed import normal
@@ -43,7 +43,7 @@ class Speed:
 
 
 @dataclass(frozen=True)
-class Expected:
+class ExpectedByFormulas:
     """What the formulas expect of a run, by its measured acceptance, times of steps and verdicts,
     number of steps, and slow-down of parallel steps.
 
@@ -114,7 +114,7 @@ class Measures:
     wasted: float | None
     time: dict[str, Any]
     headroom: dict[str, float]
-    expected: Expected | None
+    expected: ExpectedByFormulas | None
     roles: dict[str, dict[str, Any]]
 
     @property
@@ -138,7 +138,7 @@ class Measures:
         return about | {name: value for name, value in vars(self).items() if name != "group"}
 
 
-def measure(collection: Collection, group: Group) -> Measures:
+def measure_group(collection: Collection, group: Group) -> Measures:
     """Measures one group."""
     base = collection.base(group) if group.mode != "autoregressive" else None
     sd = collection.base(group, "sd") if group.mode == "lookahead+sd" else None
@@ -152,11 +152,13 @@ def measure(collection: Collection, group: Group) -> Measures:
         group=group,
         errors=len(group.rows) - len(ended),
         cut_off=sum(r.get("finish") == "length" for r in ended),
-        accuracy=st.share(right),
+        accuracy=st.share_estimate(right),
         difference=st.difference(differences(group, base)) if base else None,
         standard_error=st.standard_error(right),
-        any_right=st.share({question: (some > 0, 1) for question, (some, _) in right.items()}),
-        majority=st.share(_majorities(graded)),
+        any_right=st.share_estimate(
+            {question: (some > 0, 1) for question, (some, _) in right.items()}
+        ),
+        majority=st.share_estimate(_majorities(graded)),
         no_answer=fmean(r["answer"] is None for r in graded) if graded else None,
         cut=fmean(r.get("finish") == "length" for r in ended) if ended else None,
         first=_per(timed, lambda r: (r.first or 0, 1)),
@@ -173,8 +175,8 @@ def measure(collection: Collection, group: Group) -> Measures:
         seconds=_per(ended, lambda r: (r["seconds"], 1)),
         tokens=fmean(r["tokens"]["used"] for r in ended) if ended else None,
         rate=_per(ended, lambda r: (r["tokens"]["used"], r["seconds"])),
-        alpha=st.share(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
-        agreement=st.share(
+        alpha=st.share_estimate(_counts(ended, lambda r: (r["accepted"], r["judged"]))),
+        agreement=st.share_estimate(
             _counts(ended, lambda r: (r.get("agreed_tokens", 0), r.get("read_tokens", 0)))
         ),
         late=sum(r.late for r in ended),
@@ -227,12 +229,14 @@ def differences(group: Group, base: Group) -> dict[Hashable, list[float]]:
     return found
 
 
-def _pairs(group: Group, base: Group) -> Iterable[tuple[tuple[str, int, int], Row, Row]]:
+def _pairs(
+    group: Group, base: Group
+) -> Iterable[tuple[tuple[str, int, int], ReportRow, ReportRow]]:
     other = base.by_pair()
     return ((key, record, other[key]) for key, record in group.by_pair().items() if key in other)
 
 
-def expected(collection: Collection, group: Group) -> Expected | None:
+def expected(collection: Collection, group: Group) -> ExpectedByFormulas | None:
     """The expectation for a lookahead group; None if its records do not suffice, or drafting is no
     faster.
 
@@ -247,7 +251,7 @@ def expected(collection: Collection, group: Group) -> Expected | None:
         case = Case(found.alpha, found.c1, found.judge, found.slowdown or 1.0, steps)
     except ConfigError:
         return None
-    return Expected(case.speedup(found.schedule, found.depth), found.c1)
+    return ExpectedByFormulas(case.speedup(found.schedule, found.depth), found.c1)
 
 
 def measured(collection: Collection, group: Group) -> theory.Measured | None:
@@ -256,12 +260,13 @@ def measured(collection: Collection, group: Group) -> theory.Measured | None:
     """
     answers = [row.answer for row in group.rows if row.answer]
     fixed = all(one.lookahead and one.lookahead.policy != "adaptive" for one in answers)
-    if group.mode not in theory.AHEAD or not fixed or program(group):
+    if group.mode not in theory.MODES_AHEAD or not fixed or program_of(group):
         return None
-    base = collection.base(group, theory.without(answers))  # with the same token layer, if any
+    # with the same token layer, if any
+    base = collection.base(group, theory.mode_without_lookahead(answers))
     answers += [row.answer for row in (base.rows if base else ()) if row.answer]
     try:
-        return theory.measure(answers, group.mode)
+        return theory.measure_mode(answers, group.mode)
     except (ConfigError, ZeroDivisionError):
         return None
 
@@ -277,12 +282,12 @@ def _sums(rows: Iterable[tuple[Hashable, tuple[float, ...]]]) -> dict[Hashable, 
 
 
 def _counts(
-    records: Iterable[Row], count: Callable[[Row], tuple[float, float]]
+    records: Iterable[ReportRow], count: Callable[[ReportRow], tuple[float, float]]
 ) -> dict[Hashable, Any]:
     return _sums((record["question_id"], count(record)) for record in records)
 
 
-def _majorities(graded: Iterable[Row]) -> dict[Hashable, tuple[float, float]]:
+def _majorities(graded: Iterable[ReportRow]) -> dict[Hashable, tuple[float, float]]:
     """By question, whether its most frequent answer is right; a share of 1 where several are as
     frequent. Right answers are one answer, however they are written.
     """
@@ -300,19 +305,21 @@ def _majorities(graded: Iterable[Row]) -> dict[Hashable, tuple[float, float]]:
     return found
 
 
-def _after_first(row: Row) -> tuple[float, float]:
+def _after_first(row: ReportRow) -> tuple[float, float]:
     tokens = row["tokens"]["used"] - 1
     known = row.first is not None and not row.at_once and tokens > 0
     return (row["seconds"] - row.first, tokens) if known else (0, 0)
 
 
-def _per(records: Sequence[Row], of: Callable[[Row], tuple[float, float]]) -> Estimate | None:
+def _per(
+    records: Sequence[ReportRow], of: Callable[[ReportRow], tuple[float, float]]
+) -> Estimate | None:
     """The ratio of two sums over all records."""
     columns = list(zip(*(pair for pair in _counts(records, of).values() if any(pair)), strict=True))
     return st.product(columns, [1, -1], len(records)) if columns else None
 
 
-def _c1(records: Sequence[Row]) -> Estimate | None:
+def _c1(records: Sequence[ReportRow]) -> Estimate | None:
     """Mean draft step over mean target step."""
     sums = _sums(
         (r["question_id"], (*r.answer.draft, *r.answer.target)) for r in records if r.answer
@@ -325,7 +332,7 @@ def _c1(records: Sequence[Row]) -> Estimate | None:
     )
 
 
-def _time(rows: Sequence[Row]) -> dict[str, Any]:
+def _time(rows: Sequence[ReportRow]) -> dict[str, Any]:
     """Sums over many answers: seconds by part, their sum, and the wall time that it explains."""
     sums = {part: sum(row.parts[part] for row in rows) for part in accounting.PARTS}
     explained, wall = sum(sums.values()), sum(row["seconds"] for row in rows)
@@ -352,7 +359,7 @@ def _role(tokens: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
     }
 
 
-def _headroom(rows: Sequence[Row]) -> dict[str, float]:
+def _headroom(rows: Sequence[ReportRow]) -> dict[str, float]:
     """Gains over the answers as they were; empty if none can be replayed."""
     found = [row for row in rows if row.headroom]
     sums = {
@@ -400,7 +407,9 @@ def times(speed: Estimate | float | None) -> str:
     return cell(speed, 2, unit="x")
 
 
-def plain(value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = "") -> str:
+def plain_figure(
+    value: Estimate | float | None, digits: int, scale: float = 1.0, unit: str = ""
+) -> str:
     """A figure without its interval."""
     return cell(value.value if isinstance(value, Estimate) else value, digits, scale, unit)
 
@@ -418,60 +427,62 @@ def _repeated(m: Measures) -> bool:
 QUALITY: dict[str, Cell] = {
     "samples": lambda m: str(len(m.group.rows)) + (f" ({m.errors} failed)" if m.errors else ""),
     "accuracy %": lambda m: cell(m.accuracy, 1, 100),
-    "± SE": lambda m: plain(m.standard_error, 1, 100),
-    "pass@k %": lambda m: plain(m.any_right, 1, 100) if _repeated(m) else NONE,
-    "majority@k %": lambda m: plain(m.majority, 1, 100) if _repeated(m) else NONE,
-    "no answer %": lambda m: plain(m.no_answer or None, 1, 100),
-    "cut %": lambda m: plain(m.cut or None, 1, 100),
+    "± SE": lambda m: plain_figure(m.standard_error, 1, 100),
+    "pass@k %": lambda m: plain_figure(m.any_right, 1, 100) if _repeated(m) else NONE,
+    "majority@k %": lambda m: plain_figure(m.majority, 1, 100) if _repeated(m) else NONE,
+    "no answer %": lambda m: plain_figure(m.no_answer or None, 1, 100),
+    "cut %": lambda m: plain_figure(m.cut or None, 1, 100),
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
     "quality": lambda m: VERDICTS[m.difference.verdict] if m.difference else NONE,
 }
 METHODS: dict[str, Cell] = {
     "accuracy %": lambda m: cell(m.accuracy, 1, 100),
     "to the target, points": lambda m: cell(m.difference, 1, 100, sign="+"),
-    "pass@k %": lambda m: plain(m.any_right, 1, 100) if _repeated(m) else NONE,
-    "seconds": lambda m: plain(m.seconds, 2),
+    "pass@k %": lambda m: plain_figure(m.any_right, 1, 100) if _repeated(m) else NONE,
+    "seconds": lambda m: plain_figure(m.seconds, 2),
     "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
-    "target tokens": lambda m: plain(m.written["target"], 2),
-    "draft tokens": lambda m: plain(m.written["draft"], 2),
-    "by the draft %": lambda m: plain(m.drafted, 0, 100),
-    "decisions a step": lambda m: plain(m.decisions, 2),
+    "target tokens": lambda m: plain_figure(m.written["target"], 2),
+    "draft tokens": lambda m: plain_figure(m.written["draft"], 2),
+    "by the draft %": lambda m: plain_figure(m.drafted, 0, 100),
+    "decisions a step": lambda m: plain_figure(m.decisions, 2),
 }
 SPEED: dict[str, Cell] = {
     "speed-up, seconds": lambda m: times(m.speed.seconds if m.speed else None),
     "speed-up, tokens/s": lambda m: times(m.speed.tokens if m.speed else None),
     "over sd": lambda m: times(m.over_sd.tokens if m.over_sd else None),
-    "by the formulas": lambda m: plain(m.expected.speedup if m.expected else None, 2, unit="x"),
-    "tokens/s": lambda m: plain(m.rate, 1),
-    "seconds": lambda m: plain(m.seconds, 2),
-    "to the first, s": lambda m: plain(m.first, 2) + _at_once(m),
-    "ms/token": lambda m: plain(m.each, 1, 1000),
-    "tokens": lambda m: plain(m.tokens, 0),
+    "by the formulas": lambda m: plain_figure(
+        m.expected.speedup if m.expected else None, 2, unit="x"
+    ),
+    "tokens/s": lambda m: plain_figure(m.rate, 1),
+    "seconds": lambda m: plain_figure(m.seconds, 2),
+    "to the first, s": lambda m: plain_figure(m.first, 2) + _at_once(m),
+    "ms/token": lambda m: plain_figure(m.each, 1, 1000),
+    "tokens": lambda m: plain_figure(m.tokens, 0),
 }
 ACCEPTANCE: dict[str, Cell] = {
     "alpha": lambda m: cell(m.alpha, 2),
     "agreement": lambda m: cell(m.agreement, 2),
     "c1": lambda m: cell(m.c1, 2),
     "verdict, ms": lambda m: cell(m.judge_seconds, 1, 1000),
-    "late %": lambda m: plain(m.late / m.judged if m.judged else None, 1, 100),
-    "wasted %": lambda m: plain(m.wasted, 0, 100),
+    "late %": lambda m: plain_figure(m.late / m.judged if m.judged else None, 1, 100),
+    "wasted %": lambda m: plain_figure(m.wasted, 0, 100),
 }
 
 
 def _a_step(name: str) -> Cell:
-    return lambda m: plain(m.roles["target"][name], 2)
+    return lambda m: plain_figure(m.roles["target"][name], 2)
 
 
 def _of_role(role: str) -> dict[str, Cell]:
     return {
-        f"{role} reuse": lambda m: plain(m.roles[role]["reuse"], 2),
-        f"{role} cached / prompt": lambda m: plain(m.roles[role]["hit_rate"], 2),
+        f"{role} reuse": lambda m: plain_figure(m.roles[role]["reuse"], 2),
+        f"{role} cached / prompt": lambda m: plain_figure(m.roles[role]["hit_rate"], 2),
         **(
             {"target prefills": _a_step("prefills"), "target passes": _a_step("passes")}
             if role == "target"
             else {}
         ),
-        f"{role} SD length": lambda m: plain(
+        f"{role} SD length": lambda m: plain_figure(
             m.roles[role]["sd"]["length"] if m.roles[role]["sd"]["verified"] else None, 2
         ),
     }
@@ -554,7 +565,7 @@ def _note(title: str, columns: Iterable[str], cells: Iterable[str]) -> str:
 
 def all_of(measures: list[Measures]) -> Iterator[Table]:
     """All tables for which the runs have figures."""
-    programs = any(program(m.group) for m in measures)
+    programs = any(program_of(m.group) for m in measures)
     tables = (
         _rows(measures, "Methods", METHODS, of=lambda m: programs),
         _rows(measures, "Quality", QUALITY, of=lambda m: m.accuracy is not None or m.errors),
@@ -605,13 +616,15 @@ def _rows(
 
 def _time_table(measures: list[Measures]) -> Table | None:
     shown = [m for m in measures if m.time["wall"] and m.time["timed"]]
-    columns: dict[str, Cell] = {"seconds": lambda m: plain(m.time["wall"] / len(m.group.ended), 2)}
+    columns: dict[str, Cell] = {
+        "seconds": lambda m: plain_figure(m.time["wall"] / len(m.group.ended), 2)
+    }
     for part, meaning in accounting.MEANING.items():
         if any(m.time["parts"][part] for m in measures):
-            columns[f"{meaning} %"] = lambda m, part=part: plain(
+            columns[f"{meaning} %"] = lambda m, part=part: plain_figure(
                 m.time["parts"][part] / m.time["wall"], 1, 100
             )  # type: ignore[misc]
-    columns["accounted %"] = lambda m: plain(m.time["share"], 1, 100)
+    columns["accounted %"] = lambda m: plain_figure(m.time["share"], 1, 100)
     return _rows(measures, "Where the time went", columns, of=lambda m: m in shown)
 
 
@@ -620,11 +633,11 @@ def _headroom_table(measures: list[Measures]) -> Table | None:
     columns: dict[str, Cell] = {}
     for name in shown[0].headroom if shown else ():
         unit = "" if name == "replayed" else "x"
-        columns[name] = lambda m, name=name, unit=unit: plain(m.headroom[name], 2, unit=unit)  # type: ignore[misc]
+        columns[name] = lambda m, name=name, unit=unit: plain_figure(m.headroom[name], 2, unit=unit)  # type: ignore[misc]
     return _rows(measures, "Headroom", columns, of=lambda m: m in shown)
 
 
-SCHEMA = 1
+REPORT_SCHEMA = 1
 WARNINGS = {
     "dummy weights": "random weights: times are real, the words are not, so accuracy and "
     "acceptance mean nothing",
@@ -642,7 +655,7 @@ ACCURACY = {
 
 
 @dataclass(frozen=True)
-class Verdict:
+class ModesVerdict:
     """The fastest way with lookahead against the fastest without, on the questions of both.
 
     Attributes:
@@ -706,7 +719,7 @@ def _between(speed: Estimate) -> str:
     return f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
 
 
-def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[Verdict]:
+def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[ModesVerdict]:
     """A verdict for every task, sampling and concurrency with answers of both kinds."""
     left = [m for m in measures if m.seconds is not None and m.group.mode in MODES]
     while left:
@@ -736,11 +749,11 @@ def _rank(m: Measures) -> tuple[bool, float]:
     return worse, m.seconds.value if m.seconds else float("inf")
 
 
-def _verdict(ahead: Measures, plain: Group) -> Verdict | None:
+def _verdict(ahead: Measures, plain: Group) -> ModesVerdict | None:
     found = speed(ahead.group, plain)
     if found is None:
         return None
-    return Verdict(
+    return ModesVerdict(
         task=ahead.group.task,
         concurrency=ahead.group.concurrency,
         ahead=ahead.group.name,
@@ -759,7 +772,7 @@ class Report:
     collection: Collection
     measures: list[Measures]
     tables: list[Table] = field(default_factory=list)
-    verdicts: list[Verdict] = field(default_factory=list)
+    verdicts: list[ModesVerdict] = field(default_factory=list)
 
     @property
     def warning(self) -> str:
@@ -770,7 +783,7 @@ class Report:
         """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
         return {
             **{
-                "schema": SCHEMA,
+                "schema": REPORT_SCHEMA,
                 "folders": self.collection.folders,
                 "notes": self.collection.notes,
             },
@@ -780,13 +793,13 @@ class Report:
         }
 
 
-def make(collection: Collection) -> Report:
+def make_report(collection: Collection) -> Report:
     """Measures everything."""
-    measures = [measure(collection, group) for group in collection.groups]
+    measures = [measure_group(collection, group) for group in collection.groups]
     found = list(all_of(measures))
     return Report(collection, measures, found, list(verdicts(collection, measures)))
 
 
-def as_json(report: Report) -> bytes:
+def report_json(report: Report) -> bytes:
     """Every figure."""
     return dumped(report.to_dict(), default=vars, indent=1) + b"\n"

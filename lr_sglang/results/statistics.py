@@ -22,17 +22,18 @@ from lr_sglang.theory.shares import wilson
 
 Floats = NDArray[np.float64]
 Ends = tuple[float | None, float | None]
-Verdict = Literal["kept", "worse", "open"]
+AccuracyVerdict = Literal["kept", "worse", "open"]
 
 RESAMPLES = 2000
-LEAST = 8  # fewer questions give too few different resamples for an interval
+LEAST_QUESTIONS = 8  # fewer questions give too few different resamples for an interval
 CELLS = 2_000_000  # numbers of a resampled column in memory at a time
 MARGIN = 0.02  # the loss of accuracy that still counts as kept
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """A value with its 95 % interval; ``low`` and ``high`` are None below ``LEAST`` questions.
+    """A value with its 95 % interval; ``low`` and ``high`` are None below ``LEAST_QUESTIONS``
+    questions.
 
     ``samples`` counts answers, pairs or judged steps; ``questions`` is the number of questions that
     they belong to.
@@ -58,18 +59,18 @@ class Difference(Estimate):
     below, else ``open``.
     """
 
-    verdict: Verdict
+    verdict: AccuracyVerdict
 
 
 def _resampled(columns: Floats, statistic: Callable[..., Any]) -> Ends:
     """The ends of the interval of a statistic of columns, whose rows (questions) are resampled
-    together; None below ``LEAST`` questions.
+    together; None below ``LEAST_QUESTIONS`` questions.
 
     The percentiles of the resamples stand in where BCa is undefined, as it is if all questions are
     alike.
     """
     questions = columns.shape[1]
-    if questions < LEAST:
+    if questions < LEAST_QUESTIONS:
         return None, None
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore", stats.DegenerateDataWarning)
@@ -108,7 +109,7 @@ def _estimate(value: float, ends: Ends, samples: int, questions: int) -> Estimat
     return Estimate(value, min(low, value), max(high, value), samples, questions)
 
 
-def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
+def share_estimate(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     """A share, such as accuracy or alpha.
 
     Args:
@@ -122,7 +123,7 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
     questions = table.shape[1]
     trials = int(tried.sum())
     value = float(_ratio(good, tried))
-    if questions >= LEAST and ((tried == 1).all() or value in (0.0, 1.0)):
+    if questions >= LEAST_QUESTIONS and ((tried == 1).all() or value in (0.0, 1.0)):
         ends = wilson(round(value * questions), questions) or (None, None)
         return _estimate(value, ends, trials, questions)
     return _estimate(value, _resampled(table, _ratio), trials, questions)
@@ -130,7 +131,7 @@ def share(counts: Mapping[Hashable, tuple[float, float]]) -> Estimate | None:
 
 def standard_error(counts: Mapping[Hashable, tuple[float, float]]) -> float | None:
     """Of the mean of the questions' shares; None for fewer than two questions. Arguments as of
-    ``share``.
+    ``share_estimate``.
     """
     shares = [good / tried for good, tried in counts.values() if tried]
     return stdev(shares) / sqrt(len(shares)) if len(shares) > 1 else None
@@ -177,12 +178,12 @@ def difference(pairs: Mapping[Hashable, Sequence[float]]) -> Difference | None:
     samples = sum(map(len, kept))
     questions = len(kept)
     value = sum(map(sum, kept)) / samples
-    if questions < LEAST:
+    if questions < LEAST_QUESTIONS:
         return Difference(value, None, None, samples, questions, "open")
     each = samples / questions
     table = np.array([[*map(sum, kept), 1.0, -1.0], [*map(len, kept), each, each]])
     found = _estimate(value, _resampled(table, _ratio), samples, questions)
     low = found.low or 0.0
     high = found.high or 0.0
-    verdict: Verdict = "kept" if low > -MARGIN else "worse" if high < -MARGIN else "open"
+    verdict: AccuracyVerdict = "kept" if low > -MARGIN else "worse" if high < -MARGIN else "open"
     return Difference(value, found.low, found.high, samples, questions, verdict)

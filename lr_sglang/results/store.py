@@ -23,10 +23,10 @@ from typing import Any, NamedTuple
 
 from lr_sglang.errors import RecordError
 from lr_sglang.json_text import dumped
-from lr_sglang.results.record import SCHEMA, Brief, Key, Record, key
+from lr_sglang.results.record import RECORD_SCHEMA, Brief, Key, Record, key
 
 RECORDS = "records.jsonl"
-RUN = "run.json"
+RUN_FILE = "run.json"
 LOCK = ".lock"
 
 
@@ -52,18 +52,18 @@ class Unread(NamedTuple):
     end: int
 
 
-NAMED = 3  # lines that are named
+LINES_NAMED = 3  # lines that are named
 NO_RECORD = "no record"
-QUESTION = "a question, no record"
+QUESTION_ONLY = "a question, no record"
 LATER = "written by a later release"
 # What no record is without; of the other fields an earlier release may have had fewer.
-FIELDS: Mapping[str, Any] = {
+REQUIRED_FIELDS: Mapping[str, Any] = {
     **{"schema": int, "question_id": str, "sample": int, "mode": str, "question": str},
     "error": dict | None,
 }
 
 
-class Lines:
+class RecordLines:
     """The records of a file one by one, each with the byte at which its line begins. Empty lines
     are passed over, and lines that are no record are counted.
 
@@ -109,10 +109,10 @@ class Lines:
         if not self.unread:
             return ""
         named = [f"line {one.line} is {one.why}" for one in self.unread]
-        told = "; ".join(named[:NAMED] + ["..."] * (len(named) > NAMED))
+        told = "; ".join(named[:LINES_NAMED] + ["..."] * (len(named) > LINES_NAMED))
         if not self.count:
             hints = {
-                QUESTION: f"questions go with lr-sglang run --input {self.file.name}",
+                QUESTION_ONLY: f"questions go with lr-sglang run --input {self.file.name}",
                 LATER: "update lr-sglang",
             }
             hint = hints.get(self.unread[0].why, f"give the folder of a run, which has {RECORDS}")
@@ -131,11 +131,13 @@ def _read(line: bytes) -> tuple[Record | None, str]:
         return None, NO_RECORD
     if not isinstance(found, dict):
         return None, NO_RECORD
-    lacks = [name for name, kind in FIELDS.items() if not isinstance(found.get(name, ...), kind)]
+    lacks = [
+        name for name, kind in REQUIRED_FIELDS.items() if not isinstance(found.get(name, ...), kind)
+    ]
     if lacks:
         asks = "schema" not in found and not {"question", "problem"}.isdisjoint(found)
-        return None, QUESTION if asks else f"{NO_RECORD} (it lacks {lacks[0]})"
-    return (None, LATER) if found["schema"] > SCHEMA else (found, "")
+        return None, QUESTION_ONLY if asks else f"{NO_RECORD} (it lacks {lacks[0]})"
+    return (None, LATER) if found["schema"] > RECORD_SCHEMA else (found, "")
 
 
 def each_record(run: Path, tell: Callable[[str], None] = lambda text: None) -> Iterator[Record]:
@@ -150,7 +152,7 @@ def each_record(run: Path, tell: Callable[[str], None] = lambda text: None) -> I
     path = run / RECORDS if run.is_dir() else run
     try:
         with path.open("rb") as file:
-            found = Lines(file)
+            found = RecordLines(file)
             starts = {sample_of(record): start for record, start in found}
             if found.said:
                 tell(found.said)
@@ -170,7 +172,7 @@ def unread(path: Path) -> list[bytes]:
     """
     try:
         with path.open("rb") as file:
-            found = Lines(file)
+            found = RecordLines(file)
             for _ in found:
                 pass
             kept = []
@@ -224,7 +226,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
             folder.mkdir(parents=True, exist_ok=True)
         with contextlib.ExitStack() as stack:
             stack.enter_context(
-                held(folder, "another run is writing to", "wait for it, or give another --output")
+                locked_folder(
+                    folder, "another run is writing to", "wait for it, or give another --output"
+                )
             )
             stack.callback(self._leave)
             with writing(folder):
@@ -274,7 +278,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         self.unread = ""
         with self.path.open("rb") if self.path.exists() else contextlib.nullcontext() as file:
             if file:
-                found = Lines(file)
+                found = RecordLines(file)
                 for record, start in found:
                     self.records[key(record)] = Brief(record, self.path, start)
                 whole = found.end
@@ -285,7 +289,9 @@ class Store(contextlib.AbstractContextManager["Store"]):
         if self.records:
             self._compare(config)
         else:
-            write_whole(self.folder / RUN, {"schema": SCHEMA, "config": config, **about})
+            write_whole(
+                self.folder / RUN_FILE, {"schema": RECORD_SCHEMA, "config": config, **about}
+            )
         self._file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
         self.cut = os.fstat(self._file).st_size - whole
         if self.cut:
@@ -295,10 +301,10 @@ class Store(contextlib.AbstractContextManager["Store"]):
 
     def _compare(self, config: dict[str, Any]) -> None:
         try:
-            before = json.loads((self.folder / RUN).read_text(encoding="utf-8"))["config"]
+            before = json.loads((self.folder / RUN_FILE).read_text(encoding="utf-8"))["config"]
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise RecordError(
-                f"{self.folder / RUN} is missing or damaged", hint="give another --output"
+                f"{self.folder / RUN_FILE} is missing or damaged", hint="give another --output"
             ) from error
         old, new = dict(flat(before)), dict(flat(config))
         wrong = [
@@ -323,7 +329,7 @@ def flat(table: dict[str, Any], before: str = "") -> Iterable[tuple[str, Any]]:
 
 
 @contextlib.contextmanager
-def held(folder: Path, busy: str, hint: str) -> Iterator[None]:
+def locked_folder(folder: Path, busy: str, hint: str) -> Iterator[None]:
     """Keeps other processes from writing to a folder.
 
     Args:

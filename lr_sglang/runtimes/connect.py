@@ -173,9 +173,9 @@ def _describe(
     backend.seeded = honoured and not backend.seed_fault
     backend.relaxed = {name: nothing for info in infos for name, nothing in _relaxed(info).items()}
     on_cpus = all(info.get("device") == "cpu" for info in infos)
-    numbered = all(probe.state(info).get(draws.FIELD) for info in infos)
+    numbered = all(probe.state(info).get(draws.SEEDS_FIELD) for info in infos)
     backend.places = "answer" if on_cpus or numbered else "prompt"
-    ours = bool(infos) and all(probe.state(info).get(internal_state.FIELD) for info in infos)
+    ours = bool(infos) and all(probe.state(info).get(internal_state.CACHE_FIELD) for info in infos)
     backend.counts_written = on_cpus and ours
     # With these each event has the new tokens only; the older one may leave out some of them.
     backend.increments = any(info.get("incremental_streaming_output") for info in infos)
@@ -201,7 +201,9 @@ def _describe(
     backend.forces_reasoning = parsed and _switches_thinking(backend.tokenizer)
     defaults = infos[0].get("default_chat_template_kwargs") if infos else None
     backend.template_defaults = defaults if isinstance(defaults, Mapping) else {}
-    caches = {str(probe.state(info).get(internal_state.FIELD) or "not told") for info in infos}
+    caches = {
+        str(probe.state(info).get(internal_state.CACHE_FIELD) or "not told") for info in infos
+    }
     backend.prefix_cache = ", ".join(sorted(caches))
     backend.infos = infos
     backend.doubts.little_reuse = _little_reuse(backend.transport, infos)
@@ -264,7 +266,7 @@ def _relaxed(info: Mapping[str, Any]) -> Mapping[str, float]:
     """
     if info.get("device") == "cpu" or not info.get("speculative_algorithm"):
         return {}
-    seeds = probe.state(info).get(draws.FIELD)
+    seeds = probe.state(info).get(draws.SEEDS_FIELD)
     return draws.RELAXED if seeds else draws.RELAXED | draws.LEFT_OUT
 
 
@@ -272,7 +274,7 @@ def _seeded(info: Mapping[str, Any]) -> bool:
     """Whether seeds are honoured: on a CPU, and on a GPU by our plugin where it is turned on; else
     only with deterministic inference and no token layer.
     """
-    if info.get("device") == "cpu" or probe.state(info).get(draws.FIELD):
+    if info.get("device") == "cpu" or probe.state(info).get(draws.SEEDS_FIELD):
         return True
     return bool(info.get("enable_deterministic_inference")) and not info.get(
         "speculative_algorithm"

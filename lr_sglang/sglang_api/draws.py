@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from typing import Any
 
 # Of a server on a GPU: set to 1, seeds count there too.
-SWITCH = "LR_SGLANG_SEEDS"
+SEEDS_SWITCH = "LR_SGLANG_SEEDS"
 # Of the internal state in /server_info of such a server.
-FIELD = "lr_sglang_seeds"
+SEEDS_FIELD = "lr_sglang_seeds"
 PLACE = "lr_sglang_place"
 WRITTEN = "lr_sglang_written"
 

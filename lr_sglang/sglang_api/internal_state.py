@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-FIELD = "prefix_cache"
+CACHE_FIELD = "prefix_cache"
 STATE = "sglang.srt.managers.scheduler.Scheduler.get_internal_state"
 
 
@@ -23,6 +23,6 @@ def name_prefix_cache(result: Any, scheduler: Any, *_: object) -> None:
     """
     tree = scheduler.tree_cache
     core = getattr(tree, "tree_core", None)
-    result.internal_state[FIELD] = type(tree).__name__ + (
+    result.internal_state[CACHE_FIELD] = type(tree).__name__ + (
         f" ({type(core).__name__})" if core is not None else ""
     )

@@ -23,7 +23,7 @@ try:
     )
 except ImportError as error:
     why = f"SGLang's frontend language cannot be imported: {error}"
-    raise SetupError(why, hint=release.advice()) from error
+    raise SetupError(why, hint=release.release_advice()) from error
 
 __all__ = [
     "BaseBackend",

@@ -22,12 +22,12 @@ def is_tested(release: str) -> bool:
     return release.partition("+")[0] in TESTED
 
 
-def advice() -> str:
+def release_advice() -> str:
     """What to do about a release with which something does not work."""
     return f"tested with {' and '.join(TESTED)}: pip install 'sglang=={TESTED[-1]}'"
 
 
-def describe(release: str) -> str:
+def describe_release(release: str) -> str:
     """The release for a reader: ``0.5.23 (tested)``."""
     if not release:
         return "not installed"

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 
 from lr_sglang import plugin_files
-from lr_sglang.tasks.catalogue import find, get, names
-from lr_sglang.tasks.question import Question, of_file
+from lr_sglang.tasks.catalogue import find_task, get, task_names
+from lr_sglang.tasks.question import Question, read_questions
 from lr_sglang.tasks.task import Task, TaskUnavailable
 
 __all__ = [
     "Question",
     "Task",
     "TaskUnavailable",
-    "find",
+    "find_task",
     "get",
     "load",
-    "names",
+    "task_names",
 ]
 
 
@@ -29,7 +29,7 @@ def load(
     """Reads a task.
 
     Args:
-        name_or_path: a task (see ``find``), or a file of questions (see ``question.of_file``).
+        name_or_path: a task (see ``find_task``), or a file of questions (see ``read_questions``).
         limit: of the questions, which then are the first ones; no more than these are read.
         file: with the questions of the task; its rows may be in the form of the task's data set.
 
@@ -38,6 +38,10 @@ def load(
             question left.
         TaskUnavailable: the task's questions cannot be read on this machine.
     """
-    found = find(name_or_path) if isinstance(name_or_path, str) else None
+    found = find_task(name_or_path) if isinstance(name_or_path, str) else None
     path = plugin_files.expanded(name_or_path if found is None else file or "")
-    return found.questions(path if file else None, limit) if found else of_file(path, None, limit)
+    return (
+        found.questions(path if file else None, limit)
+        if found
+        else read_questions(path, None, limit)
+    )

@@ -45,7 +45,7 @@ def boxes(text: str) -> list[tuple[int, int, int]]:
     return found
 
 
-def same(answer: str, gold: str) -> bool:
+def same_answer(answer: str, gold: str) -> bool:
     r"""Whether two answers agree: the same normalised text, or the same number (``0.5`` is
     ``\frac12``).
     """
@@ -61,7 +61,7 @@ def correct(answer: str | None, gold: str | None) -> bool | None:
     if gold is None:
         return None
     # A gold answer may itself be a worked solution that ends in a box.
-    return answer is not None and same(answer, boxed(gold) or gold)
+    return answer is not None and same_answer(answer, boxed(gold) or gold)
 
 
 def normal(text: str) -> str:

@@ -21,14 +21,14 @@ from typing import Any
 
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, LookaheadError, did_you_mean
-from lr_sglang.tasks.question import Question, Row, ToQuestion, as_answer, of_file
+from lr_sglang.tasks.question import Question, SourceRow, ToQuestion, as_answer, read_questions
 from lr_sglang.tasks.task import CHOICE, CODE, FUNCTION, Hub, Task
 
 SEED = 0  # of the order of GPQA's choices
 LETTERS = "ABCDEFGHIJ"
 
 
-def gsm8k(row: Row, number: int) -> Question:
+def gsm8k(row: SourceRow, number: int) -> Question:
     """openai/gsm8k: the answer is a solution that ends in ``#### 18``."""
     solution, mark, gold = str(row["answer"]).rpartition("####")
     if not mark:
@@ -39,9 +39,9 @@ def gsm8k(row: Row, number: int) -> Question:
     )
 
 
-def math500(row: Row, number: int) -> Question:
+def math500(row: SourceRow, number: int) -> Question:
     """HuggingFaceH4/MATH-500."""
-    about: Row = {key: row[key] for key in ("subject", "level") if key in row}
+    about: SourceRow = {key: row[key] for key in ("subject", "level") if key in row}
     return Question(
         str(row.get("unique_id") or f"math500-{number:03d}"),
         row["problem"],
@@ -50,7 +50,7 @@ def math500(row: Row, number: int) -> Question:
     )
 
 
-def aime24(row: Row, number: int) -> Question:
+def aime24(row: SourceRow, number: int) -> Question:
     """HuggingFaceH4/aime_2024; the reference's aime-2024.jsonl has the same columns."""
     return Question(
         f"aime24-{row['id']}", row["problem"], as_answer(row["answer"]), {"url": row.get("url", "")}
@@ -60,14 +60,14 @@ def aime24(row: Row, number: int) -> Question:
 def contest(name: str) -> ToQuestion:
     """math-ai/aime25, MathArena/aime_2026 and hmmt_feb_2026, sgl-eval: numbered in their order."""
 
-    def question(row: Row, number: int) -> Question:
+    def question(row: SourceRow, number: int) -> Question:
         gold = row["expected_answer"] if "expected_answer" in row else row["answer"]
         return Question(f"{name}-{number + 1:02d}", row["problem"], as_answer(gold))
 
     return question
 
 
-def amc23(row: Row, number: int) -> Question:
+def amc23(row: SourceRow, number: int) -> Question:
     """math-ai/amc23; some versions write the answers as 27.0."""
     if "url" not in row and "id" not in row:
         raise KeyError("id")
@@ -75,7 +75,7 @@ def amc23(row: Row, number: int) -> Question:
     return Question(f"amc23-{row.get('id', number)}", row["question"], gold)
 
 
-def gpqa(row: Row, number: int) -> Question:
+def gpqa(row: SourceRow, number: int) -> Question:
     """Idavidrein/gpqa: the right choice and three wrong ones."""
     wrong = [row[f"Incorrect Answer {n}"] for n in (1, 2, 3)]
     about = {key: row[key] for key in ("High-level domain", "Subdomain") if row.get(key)}
@@ -92,14 +92,14 @@ def gpqa(row: Row, number: int) -> Question:
     )
 
 
-def humaneval(row: Row, number: int) -> Question:
+def humaneval(row: SourceRow, number: int) -> Question:
     """openai/openai_humaneval. The tests stay out: other tools grade the answers."""
     asked = f"Complete this Python function:\n\n```python\n{row['prompt'].rstrip()}\n```\n"
     about = {key: row[key] for key in ("prompt", "entry_point")}
     return Question(row["task_id"], asked, None, about)
 
 
-def livecodebench(row: Row, number: int) -> Question:
+def livecodebench(row: SourceRow, number: int) -> Question:
     """livecodebench/code_generation_lite. The tests stay out: other tools grade the answers."""
     starter = row["starter_code"].strip()
     if starter:
@@ -126,7 +126,7 @@ def _day(date: Any) -> str:
     return str(date)[:10]
 
 
-def mt_bench(row: Row, number: int) -> Question:
+def mt_bench(row: SourceRow, number: int) -> Question:
     """HuggingFaceH4/mt_bench_prompts: the first turn is asked."""
     about = {
         "category": row["category"],
@@ -164,7 +164,7 @@ def _of_livecodebench(found: list[Question]) -> list[Question]:
 
 
 def _pocket() -> list[Question]:
-    return of_file(DATA / "pocket.jsonl")
+    return read_questions(DATA / "pocket.jsonl")
 
 
 _TASKS = (
@@ -293,12 +293,12 @@ _TASKS = (
 CATALOGUE = {task.name: task for task in _TASKS}
 
 
-def names() -> list[str]:
+def task_names() -> list[str]:
     """The tasks that come with the package, by name."""
     return sorted(CATALOGUE)
 
 
-def find(spec: str) -> Task | None:
+def find_task(spec: str) -> Task | None:
     """The task of that name; None if there is none.
 
     Raises:
@@ -319,13 +319,13 @@ def get(spec: str) -> Task:
     Raises:
         ConfigError: there is none, or it cannot be loaded.
     """
-    found = find(spec)
+    found = find_task(spec)
     if found is None:
         if plugin_files.inside(spec):
-            raise plugin_files.unknown("task", spec, names(), "FILE.py:NAME")
+            raise plugin_files.unknown("task", spec, task_names(), "FILE.py:NAME")
         others = "also FILE.py:NAME; a file of questions goes with --input"
-        known = f"built-in tasks: {', '.join(names())}; {others}"
-        hint = did_you_mean(spec, names(), known, cutoff=0.5)
+        known = f"built-in tasks: {', '.join(task_names())}; {others}"
+        hint = did_you_mean(spec, task_names(), known, cutoff=0.5)
         raise ConfigError(f"there is no task {spec!r}", hint=hint)
     return found
 

@@ -14,11 +14,13 @@ from typing import Any, TextIO
 from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError
 
-QUESTION = ("question", "problem")
+QUESTION_FIELDS = ("question", "problem")
 # Our records have both gold and answer: the right one, and the given one.
-ANSWER = ("gold", "expected_answer", "answer")
-HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
-FORMS = f"JSONL, where {HINT}; or a JSON array of them; or CSV with a row of names: question,answer"
+ANSWER_FIELDS = ("gold", "expected_answer", "answer")
+ROW_HINT = 'a line is an object such as {"question": "What is 6 times 7?", "answer": "42"}'
+FORMS = (
+    f"JSONL, where {ROW_HINT}; or a JSON array of them; or CSV with a row of names: question,answer"
+)
 TABLES = {".csv": ",", ".tsv": "\t"}  # with what separates their cells
 LONGEST_CELL = 2**31 - 1  # characters
 
@@ -39,11 +41,11 @@ class Question:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-Row = dict[str, Any]
-ToQuestion = Callable[[Row, int], Question]  # a row and its number, from 0
+SourceRow = dict[str, Any]
+ToQuestion = Callable[[SourceRow, int], Question]  # a row and its number, from 0
 
 
-def rows(path: Path) -> Iterator[tuple[str, int, Row]]:
+def source_rows(path: Path) -> Iterator[tuple[str, int, SourceRow]]:
     """The rows of a file of questions, each read when it is asked for, with its place (for errors)
     and its number, from 1. The file has an object a line, or one JSON array of objects, or is a
     table: CSV whose first row has the names.
@@ -63,7 +65,7 @@ def rows(path: Path) -> Iterator[tuple[str, int, Row]]:
         raise ConfigError(f"{path}: this is not UTF-8 text: {error}", hint=FORMS) from error
 
 
-def _rows(text: TextIO, path: Path) -> Iterator[tuple[str, int, Row]]:
+def _rows(text: TextIO, path: Path) -> Iterator[tuple[str, int, SourceRow]]:
     name = path.name
     numbered = enumerate(text, 1)
     number, first = next(((n, line) for n, line in numbered if line.strip()), (0, ""))
@@ -81,7 +83,7 @@ def _rows(text: TextIO, path: Path) -> Iterator[tuple[str, int, Row]]:
                 yield where, place, row
 
 
-def _of_array(text: str, line: int, name: str) -> Iterator[tuple[str, int, Row]]:
+def _of_array(text: str, line: int, name: str) -> Iterator[tuple[str, int, SourceRow]]:
     """The objects of a JSON array that begins in this line."""
     at = _space(text, _space(text, 0) + 1)
     counted = 0
@@ -107,7 +109,7 @@ def _space(text: str, at: int) -> int:
     return at
 
 
-def _decoded(text: str, at: int, where: str) -> tuple[Row, int]:
+def _decoded(text: str, at: int, where: str) -> tuple[SourceRow, int]:
     """The JSON object that begins there, and where it ends."""
     try:
         row, end = _JSON.raw_decode(text, at)
@@ -122,14 +124,14 @@ def _delimiter(line: str, suffix: str) -> str:
     """What separates the names in the first line of a table of questions; empty if it is none."""
     for delimiter in (",", ";", "\t"):  # spreadsheets write ; where the comma is decimal
         names = next(csv.reader([line], delimiter=delimiter), [])
-        if any(name.strip().casefold() in QUESTION for name in names):
+        if any(name.strip().casefold() in QUESTION_FIELDS for name in names):
             return delimiter
     return TABLES.get(suffix.lower(), "")
 
 
 def _of_table(
     lines: Iterable[str], delimiter: str, line: int, name: str
-) -> Iterator[tuple[str, int, Row]]:
+) -> Iterator[tuple[str, int, SourceRow]]:
     """The rows of a table whose names are in this line; an empty cell is a missing value."""
     csv.field_size_limit(LONGEST_CELL)
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
@@ -159,38 +161,38 @@ def _constant(name: str) -> None:
 _JSON = json.JSONDecoder(parse_constant=_constant)
 
 
-def of_file(
+def read_questions(
     path: Path, to_question: ToQuestion | None = None, limit: int | None = None
 ) -> list[Question]:
     """The questions of a file with ``question`` (or ``problem``) and, if known, ``answer`` (or
-    ``gold``, ``expected_answer``) and ``id``; see ``rows`` for its form.
+    ``gold``, ``expected_answer``) and ``id``; see ``source_rows`` for its form.
 
     Args:
         to_question: for rows that are in another form.
         limit: of the questions; the rest of the file is not read.
 
     Raises:
-        ConfigError: as ``rows``; a row that is no question, an id that comes twice, or no question
-            at all.
+        ConfigError: as ``source_rows``; a row that is no question, an id that comes twice, or no
+            question at all.
     """
 
-    def either(row: Row, number: int) -> Question:
+    def either(row: SourceRow, number: int) -> Question:
         if to_question is not None:
             try:
                 return to_question(row, number)
             except KeyError:
                 pass
-        return plain(row, f"{path.stem}-{number + 1:04d}")
+        return plain_question(row, f"{path.stem}-{number + 1:04d}")
 
     found = (
         (where, place if to_question else number - 1, row)
-        for place, (where, number, row) in enumerate(rows(path))
+        for place, (where, number, row) in enumerate(source_rows(path))
     )
     return questions(found, either, str(path), limit)
 
 
 def questions(
-    found: Iterable[tuple[str, int, Row]],
+    found: Iterable[tuple[str, int, SourceRow]],
     to_question: ToQuestion,
     source: str,
     limit: int | None = None,
@@ -237,7 +239,7 @@ def unique(
     return list(kept.values())
 
 
-def plain(row: Row, default_id: str) -> Question:
+def plain_question(row: SourceRow, default_id: str) -> Question:
     """The question of one row in our own form; other fields go into ``extra``.
 
     Raises:
@@ -245,9 +247,9 @@ def plain(row: Row, default_id: str) -> Question:
     """
     has = f"; it has {', '.join(row)}" if row else ""
     row = dict(row)
-    found = _take(row, QUESTION)
+    found = _take(row, QUESTION_FIELDS)
     text = _check(found, has if found is None else "")
-    answer = as_answer(_take(row, ANSWER))
+    answer = as_answer(_take(row, ANSWER_FIELDS))
     name = _take(row, ("id",))
     row.pop("id", None)
     if isinstance(name, float) and name.is_integer():  # of a table with missing ones
@@ -257,7 +259,7 @@ def plain(row: Row, default_id: str) -> Question:
     return Question(default_id if name is None else str(name), text, answer, row)
 
 
-def _take(row: Row, names: Iterable[str]) -> Any:
+def _take(row: SourceRow, names: Iterable[str]) -> Any:
     """Takes the first of these fields that has a value out of a row; their case does not count."""
     for name in names:
         for key in (name, *(key for key in row if key.casefold() == name != key)):
@@ -275,16 +277,16 @@ def as_answer(value: Any) -> str | None:
     if isinstance(value, float) and math.isnan(value):
         return None
     if isinstance(value, bool) or not isinstance(value, (str, int, float, type(None))):
-        raise ConfigError("the answer must be text or a number", hint=HINT)
+        raise ConfigError("the answer must be text or a number", hint=ROW_HINT)
     if isinstance(value, float) and math.isinf(value):
-        raise ConfigError("the answer must be a finite number", hint=HINT)
+        raise ConfigError("the answer must be a finite number", hint=ROW_HINT)
     text = "" if value is None else str(value)
     return text if text.strip() else None
 
 
 def _check(text: Any, has: str = "") -> str:
     if not isinstance(text, str) or not text.strip():
-        raise ConfigError(f"there is no 'question' text{has}", hint=HINT)
+        raise ConfigError(f"there is no 'question' text{has}", hint=ROW_HINT)
     try:
         text.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -13,7 +13,7 @@ from typing import Any
 
 from lr_sglang import hub
 from lr_sglang.errors import ConfigError, LookaheadError, SetupError
-from lr_sglang.tasks.question import Question, ToQuestion, of_file, questions, unique
+from lr_sglang.tasks.question import Question, ToQuestion, questions, read_questions, unique
 
 
 class TaskUnavailable(SetupError):
@@ -82,7 +82,7 @@ class Hub:
             table = datasets.load_dataset(*names, **options)
         except Exception as error:  # the hub's client has dozens of kinds; all are treated alike
             if (copy := self.copy()) is not None:
-                return of_file(copy, self.to_question, limit)
+                return read_questions(copy, self.to_question, limit)
             said = " ".join(str(error).split())[:200] or type(error).__name__
             said = f"{hub.address()} does not answer" if silent else said
             why = f"task {task}: {self.dataset} cannot be read on this machine: {said}"
@@ -184,7 +184,7 @@ class Task:
         """
         first = None if self.pick else limit
         if file is not None:
-            found = of_file(file, self.hub.to_question if self.hub else None, first)
+            found = read_questions(file, self.hub.to_question if self.hub else None, first)
         elif self.hub is not None:
             found = self.hub.read(self.name, first)
         else:

@@ -11,12 +11,12 @@ import math
 from dataclasses import dataclass
 
 from lr_sglang.config import Schedule
-from lr_sglang.theory.paper import check, expected_run, f_async, whole, within
+from lr_sglang.theory.paper import check_in_range, expected_run, f_async, whole, within
 
 # The maximum of the option ``depth``.
 MAX_DEPTH = 64
 # Share of the highest speed-up that may be lost for a smaller depth, which wastes fewer branches.
-SPARE = 0.02
+TOLERATED_LOSS = 0.02
 # Maximum number of steps of an answer for ``answer_time``.
 MAX_STEPS = 500
 # Runs with a lower probability are left out of a sum.
@@ -96,7 +96,7 @@ def _verdicts(c1: float, depth: int, judge: float, steps: int) -> list[float]:
 
 
 def _check(alpha: float, c1: float, depth: int = 1, judge: float = 0.0) -> None:
-    check(alpha, c1)
+    check_in_range(alpha, c1)
     within("depth", depth, depth >= 1, "at least 1")
     within("judge", judge, 0 <= judge < math.inf, "0 or more")
 
@@ -129,7 +129,7 @@ class Case:
     steps: int | None = None
 
     def __post_init__(self) -> None:
-        check(self.alpha, self.c1)
+        check_in_range(self.alpha, self.c1)
         within("slowdown", self.slowdown, 0 < self.slowdown < float("inf"), "more than 0")
         self.speedup("sync", 1)  # checks the other values
 
@@ -140,7 +140,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Choice:
+class DepthChoice:
     """A depth; 0 is no lookahead."""
 
     schedule: Schedule
@@ -148,13 +148,13 @@ class Choice:
     speedup: float
 
 
-def best_depth(case: Case, schedule: Schedule, max_depth: int = MAX_DEPTH) -> Choice:
-    """The smallest depth whose speed-up is within ``SPARE`` of the highest; 0 if lookahead gives
-    none.
+def best_depth(case: Case, schedule: Schedule, max_depth: int = MAX_DEPTH) -> DepthChoice:
+    """The smallest depth whose speed-up is within ``TOLERATED_LOSS`` of the highest; 0 if
+    lookahead gives none.
     """
     within("max_depth", max_depth, max_depth >= 1, "at least 1")
-    choices = [Choice(schedule, 0, 1.0)]
+    choices = [DepthChoice(schedule, 0, 1.0)]
     for depth in range(1, max_depth + 1):
-        choices.append(Choice(schedule, depth, case.speedup(schedule, depth)))
-    enough = max(choice.speedup for choice in choices) * (1 - SPARE)
+        choices.append(DepthChoice(schedule, depth, case.speedup(schedule, depth)))
+    enough = max(choice.speedup for choice in choices) * (1 - TOLERATED_LOSS)
     return next(choice for choice in choices if choice.speedup >= enough)

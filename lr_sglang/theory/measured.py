@@ -17,10 +17,10 @@ _FINISHED = {"target": ("accepted", "corrected", "bonus"), "draft": ("accepted",
 # ``Verdict.by`` of rejections without a verifier: the draft was late, or failed.
 _NO_VERDICT = ("late", "draft")
 
-AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
+MODES_AHEAD = tuple(name for name, mode in MODES.items() if mode.ahead)
 
 
-class Times(NamedTuple):
+class SummedSeconds(NamedTuple):
     """Summed seconds of things, and their number."""
 
     seconds: float
@@ -37,7 +37,7 @@ class Settings(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class AnswerFigures:
     """What the formulas need of the record of one answer.
 
     Attributes:
@@ -57,10 +57,10 @@ class Answer:
     steps: int
     judged: int
     accepted: int
-    target: Times
-    draft: Times
+    target: SummedSeconds
+    draft: SummedSeconds
     generated: int
-    verdicts: Times
+    verdicts: SummedSeconds
     lookahead: Settings | None
     layered: bool
     read: int = 0
@@ -75,7 +75,7 @@ class Answer:
         """
         target, draft = ([*finished(record, role)] for role in ("target", "draft"))
         read = record.get("read_tokens", 0)
-        look = record["config"]["lookahead"] if record["mode"] in AHEAD else None
+        look = record["config"]["lookahead"] if record["mode"] in MODES_AHEAD else None
         said = [
             verdict["seconds"]
             for step in record["steps"]
@@ -90,10 +90,12 @@ class Answer:
             steps=len(record["steps"]),
             judged=record["judged"],
             accepted=record["accepted"],
-            target=Times(0.0, 0) if read else Times(sum(map(seconds_of, target)), len(target)),
-            draft=Times(sum(map(seconds_of, draft)), len(draft)),
+            target=SummedSeconds(0.0, 0)
+            if read
+            else SummedSeconds(sum(map(seconds_of, target)), len(target)),
+            draft=SummedSeconds(sum(map(seconds_of, draft)), len(draft)),
             generated=sum(branch["generated"] for branch in target),
-            verdicts=Times(sum(said), len(said)),
+            verdicts=SummedSeconds(sum(said), len(said)),
             lookahead=look
             and Settings(
                 look["schedule"], look["depth"], look["width"], look.get("policy", "fixed")
@@ -138,7 +140,7 @@ class Measured:
     agreement: float | None = None
 
 
-def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
+def measure_mode(answers: Iterable[AnswerFigures], mode: str | None = None) -> Measured:
     """Measures one mode of a run, by default the first with lookahead.
 
     Raises:
@@ -146,14 +148,14 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
     """
     ended = [answer for answer in answers if not answer.failed]
     modes = {answer.mode for answer in ended}
-    mode = mode or next((m for m in AHEAD if m in modes), "lookahead")
+    mode = mode or next((m for m in MODES_AHEAD if m in modes), "lookahead")
     ahead = [answer for answer in ended if answer.mode == mode]
     if not ahead:
         raise ConfigError(
             f"the records have no sample of mode {mode} without an error",
             hint="measure another run",
         )
-    base = without(ahead)
+    base = mode_without_lookahead(ahead)
     ways = {answer.lookahead[:3] for answer in ahead if answer.lookahead}
     if len(ways) > 1:
         raise ConfigError(
@@ -166,7 +168,7 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
     written = [answer.target for answer in ahead]
     read = sum(answer.read for answer in ahead)
     if read and alone:
-        written = [Times(pace * answer.used, answer.steps) for answer in ahead]
+        written = [SummedSeconds(pace * answer.used, answer.steps) for answer in ahead]
     step = _mean(written, "target step")
     draft = _mean([answer.draft for answer in ahead], "judged draft step")
     verdict = _mean([answer.verdicts for answer in ahead], "verdict")
@@ -195,7 +197,7 @@ def measure(answers: Iterable[Answer], mode: str | None = None) -> Measured:
     )
 
 
-def without(answers: Iterable[Answer]) -> str:
+def mode_without_lookahead(answers: Iterable[AnswerFigures]) -> str:
     """The mode without lookahead that has a token layer if these answers, all of one mode, have
     one.
     """
@@ -227,7 +229,7 @@ def finished(record: Mapping[str, Any], role: str) -> Iterator[dict[str, Any]]:
             yield branch
 
 
-def _mean(times: Sequence[Times], what: str) -> float:
+def _mean(times: Sequence[SummedSeconds], what: str) -> float:
     seconds, number = sum(one.seconds for one in times), sum(one.number for one in times)
     if not number or (what != "verdict" and not seconds):
         raise ConfigError(

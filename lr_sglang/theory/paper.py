@@ -19,7 +19,7 @@ from lr_sglang.errors import ConfigError
 _ROUNDING = 1e-9
 
 
-def check(alpha: float, c: float, k: int = 1, layer: str = "1") -> None:
+def check_in_range(alpha: float, c: float, k: int = 1, layer: str = "1") -> None:
     """Checks that the values are in the range of the formulas.
 
     Raises:
@@ -43,7 +43,7 @@ def expected_run(alpha: float, k: int) -> float:
     1 + alpha + ... + alpha^(k-1) = (1 - alpha^k) / (1 - alpha): the numerator of all speed-ups in
     the paper.
     """
-    check(alpha, 0, k)
+    check_in_range(alpha, 0, k)
     if alpha == 1 or alpha == 0:
         return float(k) if alpha else 1.0
     return -math.expm1(k * math.log(alpha)) / (1 - alpha)
@@ -53,7 +53,7 @@ def bound(alpha: float) -> float:
     """1 / (1 - alpha): the upper bound of the speed-up for any depth and draft (section 2).
     Infinite for alpha 1.
     """
-    check(alpha, 0)
+    check_in_range(alpha, 0)
     return 1 / (1 - alpha) if alpha < 1 else math.inf
 
 
@@ -63,7 +63,7 @@ def g(alpha2: float, c2: float, k2: int) -> float:
 
     (1 - alpha2^k2) / ((1 - alpha2)(1 - c2 + c2 k2)). Unimodal in k2 (Lemma 3).
     """
-    check(alpha2, c2, k2, "2")
+    check_in_range(alpha2, c2, k2, "2")
     return f_sync(alpha2, c2, k2)
 
 
@@ -73,7 +73,7 @@ def f_sync(alpha1: float, c1: float, k1: int) -> float:
     (1 - alpha1^k1) / ((1 - alpha1)(1 - c1 + c1 k1)). Unimodal in k1; its peak is at 2 or more if
     alpha1 > c1 (Lemma 3).
     """
-    check(alpha1, c1, k1)
+    check_in_range(alpha1, c1, k1)
     return expected_run(alpha1, k1) / (1 - c1 + c1 * k1)
 
 
@@ -88,7 +88,7 @@ def draft_limited(c1: float, k1: int) -> bool:
 
     Otherwise S2 holds: the target's width is the limit.
     """
-    check(0, c1, k1)
+    check_in_range(0, c1, k1)
     return c1 > 0 and k1 >= whole(1 / c1)
 
 
@@ -98,7 +98,7 @@ def s1(alpha1: float, c1: float) -> float:
     (1 + E[X]) / (1 + c1 E[X]) = 1 / (c1 + (1 - c1)(1 - alpha1)), with X the accepted run,
     geometric.
     """
-    check(alpha1, c1)
+    check_in_range(alpha1, c1)
     rest = c1 + (1 - c1) * (1 - alpha1)
     return 1 / rest if rest else math.inf
 
@@ -114,7 +114,7 @@ def s2(alpha1: float, c1: float, k1: int) -> float:
     Raises:
         ConfigError: also if only the first case holds (at k1 = 1/c1 both hold and agree).
     """
-    check(alpha1, c1, k1)
+    check_in_range(alpha1, c1, k1)
     most = 1 / c1 if c1 else math.inf
     within("k1", k1, k1 * c1 <= 1 + _ROUNDING, f"at most 1/c1 = {most:g} for S2; S1 holds here")
     run = expected_run(alpha1, k1)
@@ -128,7 +128,7 @@ def f_async(alpha1: float, c1: float, k1: int) -> float:
     S2 grows with k1 up to ceil(1/c1); from there on the speed-up is S1, which is constant (Lemma
     2).
     """
-    check(alpha1, c1, k1)
+    check_in_range(alpha1, c1, k1)
     return s1(alpha1, c1) if draft_limited(c1, k1) else s2(alpha1, c1, k1)
 
 
@@ -146,5 +146,5 @@ def parallel(schedule: Schedule, c1: float, k1: int) -> int:
     """Number of target steps that actually run in parallel: k1, in async at most ceil(1/c1)
     (section 3.3).
     """
-    check(0, c1, k1)
+    check_in_range(0, c1, k1)
     return k1 if schedule == "sync" or c1 == 0 else int(min(k1, whole(1 / c1)))

@@ -10,11 +10,11 @@ from typing import NamedTuple
 PIECES = (3, 4, 6, 8, 12, 16, 24)
 # Reading goes on while a read gives so many tokens in the mean, over at least so many reads: a read
 # of a piece takes longer than a token of plain decoding.
-LEAST = 2.0
-READS = 8
+LEAST_TOKENS_A_READ = 2.0
+LEAST_READS = 8
 
 
-class Times(NamedTuple):
+class ReadTimes(NamedTuple):
     """What a read takes, and a drafted token with its row in the target's pass."""
 
     read: float = 1.5
@@ -22,10 +22,10 @@ class Times(NamedTuple):
 
 
 # Before anything is measured.
-TYPICAL = Times()
+TYPICAL_TIMES = ReadTimes()
 
 
-def speedup(agreement: float, tokens: int, times: Times = TYPICAL) -> float:
+def reading_speedup(agreement: float, tokens: int, times: ReadTimes = TYPICAL_TIMES) -> float:
     """Of a draft of so many tokens at a time, each of which agrees with this probability.
 
     Of n tokens (1 - a^n) / (1 - a) are kept in the mean: those that agree, and the target's own
@@ -35,16 +35,16 @@ def speedup(agreement: float, tokens: int, times: Times = TYPICAL) -> float:
     return (1 - a**tokens) / (1 - a) / (times.read + tokens * times.drafted)
 
 
-def gain(agreement: float, times: Times = TYPICAL) -> float:
+def gain(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> float:
     """The speed-up with as many tokens at a time as are best."""
-    return speedup(agreement, piece(agreement, times), times)
+    return reading_speedup(agreement, piece(agreement, times), times)
 
 
-def piece(agreement: float, times: Times = TYPICAL) -> int:
+def piece(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> int:
     """How many tokens to draft at a time."""
-    return max(PIECES, key=lambda tokens: speedup(agreement, tokens, times))
+    return max(PIECES, key=lambda tokens: reading_speedup(agreement, tokens, times))
 
 
 def pays(tokens: float, reads: float) -> bool:
     """Whether to read on after so many reads, which gave so many tokens."""
-    return reads < READS or tokens >= LEAST * reads
+    return reads < LEAST_READS or tokens >= LEAST_TOKENS_A_READ * reads

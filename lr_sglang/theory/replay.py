@@ -13,7 +13,7 @@ from math import inf
 from statistics import fmean
 from typing import Any, NamedTuple
 
-from lr_sglang.theory.measured import AHEAD, finished, seconds_of
+from lr_sglang.theory.measured import MODES_AHEAD, finished, seconds_of
 
 
 class Timed(NamedTuple):
@@ -42,19 +42,19 @@ class Timed(NamedTuple):
 
     def drafted_faster(self) -> Timed:
         """With a draft that is FASTER."""
-        draft = self.draft / FASTER
+        draft = self.draft / DRAFT_LAYER_SPEEDUP
         saved = self.draft - draft if self.read else 0.0
         return self._replace(target=self.target - saved, draft=draft)
 
 
 Steps = Sequence[Timed]
-FASTER = 2.0  # speed-up of a draft's token layer
+DRAFT_LAYER_SPEEDUP = 2.0  # speed-up of a draft's token layer
 
 WHAT_IF: Mapping[str, Callable[[Timed], Timed]] = {
     "as it was": lambda step: step,
     "free judge": lambda step: step._replace(verdict=0.0),
     "perfect draft": Timed.perfect,
-    f"draft {FASTER:g}x as fast": Timed.drafted_faster,
+    f"draft {DRAFT_LAYER_SPEEDUP:g}x as fast": Timed.drafted_faster,
 }
 
 
@@ -64,7 +64,7 @@ def headroom(record: Mapping[str, Any]) -> dict[str, float]:
     Empty for what cannot be replayed: answers of programs or of another mode, with errors, several
     versions of a step, a depth that was adapted, or drafts that were read in the sync schedule.
     """
-    look = record["config"].get("lookahead") if record["mode"] in AHEAD else None
+    look = record["config"].get("lookahead") if record["mode"] in MODES_AHEAD else None
     steps = record["steps"]
     if not look or "program" in record or record["error"] or not steps:
         return {}
@@ -75,7 +75,7 @@ def headroom(record: Mapping[str, Any]) -> dict[str, float]:
     found = timed(record)
     if len(found) != len(steps):
         return {}
-    replayed = asynchronous if look["schedule"] == "async" else synchronous
+    replayed = async_seconds if look["schedule"] == "async" else sync_seconds
     made = {
         name: replayed([change(step) for step in found], look["depth"])
         for name, change in WHAT_IF.items()
@@ -127,7 +127,7 @@ def first_read(record: Mapping[str, Any], drafted: Mapping[str, Any]) -> float:
     )
 
 
-def asynchronous(steps: Steps, depth: int) -> float:
+def async_seconds(steps: Steps, depth: int) -> float:
     """Seconds of an answer in the async schedule."""
     kept: list[float] = []  # when each step was kept
     ready = 0.0  # when the prefix of the next step is there
@@ -144,7 +144,7 @@ def asynchronous(steps: Steps, depth: int) -> float:
     return kept[-1]
 
 
-def synchronous(steps: Steps, depth: int) -> float:
+def sync_seconds(steps: Steps, depth: int) -> float:
     """Seconds of an answer in the sync schedule, cycle by cycle."""
     seconds = 0.0
     first = 0

@@ -7,7 +7,7 @@ from math import sqrt
 from typing import Any
 
 Z95 = 1.959963984540054
-LEAST = 5  # minimum number of verdicts for a conclusion
+LEAST_VERDICTS = 5  # minimum number of verdicts for a conclusion
 
 
 def wilson(successes: int, trials: int) -> tuple[float, float] | None:
@@ -41,7 +41,9 @@ class FalseAccepts:
         """A copy with one more verdict."""
         found = FalseAccepts(self.accepted + accepted, self.asked + 1, self.surely)
         low, _ = found.interval
-        return found if found.asked < LEAST else replace(found, surely=max(low, self.surely))
+        return (
+            found if found.asked < LEAST_VERDICTS else replace(found, surely=max(low, self.surely))
+        )
 
     @property
     def interval(self) -> tuple[float, float]:

@@ -68,7 +68,8 @@ class GenerationTrace:
             return
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
         for step in split_ids(result.ids, result.finish, known, result.ends):
-            position, ending = len(self.trace.steps), step.ending.value
+            position = len(self.trace.steps)
+            ending = step.ending.value
             kept = StepRecord(position, step.text, len(step.ids), source, outcome, ending, seconds)
             self.trace.add(kept, step.ids)
         self.trace.prompt_tokens = result.prompt_tokens
@@ -112,7 +113,7 @@ class GenerationTrace:
         }
 
 
-def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
+def find_generations(parts: Sequence[GenerationTrace], text: TokenText) -> None:
     """Finds the generations in an answer: by pieces of ``TokenText``, or by characters if the
     program changed the text.
 
@@ -120,7 +121,8 @@ def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
     in any solution.
     """
     whose = {id(piece): part for part in parts for piece in part.given.pieces}
-    at, left = 0, ""
+    at = 0
+    left = ""
     for piece in text.pieces:
         part = whose.get(id(piece))
         if part is not None and part.at is None:
@@ -134,7 +136,7 @@ def place(parts: Sequence[GenerationTrace], text: TokenText) -> None:
             left = left[:found] + _TAKEN * len(wrote) + left[found + len(wrote) :]
 
 
-def ended(
+def end_of_sequence(
     parts: Sequence[GenerationTrace], text: TokenText, ends: Collection[int]
 ) -> tuple[int, ...]:
     """The end of sequence of the generation at the end of the answer; empty if other text follows
@@ -148,7 +150,7 @@ def ended(
     return tuple(token for token in last.trace.ids[-1:] if token in ends)
 
 
-def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any]]:
+def write_generations(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any]]:
     """Writes to the record the steps that are in the answer, in its order, and all branches, in the
     order of ``parts``.
 
@@ -158,7 +160,8 @@ def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any
         The figures of each generation; it has the next ``branches`` of the record's branches.
     """
     used = sorted((part for part in parts if part.at is not None), key=lambda part: part.at or 0)
-    record.steps, first = [], dict[int, int]()
+    record.steps = []
+    first = dict[int, int]()
     for part in used:
         first[id(part)] = base = len(record.steps)
         record.steps += [part.moved(step, base) for step in part.trace.steps]
@@ -171,7 +174,8 @@ def write(record: Trace, parts: Sequence[GenerationTrace]) -> list[dict[str, Any
     traces = [part.trace for part in parts]
     record.finish = used[-1].trace.finish if used else "stop"
     record.prompt_tokens = next((t.prompt_tokens for t in traces if t.prompt_tokens), 0)
-    record.cycles, record.seeded = sum(t.cycles for t in traces), all(t.seeded for t in traces)
+    record.cycles = sum(t.cycles for t in traces)
+    record.seeded = all(t.seeded for t in traces)
     ahead = [part.trace for part in parts if part.ahead]
     record.shared_draws = bool(ahead) and all(t.shared_draws for t in ahead)
     record.own_draws = next((t.own_draws for t in ahead if t.own_draws), "")

@@ -87,11 +87,15 @@ class LookaheadBackend(BaseBackend):
         super().__init__()
         self.roles: Mapping[str, RuntimeBackend | RecordingBackend] = roles
         self.runtimes = roles
-        self.options, self.seed, self.everything = options or Lookahead(), seed, everything
-        self.target, self.on_event = roles["target"], on_event
+        self.options = options or Lookahead()
+        self.seed = seed
+        self.everything = everything
+        self.target = roles["target"]
+        self.on_event = on_event
         self.chat_template = self.target.chat_template
         self.counts: Counter[str] = Counter()
-        self.ahead, self.limits = ahead, Limits()
+        self.ahead = ahead
+        self.limits = Limits()
         self._run: ProgramRun | None = None
         self._samples = Samples()
         self._requests = requests or RequestMaker(roles, judge_prompt, policy.RunStatistics())
@@ -101,7 +105,9 @@ class LookaheadBackend(BaseBackend):
     def within(self, run: ProgramRun) -> LookaheadBackend:
         """A copy of this backend for one run of a program."""
         made = copy.copy(self)
-        made.roles, made._run, made.limits = run.roles, run, run.job.limits
+        made.roles = run.roles
+        made._run = run
+        made.limits = run.job.limits
         made.on_event = run.job.on_event or self.on_event
         return made
 
@@ -154,6 +160,7 @@ class LookaheadBackend(BaseBackend):
         return bool(reason)
 
     async def _alone(self, s: Executor, params: SglSamplingParams) -> tuple[str, dict[str, Any]]:
+        """The target generates alone, within its room; ``s`` and ``params`` are changed for it."""
         strip_mark(params)
         if params.max_new_tokens >= UNLIMITED:
             params.max_new_tokens = max(1, min(self.room(s), params.max_new_tokens))
@@ -173,13 +180,16 @@ class LookaheadBackend(BaseBackend):
         params: SglSamplingParams,
     ) -> tuple[TokenText, dict[str, Any]]:
         """Generates text after ``s`` by lookahead reasoning, in a fork."""
-        mark, known, run = params.stop, self.target.tokenizer, self._run
+        mark = params.stop
+        known = self.target.tokenizer
+        run = self._run
         look = (
             self.options.with_options(**mark.options)
             if isinstance(mark, LookaheadMark)
             else self.options
         )
-        job, delivery = self._job(s, look, params), StreamText(known.decode, stops_of(mark))
+        job = self._job(s, look, params)
+        delivery = StreamText(known.decode, stops_of(mark))
         with (
             run.ahead(s, job)
             if run is not None
@@ -196,11 +206,13 @@ class LookaheadBackend(BaseBackend):
                 if shown is not None:
                     shown.show(text, known, part, step)
 
-            told, whole = 0, WholeTokens(known)
+            told = 0
+            whole = WholeTokens(known)
 
             def keep(step: StepRecord) -> None:
                 nonlocal told
-                ids, told = job.trace.ids[told:], len(job.trace.ids)
+                ids = job.trace.ids[told:]
+                told = len(job.trace.ids)
                 own = step.spoken(ids, self.target.ends)
                 give(whole.add(delivery.add(own, len(ids) - len(own)), own), step)
                 if delivery.stopped:
@@ -231,8 +243,11 @@ class LookaheadBackend(BaseBackend):
     def _beside(self, s: Executor) -> ProgramState:
         """A fork of a state during its generation, at the text before that generation."""
         made = Executor(self.target, s.arguments, SglSamplingParams(), self.chat_template, False)
-        made.text_, made.messages_, made.turns = s.text_, list(s.messages_), s.turns
-        made.cur_role, made.cur_role_begin_pos = s.cur_role, s.cur_role_begin_pos
+        made.text_ = s.text_
+        made.messages_ = list(s.messages_)
+        made.turns = s.turns
+        made.cur_role = s.cur_role
+        made.cur_role_begin_pos = s.cur_role_begin_pos
         made.fork_start_text_pos = len(s.text_)
         return ProgramState(made)
 
@@ -263,7 +278,7 @@ class LookaheadBackend(BaseBackend):
         return job
 
 
-def backend_of(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:
+def backend_for_requests(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:
     """A backend for answers of ``requests``."""
     prompt = requests.judge_prompt
     return LookaheadBackend(

@@ -64,13 +64,13 @@ class Program:
                 f"program: expected a name or an @sgl.function, not {type(asked).__name__}",
                 hint=hint,
             )
-        chosen = program_registry.parse(asked)
-        found = program_registry.load(chosen)
+        chosen = program_registry.parse_program(asked)
+        found = program_registry.load_program(chosen)
         if not isinstance(found, SglFunction):
             raise ConfigError(
                 f"--program {asked}: it is no @sgl.function", hint=f"decorate it; {_HINT}"
             )
-        program_registry.check(asked, found.arg_names[1:], chosen.options)
+        program_registry.check_arguments(asked, found.arg_names[1:], chosen.options)
         return cls._of(asked, found.bind(**chosen.options))
 
     @classmethod
@@ -124,7 +124,8 @@ async def perform(
         most = job.limits.max_tokens or UNLIMITED
         drawn = {"max_new_tokens": most, **job.sampling.drawn()}
         state = await run_program(program.function, asked, backend=inside, **drawn, **more)
-        answer, finish = _answer(program.name, state), _finish(state)
+        answer = _answer(program.name, state)
+        finish = _finish(state)
         if not answer.startswith(run.shown):
             raise ProgramError(
                 f"program {program.name}: its answer is not what it has shown", hint=_HINT
@@ -160,7 +161,8 @@ def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> Lookahe
     """The failed generation that caused a program's error; None if the program had handled that
     failure.
     """
-    chain, one = [], error.__cause__ or error.__context__
+    chain = []
+    one = error.__cause__ or error.__context__
     while one is not None:
         chain.append(one)
         one = one.__cause__ or one.__context__

@@ -1,7 +1,7 @@
 """Resolves the names that ``--program`` takes, without importing SGLang.
 
-NAME[:KEY=VALUE,...]              a program of this package (``NAMES``), in ``programs/NAME.py``
-FILE.py:FUNCTION[:KEY=VALUE,...]  a program from a file
+NAME[:KEY=VALUE,...]              of this package (``PROGRAM_NAMES``), in ``programs/NAME.py``
+FILE.py:FUNCTION[:KEY=VALUE,...]  from a file
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from lr_sglang import plugin_files
 from lr_sglang.errors import ConfigError, did_you_mean
 
 PACKAGE = "lr_sglang.programs"
-NAMES = (
+PROGRAM_NAMES = (
     "autoregressive",
     "best_of_n",
     "budget_forcing",
@@ -46,7 +46,7 @@ _HINT = "docs/programs.md has an example"
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ChosenProgram:
     """The parsed value of ``--program``.
 
     Attributes:
@@ -60,41 +60,43 @@ class Chosen:
 
     @property
     def ours(self) -> bool:
-        return not self.file and self.name in NAMES
+        return not self.file and self.name in PROGRAM_NAMES
 
 
-def parse(text: str) -> Chosen:
+def parse_program(text: str) -> ChosenProgram:
     """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no
     such program, or its file shows that it has no such option.
     """
     if found := plugin_files.named(text):
         plugin_files.check(found.file, found.name)
-        chosen, file = Chosen(found.name, found.file, _options(found.argument or "")), found.file
+        chosen = ChosenProgram(found.name, found.file, _options(found.argument or ""))
+        file = found.file
     else:
         name, _, options = text.partition(":")
-        if name not in NAMES:
-            raise plugin_files.unknown("program", text, NAMES, "FILE.py:FUNCTION")
-        chosen, spec = Chosen(name, options=_options(options)), importlib.util.find_spec(PACKAGE)
+        if name not in PROGRAM_NAMES:
+            raise plugin_files.unknown("program", text, PROGRAM_NAMES, "FILE.py:FUNCTION")
+        chosen = ChosenProgram(name, options=_options(options))
+        spec = importlib.util.find_spec(PACKAGE)
         file = str(Path((spec and spec.origin) or "").with_name(f"{name}.py"))
     if (takes := plugin_files.arguments(file, chosen.name)) is not None:
-        check(text, takes[2:], chosen.options)  # after the state and the conversation
+        check_arguments(text, takes[2:], chosen.options)  # after the state and the conversation
     return chosen
 
 
-def check_verifier(program: str, verifier: str) -> None:
+def check_program_verifier(program: str, verifier: str) -> None:
     """Checks that a program may ask the verifier that is given, as one from a file may.
 
     Raises:
         ConfigError: it does not write by ``lookahead()``.
     """
-    chosen = parse(program)
+    chosen = parse_program(program)
     if chosen.ours and chosen.name not in LOOKING_AHEAD:
         raise ConfigError(
             f"--verifier {verifier}: program {program} asks no verifier", hint="leave it out"
         )
 
 
-def check(name: str, takes: Sequence[str], options: Collection[str]) -> None:
+def check_arguments(name: str, takes: Sequence[str], options: Collection[str]) -> None:
     """Checks that a program with the arguments ``takes``, after the conversation, has all options.
 
     Raises:
@@ -109,7 +111,7 @@ def check(name: str, takes: Sequence[str], options: Collection[str]) -> None:
         )
 
 
-def load(chosen: Chosen) -> Any:
+def load_program(chosen: ChosenProgram) -> Any:
     """Imports the program; raises ``ConfigError`` if that fails."""
     try:
         if chosen.file:

@@ -40,7 +40,7 @@ class Samples:
         self._asked: Counter[str] = Counter()
 
     def next(self, s: Executor) -> tuple[str, int]:
-        """A digest of a state's prompt, and the number of earlier requests with it."""
+        """Counts a request: a digest of its prompt, and the number of earlier ones with it."""
         said = repr((s.text_, s.messages_)).encode("utf-8", "replace")
         question = hashlib.sha256(said).hexdigest()[:16]
         sample = self._asked.pop(question, 0)
@@ -69,8 +69,12 @@ class ProgramRun:
     def __init__(
         self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend], continues: bool = False
     ) -> None:
-        self.job, self.own, self.counts = job, dataclasses.replace(job, _wake=None), Counter[str]()
-        self._samples, self._seed, self._continues = Samples(), job.seed("program"), continues
+        self.job = job
+        self.own = dataclasses.replace(job, _wake=None)
+        self.counts = Counter[str]()
+        self._samples = Samples()
+        self._seed = job.seed("program")
+        self._continues = continues
         self._prompt_tokens: int | None = None  # before the first generation
         self.roles: dict[str, RecordingBackend] = {}
         self.roles.update(
@@ -82,7 +86,8 @@ class ProgramRun:
         self._unsettled: deque[Branch] = deque()
         self._running: dict[int, AnswerRequest | Request] = {id(self.own): self.own}
         self.states = weakref.WeakSet[Executor]()
-        self._changed, self._stopped = asyncio.Event(), False
+        self._changed = asyncio.Event()
+        self._stopped = False
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
@@ -128,7 +133,9 @@ class ProgramRun:
         return self._seed, *self._samples.next(s)
 
     def _place(self, s: Executor, known: RuntimeBackend) -> int:
-        """The number of tokens of the answer before a state's next generation."""
+        """The number of tokens of the answer before a state's next generation; the first call
+        keeps the prompt's length, from which it counts.
+        """
         if not self._continues:
             return 0
         tokens = len(known.prompt_ids(s))
@@ -190,11 +197,14 @@ class ProgramRun:
     def generation(
         self, s: Executor, known: RuntimeBackend, params: SglSamplingParams
     ) -> Iterator[GenerationTrace]:
-        """One generation by a runtime alone, without lookahead."""
+        """One generation by a runtime alone, without lookahead; gives ``s`` its request, with the
+        generation's seed, and records its branch.
+        """
         # As ``AnswerRequest.seed`` of the same generation by lookahead, so that an exact verifier
         # gives the text that the target writes here.
         where = () if known.role == "target" else (known.role,)
-        seed, place = derived_seed(*self.identify(s), *where), self._place(s, known)
+        seed = derived_seed(*self.identify(s), *where)
+        place = self._place(s, known)
         branch = Branch(known.role, 0, seed=seed, key=self.job.key, place=place)
         seeded = known.follows_seed(params.sent)
         part = GenerationTrace(
@@ -230,7 +240,9 @@ class ProgramRun:
             text: the answer; None if the program has failed, so that the shown text is the answer.
             finish: the finish type of the answer; None for that of the last generation in it.
         """
-        record, seconds, known = self.job.trace, self._returned, target.tokenizer
+        record = self.job.trace
+        seconds = self._returned
+        known = target.tokenizer
         if record.branches:  # the program used an ``Answer`` with its job
             own = TokenText.wrap(record.text)
             self._parts.append(
@@ -239,18 +251,17 @@ class ProgramRun:
             seconds = record.seconds if text in (None, own) else seconds
             text = own if text is None else text
         settle_reuse(self._unsettled, include_unfinished=True)
-        made, answer = (
-            sorted(self._parts, key=lambda part: part.began),
-            self.shown if text is None else text,
-        )
-        generation_trace.place(made, answer)
-        generations = generation_trace.write(record, made)
+        made = sorted(self._parts, key=lambda part: part.began)
+        answer = self.shown if text is None else text
+        generation_trace.find_generations(made, answer)
+        generations = generation_trace.write_generations(record, made)
         begun = record.ids if self.shown else ()  # the ids of shown text are in the record already
         record.text = joined(answer, known.vocabulary, known.decode)
         record.ids = begun + resolve(answer[len(self.shown) :], known)
-        record.ids += generation_trace.ended(made, answer, target.ends)
+        record.ids += generation_trace.end_of_sequence(made, answer, target.ends)
         record.finish = record.finish if finish is None else finish
-        record.seconds, record.drained = seconds, self.now()
+        record.seconds = seconds
+        record.drained = self.now()
         record.program = {"answered": dict(self.counts), "generations": generations}
 
 
@@ -258,7 +269,9 @@ class RecordingBackend:
     """A runtime's backend for one run of a program, which records its requests."""
 
     def __init__(self, inner: RuntimeBackend, run: ProgramRun) -> None:
-        self.inner, self.run, self.roles = inner, run, run.roles
+        self.inner = inner
+        self.run = run
+        self.roles = run.roles
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)

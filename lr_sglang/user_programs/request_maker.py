@@ -18,7 +18,7 @@ from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.engine.probes import Costs, measure
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.modes import Able, Mode, check
+from lr_sglang.modes import Able, Mode, check_mode
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.verifiers import known_pairs, verifier_registry
@@ -113,7 +113,7 @@ class RequestMaker:
         target = self.roles["target"]
         layer = target.token_layer if guesses or target.fed is None else FED
         judged = mode.judged and verifier_registry.needs_judge(verifier)
-        check(mode, Able(self.roles, layer, judged))
+        check_mode(mode, Able(self.roles, layer, judged))
 
     async def check_judge(self, look: Lookahead) -> None:
         """Asks a verifier that may ask the judge about pairs of steps, once.

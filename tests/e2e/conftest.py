@@ -11,7 +11,8 @@ from lr_sglang.config import ROLES, TokenLayer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import Fleet, launch, load_deployment, override_all
 from lr_sglang.runtimes.connect import connected
-from tests.serving import ROOT, Process, serving
+from tests import ROOT
+from tests.serving import Process, serving
 
 full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.

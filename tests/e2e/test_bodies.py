@@ -13,7 +13,7 @@ import pytest
 from benchmarks.lossless import Comparison, variant
 from lr_sglang import tasks
 from lr_sglang.runtimes import load_deployment
-from tests import records
+from tests import ROOT, records
 from tests.e2e.conftest import full
 
 pytestmark = [
@@ -21,7 +21,6 @@ pytestmark = [
     pytest.mark.timeout(1800),
 ]
 
-ROOT = Path(__file__).parents[2]
 BODY = "pocket:target@512x1024x28"
 HUNDRED = 100
 QUESTIONS = tasks.load("pocket", limit=6)

@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.commands import ROOT, blocks, clients
+from tests import ROOT
+from tests.commands import blocks, clients
 from tests.e2e.conftest import Pocket, full
 from tests.serving import Process, serving
 

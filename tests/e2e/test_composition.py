@@ -13,10 +13,9 @@ import pytest
 
 from lr_sglang.config import ROLES
 from tests.e2e.conftest import full
-from tests.operations import units
+from tests.operations import KEY, Program, Unit, answers, endpoint, units
 from tests.processes.mortal import Client, authorized
-from tests.processes.test_composition import KEY, Program, Unit, answers, endpoint, free_port
-from tests.serving import HTTP, until
+from tests.serving import HTTP, free_port, until
 
 START = 280.0  # seconds until three servers are up on two cores
 QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have now?"

@@ -11,8 +11,8 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.config import Lookahead, Sampling, Schedule
 from lr_sglang.steps.trace import Trace
+from tests.e2e.answers import ask, assert_complete, assert_idle
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import ask, assert_complete, assert_idle
 from tests.serving import HTTP
 
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)

@@ -8,9 +8,9 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.config import ROLES
-from tests import loaded, records
+from tests import ROOT, loaded, records
 from tests.called import called
-from tests.commands import ROOT, Command, commands
+from tests.commands import Command, commands
 from tests.e2e.conftest import Pocket, full
 
 EXAMPLES = ROOT / "examples"

@@ -23,8 +23,8 @@ from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
 from tests import plan
+from tests.e2e.answers import assert_idle
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import assert_idle
 
 PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
 PROBLEM = PROBLEMS[0]

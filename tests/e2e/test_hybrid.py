@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import json
 import random
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,8 +26,8 @@ from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks import Question
 from tests import plan
-from tests.commands import ROOT
 from tests.e2e.conftest import Pocket, full
+from tests.hybrid import outside
 
 GREEDY = Sampling(temperature=0.0)
 SLOTS, CHUNK = 16, 64
@@ -43,12 +41,6 @@ EXPERTS = [
 ]
 SERVERS = [DENSE, *[("qwen3_5_text", "ngram"), *EXPERTS] * full]
 ROUNDING = [(*DENSE, "extra_buffer")] * full  # the strategy of GPUs
-
-
-def outside(what: str, *arguments: object) -> str:
-    """What a process with torch says; this one may have none."""
-    command = [sys.executable, "-m", "tests.hybrid", what, *map(str, arguments)]
-    return subprocess.run(command, cwd=ROOT, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids="-".join)

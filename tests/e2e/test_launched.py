@@ -18,18 +18,16 @@ from typing import Any
 import psutil
 import pytest
 import urllib3
-from click.testing import CliRunner
 
 from lr_sglang import pocket
-from lr_sglang.cli import cli
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes import launch
-from tests import overlap, records
+from tests import ROOT, overlap, records
+from tests.called import called
 from tests.e2e.conftest import Pocket, full
 from tests.serving import until
 
-ROOT = Path(__file__).parents[2]
 QUESTION = (
     "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have at the end?"
 )
@@ -77,9 +75,7 @@ class Home:
         """In this process, which need not import everything again (test_run_cli.py has one of its
         own).
         """
-        done = CliRunner().invoke(cli, arguments)
-        assert done.exit_code == 0, done.output
-        return done.stdout
+        return called(*arguments).stdout
 
     def records(self, folder: str) -> list[dict[str, Any]]:
         return records(self.path / folder)

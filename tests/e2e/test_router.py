@@ -18,11 +18,9 @@ from typing import Any
 
 import pytest
 import urllib3
-from click.testing import CliRunner
 
 from benchmarks.router import router
 from lr_sglang import tasks
-from lr_sglang.cli import cli
 from lr_sglang.config import Deployment
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import LookaheadError
@@ -31,8 +29,9 @@ from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
+from tests.called import called
+from tests.e2e.answers import answer, assert_complete
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import answer, assert_complete
 from tests.serving import in_flight, until
 
 pytestmark = pytest.mark.skipif(not full, reason="minutes: only in test-full")
@@ -147,9 +146,8 @@ def test_an_abort_reaches_the_worker_at_once(routed: Routed) -> None:
     until(lambda: not any(in_flight(at_work).values()), 5)
     idle = time.monotonic() - began
     reasons = [reply.result(5)["meta_info"]["finish_reason"]["type"] for reply in replies]
-    assert (
-        idle < 1.5
-    )  # a second, and something for a machine that is busy; a closed connection takes two
+    # a second, and something for a machine that is busy; a closed connection takes two
+    assert idle < 1.5
     assert reasons == ["abort"] * 4, "what was written comes back: nobody had to hang up"
 
 
@@ -196,9 +194,8 @@ def test_doctor_finds_a_router_that_spreads_branches(routed: Routed, tmp_path: P
     with router("random", routed.workers, tmp_path / "random.log") as url:
         draft = routed.pocket.fleet.urls["draft"]
         options = ("--target", url, "--draft", draft, "--verifier", "exact", "--json")
-        result = CliRunner().invoke(cli, ["doctor", *options])
-    found = json.loads(result.stdout)
-    assert result.exit_code == 0 and found["ok"]
+        found = json.loads(called("doctor", *options).stdout)
+    assert found["ok"]
     lines = {(one["role"], one["name"]): one for one in found["lines"]}
     assert "2 workers" in lines["target", "server"]["found"]
     assert lines["target", "reuse"]["status"] == "warning"

@@ -47,17 +47,9 @@ class Stand:
     def url(self) -> str:
         return self.process.url
 
-    def guardian(self, role: str) -> int:
-        """Leader of the process group of a role's server: it writes that role's log."""
-        log = str((self.logs / f"{role}.log").resolve())
-        for child in psutil.Process(self.process.pid).children():
-            if os.readlink(f"/proc/{child.pid}/fd/1") == log:
-                return child.pid
-        raise AssertionError(f"no {role} server")
-
     def kill(self, role: str) -> None:
-        """As the kernel would: no time to say good-bye."""
-        os.killpg(self.guardian(role), signal.SIGKILL)
+        """As the kernel would: no time to say good-bye. A guardian leads its server's process group."""
+        os.killpg(self.process.guardian(self.logs / f"{role}.log").pid, signal.SIGKILL)
 
     def ask(self, question: str, mode: str, stream: bool = True) -> Client:
         more = {"temperature": 0, "max_tokens": 300, "lookahead": {"mode": mode}}

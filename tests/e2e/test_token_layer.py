@@ -38,11 +38,10 @@ from lr_sglang.sglang_api import draws
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
-from tests import in_thread, plan, records
+from tests import ROOT, in_thread, plan, records
+from tests.e2e.answers import assert_idle
 from tests.e2e.conftest import Pocket, full
-from tests.e2e.test_pocket import assert_idle
 
-ROOT = Path(__file__).parents[2]
 PROBLEMS = tasks.load("pocket", limit=50 if full else 2)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)

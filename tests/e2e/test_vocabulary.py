@@ -18,7 +18,7 @@ from tests import plan
 from tests.commands import tokenizer_of
 from tests.conversations import CONVERSATIONS, TEXTS
 from tests.e2e.conftest import full
-from tests.e2e.test_hybrid import outside
+from tests.hybrid import outside
 
 QUESTIONS = [Question(str(number), text) for number, text in enumerate(TEXTS[: 4 if full else 2])]
 

@@ -31,11 +31,11 @@ from lr_sglang.results import charts, collection, report
 from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import Hub
-from tests import FULL, records
+from tests import FULL, ROOT, records
 from tests.called import called
 from tests.processes.mortal import mortals
 from tests.scripted_cli import transports
-from tests.serving import ROOT, until
+from tests.serving import until
 
 # In a short run it is killed once; tests/integration/test_runner.py has the Ctrl-C.
 KILLS = 20 if FULL else 1
@@ -156,7 +156,7 @@ ALL = tuple(MODES)
     ],
 )
 def test_values_of_a_sweep(given, name, values):
-    assert sweeps.parse(given) == [{name: value} for value in values]
+    assert sweeps.parse_sweep(given) == [{name: value} for value in values]
 
 
 @pytest.mark.parametrize(
@@ -227,7 +227,7 @@ sizes = st.fixed_dictionaries({"x": st.integers(0, 40), "y": st.integers(0, 9)})
 def test_every_variant_makes_every_sample_once(shapes, sizes, seed, blocks):
     sets = [[Named(f"{n}{v}", *kind) for v, kind in enumerate(of)] for n, of in enumerate(shapes)]
     items = {task: tuple(f"{task}{n}" for n in range(size)) for task, size in sizes.items()}
-    stretches = (order.in_blocks if blocks else order.together)(sets, items, seed)
+    stretches = (order.in_blocks if blocks else order.one_stretch)(sets, items, seed)
     made = Counter(
         (turn.variant, item)
         for stretch in stretches
@@ -239,7 +239,7 @@ def test_every_variant_makes_every_sample_once(shapes, sizes, seed, blocks):
     )
     for stretch in stretches:
         assert {int(turn.variant.name[0]) for turn in stretch.turns} <= set(stretch.servers)
-    assert (order.in_blocks if blocks else order.together)(sets, items, seed) == stretches
+    assert (order.in_blocks if blocks else order.one_stretch)(sets, items, seed) == stretches
 
 
 def test_one_at_a_time_every_variant_has_every_place_equally_often():
@@ -301,7 +301,7 @@ def test_a_sweep_makes_nothing_twice():
     assert len({json.dumps(v.config, sort_keys=True) for v in found}) == len(found)
     assert len({v.folder for v in found}) == len(found)
     (shared,) = servers.server_sets(found)
-    assert servers.needed(shared).runtimes["target"].max_running_requests >= 2**4
+    assert servers.needed_runtimes(shared).runtimes["target"].max_running_requests >= 2**4
 
 
 def test_drafted_tokens_with_and_without_lookahead():
@@ -312,7 +312,7 @@ def test_drafted_tokens_with_and_without_lookahead():
         *((f"sd-tokens-{n}", mode) for n in (2, 4) for mode in ("sd", "lookahead+sd")),
     }
     sets = servers.server_sets(found)
-    tokens = [servers.needed(of).runtimes["target"].token_layer.tokens for of in sets]
+    tokens = [servers.needed_runtimes(of).runtimes["target"].token_layer.tokens for of in sets]
     assert tokens == [None, 2, 4]
 
 
@@ -327,7 +327,8 @@ def test_token_layers_are_compared_by_the_modes_that_each_of_them_has():
         *(("token-layer-fed", mode) for mode in ("lossless", "lookahead+sd")),
     }
     layers = [
-        servers.needed(of).runtimes["target"].token_layer for of in servers.server_sets(found)
+        servers.needed_runtimes(of).runtimes["target"].token_layer
+        for of in servers.server_sets(found)
     ]
     assert [(one.algorithm, one.tokens, bool(one.draft_model)) for one in layers] == [
         ("none", None, False),
@@ -398,7 +399,7 @@ def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
     there = SimpleNamespace(available=free * 2**30)
     monkeypatch.setattr(servers.psutil, "virtual_memory", lambda: there)
     sets = servers.server_sets(varied())
-    needed = [servers.needed(of) for of in sets]
+    needed = [servers.needed_runtimes(of) for of in sets]
     found, why = servers.together_or_in_turns("auto", needed)
     assert found == how
     assert "4 servers" in why  # draft and judge are shared
@@ -508,7 +509,7 @@ def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     programs = Counter(one["config"].get("program", one["mode"]) for one in made)
     names = ["rsd:threshold=0,most=50", "conf_spec:sure=0", "lookahead", "autoregressive"]
     assert programs == dict.fromkeys(names, 2 * 2 * 2)
-    found = report.make(collection.read([tmp_path / "out"]))
+    found = report.make_report(collection.read_runs([tmp_path / "out"]))
     table = next(one for one in found.tables if one.title == "Methods")
     assert [row[1] for row in table.rows if "1 at once" in row[1]] == [
         "autoregressive (1 at once)",
@@ -521,7 +522,7 @@ def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     assert by_name["rsd:threshold=0,most=50"].decisions == 1  # each step is weighed
     assert by_name["conf_spec:sure=0"].decisions == by_name["autoregressive"].drafted == 0
     assert by_name["autoregressive"].written == {"target": 1, "draft": 0}
-    drawn = {path.name for path in charts.draw(found, tmp_path / "plots")}
+    drawn = {path.name for path in charts.draw_plots(found, tmp_path / "plots")}
     assert {"by_accuracy.png", "by_accuracy.svg"} <= drawn
     for verdict in found.verdicts:  # the fastest, and each program that is another one
         said = " ".join(verdict.words())
@@ -635,7 +636,7 @@ def test_a_deployment_that_is_up_is_asked_for_the_modes_that_it_can_answer_in(
     ("task", "asked", "wanted"), [("livecodebench", None, 8), ("gsm8k", None, 16), ("gsm8k", 3, 3)]
 )
 def test_fewer_samples_of_livecodebench(task, asked, wanted):
-    assert bench_command.samples_of(task, {"samples": asked, "paper": "table1"}) == wanted
+    assert bench_command.answers_per_question(task, {"samples": asked, "paper": "table1"}) == wanted
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from lr_sglang import pocket
-from lr_sglang.pocket.body import Sizes, write
+from lr_sglang.pocket.body import Sizes, write_body
 from lr_sglang.runtimes.placement import models
 from tests import FULL
 
@@ -47,7 +47,7 @@ def small(monkeypatch):
     return "small"
 
 
-@pytest.mark.parametrize("role", pocket.ROLES if FULL else ["draft"])
+@pytest.mark.parametrize("role", pocket.MAIN_MODELS if FULL else ["draft"])
 def test_a_body_computes_what_the_model_does(role, small, tmp_path):
     """Width, heads, their size, layers: logits to rounding in float32, and the same greedy text."""
     source = pocket.weights(role)
@@ -55,7 +55,7 @@ def test_a_body_computes_what_the_model_does(role, small, tmp_path):
     logits, text, *_ = computed(source)
     for shape in (f"384x500x{layers + 1}", *([small] if layers < 4 else [])):
         (tmp_path / shape).mkdir()
-        write(source, tmp_path / shape, models.sizes_of(shape, source))
+        write_body(source, tmp_path / shape, models.sizes_of(shape, source))
         other, written, counted, config = computed(tmp_path / shape)
         assert (logits - other).abs().max() < 1e-4 and (text == written).all()
         assert counted == Sizes.of(config).parameters(config["vocab_size"])

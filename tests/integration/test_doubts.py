@@ -12,7 +12,7 @@ from lr_sglang.results import collection, report
 from lr_sglang.results.record import doubts_of
 from lr_sglang.steps.branch import Branch
 from lr_sglang.tasks.question import Question, Work
-from tests.integration.test_examine import PLAN, runtimes
+from tests.simulated.caching import PLAN, runtimes
 
 
 def branch(cached=0, shared=None, *, cancelled=False, unheard=False):
@@ -77,7 +77,7 @@ def test_it_stands_in_records_and_reports(lacking, name, says, tmp_path):
     (said,) = doubts_of(records)
     lines = (json.dumps(dict(record)) for record in records)
     (tmp_path / "records.jsonl").write_text("\n".join(lines) + "\n")
-    assert report.make(collection.read([tmp_path])).collection.notes == [said]
+    assert report.make_report(collection.read_runs([tmp_path])).collection.notes == [said]
 
 
 def test_good_runtimes_raise_none():

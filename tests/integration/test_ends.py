@@ -18,24 +18,26 @@ from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.likelihood import Likelihood
 from tests import FULL
-from tests.integration.test_properties import VERIFIERS, made
-from tests.integration.test_semantics import (
-    QUESTION,
+from tests.scripted import (
+    CONVERSATION,
+    END,
+    CharTokenizer,
+    ScriptedTransport,
     ShiftedTokenizer,
     ShiftedTransport,
     Whole,
-    Yes,
+    deployment,
+    goes_on,
     other_vocabulary,
 )
-from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, goes_on
+from tests.verifiers import VERIFIERS, Yes, made
 
 CAP = 6
 E = chr(END)
 KINDS = {"end": E, "think": "</think>\n\nx" + E, "delimiter": "\n\nbc" + E, "cut": "defghijklm" + E}
 PLACES = range(CAP - 3, 2 * CAP + 2)
-SERVERS = tuple(
-    itertools.product((True, False), (1, 2, 3))
-)  # what is looked at first, tokens of a pass
+# what is looked at first, tokens of a pass
+SERVERS = tuple(itertools.product((True, False), (1, 2, 3)))
 
 
 def runtimes(answer, server, drafted=None):
@@ -57,7 +59,7 @@ def runtimes(answer, server, drafted=None):
 
 def plain(answer, server):
     job = AnswerRequest(Lookahead(max_step_tokens=CAP))
-    autoregressive.run(QUESTION, job, backend=runtimes(answer, server))
+    autoregressive.run(CONVERSATION, job, backend=runtimes(answer, server))
     return job.trace
 
 
@@ -66,7 +68,7 @@ def looked_ahead(answer, server, verifier, schedule, drafted=None):
     job = AnswerRequest(
         Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles)
     )
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     return job.trace
 
 
@@ -86,9 +88,8 @@ def test_an_end_around_the_cap_ends_the_answer_there(kind, schedule):
     for number, (place, server) in enumerate(itertools.product(PLACES, SERVERS)):
         answer = "abcdefghijklmnop"[:place] + KINDS[kind]
         same(plain(answer, server), answer)
-        if (
-            FULL or number % 3 == 0
-        ):  # a draft that ends elsewhere, and one that ends in the same place
+        # a draft that ends elsewhere, and one that ends in the same place
+        if FULL or number % 3 == 0:
             same(looked_ahead(answer, server, "exact", schedule, answer[: place - 1] + E), answer)
         same(looked_ahead(answer, server, "exact", schedule), answer)
 
@@ -102,7 +103,7 @@ def test_no_verifier_goes_on_after_the_end(verifier):
 
 
 def rendered(backend):
-    return backend.tokenizer.chat(QUESTION, True)
+    return backend.tokenizer.chat(CONVERSATION, True)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -125,7 +126,7 @@ def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
             backend = runtimes(answer, server)
             job = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
             job.verifier = verifier and made(verifier, backend.roles)
-            (lookahead if verifier else autoregressive).run(QUESTION, job, backend=backend)
+            (lookahead if verifier else autoregressive).run(CONVERSATION, job, backend=backend)
             assert job.trace.finish == ("stop" if ended else "length")
             assert job.trace.ids == tuple(map(ord, answer))[:most]
 
@@ -251,7 +252,7 @@ def test_a_model_without_numbers_is_an_error():
 
     with pytest.raises(BadReply, match="NaN"):
         autoregressive.run(
-            QUESTION, AnswerRequest(), backend=deployment(target=Broken(goes_on("ab" + E)))
+            CONVERSATION, AnswerRequest(), backend=deployment(target=Broken(goes_on("ab" + E)))
         ).sync()
 
 
@@ -300,7 +301,7 @@ def test_no_cap_destroys_a_character(schedule, cap):
             Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard),
             verifier=Exact(),
         )
-        state = lookahead.run(QUESTION, job, backend=backend)
+        state = lookahead.run(CONVERSATION, job, backend=backend)
         assert job.trace.text == MANY_BYTES == Bytes().decode(
             job.trace.ids
         ) and state.text().endswith(MANY_BYTES)
@@ -311,7 +312,7 @@ def test_no_cap_destroys_a_character(schedule, cap):
             limits=Limits(max_tokens=most),
             verifier=Exact(),
         )
-        lookahead.run(QUESTION, job, backend=in_bytes())
+        lookahead.run(CONVERSATION, job, backend=in_bytes())
         assert job.trace.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
 
@@ -330,7 +331,7 @@ def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
         backend = runtimes("One.\n\nTwo." + E, (True, 1), forged + E)
         job = AnswerRequest(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
         job.fast = Likelihood(backend, -100.0, "min") if fast else None
-        lookahead.run(QUESTION, job, backend=backend)
+        lookahead.run(CONVERSATION, job, backend=backend)
         assert not any(one < END for one in job.trace.ids)
 
 
@@ -348,7 +349,7 @@ def test_a_step_in_another_vocabulary_is_within_the_budget_of_the_target(most):
     backend = deployment(target=target, draft=InTokens(goes_on("One.\n\nTwo." + E)))
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
     job = AnswerRequest(Lookahead("sync"), limits=Limits(max_tokens=most), verifier=Yes())
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     assert len(job.trace.ids) <= most
 
 

@@ -10,71 +10,16 @@ from contextlib import contextmanager
 import pytest
 
 from lr_sglang.api import session
-from lr_sglang.api.configuration import Plan
 from lr_sglang.cli.servers import _command, _verdict
-from lr_sglang.config import ROLES, Deployment, Lookahead, Runtime
+from lr_sglang.config import ROLES, Lookahead
 from lr_sglang.doctor.examination import Examination, _expected, examine
-from lr_sglang.engine.judge_check import JudgeChecks
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import RuntimeDown
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.testing import fed
 from tests.called import called
-from tests.simulated.model import Model, Simulation, Writer
-from tests.simulated.transport import SimulatedTransport
-from tests.unit.test_client import Worker
-from tests.unit.test_client import serving as serving
-
-PLAN = Plan(
-    deployment=Deployment(
-        name="up",
-        runtimes={role: Runtime(url="http://up") for role in ROLES},
-        judge_prompt="pocket",
-    ),
-    models={role: role for role in ROLES},
-    modes=("lookahead",),
-)
-
-
-class Server(SimulatedTransport):
-    """A simulated runtime that has a prefix cache, or several, and can lack things.
-
-    Attributes:
-        workers: caches; each request finds what one of them has.
-        cached, scored, aborts: whether it caches prompts, gives log-probabilities, and aborts.
-        sent: tokens of requests and replies.
-    """
-
-    workers, cached, scored, aborts = 1, True, True, True
-
-    def __init__(self, *about):
-        super().__init__(*about)
-        self.seen = [[] for _ in range(8)]
-        self.draw, self.sent = random.Random(1), 0
-
-    async def generate(self, payload, request, timeout):
-        ids = tuple(payload["input_ids"])
-        worker = self.seen[self.draw.randrange(self.workers)]
-        found = max((common_prefix(ids, one) for one in worker), default=0)
-        worker.append(ids)
-        self.sent += len(ids)
-        reply = await super().generate(payload, request, timeout)
-        worker.append((*ids, *reply["output_ids"]))
-        meta = reply["meta_info"]
-        meta["cached_tokens"] = min(found, len(ids) - 1) if self.cached else 0
-        if not self.scored:
-            meta.pop("input_token_logprobs", None)
-        elif payload.get("top_logprobs_num"):
-            meta["input_top_logprobs"] = [[one] for one in meta["input_token_logprobs"]]
-        self.sent += len(reply["output_ids"])
-        return reply
-
-    def _abort(self, request):
-        if self.aborts:
-            self.abort(request.rid)
-        else:  # what the client does in the end
-            request.unheard = True
-            request.close_connection()
+from tests.simulated.caching import PLAN, runtimes
+from tests.simulated.model import Writer
+from tests.stub import Worker
+from tests.stub import serving as serving
 
 
 class Accepting(Writer):
@@ -82,30 +27,6 @@ class Accepting(Writer):
 
     def judge(self, prompt):
         return "aligned"
-
-
-def runtimes(writer=Writer, slots=None, without=(), alpha=0.9, **lacking):
-    """Backends of simulated servers; ``lacking`` are attributes of the target's server."""
-    simulation = Simulation(
-        Model(alpha=(alpha,), steps=12, tokens=12), step_seconds=0.006, judge_seconds=0.002, c1=0.3
-    )
-    made, roles = writer(simulation.model), {}
-    for role in ROLES:
-        if role in without:
-            continue
-        transport = Server(role, simulation, made)
-        for name, value in lacking.items() if role == "target" else ():
-            setattr(transport, name, value)
-        roles[role] = backend = RuntimeBackend(
-            role,
-            transport,
-            made.words.tokenizer,
-            seeded=True,
-            token_layer="",
-            max_running_requests=slots if role == "target" else None,
-        )
-        backend.roles, backend.checks, backend.readable = roles, JudgeChecks(), False
-    return roles
 
 
 # Whose status depends on how busy the machine is.

@@ -92,9 +92,8 @@ def use_thread(request):
 @pytest.mark.parametrize("read", READS.values(), ids=READS)
 def test_reading_after_the_end_raises_the_named_error(read, use_thread):
     s = within_bounds(lambda: broken.run(backend=runtime(), use_thread=use_thread))
-    within_bounds(
-        s.sync
-    )  # SGLang waits for ever for what is added to a state that has ended, had it not failed
+    # SGLang waits for ever for what is added to a state that has ended, had it not failed
+    within_bounds(s.sync)
     error = within_bounds(lambda: read(s))
     assert error is DOWN
     assert error.role == "target"

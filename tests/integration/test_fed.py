@@ -24,8 +24,8 @@ from lr_sglang.steps.request import Request
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
-from tests.integration.test_reading import QUESTION, Dice
-from tests.scripted import deployment
+from tests.dice import Dice
+from tests.scripted import CONVERSATION, deployment
 from tests.simulated.clock import run_virtually
 from tests.simulated.runs import pair
 from tests.simulated.scheduled import scheduled_roles
@@ -172,7 +172,7 @@ def answers(
             made.append(job)
         program = lookahead if draft else autoregressive
         await asyncio.gather(
-            *(run_program(program, messages=QUESTION, job=job, backend=backend) for job in made)
+            *(run_program(program, messages=CONVERSATION, job=job, backend=backend) for job in made)
         )
         return [job.trace for job in made], clock() - began
 

@@ -18,7 +18,7 @@ from tests import FULL, overlap, records
 from tests.called import called
 from tests.processes.mortal import mortals
 from tests.serving import HTTP, serving
-from tests.unit.test_client import Router, served
+from tests.stub import Router, served
 
 QUESTION = "Simulated question 1?"
 SLOTS, STEP = 7, 0.1

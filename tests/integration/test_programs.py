@@ -76,7 +76,7 @@ def answered(program, roles, ahead=True):
 # -- each of the gallery, on simulated runtimes
 
 
-@pytest.mark.parametrize("program", program_registry.NAMES)
+@pytest.mark.parametrize("program", program_registry.PROGRAM_NAMES)
 def test_every_program_answers_and_leaves_a_whole_record(program):
     (record,) = records(program)
     assert record["error"] is None and record["finish"] == "stop"
@@ -559,15 +559,15 @@ def test_an_answer_that_a_stop_string_ended_says_so(ahead):
 
 
 def test_options_are_json_or_text():
-    assert program_registry.parse("budget_forcing:word=So, then,waits=2").options == {
+    assert program_registry.parse_program("budget_forcing:word=So, then,waits=2").options == {
         "word": "So, then",
         "waits": 2,
     }
-    assert program_registry.parse("budget_forcing:word=[1,2],waits=2").options == {
+    assert program_registry.parse_program("budget_forcing:word=[1,2],waits=2").options == {
         "word": [1, 2],
         "waits": 2,
     }
-    assert program_registry.parse("budget_forcing:").options == {}
+    assert program_registry.parse_program("budget_forcing:").options == {}
 
 
 def test_methods_are_not_divided_within_an_option():

@@ -19,17 +19,13 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Setup, make
-from lr_sglang.verifiers.cascade import Cascade
-from lr_sglang.verifiers.embedding import Embedding
 from lr_sglang.verifiers.exact import Exact
-from lr_sglang.verifiers.verifier_registry import Stage
 from tests import examples
 from tests.accounts import accounts
-from tests.integration.test_semantics import QUESTION, Whole
-from tests.scripted import END, ScriptedTransport, deployment, reasoner
+from tests.scripted import CONVERSATION, END, ScriptedTransport, Whole, deployment, reasoner
 from tests.simulated.clock import run_virtually
 from tests.simulated.runtime import Fault, Faults
+from tests.verifiers import VERIFIERS, made
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
 answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(
@@ -192,20 +188,10 @@ def run(
 
     job.on_step = on_step
     with accounts() as told:
-        run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+        run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     told.check()
     check(job, transports, case.slots, sent_at_the_end)
     return job, transports
-
-
-def made(name: str, roles):
-    """``sure`` is a cascade with thresholds: its first stage decides the clear cases."""
-    if name == "embedding":
-        return Embedding(Lengths(), 0.9)
-    if name == "sure":
-        setup = Setup(roles, "paper")
-        return Cascade([(make("score:5", setup), Stage("score", 3, 7))], make("judge", setup))
-    return make(name, Setup(roles, "paper"))
 
 
 def check(
@@ -229,9 +215,8 @@ def check(
         assert branch.outcome is not None
         assert branch.ended is not None and branch.ended >= branch.started
         assert branch.result is None and branch.shareable is None
-        alone = (
-            branch.role == "target" and job.lookahead.policy == "adaptive"
-        )  # steps in one generation
+        # steps in one generation
+        alone = branch.role == "target" and job.lookahead.policy == "adaptive"
         assert (
             branch.role == "judge"
             or alone
@@ -288,19 +273,6 @@ def check_tokens(job: AnswerRequest) -> None:
     )
 
 
-class Lengths:
-    """An encoder: texts of about the same length are alike. Some batches fail."""
-
-    def encode(self, sentences):
-        if any(text.startswith("o") for text in sentences):
-            raise ValueError("no vector for that")
-        return [(1.0, len(text)) for text in sentences]
-
-
-VERIFIERS = (
-    *("exact", "random:0.5", "judge", "embedding", "score:5", "likelihood:min:-1"),
-    *("cascade:score,likelihood,judge", "cascade:likelihood:min:-1,exact", "sure"),
-)
 # A scripted target finds likely what it would write itself, and nothing else: these change no
 # answer.
 LOSSLESS = ("exact", "likelihood:min:-1", "cascade:likelihood:min:-1,exact")
@@ -410,9 +382,8 @@ def test_the_target_is_never_asked_for_more_at_once_than_the_depth_allows(
 @given(cases, st.sampled_from((0.0, 0.0005, 0.003, 0.02)))
 def test_a_stopped_answer_leaves_nothing_running(case, after):
     """Also when it is stopped within a millisecond of its start."""
-    slow = Case(
-        case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0)
-    )  # nobody waits for its requests
+    # nobody waits for its requests
+    slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))
     transports = slow.transports()
     job = AnswerRequest(case.look, verifier=Exact())
 
@@ -420,7 +391,7 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
         loop = asyncio.get_running_loop()
         loop.call_later(after, job.stop)
         with pytest.raises(Cancelled):
-            await run_program(lookahead, QUESTION, job, backend=deployment(**transports))
+            await run_program(lookahead, CONVERSATION, job, backend=deployment(**transports))
         assert loop.time() <= after + 0.001
 
     with accounts() as told:

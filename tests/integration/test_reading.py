@@ -24,7 +24,6 @@ from lr_sglang.algorithm.policy.forecast import Choice
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.reading import drawn, uniform
-from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
@@ -36,113 +35,10 @@ from lr_sglang.theory import replay
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
-from tests.scripted import END, ScriptedTransport, deployment
+from tests.dice import LETTERS, Dice
+from tests.scripted import CONVERSATION, END, deployment
 from tests.simulated.clock import run_virtually
-
-QUESTION = [{"role": "user", "content": "How?"}]
-LETTERS = [*map(ord, "abcdefghijklmno .,é\n"), END]
-
-
-class Dice(ScriptedTransport):
-    """A model with probabilities: its logits follow from the last tokens of the text.
-
-    Args:
-        model: another number is another model.
-        noise: how far its logits are from those of the model.
-        wrong: whether its log-probabilities are another model's.
-    """
-
-    def __init__(self, model: int, noise: float = 0.0, wrong: bool = False, tells: bool = True):
-        super().__init__(lambda text, sampling: "")
-        self.model, self.noise, self.wrong, self.tells = model, noise, wrong, tells
-        self.fails_after = self.hangs_after = math.inf
-
-    def logits(self, ids: Any, wrong: bool = False) -> np.ndarray:
-        own = np.random.default_rng((self.model + wrong, *ids[-5:]))
-        made = own.normal(size=len(LETTERS)) * 2.5
-        made[LETTERS.index(ord("\n"))] += 3.0 * (ids[-1] == ord("\n"))
-        made[LETTERS.index(END)] -= 3.0
-        other = np.random.default_rng((len(ids), 7))
-        return made + self.noise * other.normal(size=len(LETTERS))
-
-    def probabilities(self, ids: Any, temperature: float) -> torch.Tensor:
-        made = torch.full((1, 256), -math.inf)
-        made[0, LETTERS] = torch.from_numpy(self.logits(ids)).float()
-        return torch.softmax(made / (temperature or 1.0), -1)
-
-    async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
-        stopped = asyncio.Event()
-        request.sending(lambda _: stopped.set())
-        try:
-            return await self._generate(payload, timeout, stopped)
-        finally:
-            request.end()
-
-    async def wait(self, payload: Any, tokens: int, stopped: asyncio.Event) -> bool:
-        """Takes the time of a request that writes so many tokens; whether it was aborted."""
-        return False
-
-    async def _generate(
-        self, payload: Any, timeout: float, stopped: asyncio.Event
-    ) -> dict[str, Any]:
-        if len(self.requests) >= self.fails_after:
-            raise RuntimeDown("gone", role="draft")
-        if len(self.requests) >= self.hangs_after:
-            await asyncio.sleep(timeout)
-            raise RuntimeTimeout("no answer", role="draft")
-        self.requests.append(payload)
-        prompt, sampling = list(payload["input_ids"]), payload["sampling_params"]
-        start = len(prompt) - 1 - place_of(sampling.get("custom_params"))
-        key = seeds.keys(torch.tensor([sampling.get("sampling_seed", 0)]), torch.tensor([start]))
-        stop = sampling.get("stop") or ()
-        stops = (stop,) if isinstance(stop, str) else tuple(stop)
-        ids: list[int] = []
-        while len(ids) < sampling["max_new_tokens"] and END not in ids:
-            probs = self.probabilities(prompt + ids, sampling["temperature"])
-            filters = {
-                "top_ks": torch.tensor([sampling["top_k"]])
-                if sampling.get("top_k", -1) > 0
-                else None,
-                "top_ps": torch.tensor([sampling.get("top_p", 1.0)]),
-                "min_ps": torch.tensor([sampling.get("min_p", 0.0)]),
-            }
-            place = torch.tensor([len(prompt) + len(ids) - 1])
-            token = (
-                probs.argmax(-1)
-                if sampling["temperature"] == 0
-                else seeds.draw(probs, key, place, **filters)
-            )
-            ids.append(int(token))
-            if any(one in "".join(map(chr, ids)) for one in stops):
-                break
-        said = [one for one in stops if one in "".join(map(chr, ids))]
-        matched = said[0] if said else END
-        finish = {"type": "stop", "matched": matched} if said or END in ids else {"type": "length"}
-        meta = {"finish_reason": finish, "prompt_tokens": len(prompt)}
-        if payload.get("return_logprob") and self.tells:
-            meta["output_top_logprobs"] = [
-                self._row(prompt + ids[:at], payload["top_logprobs_num"]) for at in range(len(ids))
-            ]
-        if payload.get("return_logprob") and self.tells and payload["logprob_start_len"] >= 0:
-            first = payload["logprob_start_len"]
-            rows = [
-                self._row(prompt[:at], payload["top_logprobs_num"])
-                for at in range(first + 1, len(prompt))
-            ]
-            meta["input_top_logprobs"] = [None, *rows]
-            meta["input_token_logprobs"] = [
-                [None, prompt[first], None],
-                *([-1.0, 5, None] for _ in rows),
-            ]
-        if await self.wait(payload, len(ids), stopped):
-            meta["finish_reason"] = {"type": "abort"}
-        shown = "".join(chr(one) for one in ids if one != END)
-        return {"text": shown, "output_ids": ids, "meta_info": meta}
-
-    def _row(self, ids: Any, most: int) -> list[Any]:
-        logs = torch.log_softmax(torch.from_numpy(self.logits(ids, self.wrong)).float(), -1)
-        best, at = logs.topk(min(most, len(LETTERS)))
-        return [[float(one), LETTERS[int(n)], None] for one, n in zip(best, at, strict=True)]
+from tests.verifiers import Same
 
 
 def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **more: Any) -> Any:
@@ -160,7 +56,7 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
         one.seeded = seeded
     more.setdefault("verifier", Exact() if draft else None)
     job = AnswerRequest(look, sampling, tokens, **more)
-    s = program.run(QUESTION, job, backend=backend)
+    s = program.run(CONVERSATION, job, backend=backend)
     assert s.text().endswith(job.trace.text)
     return job.trace
 
@@ -256,15 +152,6 @@ def test_judged_steps_are_the_same_read_or_written(sampling, schedule):
         assert read.read_tokens > 0 and all(b.outcome is not None for b in read.branches)
 
 
-class Same:
-    """Accepts the target's own words, so that the answer is what the target writes."""
-
-    name = "same"
-
-    def verify(self, inquiry):
-        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
-
-
 def test_an_equal_draft_is_read_and_hardly_anything_written():
     target = Dice(3)
     record = write(lookahead, target, Dice(3), Sampling(temperature=0.6), max_tokens=100)
@@ -304,7 +191,7 @@ def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
     backend = deployment(target=target, draft=draft)
     backend.readable, look = True, Lookahead(reading="first", max_step_tokens=20)
     job = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
-    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     assert job.trace.failures["draft"] == 1 and len(job.trace.ids) == 150
     assert reader.DRAFT_SECONDS < job.trace.seconds < 4.5
 
@@ -359,7 +246,7 @@ def timed(
     backend = deployment(target=target, draft=draft)
     backend.readable = True
     job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
-    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     return job.trace
 
 
@@ -402,7 +289,7 @@ def test_what_begins_ends_once_at_its_own_time(
                 for n in range(at_once)
             ]
             await asyncio.gather(
-                *(run_program(lookahead, QUESTION, job, backend=backend) for job in jobs)
+                *(run_program(lookahead, CONVERSATION, job, backend=backend) for job in jobs)
             )
 
     with accounts() as told:
@@ -463,7 +350,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
     )
     tracemalloc.start(1)
     try:
-        run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+        run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     finally:
         tracemalloc.stop()
     first, last = kept

@@ -22,33 +22,26 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random
-from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.scripted import (
+    CONVERSATION,
+    END,
+    E,
+    ScriptedTransport,
+    ShiftedTransport,
+    Whole,
+    chapters,
+    deployment,
+    fixed,
+    other_vocabulary,
+    slow,
+)
 from tests.serving import until
 from tests.simulated.clock import run_virtually
+from tests.verifiers import Same, Yes
 
-QUESTION = [{"role": "user", "content": "How?"}]
 STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
 WHOLE = "\n\n".join(STEPS)
 SCHEDULES = ("async", "sync")
-E = chr(END)
-
-
-class Yes:
-    """A verifier that agrees with everything it is asked."""
-
-    name = "yes"
-
-    def __init__(self):
-        self.asked = []
-
-    def verify(self, inquiry):
-        self.asked.append(inquiry.pair)
-        return Verdict(True, self.name)
-
-
-def fixed(answer: str, **kwargs) -> ScriptedTransport:
-    """A model that knows one answer, and goes on with it at the length of what is there."""
-    return ScriptedTransport(lambda text, sampling: answer[len(text) :] or E, **kwargs)
 
 
 def solve(
@@ -59,7 +52,7 @@ def solve(
     job = job or AnswerRequest(
         Lookahead(schedule=schedule, **options), verifier=verifier or Exact()
     )
-    s = program.run(QUESTION, job, backend=backend)
+    s = program.run(CONVERSATION, job, backend=backend)
     assert s.text().endswith(job.trace.text)
     return job.trace
 
@@ -67,10 +60,6 @@ def solve(
 @pytest.fixture(params=SCHEDULES)
 def schedule(request):
     return request.param
-
-
-def slow(seconds):
-    return lambda text: seconds
 
 
 def test_an_accepted_step_keeps_the_drafts_text(schedule):
@@ -151,7 +140,7 @@ def test_a_draft_that_is_late_is_rejected_as_late():
     target = ScriptedTransport(chapters(STEPS), slow(0.01))
     backend = deployment(target=target, draft=fixed(WHOLE + E, seconds=slow(60)))
     job = AnswerRequest(verifier=Yes())
-    run_virtually(run_program(lookahead, QUESTION, job, backend=backend))
+    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     record = job.trace
     assert record.text == WHOLE and record.seconds < 1
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
@@ -164,7 +153,7 @@ def test_a_draft_that_is_late_is_rejected_as_late():
 @pytest.mark.parametrize("mode", ["autoregressive", *SCHEDULES])
 @pytest.mark.parametrize("cap", [5, 100])
 def test_the_token_budget_is_exact(limits, mode, cap):
-    """The prompt of QUESTION has 7 tokens: four of text, and three marks."""
+    """The prompt of CONVERSATION has 7 tokens: four of text, and three marks."""
     job = AnswerRequest(
         Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap),
         limits=limits,
@@ -257,15 +246,6 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
     return {(b.role, b.position, b.alternative): b.seed for b in job.trace.branches}
 
 
-class Same:
-    """Accepts versions with the same text, as a judge may; the answer is not the target's own draw."""
-
-    name = "same"
-
-    def verify(self, inquiry):
-        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)
-
-
 def drawn(schedule, width=1, verifier=None, **look):
     """Each branch with the seed and the place that its runtime was asked to draw with."""
     target, draft = (
@@ -336,7 +316,7 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
         draft = ScriptedTransport(chapters([f"{step}." for step in STEPS]))
         job = AnswerRequest(Lookahead(schedule, depth=2), Sampling(seed=7), verifier=Asks())
         lookahead.run(
-            QUESTION, job, backend=deployment(target=target, draft=draft, judge=judge)
+            CONVERSATION, job, backend=deployment(target=target, draft=draft, judge=judge)
         ).sync()
         steps = {b.seed for b in job.trace.branches if b.role != "judge"}
         drawn = [one["sampling_params"]["sampling_seed"] for one in judge.requests]
@@ -391,7 +371,7 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
     for role in backend.roles.values():
         role.places = "prompt"
     job = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
-    lookahead.run(QUESTION, job, backend=backend).sync()
+    lookahead.run(CONVERSATION, job, backend=backend).sync()
     assert job.trace.of("draft") and job.trace.shared_draws and not job.trace.own_draws
 
 
@@ -416,7 +396,7 @@ def test_what_is_not_shared_says_why(change, why):
     )
     change(backend.roles)
     job = AnswerRequest(verifier=Same())
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     assert not job.trace.shared_draws and why in job.trace.own_draws
 
 
@@ -435,7 +415,7 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     backend = deployment(target=target)
     backend.seeded = False
     job = AnswerRequest(verifier=Exact())
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     assert job.trace.seeded is False and job.trace.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
 
@@ -446,7 +426,7 @@ def test_one_runtime_without_seeds_is_enough_for_another_answer_each_time():
     )
     backend.roles["draft"].seeded = False
     job = AnswerRequest(verifier=Same())
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     assert job.trace.seeded is False
 
 
@@ -477,17 +457,8 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
     job = AnswerRequest(
         Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"])
     )
-    lookahead.run(QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     return job.trace, judge
-
-
-class Whole(CharTokenizer):
-    """The judge of these tests writes a label of one character: decode gives it its meaning."""
-
-    LABELS = {ord("A"): "aligned", ord("U"): "unaligned"}  # noqa: RUF012
-
-    def decode(self, ids):
-        return self.LABELS.get(ids[0], "") if tuple(ids) in {(65,), (85,)} else super().decode(ids)
 
 
 @pytest.mark.parametrize(
@@ -553,7 +524,7 @@ def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
     threading.Timer(0.2, job.stop).start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
-        lookahead.run(QUESTION, job, backend=backend)
+        lookahead.run(CONVERSATION, job, backend=backend)
     assert time.monotonic() - started < 3
     assert not judge.running
     assert job.trace.outcomes()["judge"] == {"cancelled": 1}
@@ -583,52 +554,6 @@ def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
 
 
 # -- two vocabularies
-
-
-class ShiftedTokenizer(CharTokenizer):
-    """Another vocabulary: the same characters under other ids, two blank lines as one token."""
-
-    vocabulary = "shifted"
-    BLANK = 5
-
-    def encode(self, text, answer=False):
-        parts = text.split("\n\n")
-        ids = [self._letters(parts[0])]
-        ids += [(self.BLANK, *self._letters(part)) for part in parts[1:]]
-        return tuple(i for part in ids for i in part)
-
-    def _letters(self, text):
-        return tuple(ord(c) + 1000 for c in text if ord(c) > END)
-
-    def decode(self, ids):
-        return "".join("\n\n" if i == self.BLANK else chr(i - 1000) for i in ids if i > END)
-
-
-class ShiftedTransport(ScriptedTransport):
-    """A scripted runtime that reads and writes the ids of ShiftedTokenizer."""
-
-    async def generate(self, payload, request, timeout):
-        known = ShiftedTokenizer()
-        plain = [
-            i
-            for one in payload["input_ids"]
-            for i in ([one] if one <= END else map(ord, known.decode([one])))
-        ]
-        reply = await super().generate(payload | {"input_ids": plain}, request, timeout)
-        ids = reply["output_ids"]
-        ended = ids[-1:] == [END]
-        written = "".join(map(chr, ids[:-1] if ended else ids))
-        reply["output_ids"] = [*known.encode(written), *([END] if ended else [])]
-        return reply
-
-
-def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
-    """The record of an answer whose draft has another vocabulary."""
-    backend = deployment(target=target, draft=draft)
-    backend.roles["draft"].tokenizer = tokenizer()
-    job = AnswerRequest(look, verifier=verifier)
-    lookahead.run(QUESTION, job, backend=backend)
-    return job.trace
 
 
 def test_other_vocabularies_meet_at_step_boundaries(schedule):
@@ -708,7 +633,7 @@ def test_what_the_target_writes_after_a_rejected_draft_is_aborted_with_it():
 
     job = AnswerRequest(Lookahead("async", depth=3), verifier=Exact(), on_step=told)
     run_virtually(
-        run_program(lookahead, QUESTION, job, backend=deployment(target=target, draft=draft))
+        run_program(lookahead, CONVERSATION, job, backend=deployment(target=target, draft=draft))
     )
     assert job.trace.text == WHOLE
     assert any(one["text"].startswith(wrong) for one in target.requests), "it was asked ahead"
@@ -722,7 +647,7 @@ def test_what_a_runtime_wrote_past_the_end_counts_as_generated():
     replies, reply = [], target._reply
     target._reply = lambda *given: (replies.append(reply(*given)), replies[-1])[1]
     job = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
-    run_virtually(run_program(lookahead, QUESTION, job, backend=deployment(target=target)))
+    run_virtually(run_program(lookahead, CONVERSATION, job, backend=deployment(target=target)))
     assert job.trace.text == WHOLE
     wrote = sum(len(one["output_ids"]) for one in replies)
     tokens = job.trace.tokens()

@@ -11,7 +11,6 @@ import socket
 import threading
 import time
 from collections import Counter
-from contextlib import contextmanager
 from pathlib import Path
 
 import httpx
@@ -20,107 +19,29 @@ import pytest
 from lr_sglang.algorithm.policy.adaptive import Adaptive
 from lr_sglang.cli import serve
 from lr_sglang.cli.serve import listening
-from lr_sglang.config import Lookahead
 from lr_sglang.serve import monitoring
-from lr_sglang.serve.app import create_app
-from lr_sglang.serve.server import EndpointServer
-from lr_sglang.serve.settings import Keys, Service
+from lr_sglang.serve.settings import Keys
 from lr_sglang.sglang_api.draws import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests import fixture_of
 from tests.called import called
 from tests.compared import summed
-from tests.integration.test_examine import runtimes
+from tests.endpoint import (
+    ASK,
+    CHAT,
+    COMPLETIONS,
+    SERVICE,
+    is_documented,
+    scripted,
+    serving,
+    simulated,
+)
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.serving import until
-from tests.simulated.model import Model, Simulation
+from tests.simulated.caching import runtimes
 from tests.simulated.runtime import Fault
-from tests.simulated.transport import heard, simulated_roles
-
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
-SERVICE = Service(
-    modes=("lookahead", "autoregressive", "lossless"),
-    verifiers=("judge", "exact"),
-    lookahead=Lookahead(depth=4),
-    concurrency=4,
-    queue=8,
-    drain=5.0,
-)
-ASK = {
-    "model": "lookahead",
-    "messages": [{"role": "user", "content": "How long is a step?"}],
-    "seed": 1,
-}
-
-
-class Endpoint:
-    """One that serves in a thread."""
-
-    def __init__(self, roles, service, keys):
-        self.roles, self.app = roles, create_app(roles, service, keys)
-        self.engine, self.health = self.app.state.engine, self.app.state.health
-        self.ready = threading.Event()
-        self.server = EndpointServer(self.app, service, self.ready.set)
-        self.sock = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
-        self.thread = threading.Thread(target=self.server.run, args=([self.sock],), daemon=True)
-        self.http = httpx.Client(base_url=self.url, timeout=30)
-
-    def ask(self, path=CHAT, **more):
-        return self.http.post(path, json={**ASK, **more})
-
-    def stream(self, **more):
-        """The JSON of every event, as it comes."""
-        with self.http.stream(
-            "POST", more.pop("path", CHAT), json={**ASK, "stream": True, **more}
-        ) as response:
-            assert response.status_code == 200, response.read()
-            assert response.headers["content-type"].startswith("text/event-stream")
-            for line in response.iter_lines():
-                if line:
-                    data = line.removeprefix("data: ")
-                    assert data != line
-                    yield "[DONE]" if data == "[DONE]" else json.loads(data)
-
-    def answer(self, stream, **more):
-        """The last answer to a request, sent whole or put together from its stream: its choice, the
-        usage, and what is said of it.
-        """
-        if stream:
-            options = {"stream_options": {"include_usage": True}}
-            *chunks, done = self.stream(**more, **options)
-            assert done == "[DONE]"
-            choice = summed(chunks)["choices"][more.get("n", 1) - 1]
-        else:
-            chunks = [self.ask(**more).json()]
-            choice = chunks[0]["choices"][-1]
-            choice |= choice.pop("message")
-        return choice, chunks[-1]["usage"], chunks[-1]["lookahead"]
-
-    def running(self):
-        return sum(watch.running() for watch in self.health.watches.values())
-
-
-@contextmanager
-def serving(roles, service=SERVICE, keys=None):
-    one = Endpoint(roles, service, keys)
-    one.thread.start()
-    try:
-        assert one.ready.wait(10)
-        yield one
-    finally:
-        one.server.end()
-        one.server.end()  # at once
-        one.http.close()
-        one.thread.join(20)
-        assert not one.thread.is_alive()
-
-
-def simulated(steps=8, seconds=0.04, **more):
-    return simulated_roles(
-        Simulation(Model(steps=steps, **more), step_seconds=seconds, judge_seconds=0.005)
-    )
+from tests.simulated.transport import heard
 
 
 def meanings(text):
@@ -281,9 +202,8 @@ def test_an_answer_is_cut_before_a_stop_string(quick, stream, where):
     expected = whole.partition(stop)[0]
     assert choice["content"] == expected and choice["finish_reason"] == "stop"
     written = expected if where == "nowhere" else expected + stop
-    words_said = len(quick.roles["target"].tokenizer.encode(written)) + (
-        where == "nowhere"
-    )  # and the end
+    # and the end
+    words_said = len(quick.roles["target"].tokenizer.encode(written)) + (where == "nowhere")
     assert usage["completion_tokens"] == words_said
     until(lambda: not quick.running(), 5)
 
@@ -306,12 +226,6 @@ def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
 
 
 THINKING = ["<think>", "Well, 2 + 3.", "It is 5.\n</think>", "The answer:", "5"]
-
-
-def scripted(steps, seconds=0.0, **more):
-    judge = ScriptedTransport(lambda text, sampling: "a")
-    writers = [ScriptedTransport(chapters(steps), lambda text: seconds, **more) for _ in range(2)]
-    return deployment(target=writers[0], draft=writers[1], judge=judge).roles
 
 
 def test_reasoning_is_left_alone_where_the_operator_says_so():
@@ -412,19 +326,6 @@ def test_a_program_that_waits_for_something_of_its_own_gives_its_place_back():
 
 
 # -- what is refused
-
-
-def is_documented(response, status, code=None):
-    assert response.status_code == status, response.text
-    body = response.json()
-    error = body["error"]
-    assert error["message"] and response.headers["x-request-id"]
-    if response.request.url.path.startswith("/v1/messages"):  # Anthropic's
-        assert body.keys() == {"type", "error"} and body["type"] == "error"
-        assert error.keys() == {"type", "message"}
-    else:
-        assert error.keys() == {"message", "type", "param", "code"} and error["code"] == code
-    return error
 
 
 NASTY = {

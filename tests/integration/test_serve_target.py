@@ -3,36 +3,23 @@ endpoint.
 """
 
 import ast
-import asyncio
 import json
 import socket
-import threading
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
-from starlette.applications import Starlette
-from starlette.responses import JSONResponse, Response, StreamingResponse
-from starlette.routing import Route
 
 from lr_sglang.engine.client import Client
 from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, other_route
 from lr_sglang.serve.requests import STEERING, Common
 from lr_sglang.serve.settings import Keys
 from tests import fixture_of
-from tests.integration.test_serve import (
-    ASK,
-    CHAT,
-    COMPLETIONS,
-    SERVICE,
-    is_documented,
-    scripted,
-    serving,
-)
+from tests.endpoint import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving
 from tests.serving import until
+from tests.stub import Stub, hung_up, served
 
 NAME = "org/target"
 TOOL = {
@@ -77,28 +64,25 @@ FIELD = "{'type': 'missing', 'loc': ('body', 'input'), 'msg': 'Field required', 
 PLACES = (
     f'1 validation error:\n  {FIELD}\n\n  File "/opt/s/http.py", line 7, in f\n    POST [{FIELD}]'
 )
-# What it replies with to some values of ``user``: body, status, headers, kind.
+# What it replies with to some values of ``user``: body, status, kind.
 REPLIES = {
     "places": (
         packed({"message": PLACES, "type": "Bad Request", "code": 400}),
         400,
-        None,
         "application/json",
     ),
-    "words": (packed({"error": "wrong: words"}), 400, None, "application/json"),
-    "list": (packed([{"score": 1}]), 200, None, "application/json"),
+    "words": (packed({"error": "wrong: words"}), 400, "application/json"),
+    "list": (packed([{"score": 1}]), 200, "application/json"),
     "nested": (
         packed({"error": {"message": "the context length is less", "param": "messages"}}),
         400,
-        None,
         "application/json",
     ),
-    "garbage": (b"<html>", 200, None, "text/html"),
+    "garbage": (b"<html>", 200, "text/html"),
     **{
         name: (
             b"data: " + packed({"error": {"message": "Unclosed '['", "code": code}}) + b"\n\n",
             200,
-            None,
             "text/event-stream",
         )
         for name, code in (("late", 400), ("later", "internal"))
@@ -106,40 +90,20 @@ REPLIES = {
 }
 
 
-class Upstream:
-    """A server with SGLang's routes as far as a test needs them, which does what the field ``user``
-    says.
+class Upstream(Stub):
+    """A server with SGLang's routes, which does what the field ``user`` says.
 
     Attributes:
-        seen: path, headers and body of each request.
-        gone: how many clients hung up before the end.
+        sent: path, headers and body of each request.
     """
 
     def __init__(self):
-        self.seen, self.aborted, self.gone = [], [], 0
-        answers = (CHAT, COMPLETIONS, *OTHERS)
-        routes = [Route(path, self._answer, methods=["POST"]) for path in answers]
-        routes += [
-            Route("/abort_request", self._abort, methods=["POST"]),
-            Route(
-                "/v1/models", lambda request: JSONResponse({"data": [{"id": NAME}, {"id": "poet"}]})
-            ),
-            Route("/health", lambda request: Response()),
-        ]
-        self.sock = socket.create_server(("127.0.0.1", 0))
-        self.url = f"http://127.0.0.1:{self.sock.getsockname()[1]}"
-        self.server = uvicorn.Server(
-            uvicorn.Config(Starlette(routes=routes), log_config=None, lifespan="off")
-        )
-        self.thread = threading.Thread(target=self.server.run, args=([self.sock],), daemon=True)
+        super().__init__()
+        self.sent, self.generate = [], self._answer
+        self.documents = {"/health": b"", "/v1/models": {"data": [{"id": NAME}, {"id": "poet"}]}}
 
-    async def _abort(self, request):
-        self.aborted.append((await request.json())["rid"])
-        return Response()
-
-    async def _answer(self, request):
-        body = await request.json()
-        self.seen.append((request.url.path, request.headers, body))
+    def _answer(self, handler, body):
+        self.sent.append((handler.path, handler.headers, body))
         what = str(body.get("user", ""))
         if what.isdecimal():
             error = {
@@ -149,49 +113,29 @@ class Upstream:
                 "param": None,
                 "code": 400,
             }
-            return JSONResponse(error, int(what))
-        if what in REPLIES:
-            return Response(*REPLIES[what])
-        if not body.get("stream"):
-            if what == "slow":
-                while (await request.receive())["type"] != "http.disconnect":
-                    pass
-                self.gone += 1
-            return Response(packed(WHOLE), media_type="application/json")
-        return StreamingResponse(self._stream(what), media_type="text/event-stream")
+            handler.reply(error, int(what))
+        elif what in REPLIES:
+            content, status, kind = REPLIES[what]
+            handler.reply(content, status, {"Content-Type": kind})
+        elif body.get("stream"):
+            handler.stream(self._pieces(handler, body, what))
+        elif what == "slow":
+            self.until_closed(handler, body)
+        else:
+            handler.reply(packed(WHOLE), headers={"Content-Type": "application/json"})
 
-    async def _stream(self, what):
-        try:
-            if what == "breaks":
-                yield STREAM[:300]
-                raise ConnectionError
-            for at in range(
-                0, len(STREAM), 7
-            ):  # pieces that end within events, and within characters
-                yield STREAM[at : at + 7]
-                await asyncio.sleep(0)
-                if what == "slow" and at > 300:
-                    await asyncio.sleep(3600)
-        except asyncio.CancelledError:
-            self.gone += 1
-            raise
-
-
-@contextmanager
-def upstream():
-    one = Upstream()
-    one.thread.start()
-    try:
-        until(lambda: one.server.started, 10)
-        yield one
-    finally:
-        one.server.should_exit = one.server.force_exit = True
-        one.thread.join(10)
+    def _pieces(self, handler, body, what):
+        for at in range(0, len(STREAM), 7):  # that end within events, and within characters
+            yield STREAM[at : at + 7]
+            if at > 300 and what == "breaks":
+                hung_up(handler, body)
+            if at > 300 and what == "slow":
+                self.until_closed(handler, body)
 
 
 @contextmanager
 def passing(service=SERVICE, keys=None):
-    with upstream() as target:
+    with served(Upstream()) as target:
         roles = scripted(["one", "two"])
         roles["target"].transport = Client(target.url, "target")
         with serving(roles, service, keys) as one:
@@ -243,7 +187,7 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     body = asked(path, **more, stop=["x"], unheard_of=[1.5])
     response = one.http.post(path, json=body)
     assert response.status_code == 200, response.text
-    went, headers, got = target.seen.pop()
+    went, headers, got = target.sent.pop()
     assert went == path and got.pop("rid") == headers["x-override-rid"]
     assert got == {**body, "model": NAME}, "unchanged but for the model's name"
     assert (
@@ -264,7 +208,7 @@ def test_the_targets_adapters_answer(both):
         (CHAT, {"logprobs": True}, ["logprobs"]),
     ):
         answer = one.http.post(path, json=asked(path, model="lookahead:poet", **more)).json()
-        assert answer["lookahead"]["why"] == why and target.seen.pop()[2]["model"] == NAME + ":poet"
+        assert answer["lookahead"]["why"] == why and target.sent.pop()[2]["model"] == NAME + ":poet"
     assert (
         one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code
         == 200
@@ -286,18 +230,18 @@ def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path)
     added = b',"lookahead":{"mode":"target","why":["presence_penalty"]}}\n\ndata: [DONE]'
     expected = STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
     assert got == expected.replace(b"}\n\ndata: [DONE]", added)
-    assert target.seen.pop()[2]["stream_options"] == {"include_usage": True}
+    assert target.sent.pop()[2]["stream_options"] == {"include_usage": True}
 
 
 def test_fields_that_steer_the_server_stay_here(both):
     one, target = both
     steering = dict.fromkeys(STEERING - {"lookahead"}, "7")
     assert one.ask(tools=[TOOL], **steering, lookahead={"depth": 2}).status_code == 200
-    got = target.seen.pop()[2]
+    got = target.sent.pop()[2]
     assert got.pop("rid") != "7" and not STEERING & got.keys()
     headers = {"authorization": "Bearer sk-mine", "x-override-rid": "7", "cookie": "a=b"}
     one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers)
-    sent = target.seen.pop()[1]
+    sent = target.sent.pop()[1]
     assert "authorization" not in sent and "cookie" not in sent and sent["x-override-rid"] != "7"
     for more in ({}, {"tools": [TOOL]}):
         is_documented(one.ask(**more, custom_logit_processor="code"), 400)
@@ -310,7 +254,7 @@ def test_the_operators_limits_hold():
                             ({"max_completion_tokens": 99}, {"max_completion_tokens": 50}),
                             ({"max_tokens": 9}, {"max_tokens": 9})):  # fmt: skip
             assert one.ask(tools=[], n=9, **given).status_code == 200
-            got = target.seen.pop()[2]
+            got = target.sent.pop()[2]
             assert {name: got[name] for name in got if name.startswith("max_")} == sent
         is_documented(one.ask(n=129), 400)
         is_documented(
@@ -320,8 +264,8 @@ def test_the_operators_limits_hold():
         is_documented(one.ask(tools=[TOOL], stream="perhaps"), 400)
         for written in (60.0, "60"):
             assert one.ask(tools=[], n=9, max_tokens=written).status_code == 200
-            assert target.seen.pop()[2]["max_tokens"] == 50
-        assert not target.seen
+            assert target.sent.pop()[2]["max_tokens"] == 50
+        assert not target.sent
 
 
 FAR = 2**30
@@ -350,11 +294,11 @@ FATAL = [
 @pytest.mark.parametrize(("path", "more"), FATAL)
 def test_no_client_ends_the_targets_scheduler(both, path, more):
     one, target = both
-    target.seen.clear()
+    target.sent.clear()
     requests = one.roles["draft"].transport.inner.requests
     requests.clear()
     error = is_documented(one.http.post(path, json=asked(path, **more)), 400)
-    assert error["param"] in more and not target.seen and not requests
+    assert error["param"] in more and not target.sent and not requests
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -398,8 +342,8 @@ def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
         ):
             for _ in response.iter_bytes():
                 pass
-        until(lambda: target.gone == 1 and target.aborted, 10)
-        assert target.aborted[0] == target.seen[0][2]["rid"]
+        until(lambda: target.closed.is_set() and target.aborts, 10)
+        assert target.aborts[0] == target.sent[0][2]["rid"]
         until(lambda: one.engine.idle and not one.engine.answers, 10)
         assert one.ask(tools=[TOOL]).status_code == 200, "its place is free"
         until(lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text, 10)
@@ -429,8 +373,7 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
 def test_a_target_that_is_down_is_told():
     with passing() as (one, target):
         assert one.ask(tools=[TOOL]).status_code == 200
-        target.server.should_exit = target.server.force_exit = True
-        target.thread.join(10)
+        target.die()
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
         until(lambda: one.health.watches["target"].down, 5)
         assert one.http.get("/ready").status_code == 503
@@ -447,13 +390,13 @@ def test_when_the_endpoint_stops_so_does_what_was_passed_on():
         assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == [
             "shutting_down"
         ]
-        until(lambda: target.gone == 1, 2)
+        until(target.closed.is_set, 2)
 
 
 def test_an_operator_can_have_them_refused():
     with passing(SERVICE.replace(refuse=True)) as (one, target):
         is_documented(one.ask(tools=[TOOL]), 400)
-        assert not target.seen
+        assert not target.sent
 
 
 # -- other routes
@@ -466,17 +409,17 @@ def test_the_targets_other_routes_are_reached_through_the_endpoint(both, path):
     response = one.http.post(path, json=body)
     assert response.status_code == 200 and response.headers["x-lookahead-why"] == "route"
     assert response.content == packed({**WHOLE, "model": "lookahead"}), "the reply is as it is"
-    got, _, sent = target.seen.pop()
+    got, _, sent = target.sent.pop()
     assert got == path
     assert sent == {"model": NAME, "input": "a", "max_tokens": 5, "extra": [None]}
     assert one.http.post(path, json={"user": "list"}).json() == [{"score": 1}]
-    assert "model" not in target.seen.pop()[2]
+    assert "model" not in target.sent.pop()[2]
     is_documented(one.http.post(path, json={"model": "gpt-9"}), 404, "model_not_found")
     is_documented(one.http.post(path, json={"background": True}), 400)
     is_documented(one.http.post(path, json=[body]), 400)
     is_documented(one.http.post(path, json={"user": "500"}), 502, "target_failed")
     is_documented(one.http.get(path), 405)
-    target.seen.clear()
+    target.sent.clear()
 
 
 def test_a_stream_of_another_route_is_passed_on_and_an_error_has_a_name(both):
@@ -505,10 +448,10 @@ def test_a_request_without_a_name_or_with_another_one_of_the_models_is_passed_on
             for path in (CHAT, "/v1/embeddings"):
                 asked = {"model": given, "messages": ASK["messages"], "logprobs": True}
                 assert one.http.post(path, json=asked).json()["model"] == "lookahead"
-                assert target.seen.pop()[2]["model"] == sent
+                assert target.sent.pop()[2]["model"] == sent
         nameless = {"messages": ASK["messages"], "logprobs": True}
         assert one.http.post(CHAT, json=nameless).status_code == 200
-        assert "model" not in target.seen.pop()[2]
+        assert "model" not in target.sent.pop()[2]
 
 
 def test_what_the_target_refuses_says_nothing_of_its_machine(both):
@@ -532,9 +475,9 @@ def test_limits_and_keys_hold_on_other_routes():
         for path in OTHERS:
             named = dict.fromkeys(("max_tokens", "max_output_tokens"), 99)
             assert one.http.post(path, json=named).status_code == 200
-            assert [target.seen[-1][2][name] for name in named] == [50, 50]
+            assert [target.sent[-1][2][name] for name in named] == [50, 50]
         assert one.http.post("/v1/responses", json={}).status_code == 200
-        assert target.seen[-1][2]["max_output_tokens"] == 50
+        assert target.sent[-1][2]["max_output_tokens"] == 50
 
 
 def sglangs():
@@ -604,7 +547,7 @@ ENCODED = ("/v1/embeddings/", "/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fe
 def test_no_spelling_of_a_path_reaches_another_route(locked, path):
     """Nor a route that is there without a key."""
     one, target = locked
-    target.seen.clear()
+    target.sent.clear()
     for key, expected in (
         ("", (400, 401, 404)),
         ("sk-right", (200,) if path in ENCODED else (400, 404, 405)),
@@ -620,8 +563,8 @@ def test_no_spelling_of_a_path_reaches_another_route(locked, path):
             ]
             raw.sendall("\r\n".join(lines).encode())
             assert int(raw.makefile("rb").readline().split()[1]) in expected
-        assert key or not target.seen
-    assert not target.aborted and {seen[0] for seen in target.seen} <= set(OTHERS)
+        assert key or not target.sent
+    assert not target.aborts and {sent[0] for sent in target.sent} <= set(OTHERS)
 
 
 # -- SGLang's schema

@@ -16,7 +16,7 @@ from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import FAMILIES
 from lr_sglang.steps.token_text import TokenText
-from tests.integration.test_serve import ASK, SERVICE, is_documented, serving
+from tests.endpoint import ASK, SERVICE, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
 from tests.serving import until
 
@@ -154,9 +154,8 @@ WAYS = [
 @pytest.mark.parametrize("way", WAYS, ids=["by option", "by the prompt", "by the model"])
 def test_it_thinks_with_lookahead_and_answers_by_the_targets_grammar(thinker, way):
     one = thinker(**way)
-    response = one.ask(
-        response_format=FORM, lookahead={"schedule": "sync"}
-    )  # in which no draft is late
+    # in which no draft is late
+    response = one.ask(response_format=FORM, lookahead={"schedule": "sync"})
     answer = response.json()
     assert response.headers["x-lookahead-why"] == "response_format"
     (choice,) = answer["choices"]
@@ -367,9 +366,8 @@ ALONE = {
 @pytest.mark.parametrize(("way", "asked"), ALONE.values(), ids=ALONE)
 def test_the_rest_goes_to_the_target_alone(thinker, way, asked):
     one = thinker(**way)
-    assert (
-        one.ask(**asked).status_code == 502 and not one.target.requests
-    )  # it has no such route here
+    # it has no such route here
+    assert one.ask(**asked).status_code == 502 and not one.target.requests
 
 
 def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):

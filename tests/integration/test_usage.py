@@ -8,7 +8,7 @@ from openai.types import CompletionUsage
 
 from tests import fixture_of
 from tests.commands import clients
-from tests.integration.test_serve import scripted, serving, simulated
+from tests.endpoint import scripted, serving, simulated
 
 # What AIPerf makes of replies: in its own words, whatever it reads of usage and of speculation.
 READER = """

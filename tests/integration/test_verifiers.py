@@ -34,9 +34,16 @@ from lr_sglang.verifiers.embedding import Embedding, load
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.verifier_registry import Stage
 from tests import FULL, ROOT
-from tests.integration import test_semantics as semantics
-from tests.integration.test_semantics import E, fixed, slow
-from tests.scripted import LIKELY, CharTokenizer, ScriptedTransport, deployment
+from tests.scripted import (
+    CONVERSATION,
+    LIKELY,
+    CharTokenizer,
+    E,
+    ScriptedTransport,
+    deployment,
+    fixed,
+    slow,
+)
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
@@ -52,7 +59,7 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
-    lookahead.run(semantics.QUESTION, job, backend=backend)
+    lookahead.run(CONVERSATION, job, backend=backend)
     return job.trace, target
 
 
@@ -149,9 +156,8 @@ def test_a_target_that_fails_to_judge_is_left_alone_for_a_while(name):
     target.fail_to_weigh = lambda: down
     record, _ = solve(named(name), target=target)
     assert record.text == OURS[:-1]
-    assert (
-        len(record.of("judge")) == record.failures["judge"] == 2
-    )  # both before the failure was known
+    # both before the failure was known
+    assert len(record.of("judge")) == record.failures["judge"] == 2
     assert all(v.failed for s in record.steps for v in s.verdicts if v.by == name)
 
 
@@ -284,7 +290,7 @@ def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
     async def main():
         asyncio.get_running_loop().call_later(1, job.stop)
         with pytest.raises(Cancelled):
-            await run_program(lookahead, semantics.QUESTION, job, backend=backend)
+            await run_program(lookahead, CONVERSATION, job, backend=backend)
 
     run_virtually(main())
     assert job.trace.drained < 2 and not judge.requests
@@ -446,7 +452,7 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
     backend = deployment(target=target, draft=draft, judge=judge)
     verifier = named("judge")(backend.roles)
     job = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
-    run_virtually(run_program(lookahead, semantics.QUESTION, job, backend=backend))
+    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
     assert job.trace.text == OURS[:-1] and job.trace.failures["judge"]
     assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
     assert job.trace.seconds < len(waited) * waited[0] + 1 < backend.timeout
@@ -585,7 +591,7 @@ def test_a_draft_in_flight_when_the_judge_is_distrusted_is_rejected(schedule):
 
     async def main():
         asyncio.get_running_loop().call_later(0.05, check.add, [True] * 20, 0.1)
-        await run_program(lookahead, semantics.QUESTION, job, backend=backend)
+        await run_program(lookahead, CONVERSATION, job, backend=backend)
 
     run_virtually(main())
     assert job.trace.text == OURS[:-1] and not judge.requests and len(draft.requests) == 1

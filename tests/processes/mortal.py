@@ -20,19 +20,13 @@ import httpx
 
 from lr_sglang.config import ROLES
 from tests.processes.nursery import simulate
-from tests.serving import HTTP, PATIENCE, until
+from tests.serving import HTTP, PATIENCE, answers, free_port, until
 
 # Runtimes are forks of a process that has imported everything: one is there again in a fraction of
 # a second.
 NURSERY = multiprocessing.get_context("forkserver")
-NURSERY.set_forkserver_preload(["tests.processes.lean", "tests.processes.nursery"])
+NURSERY.set_forkserver_preload(["tests.processes.nursery"])
 MODEL = "m"
-
-
-def free_port() -> int:
-    with socket.socket() as sock:
-        sock.bind(("127.0.0.1", 0))
-        return int(sock.getsockname()[1])
 
 
 class Mortal:
@@ -57,9 +51,7 @@ class Mortal:
 
     def up(self) -> bool:
         """Whether it can be reached."""
-        with suppress(httpx.HTTPError):
-            return HTTP.get(f"{self.url}/health", timeout=2).status_code == 200
-        return False
+        return answers(f"{self.url}/health")
 
     def running(self) -> int:
         """Requests that it works on, as it says itself."""

@@ -9,8 +9,7 @@ import sys
 import pytest
 
 from benchmarks.first_byte import measure
-from tests import FULL
-from tests.serving import ROOT
+from tests import FULL, ROOT
 
 pytestmark = pytest.mark.skipif(not FULL, reason="measurements: with LR_SGLANG_FULL=1")
 

@@ -11,24 +11,20 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
-import sys
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack, closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http.client import HTTPConnection
 from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
-import httpx
 import pytest
 import yaml
 
 from lr_sglang.config import ROLES
-from tests.operations import FOLDER, ROOT, Service, units
-from tests.processes.mortal import Client, Mortal, authorized, free_port, metric
-from tests.serving import HTTP, PATIENCE, until
+from tests.operations import FOLDER, KEY, Program, Unit, endpoint, units
+from tests.processes.mortal import Client, Mortal, authorized, metric
+from tests.serving import HTTP, PATIENCE, free_port, until
 
 NGINX = shutil.which("nginx", path=f"{os.environ['PATH']}:/usr/sbin")
 MISSING = "nginx is not installed here (Debian's package nginx-light is enough)"
@@ -36,86 +32,12 @@ SIMULATION = (
     *("--alpha", "1", "--steps", "4", "--step-seconds", ".1"),
     *("--c1", ".2", "--judge-seconds", ".02"),
 )
-RESTART_SECONDS = 0.5  # in place of the 5 s that the units say
-KEY = "a-key-for-this-test"
 ALONE = 4 * 0.12 + 10.0  # seconds of an answer without draft or judge, on a busy machine
 # A hanging draft or judge is noticed by its own requests, then left alone; both with time to spare.
 NOTICED = 40.0
 RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
 (DEGRADED,) = (rule for rule in RULES if rule["alert"] == "Degraded")
 numbers = itertools.count()
-
-
-def answers(url: str) -> bool:
-    with suppress(httpx.HTTPError):
-        return HTTP.get(url, timeout=2).status_code == 200
-    return False
-
-
-@dataclass
-class Program:
-    """A unit's command, or nginx."""
-
-    argv: list[str]
-    log: Path
-    up: Callable[[], bool]
-    env: dict[str, str] = field(default_factory=dict)
-    popen: subprocess.Popen[bytes] = field(init=False)
-
-    def live(self) -> None:
-        with self.log.open("ab") as log:
-            self.popen = subprocess.Popen(
-                self.argv,
-                stdout=log,
-                stderr=log,
-                env={**os.environ, **self.env},
-                start_new_session=True,
-            )
-
-    def sweep(self) -> None:
-        """Ends what a dead one has left, as systemd does with the rest of a unit."""
-        with suppress(ProcessLookupError):
-            os.killpg(self.popen.pid, signal.SIGKILL)
-
-    def ended(self) -> bool:
-        return self.popen.poll() is not None
-
-    def send(self, number: int) -> None:
-        self.popen.send_signal(number)
-        if number == signal.SIGKILL:
-            self.popen.wait(10)
-
-
-class Unit:
-    """A part that is started again when it ends, as systemd does with ``Restart=always``."""
-
-    def __init__(self, part: Program | Mortal) -> None:
-        self.part, self.starts = part, 1
-        self._stopped = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
-        self._thread.start()
-
-    def _keep(self) -> None:
-        while not self._stopped.wait(0.05):
-            if not self.part.ended():
-                continue
-            self.part.sweep()
-            if not self._stopped.wait(RESTART_SECONDS):
-                self.part.live()
-                self.starts += 1
-
-    def restart(self) -> None:
-        """``systemctl restart``, of what may hang: killed, and started again."""
-        before = self.starts
-        self.part.send(signal.SIGKILL)
-        until(lambda: self.starts > before and self.part.up(), PATIENCE)
-
-    def stop(self) -> None:
-        self._stopped.set()
-        self._thread.join(PATIENCE)
-        with suppress(ProcessLookupError):
-            self.part.send(signal.SIGKILL)
-        self.part.sweep()
 
 
 @dataclass
@@ -161,19 +83,6 @@ class Composition:
         return (self.folder / f"endpoint-{number}.log").read_text("utf-8")
 
 
-def endpoint(folder: Path, number: int, port: int, urls: dict[str, int]) -> Program:
-    """The unit of an endpoint, with other ports and another folder."""
-    said = Service.read(FOLDER / "lr-sglang-serve@.service")
-    words = [word.replace("%i", str(port)) for word in said.argv[1:]]
-    words = [word.replace("/etc/lr-sglang", str(folder)) for word in words]
-    for written, ours in urls.items():
-        words = [word.replace(written, f"http://127.0.0.1:{ours}") for word in words]
-
-    argv = [sys.executable, str(ROOT / "cli.py"), *words]
-    ready = f"http://127.0.0.1:{port}/ready"
-    return Program(argv, folder / f"endpoint-{number}.log", lambda: answers(ready))
-
-
 def proxy(folder: Path, port: int, ports: list[int]) -> Program:
     """nginx, with other ports and folders."""
     assert NGINX is not None
@@ -206,7 +115,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
         urls[f"http://127.0.0.1:{service.argv[service.argv.index('--port') + 1]}"] = port
         parts[role] = Mortal(role, SIMULATION, folder / f"{role}.log", port)
     assert parts.keys() == set(ROLES)
-    ports = [free_port(), free_port()]
+    ports = [free_port()()]
     for number, port in enumerate(ports):
         parts[f"endpoint {number}"] = endpoint(folder, number, port, urls)
         parts[f"endpoint {number}"].live()

@@ -18,10 +18,10 @@ import pytest
 from lr_sglang import plugin_files, tasks
 from lr_sglang.errors import ConfigError, RecordError, SetupError
 from lr_sglang.grading import Grade, Grader, answers, choices, mathematics
-from lr_sglang.grading.export import export
-from lr_sglang.grading.pool import Pool
+from lr_sglang.grading.export import export_answers
+from lr_sglang.grading.pool import GradingPool
 from lr_sglang.grading.regrade import regrade
-from lr_sglang.results.store import RECORDS, RUN
+from lr_sglang.results.store import RECORDS, RUN_FILE
 from lr_sglang.tasks import Question
 from tests import FULL, ROOT, fixture_of, records
 from tests.called import called
@@ -34,11 +34,11 @@ def rows(name):
     return [json.loads(line) for line in text.splitlines()]
 
 
-pool = fixture_of(Pool)
+pool = fixture_of(GradingPool)
 
 
 def math(text, gold, pool):
-    return mathematics.grade(text, Question("q", "?", gold), pool.compare)
+    return mathematics.grade_mathematics(text, Question("q", "?", gold), pool.compare)
 
 
 def box(answer):
@@ -98,7 +98,7 @@ HOSTILE = {
 SLOW = {"factorial", "parentheses", "roots", "sum", "integral", "braces"}
 
 
-impatient = fixture_of(lambda: Pool(seconds=2.0))
+impatient = fixture_of(lambda: GradingPool(seconds=2.0))
 
 
 @pytest.mark.parametrize("name", [name for name in HOSTILE if FULL or name not in SLOW])
@@ -138,7 +138,7 @@ def test_ten_megabytes_are_no_trouble(part, pool):
     for whole in (text, text + "}", text[7:]):
         assert math(whole, "7", pool).correct is False
         answers.code(whole, "def f")
-        choices.grade(whole, Question("q", "?", "A", {"choices": CHOICES}))
+        choices.grade_choice(whole, Question("q", "?", "A", {"choices": CHOICES}))
     assert time.monotonic() - began < 60
 
 
@@ -165,7 +165,7 @@ def test_a_worker_that_passes_a_limit_is_replaced(does, why, tmp_path, monkeypat
     (tmp_path / "sitecustomize.py").write_text(PLANTED.format(does=does))
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    with Pool(seconds=1.0) as pool:
+    with GradingPool(seconds=1.0) as pool:
         assert pool.compare("1", "1")[0] is True
         same, said = pool.compare("1", "planted")
         assert not same and why in said
@@ -215,7 +215,7 @@ def test_a_worker_that_does_not_start_is_a_named_error(tmp_path, monkeypatch):
     (tmp_path / "math_verify.py").write_text("raise ImportError")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    with Pool() as pool, pytest.raises(SetupError, match="worker processes have ended"):
+    with GradingPool() as pool, pytest.raises(SetupError, match="worker processes have ended"):
         pool.compare("1", "x")
 
 
@@ -294,7 +294,7 @@ def test_the_letter_of_a_choice(among, text, letter):
 @pytest.mark.parametrize("row", rows("letters.jsonl"), ids=lambda row: row["answer"][-30:])
 def test_the_last_letter_that_is_stated_counts(row):
     """In the forms that others reported: after a boxed formula, in a sentence, on the last line."""
-    found = choices.grade(row["answer"], Question("q", "?", "A", {"choices": CHOICES}))
+    found = choices.grade_choice(row["answer"], Question("q", "?", "A", {"choices": CHOICES}))
     assert (None if found.reason else found.answer) == row["letter"]
 
 
@@ -312,7 +312,7 @@ def test_choices_are_graded_by_letter():
      ("9.8 m/s^2", "m/s^2"), ("7 apples", "apples"), ("2x", None), ("3n", None), ("5", None), ("x cm", None)],
 )  # fmt: skip
 def test_quantities(text, unit):
-    found = mathematics.quantity(mathematics.normal(text))
+    found = mathematics.quantity(mathematics.in_latex(text))
     assert (found.unit if found else None) == unit
 
 
@@ -412,7 +412,9 @@ def row(number=0, text="\\boxed{4}", gold="4", correct=None, **changes):
 
 def folder(path, records, task="gsm8k", rest=b""):
     path.mkdir(exist_ok=True)
-    (path / RUN).write_text(json.dumps({"schema": 1, "config": {"lookahead": {"questions": task}}}))
+    (path / RUN_FILE).write_text(
+        json.dumps({"schema": 1, "config": {"lookahead": {"questions": task}}})
+    )
     lines = [
         json.dumps(one, ensure_ascii=False, separators=(",", ":")).encode() + b"\n"
         for one in records
@@ -441,7 +443,7 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
         }
     once = (path / RECORDS).read_bytes()
     assert once.endswith(b"}\n"), "the line that was cut off is none"
-    assert {file.name for file in path.iterdir()} == {RECORDS, RUN, ".lock"}
+    assert {file.name for file in path.iterdir()} == {RECORDS, RUN_FILE, ".lock"}
     assert regrade(path).endswith("no verdicts changed") and (path / RECORDS).read_bytes() == once
 
 
@@ -478,7 +480,7 @@ def test_a_task_that_is_gone_is_not_graded_by_guess(tmp_path):
 
 DAMAGE = {
     "no folder": shutil.rmtree,
-    "no run": lambda path: (path / RUN).unlink(),
+    "no run": lambda path: (path / RUN_FILE).unlink(),
     "no records": lambda path: (path / RECORDS).unlink(),
     "damaged": lambda path: (path / RECORDS).write_text("x\n"),
     "at work": lambda path: None,
@@ -513,7 +515,7 @@ HUMANEVAL = {"prompt": PROMPT, "entry_point": "area"}
 )
 def test_evalplus_gets_a_line_for_each_sample_that_stands_alone(tmp_path, answer, solution):
     good = row(1, "```python\ndef area(r): 1\n```", extra=HUMANEVAL)
-    (path,) = export("evalplus", [row(0, answer, extra=HUMANEVAL), good], tmp_path)
+    (path,) = export_answers("evalplus", [row(0, answer, extra=HUMANEVAL), good], tmp_path)
     assert path.name == "evalplus-lookahead.jsonl"
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert lines[0] == {"task_id": "q0", "solution": solution}
@@ -530,7 +532,7 @@ def test_livecodebench_gets_all_samples_of_a_question_together(tmp_path):
         for mode in ("sd", "lookahead+sd")
     ]
     answers[0]["error"] = {"kind": "RuntimeTimeout"}
-    first, second = export("livecodebench", answers, tmp_path)
+    first, second = export_answers("livecodebench", answers, tmp_path)
     assert {first.name, second.name} == {
         "livecodebench-sd.json",
         "livecodebench-lookahead+sd.json",
@@ -544,7 +546,7 @@ def test_livecodebench_gets_all_samples_of_a_question_together(tmp_path):
 @pytest.mark.parametrize("form", ["evalplus", "livecodebench"])
 def test_answers_without_programs_are_not_exported(tmp_path, form):
     with pytest.raises(RecordError, match=r"none of HumanEval|has a program"):
-        export(form, [row()], tmp_path)
+        export_answers(form, [row()], tmp_path)
     assert not list(tmp_path.iterdir())
 
 
@@ -636,7 +638,7 @@ def test_a_grader_that_raises_is_counted_and_told(run, tmp_path, failing, count)
 
 def test_tasks_are_listed_and_shown():
     listed = called("tasks").output
-    assert all(name in listed for name in tasks.names()) and "200 questions, offline" in listed
+    assert all(name in listed for name in tasks.task_names()) and "200 questions, offline" in listed
     shown = called("tasks", "gsm8k").output
     assert "openai/gsm8k@" in shown and "\\boxed{}" in shown and "Random(42)" in shown
     table = json.loads(called("tasks", "pocket", "--json").stdout)
@@ -685,7 +687,7 @@ def test_evalplus_grades_what_is_exported(tmp_path):
         made.append(row(n, text, extra=about) | {"question_id": f"HumanEval/{n}"})
     folder = tmp_path / "runs/humaneval"
     folder.mkdir(parents=True)
-    export("evalplus", made, folder)
+    export_answers("evalplus", made, folder)
     (tmp_path / "problems.jsonl").write_text("".join(f"{json.dumps(one)}\n" for one in problems))
     said = ran(
         shown("evalplus"), tmp_path, HUMANEVAL_OVERRIDE_PATH=str(tmp_path / "problems.jsonl")
@@ -719,7 +721,7 @@ def test_livecodebench_grades_what_is_exported(tmp_path):
             made.append(row(n, f"```python\n{program}\n```", sample=sample))
     folder = tmp_path / "runs/livecodebench"
     folder.mkdir(parents=True)
-    export("livecodebench", made, folder)
+    export_answers("livecodebench", made, folder)
     (tmp_path / "problems.json").write_text(json.dumps(problems))
     (tmp_path / "drive.py").write_text(LIVECODEBENCH)
     command = shown("livecodebench").replace("-m livecodebench.runner.custom_evaluator", "drive.py")

@@ -24,7 +24,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.settings import Service
 from lr_sglang.verifiers import Setup, make
 from tests import fixture_of
-from tests.integration.test_serve import CHAT, serving
+from tests.endpoint import CHAT, serving
 from tests.processes.conftest import SECONDS
 from tests.serving import until
 from tests.simulated.clock import run_virtually

@@ -421,9 +421,8 @@ def test_a_reserved_port_is_kept_and_can_still_be_listened_on():
     reservation = Reservation()
     with pytest.raises(OSError), socket.socket() as other:
         other.bind(("127.0.0.1", reservation.port))
-    with pytest.raises(
-        LaunchError, match="already in use"
-    ):  # two roles of a deployment, or two that come up at once
+    # two roles of a deployment, or two that come up at once
+    with pytest.raises(LaunchError, match="already in use"):
         Reservation(reservation.port, "judge")
     with socket.create_server(("127.0.0.1", reservation.port), reuse_port=False):
         socket.create_connection(("127.0.0.1", reservation.port), 2).close()
@@ -812,8 +811,8 @@ def test_options_of_launch_decide_how_servers_are_warmed(home):
         "print": True,
     }
     plan = settings.settle({**given, "mode": ("autoregressive",)})
-    assert launch_command.room(plan, given) == 1
-    made = launch_command.placed(plan, given)
+    assert launch_command.fitting_answers(plan, given) == 1
+    made = launch_command.placed_runtimes(plan, given)
     assert (
         made.sampling.top_k,
         plan.deployment.sampling.top_k,

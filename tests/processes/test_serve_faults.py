@@ -23,10 +23,10 @@ from lr_sglang.engine.client import Client as RuntimeClient
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import step
-from tests import FULL
+from tests import FULL, ROOT
 from tests.processes import own_servers
 from tests.processes.mortal import MODEL, Client, Mortal, metric, mortals, ready
-from tests.serving import PATIENCE, ROOT, Process, Truth, serving, until
+from tests.serving import PATIENCE, Process, Truth, serving, until
 from tests.simulated.model import Model
 from tests.simulated.server import MALFORMED
 from tests.simulated.words import pocket_words
@@ -215,9 +215,8 @@ def test_a_pause_costs_nobody_an_answer(stand: Stand) -> None:
 def assert_target_down(stand: Stand, asked: list[Client]) -> None:
     """Without a target everybody is sent away at once, and told so by ``/ready``."""
     for heard in asked:
-        assert_right(heard) if heard.finish else assert_refused(
-            heard
-        )  # the last step may have been there
+        # the last step may have been there
+        assert_right(heard) if heard.finish else assert_refused(heard)
     assert any(heard.error for heard in asked)
 
     def away() -> bool:

@@ -8,8 +8,7 @@ import pytest
 from lr_sglang.results.page import inert
 from tests import synthetic
 from tests.called import called
-from tests.synthetic import Truth
-from tests.unit.test_report import write
+from tests.synthetic import Truth, write
 
 SCRIPT = "</script><script>window.hit=1</script>"
 NASTY = f"{SCRIPT}<img src=x onerror='window.hit=1'>\u2028%SCRIPT% <!-- &amp; \ud83d \x1b[1m"
@@ -170,8 +169,7 @@ def test_both_versions_stand_beside_each_other_and_a_branch_leads_to_its_step(se
     assert box["height"] == 16 + 18 * found.locator(".timeline li").evaluate_all(
         "all => all.reduce((sum, one) => sum + Number(one.style.flexGrow), 0)"
     )
-    canvas.click(
-        position={"x": box["width"] - 4, "y": box["height"] - 9}
-    )  # the end of the critical path
+    # the end of the critical path
+    canvas.click(position={"x": box["width"] - 4, "y": box["height"] - 9})
     assert found.locator(".step[aria-selected=true]").count() == 1
     assert canvas.get_attribute("title")

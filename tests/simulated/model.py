@@ -136,9 +136,8 @@ class Writer:
 
     def __init__(self, model: Model) -> None:
         self.model, self.words = model, pocket_words()
-        self._step = lru_cache(maxsize=STEPS)(
-            partial(model.step, self.words)
-        )  # later prompts contain it
+        # later prompts contain it
+        self._step = lru_cache(maxsize=STEPS)(partial(model.step, self.words))
 
     def prepare(self, questions: Sequence[int]) -> None:
         """Caches the steps of these questions, so that a measurement of the controller does not
@@ -205,10 +204,11 @@ class Writer:
         """The label for the last two steps in a judge's prompt, which ends with the label's opening
         bracket.
         """
+        # both steps are at the end of most prompts
         for reach in (
             2 * self.model.longest + TURN,
             len(prompt),
-        ):  # both steps are at the end of most prompts
+        ):
             heads = self.words.find(self.words.tokenizer.decode(prompt[-reach:]))[-2:]
             if len(heads) == 2:
                 break

@@ -16,6 +16,7 @@ from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import PROTOCOL, Delivery
 from lr_sglang.steps.request import STREAM_TOKENS
+from tests.prefixes import PrefixCache
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation
 from tests.simulated.runtime import body, reply
@@ -25,37 +26,6 @@ from tests.simulated.transport import CONTEXT, SimulatedTransport, Unchecked
 
 DELIVERY = 0.0025  # seconds of a delivered line, as of the spike's request path
 RANDOM = 10.0  # temperature from which on no guess is right
-
-
-class PrefixCache:
-    """The prefixes that a server has computed."""
-
-    def __init__(self) -> None:
-        self._known: set[int] = set()
-
-    def add(self, ids: Sequence[int]) -> None:
-        """Adds a text with all of its prefixes."""
-        self._known.update(_hashes(ids))
-
-    def longest(self, ids: Sequence[int]) -> int:
-        """Tokens of the longest known prefix."""
-        hashes = _hashes(ids)
-        low, high = 0, len(hashes)
-        while low < high:  # with a prefix all shorter ones are known
-            middle = (low + high + 1) // 2
-            low, high = (middle, high) if hashes[middle - 1] in self._known else (low, middle - 1)
-        return low
-
-    def clear(self) -> None:
-        self._known.clear()
-
-
-def _hashes(ids: Sequence[int]) -> list[int]:
-    found, last = [], 0
-    for one in ids:
-        last = hash((last, one))
-        found.append(last)
-    return found
 
 
 class ScheduledTransport(SimulatedTransport):

@@ -31,6 +31,7 @@ def _meta(**wrong: Any) -> Callable[[dict[str, Any]], Response]:
 
 
 # Functions that turn a correct reply into one with status 200 that is no generation.
+# a matched token that is not among the ids
 MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({"text": "garbage"}),
     lambda good: PlainTextResponse("<html>garbage</html>"),
@@ -41,9 +42,7 @@ MALFORMED: tuple[Callable[[dict[str, Any]], Response], ...] = (
     lambda good: JSONResponse({**good, "output_ids": [-1, *good["output_ids"]]}),
     lambda good: JSONResponse({**good, "output_ids": None}),
     _meta(finish_reason=None),
-    _meta(
-        finish_reason={"type": "stop", "matched": 7}
-    ),  # a matched token that is not among the ids
+    _meta(finish_reason={"type": "stop", "matched": 7}),
     _meta(finish_reason={"type": "abort", "message": "not asked for"}),
     lambda good: JSONResponse("garbage"),
 )

@@ -33,9 +33,8 @@ class Watch:
 def leave_traces(path):
     """From now on, wherever others would have them."""
     opened = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    crashes = fcntl.fcntl(
-        opened, fcntl.F_DUPFD_CLOEXEC, 100
-    )  # out of the way of what a process opens
+    # out of the way of what a process opens
+    crashes = fcntl.fcntl(opened, fcntl.F_DUPFD_CLOEXEC, 100)
     os.close(opened)
 
     def enable(file=None, all_threads=True, **more):

@@ -133,9 +133,8 @@ def test_decode_is_attention_whichever_way_is_cheapest_to_read_the_rows(
 @pytest.mark.parametrize("option", ["plain", "tree"])
 @pytest.mark.parametrize("heads,kv_heads,free", [(4, 2, 1 << 18), (3, 3, 1 << 18), (4, 2, 0)])
 def test_extend_is_attention(lens, prefixes, option, heads, kv_heads, free, monkeypatch):
-    monkeypatch.setattr(
-        "lr_sglang.cpu.extend.FREE_CELLS", free
-    )  # 0: unlike sequences apart, however small
+    # 0: unlike sequences apart, however small
+    monkeypatch.setattr("lr_sglang.cpu.extend.FREE_CELLS", free)
     dim, totals = 16, [a + b for a, b in zip(lens, prefixes, strict=True)]
     cache = Cache(totals, kv_heads, dim, seed=len(lens))
     tokens = sum(lens)
@@ -242,16 +241,19 @@ def test_two_models_with_the_same_numbers_agree_as_often_as_the_coupling_says():
 
 
 def test_settings_name_flags_and_variables():
-    flags = settings.flags()
+    flags = settings.cpu_flags()
     assert flags["max-total-tokens"] == 20_000 and not any(name.startswith("-") for name in flags)
-    disabled = settings.environment()["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    disabled = settings.cpu_environment()["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
     assert "qwen3" not in disabled and "deepseek_v2" in disabled
-    assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.environment(family="another")
-    hybrid = settings.environment(family="qwen3_5_text")
+    assert "SGLANG_DISABLED_MODEL_ARCHS" not in settings.cpu_environment(family="another")
+    hybrid = settings.cpu_environment(family="qwen3_5_text")
     assert "qwen3_5_text" not in hybrid["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
-    experts = settings.environment(family="qwen3_moe")["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
+    experts = settings.cpu_environment(family="qwen3_moe")["SGLANG_DISABLED_MODEL_ARCHS"].split(",")
     assert "qwen3_moe" not in experts and "qwen3_moe" in disabled
-    assert hybrid[settings.HYBRID] == "float32" and settings.HYBRID not in settings.environment()
+    assert (
+        hybrid[settings.CONV_DTYPE] == "float32"
+        and settings.CONV_DTYPE not in settings.cpu_environment()
+    )
 
 
 # -- speculation's operators, each against a reference that is slow and obviously right
@@ -317,9 +319,8 @@ def test_rows_of_all_layers_move_as_if_all_were_read_first(seed):
     ]
     places = min(rows - 1, moved)
     target = torch.tensor([*chance.sample(range(1, rows), places), 0, 0], dtype=torch.int64)
-    source = torch.tensor(
-        [*(chance.randrange(rows) for _ in range(places)), 0, 0]
-    )  # rows 0 pad the list
+    # rows 0 pad the list
+    source = torch.tensor([*(chance.randrange(rows) for _ in range(places)), 0, 0])
     expected = [one.clone() for one in caches]
     for new, old in zip(expected, caches, strict=True):
         for to, of in zip(target.tolist(), source.tolist(), strict=True):
@@ -375,9 +376,8 @@ class Drafts:
         )
         out = {name: torch.full(shape, -1) for name in ("index", "child", "sibling")}
         out["positions"] = torch.zeros(self.batch * self.n, dtype=torch.int64)
-        out["mask"] = torch.ones(
-            int((widths * self.n).sum()) + 4, dtype=torch.bool
-        )  # SGLang's may be too long
+        # SGLang's may be too long
+        out["mask"] = torch.ones(int((widths * self.n).sum()) + 4, dtype=torch.bool)
         ops().build_tree_kernel_efficient_cpu(
             self.parent_list, self.selected, self.lens, out["mask"], out["positions"], out["index"], out["child"],
             out["sibling"], self.topk, self.steps, self.n, mode,
@@ -423,9 +423,8 @@ def test_trees_of_drafted_tokens(seed, chain, mode):
         mask = out["mask"][start : start + n * width].view(n, width)
         start += n * width
         assert bool(mask[:, : width - n].all())
-        seen = visible(
-            [-1, *(max(parent, 0) for parent in parents[1:])]
-        )  # the root belongs to every way
+        # the root belongs to every way
+        seen = visible([-1, *(max(parent, 0) for parent in parents[1:])])
         assert torch.equal(mask[:, width - n :], seen)
         assert torch.equal(out["positions"][i * n : (i + 1) * n], length + seen.sum(-1) - 1)
     assert bool(out["mask"][start:].all())
@@ -571,9 +570,8 @@ def test_rows_that_are_kept_between_passes_are_never_stale(seed, new):
             torch.testing.assert_close(got, expected)
         backend.seq_lens += torch.tensor([chance.randint(1, new) for _ in backend.new])
         event, backend.verifies = chance.random(), True
-        if (
-            event < 0.02 or int(backend.seq_lens.max()) > 390
-        ):  # a prompt is computed, over rows in use
+        # a prompt is computed, over rows in use
+        if event < 0.02 or int(backend.seq_lens.max()) > 390:
             for layer in backend.layers:
                 layer.normal_()
             backend.seq_lens.clamp_(max=30)
@@ -728,7 +726,7 @@ def test_a_product_in_bfloat16_is_near_float32_and_knows_no_batch(rows, inputs):
     layer = SimpleNamespace(weight=torch.randn(rows, inputs).bfloat16())
     x, residual = torch.randn(24, 2 * inputs).bfloat16().chunk(2, -1)[0], torch.randn(24, rows)
     exact = x.float() @ layer.weight.float().t()
-    product = products.of(layer)
+    product = products.product_of(layer)
     made = product(x)
     assert made.dtype == torch.bfloat16 and (made - exact).norm() < 0.02 * exact.norm()
     assert (product.added(residual, x) - residual - exact).norm() < 0.02 * exact.norm()
@@ -748,6 +746,6 @@ def test_a_processor_without_bfloat16_keeps_float32_and_says_so(fast, monkeypatc
     monkeypatch.setattr(products.BFloat16, "__init__", lambda self, linear: None)
     products.multiplies_bfloat16.cache_clear()
     layer = SimpleNamespace(weight=torch.randn(32, 64).bfloat16())
-    assert type(products.of(layer)) is (products.BFloat16 if fast else products.Widened)
+    assert type(products.product_of(layer)) is (products.BFloat16 if fast else products.Widened)
     assert ["kept as float32" in one.getMessage() for one in records] == [True] * (not fast)
     products.multiplies_bfloat16.cache_clear()

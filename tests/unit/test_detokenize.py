@@ -6,6 +6,7 @@ import asyncio
 import itertools
 import random
 from contextlib import nullcontext
+from functools import partial
 
 import pytest
 import sglang as sgl
@@ -35,7 +36,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes.attach import check_template, check_tokens
 from lr_sglang.steps.detokenize import HALF, added, joined
-from lr_sglang.steps.step import completed, make_step, split_ids
+from lr_sglang.steps.step import make_step, split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.tree import Pair, without_a_judge
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
@@ -44,8 +45,8 @@ from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.random import Random
 from tests import examples, trained
-from tests.integration.test_semantics import QUESTION
-from tests.played import Model, Played, played
+from tests.played import Model, Played, played, steps_of
+from tests.scripted import CONVERSATION
 from tests.simulated.clock import run_virtually
 
 TEXTS = (
@@ -103,18 +104,6 @@ SPECIAL = ("<s>", "<e>", "<x>")
 def known(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(request.param.__name__)
     return trained.saved(request.param(), folder, SPECIAL, eos_token="<e>")
-
-
-def steps_of(ids, cuts, known):
-    """The steps of an answer that is cut there."""
-    steps, at = [], 0
-    for end in (*cuts, len(ids)):
-        while at < end:  # what is after a delimiter is another step
-            steps.append(
-                make_step(ids[at:end], "length", steps[-1] if steps else None, known, known.ends)
-            )
-            at += len(steps[-1].ids)
-    return [*steps[:-1], *(completed(last, known) for last in steps[-1:])]
 
 
 def test_the_text_of_a_program_is_that_of_all_its_tokens(known):
@@ -273,7 +262,7 @@ def pool(known, seed):
 
 def answered(program, backend, look, most, verifier=None):
     job = AnswerRequest(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier)
-    run_virtually(run_program(program, QUESTION, job, backend=backend))
+    run_virtually(run_program(program, CONVERSATION, job, backend=backend))
     return job.trace
 
 
@@ -292,7 +281,7 @@ def test_an_answer_is_what_the_model_writes_token_by_token(
 ):
     known = tokenizers[which]
     model = Model(known, pool(known, seed), seed)
-    wanted = model.whole(known.chat(QUESTION, True).ids, most)
+    wanted = model.whole(known.chat(CONVERSATION, True).ids, most)
     draft = Played(Model(known, model.pool, seed, noise=noise), *others)
     for program in (lookahead, autoregressive):
         record = answered(
@@ -326,7 +315,7 @@ def test_a_draft_of_another_vocabulary_keeps_to_the_targets_budget(
 def test_a_runtime_without_room_for_a_token_ends_the_answer(tokenizers, schedule, full):
     """Memory in pages of many tokens may hold fewer than the context has."""
     model = Model(tokenizers[0], pool(tokenizers[0], 1), 1, 0.0)
-    prompt = len(tokenizers[0].chat(QUESTION, True).ids)
+    prompt = len(tokenizers[0].chat(CONVERSATION, True).ids)
     runtimes = {
         role: Played(model, room=prompt + 9 if role == full else 10**6)
         for role in ("target", "draft")
@@ -404,45 +393,45 @@ def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(
         played(target=Played(model), draft=Played(model)).roles, job.lookahead, judge_prompt="paper"
     )
     run_virtually(
-        perform(Program.load(ahead_once.bind(most=most, stop=stops)), QUESTION, job, ahead)
+        perform(Program.load(ahead_once.bind(most=most, stop=stops)), CONVERSATION, job, ahead)
     )
-    assert job.trace.ids == model.whole(known.chat(QUESTION, True).ids, most)
+    assert job.trace.ids == model.whole(known.chat(CONVERSATION, True).ids, most)
+
+
+class Tokenizing:
+    """A server as far as it tokenizes, by these functions."""
+
+    def __init__(self, encode, decode=None):
+        self.encode, self.decode = encode, decode
+
+    async def post(self, path, body, timeout):
+        if path == "/detokenize":
+            return {"text": self.decode(body["tokens"])}
+        return {"tokens": self.encode(body["prompt"] if "prompt" in body else body["messages"])}
+
+
+def refusing(text):
+    raise RuntimeRefused("/tokenize: 404, or 400 without a chat template")
 
 
 def test_a_runtime_with_another_tokenizer_is_an_error(tokenizers):
-    class Server:
-        async def post(self, path, body, timeout):
-            if path == "/detokenize":
-                return {"text": self.known._inner.decode(body["tokens"], skip_special_tokens=True)}
-            return {"tokens": self.known._inner.encode(body["prompt"])}
-
-    class Silent:
-        async def post(self, path, body, timeout):
-            raise RuntimeRefused("/tokenize: 404")
-
     for known, runs in itertools.product(tokenizers, tokenizers):
-        server = Server()
-        server.known = runs
+        inner = runs._inner
+        server = Tokenizing(inner.encode, partial(inner.decode, skip_special_tokens=True))
         with (
             nullcontext()
             if known is runs
             else pytest.raises(ConfigError, match="another tokenizer")
         ):
             assert not asyncio.run(check_tokens(server, known, "target"))
-    assert not asyncio.run(check_tokens(Silent(), tokenizers[0], "target"))
+    assert not asyncio.run(check_tokens(Tokenizing(refusing), tokenizers[0], "target"))
 
 
 def test_a_runtime_that_reads_the_same_tokens_in_other_pieces_is_told_of(tokenizers):
     """As SGLang's Qwen tokenizer without normalization: its texts are right."""
-
-    class Server:
-        async def post(self, path, body, timeout):
-            if path == "/detokenize":
-                return {"text": known.decode(body["tokens"])}
-            return {"tokens": [one for c in body["prompt"] for one in known.encode(c)]}
-
     known = tokenizers[0]
-    assert "gives other tokens to a text" in asyncio.run(check_tokens(Server(), known, "target"))
+    server = Tokenizing(lambda text: [one for c in text for one in known.encode(c)], known.decode)
+    assert "gives other tokens to a text" in asyncio.run(check_tokens(server, known, "target"))
 
 
 @pytest.mark.parametrize(
@@ -456,16 +445,12 @@ def test_a_runtime_that_reads_the_same_tokens_in_other_pieces_is_told_of(tokeniz
     ],
 )
 def test_a_runtime_with_another_chat_template_is_told_of(ours, theirs, said):
-    class Server:
-        async def post(self, path, body, timeout):
-            if not theirs:
-                raise RuntimeRefused("/tokenize: 400, no chat template")
-            return {"tokens": list(its.chat(body["messages"], True).ids)}
-
     here, its = (ModelTokenizer(str(weights("target")), one or "none") for one in (ours, theirs))
     here.template = ours
+    chat = lambda messages: list(its.chat(messages, True).ids)
+    server = Tokenizing(chat if theirs else refusing)
     with nullcontext() if ours or not said else pytest.raises(ConfigError, match=said):
-        assert said in asyncio.run(check_template(Server(), here, "target", {}))
+        assert said in asyncio.run(check_template(server, here, "target", {}))
 
 
 @pytest.mark.parametrize("template", [None, "{{ raise_exception('no such role') }}"])
@@ -524,6 +509,6 @@ def test_a_raw_prompt_begins_as_the_model_knows_it(tokenizers, tmp_path):
         == (whole.bos_token_id, *known.encode("five"))
     )
     assert opened.encode("five", True) == known.encode("five", True)
-    assert opened.chat(QUESTION, True).ids == known.chat(QUESTION, True).ids
+    assert opened.chat(CONVERSATION, True).ids == known.chat(CONVERSATION, True).ids
     raw = TokenText.wrap("five") + TokenText.of("x", known.encode("x"), opened.vocabulary) + " toys"
     assert resolve(raw, opened, begins=True) == (whole.bos_token_id, *resolve(raw, known))

@@ -14,34 +14,11 @@ from lr_sglang.cli import cli
 from lr_sglang.serve.monitoring import Metrics
 from tests import ROOT, loaded
 from tests.called import called
-from tests.commands import Block, Command, blocks, commands, pages
+from tests.commands import Block, Command, blocks, commands, pages, parsed
 
 DOCS = ROOT / "docs"
 COMMANDS = commands()
 OURS = [one for one in COMMANDS if one.words[0] == "lr-sglang"]
-
-
-def parsed(arguments: list[str]) -> None:
-    """Lets click read a command line without doing what it says.
-
-    Raises:
-        click.UsageError: there is no such command or option, or a value of another kind is wanted.
-    """
-    command, context = (
-        cli,
-        click.Context(cli, info_name="lr-sglang", auto_envvar_prefix="LR_SGLANG"),
-    )
-    while isinstance(command, click.Group) and arguments:
-        found = command.get_command(context, arguments[0])
-        if found is None:
-            if command is cli:
-                raise click.UsageError(f"no command {arguments[0]!r}")
-            break
-        context = click.Context(found, info_name=arguments[0], parent=context)
-        command, arguments = found, arguments[1:]
-    if {"--help", "-h", "--version"} & set(arguments):
-        return
-    command.make_context(context.info_name, list(arguments), parent=context.parent)
 
 
 @pytest.fixture

@@ -115,9 +115,8 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
     assert checks.cuda_toolkit().status == "missing"
-    monkeypatch.setattr(
-        compilers, "DEFAULT", tmp_path
-    )  # an nvcc on the path may be a script that calls that one
+    # an nvcc on the path may be a script that calls that one
+    monkeypatch.setattr(compilers, "DEFAULT", tmp_path)
     assert checks.cuda_toolkit().status == "ok"
     assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
@@ -191,8 +190,8 @@ def test_settings_are_named_and_no_secret_is_told():
 
 def test_nobodys_home_is_named(monkeypatch):
     monkeypatch.setenv("HOME", "/home/" + "somebody")
-    assert doctor.clean("/home/" + "somebody/models") == "~/models"
-    assert doctor.clean("/home/" + "somebodyelse") == "/home/" + "somebodyelse"
+    assert doctor.without_secrets("/home/" + "somebody/models") == "~/models"
+    assert doctor.without_secrets("/home/" + "somebodyelse") == "/home/" + "somebodyelse"
 
 
 def test_the_command(monkeypatch):

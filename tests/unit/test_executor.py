@@ -197,9 +197,8 @@ def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEve
     state = program.run(question="why", backend=ours, max_new_tokens=77)
     assert type(state.stream_executor) is Executor
     assert seen(state) == expected
-    assert (
-        ours.committed == theirs.committed or program is forked
-    )  # theirs looks for text before it is there
+    # theirs looks for text before it is there
+    assert ours.committed == theirs.committed or program is forked
 
 
 def test_a_stream_is_refused_with_what_takes_its_place(loop: asyncio.AbstractEventLoop) -> None:

@@ -19,12 +19,12 @@ NOBODYS = "~nobody-of-this-name/a"
     ("use", "said"),
     [
         (lambda: plugin_files.check(f"{NOBODYS}.py"), "there is no file"),
-        (lambda: program_registry.parse(f"{NOBODYS}.py:mine"), "there is no file"),
+        (lambda: program_registry.parse_program(f"{NOBODYS}.py:mine"), "there is no file"),
         (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "No such file"),
         (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "No such file"),
         (lambda: tasks.get(f"{NOBODYS}.py:mine"), "there is no task"),
-        (lambda: collection.read([NOBODYS]), "there is no such folder"),
+        (lambda: collection.read_runs([NOBODYS]), "there is no such folder"),
     ],
 )
 def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):
@@ -100,7 +100,7 @@ def test_an_argument_may_look_like_the_whole(tmp_path):
 @pytest.mark.parametrize(
     ("parse", "text", "near", "far"),
     [
-        (program_registry.parse, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
+        (program_registry.parse_program, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
         (verifier_registry.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
     ],
 )

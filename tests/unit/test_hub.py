@@ -7,7 +7,7 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import launch
 from lr_sglang.runtimes.placement import models
-from tests.unit.test_client import Handler, Stub, served
+from tests.stub import Handler, Stub, served
 
 REPLIES = {
     "/api/models/owner/there": (200, {}, {"id": "owner/there"}),
@@ -61,13 +61,13 @@ def test_a_model_that_is_not_there_is_named_before_servers_start(
 
 @pytest.mark.parametrize("model", ["owner/there", "owner/trouble", "s3://bucket/model"])
 def test_what_the_hub_has_or_may_have_is_left_to_sglang(model, there):
-    hub.check(model, "target")
+    hub.check_model(model, "target")
 
 
 def test_an_address_without_http_is_taken_for_one():
     for address in ("localhost:30000", "10.0.0.1:30000", "gpu-1.local:30000/x"):
         with pytest.raises(ConfigError, match="no name of a model") as caught:
-            hub.check(address, "target")
+            hub.check_model(address, "target")
         assert f"http://{address}" in caught.value.hint
 
 
@@ -79,15 +79,15 @@ def test_a_cached_model_needs_no_hub(monkeypatch, tmp_path):
     (kept / "snapshots" / ("a" * 40)).mkdir(parents=True)
     (kept / "snapshots" / ("a" * 40) / "config.json").write_text("{}")
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    hub.check("owner/kept", "target")
+    hub.check_model("owner/kept", "target")
     with pytest.raises(SetupError, match="HF_HUB_OFFLINE is set"):
-        hub.check("owner/other", "target")
+        hub.check_model("owner/other", "target")
 
 
 def test_a_silent_hub_is_named(there, monkeypatch):
     monkeypatch.setattr(hub, "answers", lambda: False)
     with pytest.raises(SetupError, match=r"127\.0\.0\.1:[0-9]+ does not answer") as caught:
-        hub.check("owner/there", "target")
+        hub.check_model("owner/there", "target")
     assert "HF_ENDPOINT" in caught.value.hint
 
 

@@ -144,7 +144,7 @@ def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, m
     call(run_program(lookahead, asked, job, backend=roles["target"]), roles["target"].loop)
     assert job.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
     assert job.trace.text == "\n\n".join(STEPS)
-    made = record.make(Question("q", "?"), "lookahead", job, {}, {})
+    made = record.make_record(Question("q", "?"), "lookahead", job, {}, {})
     low = pytest.approx(0.839, abs=1e-3)
     known = {"accepted": 20, "asked": 20, "surely": low, "interval": [low, 1]}
     assert made.get("false_accepts") == (None if drafts else known)

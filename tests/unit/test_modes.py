@@ -10,7 +10,7 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.cli import settings
 from lr_sglang.config import FED, Deployment, Lookahead, Runtime
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import DIFFERENT, MODES, Able, check, possible
+from lr_sglang.modes import DIFFERENT, MODES, Able, check_mode, possible
 from lr_sglang.runtimes import attach
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.serve.errors import Refusal
@@ -46,7 +46,7 @@ def test_what_servers_can_do_follows_from_their_roles_and_their_layer(layer, mod
     for name, mode in MODES.items():
         if name not in every:
             with pytest.raises(ConfigError, match=f"mode {name.replace('+', '.')}: "):
-                check(mode, Able(layer=layer))
+                check_mode(mode, Able(layer=layer))
 
 
 @pytest.mark.parametrize(

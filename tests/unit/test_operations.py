@@ -12,8 +12,8 @@ import yaml
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.serve.monitoring import Metrics
 from lr_sglang.serve.settings import ServeSettings
+from tests.commands import parsed
 from tests.operations import FOLDER, Service, unit, units
-from tests.unit.test_docs import parsed
 
 NGINX = (FOLDER / "nginx.conf").read_text("utf-8")
 ENDPOINT = Service.read(FOLDER / "lr-sglang-serve@.service")

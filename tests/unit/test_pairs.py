@@ -8,14 +8,9 @@ import pytest
 from lr_sglang.results import pairs
 from tests import synthetic
 from tests.called import called
-from tests.synthetic import Truth
-from tests.unit.test_report import write
+from tests.synthetic import Truth, verdict, write
 
 ASKED = "How many?\nBox it."
-
-
-def verdict(accepted, by="judge", failed=False):
-    return {"accepted": accepted, "by": by, "reason": "", "seconds": 0.1, "failed": failed}
 
 
 def step(text, target=None, drafts=(), verdicts=(), ending="delimiter", source=""):
@@ -146,6 +141,6 @@ def test_a_run_without_steps_to_learn_from_is_refused(tmp_path, more):
 def test_rows_of_a_real_run_go_back_to_their_answers(tmp_path):
     records = synthetic.run(Truth(alpha=0.5), 3, 1, modes=("lookahead",))
     for one in records:
-        for row in pairs.rows(one):
+        for row in pairs.pair_rows(one):
             assert one["text"].startswith(row["prefix"])
-    assert json.dumps([pairs.pair(row) for one in records for row in pairs.rows(one)])
+    assert json.dumps([pairs.pair(row) for one in records for row in pairs.pair_rows(one)])

@@ -9,7 +9,7 @@ import pytest
 
 from lr_sglang.theory.judged import Case
 from tests.called import called
-from tests.unit.test_report import write
+from tests.synthetic import verdict, write
 
 PAPER = ("--alpha", "0.63", "--c1", "0.1")
 
@@ -38,10 +38,6 @@ def branch(role, outcome, seconds, generated=20, **more):
         "error": "",
         **more,
     }
-
-
-def verdict(accepted, by="judge", seconds=0.3, failed=False):
-    return {"accepted": accepted, "by": by, "reason": "", "seconds": seconds, "failed": failed}
 
 
 def lookahead(name="a", mode="lookahead", **more):

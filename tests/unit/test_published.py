@@ -20,7 +20,7 @@ from lr_sglang.steps.thinking import TAGS
 from tests import FULL
 from tests.commands import tokenizer_of
 from tests.conversations import CONVERSATIONS, TEXTS, says
-from tests.unit.test_detokenize import steps_of
+from tests.played import steps_of
 
 # The package, the type of the model, and what its tokenizer_config.json says otherwise. Llama 3.1's
 # file is that of R1-Distill-Llama.

@@ -11,17 +11,9 @@ from lr_sglang.errors import RecordError
 from lr_sglang.results import charts, collection, figures, page, report
 from tests import synthetic
 from tests.called import called
-from tests.synthetic import Truth
+from tests.synthetic import Truth, write
 
 MODES = ("autoregressive", "sd", "lookahead", "lookahead+sd")
-
-
-def write(folder, records, **about):
-    folder.mkdir(parents=True, exist_ok=True)
-    lines = "".join(json.dumps(record) + "\n" for record in records)
-    (folder / "records.jsonl").write_text(lines)
-    (folder / "run.json").write_text(json.dumps({"schema": 1, "config": {}, **about}))
-    return folder
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +27,7 @@ def run(tmp_path_factory):
 
 
 def made(*folders):
-    return report.make(collection.read(folders))
+    return report.make_report(collection.read_runs(folders))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +51,7 @@ def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
     records = [
         r for depth in (2, 4) for r in synthetic.run(Truth(depth=depth), 3, modes=("lookahead",))
     ]
-    found = collection.read([write(tmp_path / "a", records)])
+    found = collection.read_runs([write(tmp_path / "a", records)])
     assert [(g.mode, g.label, len(g.rows)) for g in found.groups] == [
         ("lookahead", "depth 2", 6),
         ("lookahead", "depth 4", 6),
@@ -85,12 +77,12 @@ def test_seeds_are_pooled_and_other_sampling_is_not_compared(tmp_path):
     records = synthetic.run(Truth(), 4, 1)
     for number, record in enumerate(records):
         record["config"]["sampling"]["seed"] = number
-    pooled = collection.read([write(tmp_path / "a", records)])
+    pooled = collection.read_runs([write(tmp_path / "a", records)])
     assert len(pooled.groups) == 2
     for record in records:
         if record["mode"] == "lookahead":
             record["config"]["sampling"]["temperature"] = 0.0
-    other = collection.read([write(tmp_path / "b", records)])
+    other = collection.read_runs([write(tmp_path / "b", records)])
     assert other.base(other.groups[1]) is None
 
 
@@ -98,7 +90,7 @@ def test_a_run_that_is_at_work_is_read_so_far(tmp_path):
     folder = write(tmp_path / "a", synthetic.run(Truth(), 2, 1))
     with (folder / "records.jsonl").open("a") as file:
         file.write('{"schema": 1, "quest')
-    found = collection.read([folder])
+    found = collection.read_runs([folder])
     assert len(found.rows) == 4
     assert "cut off" in found.notes[0]
 
@@ -110,7 +102,7 @@ def test_lines_that_are_no_record_are_counted_and_the_others_used(tmp_path):
     bare = json.dumps({**made[0], "steps": None})
     torn = text.splitlines()[0][:50]
     (folder / "records.jsonl").write_text(f"\n{torn}\n\n{text}{bare}\n\n\n")
-    found = collection.read([folder])
+    found = collection.read_runs([folder])
     assert len(found.rows) == 4
     (said,) = found.notes
     assert "2 lines are left out: line 2 is no record; line 8 is a record that lacks" in said
@@ -119,7 +111,7 @@ def test_lines_that_are_no_record_are_counted_and_the_others_used(tmp_path):
 def test_a_file_of_questions_is_known_where_records_are_wanted(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "how many?", "answer": "17"}\n')
     with pytest.raises(RecordError, match="line 1 is a question, no record") as caught:
-        collection.read([tmp_path / "q.jsonl"])
+        collection.read_runs([tmp_path / "q.jsonl"])
     assert "run --input" in caught.value.hint
 
 
@@ -143,7 +135,7 @@ def test_what_is_no_record_and_a_folder_without_any_are_named(tmp_path, name, co
     if content is not None:
         (tmp_path / "records.jsonl").write_text(content)
     with pytest.raises(RecordError, match=message):
-        collection.read([tmp_path / name])
+        collection.read_runs([tmp_path / name])
 
 
 # -- tables
@@ -524,10 +516,10 @@ def test_the_only_program_of_a_run_names_its_rows(tmp_path):
 
 def test_progress_says_which_sample_and_mode():
     record = synthetic.run(Truth(), 1, 2, modes=("lookahead",))[1]
-    assert display.line(record, numbered=True).startswith("synthetic-000 #1  lookahead  ")
-    assert display.line(record).startswith("synthetic-000  lookahead  ")
+    assert display.sample_line(record, numbered=True).startswith("synthetic-000 #1  lookahead  ")
+    assert display.sample_line(record).startswith("synthetic-000  lookahead  ")
     failed = record | {"error": {"message": "gone"}}
-    assert display.line(failed, numbered=True) == "synthetic-000 #1  lookahead  failed: gone"
+    assert display.sample_line(failed, numbered=True) == "synthetic-000 #1  lookahead  failed: gone"
 
 
 def test_a_table_explains_the_columns_that_it_has(tmp_path):

@@ -10,7 +10,7 @@ from lr_sglang.results.store import flat
 from lr_sglang.runtimes import load_deployment
 from tests import ROOT
 from tests.called import called
-from tests.unit.test_docs import parsed
+from tests.commands import parsed
 
 FOLDER = ROOT / "examples" / "reproduce"
 PAGE = (FOLDER / "README.md").read_text("utf-8")

@@ -13,7 +13,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.errors import PromptTooLong, RecordError, RuntimeTimeout
 from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st
-from lr_sglang.results.record import Row, make, of_branch
+from lr_sglang.results.record import ReportRow, make_record, of_branch
 from lr_sglang.steps.branch import Branch, Outcome, waits
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.steps.tree import Verdict
@@ -76,7 +76,7 @@ def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
 
 
 def record(name="q", sample=0, mode="lookahead", gold="17", seconds=2.0, **changes):
-    made = make(
+    made = make_record(
         Question(name, "how many?", gold),
         mode,
         job(sample=sample, seconds=seconds),
@@ -116,7 +116,7 @@ def test_a_record_has_what_the_release_promises():
 
 def test_a_failed_sample_says_why():
     error = PromptTooLong("too long", role="target", hint="shorten it")
-    made = make(
+    made = make_record(
         Question("q", "?", "1"), "lookahead", AnswerRequest(question="q"), CONFIG, {}, error
     )
     assert (
@@ -215,7 +215,7 @@ DAMAGED = [
     ("line", "said"),
     [
         *((line, "no record") for line in DAMAGED),
-        (json.dumps(record(schema=store.SCHEMA + 1)).encode(), "written by a later release"),
+        (json.dumps(record(schema=store.RECORD_SCHEMA + 1)).encode(), "written by a later release"),
     ],
 )
 def test_a_line_that_is_no_record_is_named_and_the_others_are_used(tmp_path, line, said):
@@ -238,7 +238,7 @@ def test_what_failed_for_a_passing_reason_is_made_again(tmp_path):
     with opened(tmp_path) as first:
         for name, error in (("a", passing), ("b", lasting)):
             first.append(
-                make(
+                make_record(
                     Question(name, "?"),
                     "lookahead",
                     AnswerRequest(question=name),
@@ -325,28 +325,28 @@ REPETITIONS = 200 if FULL else 20
 
 
 def measured(records):
-    """Of lookahead, in records as ``collection.read`` sorts them, without a folder."""
+    """Of lookahead, in records as ``collection.read_runs`` sorts them, without a folder."""
     groups = {}
     for record in records:
-        collection.group_of(record, 1, groups).rows.append(Row(record))
+        collection.group_of(record, 1, groups).rows.append(ReportRow(record))
     found = collection.Collection(collection.labelled(list(groups.values())), [], [])
-    return report.measure(found, next(g for g in found.groups if g.mode == "lookahead"))
+    return report.measure_group(found, next(g for g in found.groups if g.mode == "lookahead"))
 
 
 # -- estimates
 
 
 def test_one_sample_a_question_is_wilsons_interval():
-    estimate = st.share({n: (n < 7, 1) for n in range(10)})
+    estimate = st.share_estimate({n: (n < 7, 1) for n in range(10)})
     assert (estimate.value, estimate.low, estimate.high) == pytest.approx((0.7, *wilson(7, 10)))
     assert (estimate.samples, estimate.questions) == (10, 10)
 
 
 def test_samples_of_one_question_are_worth_less_than_as_many_questions():
     """Eight samples that all go the same way tell no more than one."""
-    alike = st.share({n: (8 * (n % 2), 8) for n in range(40)})
-    apart = st.share(dict.fromkeys(range(40), (4, 8)))
-    alone = st.share({n: (n % 2, 1) for n in range(40)})
+    alike = st.share_estimate({n: (8 * (n % 2), 8) for n in range(40)})
+    apart = st.share_estimate(dict.fromkeys(range(40), (4, 8)))
+    alone = st.share_estimate({n: (n % 2, 1) for n in range(40)})
     assert alike.value == apart.value == 0.5
     assert alike.high - alike.low == pytest.approx(alone.high - alone.low, rel=0.15)
     assert apart.high - apart.low < 0.5 * (alike.high - alike.low)
@@ -358,8 +358,8 @@ def test_fewer_than_eight_questions_have_no_interval(questions):
     columns = [chance.lognormal(0, 1, questions), chance.lognormal(0, 1, questions)]
     ratio = st.product(columns, [1, -1], questions)
     assert ratio.value == pytest.approx(columns[0].sum() / columns[1].sum())
-    rates = st.share({n: (n % 3, 4) for n in range(questions)})
-    alike = st.share(dict.fromkeys(range(questions), (1, 1)))
+    rates = st.share_estimate({n: (n % 3, 4) for n in range(questions)})
+    alike = st.share_estimate(dict.fromkeys(range(questions), (1, 1)))
     accuracy = st.difference({n: [0, n % 2] for n in range(questions)})
     for one in (ratio, rates, alike, accuracy):
         if questions < 8:
@@ -378,8 +378,8 @@ def test_an_interval_is_no_nan_where_a_resample_may_have_nothing_to_divide_by():
 
 
 def test_nothing_is_no_estimate():
-    assert st.share({}) is None
-    assert st.share({"q": (0, 0)}) is None
+    assert st.share_estimate({}) is None
+    assert st.share_estimate({"q": (0, 0)}) is None
     assert st.product([[], []], [1, -1], 0) is None
     assert st.product([[0.0, 0.0], [1.0, 2.0]], [1, -1], 2) is None
     assert st.difference({}) is None
@@ -465,9 +465,8 @@ def test_the_parts_of_every_answer_sum_to_its_time():
     for record in synthetic.run(TRUTH, questions=20, samples=2):
         parts = accounting.parts(record)
         assert sum(parts.values()) == pytest.approx(record["seconds"], rel=0.02)
-        assert (
-            parts["controller"] <= 0.02 * record["seconds"]
-        )  # it took no time, and nothing is left to it
+        # it took no time, and nothing is left to it
+        assert parts["controller"] <= 0.02 * record["seconds"]
         pieces = accounting.critical_path(record)
         assert pieces[0].start == 0 and pieces[-1].end == record["seconds"]
         assert all(a.end == pytest.approx(b.start) for a, b in pairwise(pieces))

@@ -16,9 +16,9 @@ from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
+from tests.stub import MODEL, Worker
+from tests.stub import serving as serving
 from tests.trained import byte_level, saved
-from tests.unit.test_client import MODEL, Worker
-from tests.unit.test_client import serving as serving
 
 PROMPT = (11, 12, 13)
 

@@ -10,7 +10,7 @@ import torch
 from lr_sglang.cpu.speculation import sampling
 from lr_sglang.plugin import seeds, verification
 from tests.attention import registered, same_numbers  # noqa: F401
-from tests.unit.test_cpu_spec_sampling import (
+from tests.speculation import (
     DRAFTS,
     FILTERS,
     SHAPES,
@@ -46,7 +46,7 @@ def on_this_machine(monkeypatch):
 def coins(verify_input, batch, logits_output):
     """SGLang's own verification: a draw of its own at every node, biases applied in place."""
     assert batch.sampling_info.sampling_seed is None
-    return sampling.verify(verify_input, batch, logits_output.next_token_logits, None, sample)
+    return sampling.verify_trees(verify_input, batch, logits_output.next_token_logits, None, sample)
 
 
 def people(seed, **given):

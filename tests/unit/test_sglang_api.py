@@ -31,7 +31,7 @@ def test_a_server_lays_out_the_weight_of_the_vocabulary_as_those_of_the_layers(m
         HookRegistry, "register", lambda name, hook, kind: found.update({name: hook})
     )
     monkeypatch.setattr(hooks, "_allow_intel_amx", lambda: None)
-    hooks.install()
+    hooks.install_cpu_hooks()
     laid_out = {name.split(".")[-2]: hook for name, hook in found.items() if "unquant" in name}
     experts = laid_out.pop("UnquantizedFusedMoEMethod")
     assert set(laid_out) == {"UnquantizedLinearMethod", "UnquantizedEmbeddingMethod"}

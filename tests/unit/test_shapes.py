@@ -20,7 +20,7 @@ from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.pocket import loader
-from lr_sglang.pocket.body import Sizes, write
+from lr_sglang.pocket.body import Sizes, write_body
 from lr_sglang.runtimes.attach import model_of, served_name
 from lr_sglang.runtimes.launching import flags, fleet
 from lr_sglang.runtimes.launching.flags import Platform
@@ -163,7 +163,7 @@ def here(monkeypatch):
     """Bodies are written in this process, not in one of their own that has to import
     torch first.
     """
-    monkeypatch.setattr(models, "_write", write)
+    monkeypatch.setattr(models, "_write", write_body)
 
 
 @pytest.mark.usefixtures("here")

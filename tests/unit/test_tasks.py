@@ -222,8 +222,8 @@ def test_the_last_whole_box_counts(text, answer):
     ],
 )
 def test_which_answers_are_the_same(one, other, same):
-    assert boxed.same(one, other) is same
-    assert boxed.same(other, one) is same
+    assert boxed.same_answer(one, other) is same
+    assert boxed.same_answer(other, one) is same
 
 
 def test_what_is_not_known_is_not_wrong():
@@ -276,7 +276,7 @@ def gsm8k_rows(count=catalogue.GSM8K_TEST):
 
 def test_the_papers_tasks_are_there_each_with_a_data_set_at_one_revision():
     newer = {"aime26", "hmmt-feb-26", "livecodebench-v6"}
-    assert PAPER | newer | {"pocket"} == set(tasks.names())
+    assert PAPER | newer | {"pocket"} == set(tasks.task_names())
     for name in PAPER:
         task = tasks.get(name)
         assert task.about and task.choice

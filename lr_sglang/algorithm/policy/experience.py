@@ -232,19 +232,19 @@ class RunStatistics:
         turns = self._turns.get(self.answers.bit_length())
         return not self.layered or (turns is not None and turns.pace("alone") > 0)
 
-    def read_times(self) -> reading.Times:
+    def read_times(self) -> reading.ReadTimes:
         """What a read of the target takes, and a drafted token, in tokens of the target alone, with
         as many answers as there are now; typical ones before requests were measured.
         """
         target, draft, answers = self.load("target"), self.load("draft"), max(1, self.answers)
         costs = target.costs
         if not costs or not costs.prefill:
-            return reading.TYPICAL
+            return reading.TYPICAL_TIMES
         token = self.token_seconds()
         waits = WAITS if answers > 1 else 1.0
         drafted = draft.pace(answers) if draft.known else TYPICAL_C1 * costs.token
         rows = waits * answers * costs.reading
-        return reading.Times(waits * costs.prefill / token, (drafted + rows) / token)
+        return reading.ReadTimes(waits * costs.prefill / token, (drafted + rows) / token)
 
     def token_seconds(self) -> float:
         """Seconds of a token that the target writes alone, with as many answers as there are now:

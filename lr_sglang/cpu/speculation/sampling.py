@@ -20,26 +20,26 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lr_sglang.cpu.penalties import scale_penalties, written
+from lr_sglang.cpu.penalties import scale_penalties, written_tokens
 from lr_sglang.plugin.seeds import CAPTURED, Sampled
 
 # SGLang's Sampler._sample_from_probs: (sampler, probabilities, sampling info, positions, no filters
 # at all) -> tokens.
-Sample = Callable[[Any, Tensor, Any, Tensor, bool], Sampled]
-Verified = tuple[Tensor, Tensor, Tensor]
+SampleTokens = Callable[[Any, Tensor, Any, Tensor, bool], Sampled]
+VerifiedTrees = tuple[Tensor, Tensor, Tensor]
 
 _PER_REQUEST = ("temperatures", "top_ps", "top_ks", "min_ps", "sampling_seed")
 
 
 def sample_and_verify(
-    plain: Callable[..., Verified],
+    plain: Callable[..., VerifiedTrees],
     verify_input: Any,
     batch: Any,
     logits_output: Any,
     mask: Any = None,
     *args: Any,
     **kwargs: Any,
-) -> Verified:
+) -> VerifiedTrees:
     """Around eagle_sample: trees of requests that sample or have penalties by `verify`, the others
     by SGLang.
 
@@ -53,7 +53,7 @@ def sample_and_verify(
         return plain(verify_input, batch, logits_output, mask, *args, **kwargs)
     from sglang.srt.layers.sampler import Sampler
 
-    return verify(
+    return verify_trees(
         verify_input, batch, logits_output.next_token_logits, mask, Sampler._sample_from_probs
     )
 
@@ -70,7 +70,9 @@ def refuse_processors(result: None, server_args: Any) -> None:
         )
 
 
-def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sample) -> Verified:
+def verify_trees(
+    verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: SampleTokens
+) -> VerifiedTrees:
     """Draw a token for every node, and walk the trees of `n` nodes each with them.
 
     logits: [batch * n, vocabulary], the target's after every node; penalties, biases and masks are
@@ -91,7 +93,7 @@ def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sam
         verify_input.grammar.apply_vocab_mask(logits=logits, vocab_mask=mask)
     elif mask is not None:
         mask.apply(logits)
-    drawn = draw(logits, info, verify_input.positions, sample).view(-1, n)
+    drawn = draw_nodes(logits, info, verify_input.positions, sample).view(-1, n)
     tokens = torch.zeros(candidates.numel(), dtype=torch.int32)
     nodes = torch.full((len(candidates), verify_input.max_tree_depth), -1, dtype=torch.int32)
     kept = torch.empty(len(candidates), dtype=torch.int32)
@@ -101,7 +103,7 @@ def verify(verify_input: Any, batch: Any, logits: Tensor, mask: Any, sample: Sam
     return tokens, kept + 1, nodes
 
 
-def draw(logits: Tensor, info: Any, positions: Tensor, sample: Sample) -> Tensor:
+def draw_nodes(logits: Tensor, info: Any, positions: Tensor, sample: SampleTokens) -> Tensor:
     """One token for every node, in one call of `sample` for those of all requests that are not
     greedy.
 
@@ -194,7 +196,7 @@ def _penalise_tree(logits: Tensor, request: Any, texts: list[list[int]]) -> None
     come too early; texts[node] are the drafted tokens up to a node.
     """
     params = request.sampling_params
-    answer = [*written(request), *request.output_ids]
+    answer = [*written_tokens(request), *request.output_ids]
     counts = torch.bincount(torch.tensor(answer, dtype=torch.int64), minlength=logits.shape[1])
     counts = counts.repeat(len(texts), 1)
     for node, text in enumerate(texts):

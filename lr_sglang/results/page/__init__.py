@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.results import accounting
-from lr_sglang.results.record import Record, Row, acceptance, is_exact, of_target_alone
+from lr_sglang.results.record import Record, ReportRow, acceptance_figure, is_exact, of_target_alone
 from lr_sglang.results.report import NONE, Measures, Report, cell, times
 
 HERE = Path(__file__).parent
@@ -79,7 +79,7 @@ def index(report: Report) -> dict[str, Any]:
                 "sample": record["sample"],
             }
             about |= {"group": number, "result": result(record), "seconds": record["seconds"]}
-            kept, share = acceptance(record, exact=group.exact)
+            kept, share = acceptance_figure(record, exact=group.exact)
             about |= {"kept": kept, "share": share, "search": words.lower()}
             records.append(about)
     tasks = len(report.collection.tasks)
@@ -100,7 +100,7 @@ def index(report: Report) -> dict[str, Any]:
     }
 
 
-def result(record: Row) -> str:
+def result(record: ReportRow) -> str:
     """``failed``, ``correct``, ``wrong`` or ``ungraded``."""
     return (
         "failed"
@@ -146,7 +146,7 @@ def detail(record: Record) -> dict[str, Any]:
         "finish": record["finish"],
         "of": (
             [record["agreed_tokens"], record["read_tokens"]]
-            if acceptance(record, exact=is_exact(record))[0] == "agreement"
+            if acceptance_figure(record, exact=is_exact(record))[0] == "agreement"
             else [record["accepted"], record["judged"]]
         ),
         "spoken": _spoken(record),

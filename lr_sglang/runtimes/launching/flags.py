@@ -434,7 +434,7 @@ def too_large_here(runtime: Runtime) -> str:
     """That the weights of a runtime on the CPU exceed this machine's memory; empty if they do not,
     or their size is not known.
     """
-    kind = settings.flags()["dtype"] if runtime.dtype == "auto" else runtime.dtype
+    kind = settings.cpu_flags()["dtype"] if runtime.dtype == "auto" else runtime.dtype
     try:
         weights = memory.need(runtime.replace(dtype=kind)).weights
     except ConfigError:
@@ -485,9 +485,9 @@ def platform(kind: Device, model: str) -> Platform:
     family = models.said(model, "config.json", "model_type")
     return Platform(
         "cpu",
-        flags=settings.flags(),
+        flags=settings.cpu_flags(),
         # TMPDIR: see guardian.py. On a GPU it stays: libraries keep there what they compiled.
-        env={**settings.environment(family=str(family)), "TMPDIR": ""},
+        env={**settings.cpu_environment(family=str(family)), "TMPDIR": ""},
         module="lr_sglang.runtimes.launching.launcher",
     )
 

@@ -135,7 +135,7 @@ def launch(
             for role, runtime in deployment.runtimes.items():
                 for model in (runtime.model, runtime.tokenizer, runtime.token_layer.draft_model):
                     if model and models.is_on_hub(model):
-                        hub.check(model, role)
+                        hub.check_model(model, role)
             for role, runtime in deployment.runtimes.items():
                 if not runtime.url:
                     reservation = Reservation(runtime.port, role)

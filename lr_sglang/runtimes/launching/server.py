@@ -115,7 +115,11 @@ def advice(log_text: str, status: int | None) -> str:
     if status == 137 and not why:
         return KILLED
     found = release.version()
-    return "" if release.is_tested(found) else f"SGLang {found} is not tested; {release.advice()}"
+    return (
+        ""
+        if release.is_tested(found)
+        else f"SGLang {found} is not tested; {release.release_advice()}"
+    )
 
 
 HOST = "127.0.0.1"

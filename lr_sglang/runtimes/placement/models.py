@@ -37,7 +37,7 @@ from typing import Any
 
 from lr_sglang import plugin_files, pocket
 from lr_sglang.errors import ConfigError, did_you_mean
-from lr_sglang.pocket.body import SOURCE, Sizes, describe
+from lr_sglang.pocket.body import SOURCE, Sizes, describe_body
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.placement.hybrid import linear_layers
 
@@ -75,7 +75,7 @@ def shapes() -> Mapping[str, Config]:
     }
     return {
         **{name: {**defaults, **shape} for name, shape in published.items()},
-        **{f"pocket-{role}": _as_shape(role) for role in pocket.ROLES},
+        **{f"pocket-{role}": _as_shape(role) for role in pocket.MAIN_MODELS},
         "pocket-target-eagle3": {
             **defaults,
             **eagle3,
@@ -181,7 +181,7 @@ def make_body(
 
     def fill(folder: Path) -> None:
         if in_memory:
-            describe(source, folder, sizes)
+            describe_body(source, folder, sizes)
             (folder / SOURCE).write_text(json.dumps({"model": source.name}), "utf-8")
         else:
             _write(source, folder, sizes)
