@@ -115,7 +115,7 @@ def started(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Composition]:
         urls[f"http://127.0.0.1:{service.argv[service.argv.index('--port') + 1]}"] = port
         parts[role] = Mortal(role, SIMULATION, folder / f"{role}.log", port)
     assert parts.keys() == set(ROLES)
-    ports = [free_port()()]
+    ports = [free_port(), free_port()]
     for number, port in enumerate(ports):
         parts[f"endpoint {number}"] = endpoint(folder, number, port, urls)
         parts[f"endpoint {number}"].live()

@@ -202,7 +202,8 @@ sys.modules["math_verify"] = types.SimpleNamespace(
 
 def test_no_worker_outlives_a_killed_owner(tmp_path):
     code = (
-        "from lr_sglang.grading.pool import Pool; import multiprocessing, os, signal; pool = Pool();"
+        "from lr_sglang.grading.pool import GradingPool; import multiprocessing, os, signal; "
+        "pool = GradingPool();"
         "pool.compare('1', '0+1'); print(*[c.pid for c in multiprocessing.active_children()], flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
