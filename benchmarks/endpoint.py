@@ -38,6 +38,7 @@ from lr_sglang.api.runner import PROGRAMS, keep_what_is_imported
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
@@ -96,9 +97,7 @@ class InProcess:
                 role,
                 Client(url, role),
                 tokenizer,
-                seeded=True,
-                max_running_requests=slots,
-                token_layer="",
+                ServerFacts(seeded=True, max_running_requests=slots, token_layer=""),
             )
             for role, url in urls.items()
         }

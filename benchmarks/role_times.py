@@ -153,8 +153,8 @@ def main(
     with tempfile.TemporaryDirectory() as logs, deployed(made, Path(logs)) as roles:
         for role, backend in roles.items():
             most, room = (
-                backend.max_running_requests or 1 << 20,
-                min(backend.kv_tokens or 1 << 20, backend.context),
+                backend.facts.max_running_requests or 1 << 20,
+                min(backend.facts.kv_tokens or 1 << 20, backend.facts.context),
             )
             seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up
             if role == "judge":

@@ -9,11 +9,12 @@ import asyncio
 import random
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import LookaheadError, RuntimeRefused
@@ -76,6 +77,7 @@ def runtimes(
             and gives the more tokens at a time the more of them are right.
     """
     scripts = {"target": target, "draft": draft, "judge": judge}
+    facts = ServerFacts(seeded=True, token_layer="")
     roles = {
         role: RuntimeBackend(
             role,
@@ -85,8 +87,7 @@ def runtimes(
                 width if role == "target" else 0,
             ),
             CharTokenizer(),
-            seeded=True,
-            token_layer="",
+            replace(facts, fed=fed(width)) if width and role == "target" else facts,
         )
         for role, script in scripts.items()
         if script is not None
@@ -94,8 +95,6 @@ def runtimes(
     for backend in roles.values():
         backend.roles = roles
         backend.readable = False  # a script has no probabilities
-    if width:
-        roles["target"].fed = fed(width)
     return roles
 
 

@@ -44,7 +44,7 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     has written ahead of it; its tokens are those that it would write alone.
     """
     root = answer.tree.root
-    if not answer.roles["target"].increments:
+    if not answer.roles["target"].facts.increments:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
     line = DraftLine(answer, answer.begin_branch("target", target, root))

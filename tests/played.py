@@ -7,6 +7,7 @@ it.
 
 import random
 
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import ModelTokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.step import completed, make_step
@@ -105,7 +106,7 @@ class Played:
 def played(**runtimes: Played) -> RuntimeBackend:
     """Backends by role; returns the target's."""
     roles = {
-        role: RuntimeBackend(role, one, one.known, seeded=True, token_layer="")
+        role: RuntimeBackend(role, one, one.known, ServerFacts(seeded=True, token_layer=""))
         for role, one in runtimes.items()
     }
     for backend in roles.values():

@@ -5,10 +5,12 @@ A writer is a function of the text in the prompt's open turn, and chr(END) ends 
 
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from lr_sglang import testing
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import lookahead
@@ -108,15 +110,19 @@ class ScriptedTransport(testing.ScriptedTransport):
 
 def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     """Backends over scripted runtimes, by role; returns the target's."""
-    roles = {
-        role: RuntimeBackend(role, t, CharTokenizer(), seeded=True, token_layer=t.token_layer)
-        for role, t in transports.items()
-    }
-    for backend in roles.values():
+    roles = {}
+    for role, transport in transports.items():
+        fed = testing.fed(transport.width) if transport.width else None
+        facts = ServerFacts(seeded=True, token_layer=transport.token_layer, fed=fed)
+        roles[role] = backend = RuntimeBackend(role, transport, CharTokenizer(), facts)
         backend.roles, backend.readable = roles, False
-        if width := transports[backend.role].width:
-            backend.fed = testing.fed(width)
     return roles["target"]
+
+
+def set_facts(backend: RuntimeBackend, **facts: Any) -> None:
+    """Makes the runtime's servers others."""
+    backend.facts = replace(backend.facts, **facts)
+    backend.pool.size = backend.facts.room
 
 
 def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:

@@ -145,7 +145,7 @@ class AnswerRequest:
     @property
     def parameters(self) -> dict[str, float]:
         """Those of its requests, by SGLang's names, on which it depends whether a server verifies
-        drafted tokens exactly (``RuntimeBackend.relaxes``).
+        drafted tokens exactly (``ServerFacts.relaxes``).
         """
         return {
             "temperature": self.sampling.temperature,

@@ -36,7 +36,7 @@ BEHIND = 64
 
 def feeds(answer: Answer) -> bool:
     """Whether a request of the target that writes on after the answer is fed; records why not."""
-    fed = answer.roles["target"].fed
+    fed = answer.roles["target"].facts.fed
     if fed is None:
         return False
     answer.trace.not_fed = _why_not(answer, fed)
@@ -51,11 +51,11 @@ def _why_not(answer: Answer, fed: FedLayer) -> str:
         return "nothing is drafted"
     if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
         return "draft and target have different vocabularies"
-    if not target.streams:
+    if not target.facts.streams:
         return "the target's server does not stream"
-    if relaxed := target.relaxes(job.parameters):
+    if relaxed := target.facts.relaxes(job.parameters):
         return f"the target's server does not verify exactly with {', '.join(relaxed)}"
-    if fed.draws == "coins" and not job.sampling.greedy and target.repeatable:
+    if fed.draws == "coins" and not job.sampling.greedy and target.facts.repeatable:
         return "a seed gives another text where drafted tokens are verified (repeatable = true)"
     return ""
 
@@ -124,8 +124,8 @@ class DraftLine:
 
     @property
     def _width(self) -> int:
-        assert self._target.fed is not None
-        return self._target.fed.width
+        assert self._target.facts.fed is not None
+        return self._target.facts.fed.width
 
     def _at_a_time(self) -> int:
         """Tokens that the draft writes at a time."""
@@ -168,8 +168,8 @@ class DraftLine:
 
     def _sampling(self) -> Sampling:
         """The target's own where its verification draws with the same numbers, else greedy."""
-        assert self._target.fed is not None
-        if self._target.fed.shares_draws:
+        assert self._target.facts.fed is not None
+        if self._target.facts.fed.shares_draws:
             return self.answer.reader.draft_sampling()
         return self.answer.job.sampling.replace(temperature=0)
 

@@ -57,7 +57,7 @@ class Reader:
         from log-probabilities.
         """
         job, target, sampling = self._job, self._target, self._job.sampling
-        if self.own_numbers and target.seeded and job.lookahead.reading != "first":
+        if self.own_numbers and target.facts.seeded and job.lookahead.reading != "first":
             return False  # the text is to be the one that this seed gives
         filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
         filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
@@ -67,7 +67,7 @@ class Reader:
             and (sampling.greedy or filtered)
             and target.readable is not False
             and not self._has_failed
-            and not (job.exact and target.token_layer)  # its guesses are as long
+            and not (job.exact and target.facts.token_layer)  # its guesses are as long
             and not job.constraints.names()
             and self._can_ask("draft")
             and self._roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
@@ -78,7 +78,7 @@ class Reader:
         """Whether the target's draws that are made here are not those that its server would have
         made: then the answer is another one of the same distribution.
         """
-        known = self._target.seeded and self._target.places == "answer"
+        known = self._target.facts.seeded and self._target.facts.places == "answer"
         return not (self._job.sampling.greedy or known)
 
     @property
@@ -102,7 +102,7 @@ class Reader:
         """
         if self._job.exact:
             return self.can_read()
-        readable = self._target.readable is True and not self._target.token_layer
+        readable = self._target.readable is True and not self._target.facts.token_layer
         pays = policy.tokens_alone() > 0 and self._job.experience.pieces_pay()
         return readable and pays and self.can_read()
 

@@ -18,7 +18,7 @@ OTHER_PLACES = (
 def note_draws(job: AnswerRequest, roles: Mapping[str, RuntimeBackend], reader: Reader) -> None:
     """Records whether the same seed gives the same answer, and what draft and target share."""
     trace, target, draft = job.trace, roles["target"], roles.get("draft")
-    trace.seeded = all(backend.follows_seed(job.parameters) for backend in roles.values())
+    trace.seeded = all(backend.facts.follows_seed(job.parameters) for backend in roles.values())
     if job.exact:
         trace.lossless = exactness(job, target, reader)
     if job.verifier is not None and draft is not None:
@@ -31,7 +31,7 @@ def exactness(job: AnswerRequest, target: RuntimeBackend, reader: Reader) -> str
     ``distribution``.
     """
     made_here = reader.own_numbers and reader.can_read()
-    same = target.follows_seed(job.parameters) and (job.sampling.greedy or not made_here)
+    same = target.facts.follows_seed(job.parameters) and (job.sampling.greedy or not made_here)
     return "text" if same else "distribution"
 
 
@@ -42,13 +42,13 @@ def _why_own_draws(job: AnswerRequest, draft: RuntimeBackend, target: RuntimeBac
     if not job.lookahead.shared_draws:
         return "shared_draws is off"
     for one in (target, draft):
-        if not one.seeded:
-            return f"{one.role}: {one.seed_fault or 'it honours no seed'}"
-        if relaxed := one.relaxes(job.parameters):
+        if not one.facts.seeded:
+            return f"{one.role}: {one.facts.seed_fault or 'it honours no seed'}"
+        if relaxed := one.facts.relaxes(job.parameters):
             return f"{one.role}: it honours no seed with {', '.join(relaxed)}"
     if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
         return "draft and target have different vocabularies"
-    if draft.places != target.places:
+    if draft.facts.places != target.facts.places:
         return "one server counts draws from the answer, the other from the prompt"
     return ""
 
@@ -58,7 +58,7 @@ def compare_prompts(job: AnswerRequest, target: RuntimeBackend, draft: Branch, n
     prompt of this draft, after ``node``, is not as long as the target's.
     """
     trace = job.trace
-    if not trace.shared_draws or target.places != "prompt":
+    if not trace.shared_draws or target.facts.places != "prompt":
         return
     if draft.prompt_tokens - node.tokens_used != trace.prompt_tokens:
         trace.shared_draws = False

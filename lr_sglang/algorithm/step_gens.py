@@ -118,5 +118,5 @@ class StepGens:
             (*self._job.trace.ids, *ids),
             tokens,
             backend.tokenizer.vocabulary == known.vocabulary,
-            backend.counts_written,
+            backend.facts.counts_written,
         )

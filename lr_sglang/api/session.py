@@ -39,7 +39,9 @@ class Session:
     @property
     def versions(self) -> dict[str, str]:
         """The runtimes' part of ``versions`` in records."""
-        caches = ", ".join(dict.fromkeys(backend.prefix_cache for backend in self.roles.values()))
+        caches = ", ".join(
+            dict.fromkeys(backend.facts.prefix_cache for backend in self.roles.values())
+        )
         return {"prefix_cache": caches}
 
     def started(self) -> dict[str, Runtime]:
@@ -137,24 +139,24 @@ def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterato
     """A warning for each runtime that has fewer slots than the answers can have branches."""
     for pool in dict.fromkeys(backend.pool for backend in roles.values()):
         sharing = [role for role, backend in roles.items() if backend.pool is pool]
-        backend = roles[sharing[0]]
+        facts = roles[sharing[0]].facts
         needs = [found for one in wanted if (found := _need(sharing, one))]
         total, each, answers, depth = max(needs, default=(0, 0, 0, 0))
-        if backend.room is None or total <= backend.room:
+        if facts.room is None or total <= facts.room:
             continue
         at = f" at depth {depth}" if each > 1 else ""
         have = f"an answer{at} can have {each}"
-        if each <= backend.room:
-            have = f"{answers} answers{at} can have {total}, so {backend.room // each} have room"
-        more = f"its memory holds {backend.kv_tokens} tokens"
-        if backend.room == backend.max_running_requests:
+        if each <= facts.room:
+            have = f"{answers} answers{at} can have {total}, so {facts.room // each} have room"
+        more = f"its memory holds {facts.kv_tokens} tokens"
+        if facts.room == facts.max_running_requests:
             deep = f" --depth {depth}" if each > 1 else ""
             more = (
                 f"lr-sglang launch{deep} --concurrency {answers}, or --max-running-requests "
                 f"{total + policy.SPARE * len(sharing)} where it is started, gives it more"
             )
         yield (
-            f"{' and '.join(sharing)}: it runs {backend.room} requests at a time, and {have}: the "
+            f"{' and '.join(sharing)}: it runs {facts.room} requests at a time, and {have}: the "
             f"others wait; {more}"
         )
 
@@ -177,7 +179,7 @@ def beyond_context(roles: Mapping[str, Any], plan: Plan) -> Iterator[str]:
     model family's.
     """
     limits = plan.deployment.limits
-    context = roles["target"].context
+    context = roles["target"].facts.context
     usual = advice.family(plan.models.get("target", "")).get("max_tokens")
     # a prompt has a token at least
     most = {"max_tokens": context - 1, "max_total_tokens": context}

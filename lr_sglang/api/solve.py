@@ -295,7 +295,7 @@ class AnswerTask:
                 if self.program is not None and name in self.program.function.arg_names:
                     hint = f"it is the program's: program=NAME.bind({name}=...)"
                 raise ConfigError(f"there is no option {name!r}", hint=hint)
-        layered = live.roles["target"].token_layer
+        layered = live.roles["target"].facts.token_layer
         known = MODES.get(_WITH_LAYER.get(mode, mode) if layered else mode)
         if known is None:
             raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")

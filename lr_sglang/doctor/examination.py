@@ -21,6 +21,7 @@ from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import thinks
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -147,7 +148,7 @@ def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
 class _Examiner:
     def __init__(self, roles: Mapping[str, RuntimeBackend], plan: Plan, made: Examination) -> None:
         self.roles, self.plan, self.made = roles, plan, made
-        layer = bool(roles["target"].token_layer)
+        layer = bool(roles["target"].facts.token_layer)
         self.plain, self.ahead = (
             ("sd", "lookahead+sd") if layer else ("autoregressive", "lookahead")
         )
@@ -176,7 +177,7 @@ class _Examiner:
         backend = self.roles[role]
         loop, transport = backend.loop, backend.transport
         prompt = list(backend.tokenizer.encode(TEXT))
-        yield Finding(role, "server", "ok", _server(backend, self.plan.models.get(role, "")))
+        yield Finding(role, "server", "ok", _server(backend.facts, self.plan.models.get(role, "")))
         yield self._room(role)
         yield _abort(role, call(probes.abort(transport, prompt), loop))
         differs = backend.doubts.found.get("tokens", "")
@@ -184,7 +185,8 @@ class _Examiner:
         if role == "judge":
             return
         yield _reuse(backend)
-        ignored = backend.seed_fault or ("" if backend.seeded else "its settings ignore them")
+        facts = backend.facts
+        ignored = facts.seed_fault or ("" if facts.seeded else "its settings ignore them")
         advice = (
             "draft and target share no draws, and the same seed gives other answers; on a GPU "
             "start it with --enable-deterministic-inference, on a CPU with our plugin"
@@ -196,7 +198,7 @@ class _Examiner:
             advice = "verifier likelihood and reading (lossless) need them"
             yield finding(role, "log-probabilities", weighs and best, found, advice)
             yield _lines(backend)
-        arguments = backend.template_defaults
+        arguments = facts.template_defaults
         try:
             differs = call(check_template(transport, backend.tokenizer, role, arguments), loop)
         except ConfigError as error:
@@ -206,13 +208,13 @@ class _Examiner:
         yield Finding(role, "thinking", "ok", _thinking(backend))
 
     def _room(self, role: str) -> Finding:
-        backend = self.roles[role]
+        facts = self.roles[role].facts
         sharing = self.plan.deployment.shared.items()
         asked: list[Role] = [one for one in self.roles if one == role or (one, role) in sharing]  # type: ignore[misc]
         wanted = self.plan.branches(asked, [self.ahead])
-        most = policy.limit(backend.max_running_requests, backend.kv_tokens, self.look)
-        found = f"{backend.max_running_requests or 'unknown'} requests at a time, "
-        found += f"{backend.kv_tokens or 'unknown'} tokens in its memory"
+        most = policy.limit(facts.max_running_requests, facts.kv_tokens, self.look)
+        found = f"{facts.max_running_requests or 'unknown'} requests at a time, "
+        found += f"{facts.kv_tokens or 'unknown'} tokens in its memory"
         advice = (
             f"depth {self.look.depth} can have {wanted} in flight: --max-running-requests "
             f"{wanted + policy.SPARE} where it is started"
@@ -322,19 +324,19 @@ class _Examiner:
         return records
 
 
-def _server(backend: RuntimeBackend, model: str) -> str:
-    infos = backend.infos
+def _server(facts: ServerFacts, model: str) -> str:
+    infos = facts.infos
     about: Mapping[str, Any] = infos[0] if infos else {}
     known = [
         f"SGLang {version}" if (version := about.get("version")) else "",
         str(about.get("device") or ""),
         f"{len(infos)} workers" if len(infos) > 1 else "",
-        f"context {backend.context}",
+        f"context {facts.context}",
         f"pages of {page}" if (page := about.get("page_size")) else "",
-        f"cache {backend.prefix_cache}" if backend.prefix_cache else "",
-        f"token layer {backend.token_layer or 'none'}",
+        f"cache {facts.prefix_cache}" if facts.prefix_cache else "",
+        f"token layer {facts.token_layer or 'none'}",
         f"reasoning parser {parser}" if (parser := about.get("reasoning_parser")) else "",
-        f"tool parser {backend.tool_call_parser}" if backend.tool_call_parser else "",
+        f"tool parser {facts.tool_call_parser}" if facts.tool_call_parser else "",
     ]
     return ", ".join(one for one in (model or str(about.get("model_path", "")), *known) if one)
 
@@ -344,12 +346,12 @@ def _reuse(backend: RuntimeBackend) -> Finding:
     if share is None:
         return Finding(backend.role, "reuse", "warning", "it does not report cached tokens")
     found = f"{share:.2f} of the tokens that could be in its cache"
-    return finding(backend.role, "reuse", share >= REUSED, found, backend.doubts.little_reuse)
+    return finding(backend.role, "reuse", share >= REUSED, found, backend.facts.little_reuse)
 
 
 def _lines(backend: RuntimeBackend) -> Finding:
     """Whether a target takes what the draft writes ahead, and how it would."""
-    if fed := backend.fed:
+    if fed := backend.facts.fed:
         how = "as plain decoding draws" if fed.draws == "seeds" else "the same distribution"
         found = f"verifies {fed.width - 1} tokens of the draft at a time, {how}"
         return Finding(backend.role, "token layer fed", "ok", found)
@@ -365,7 +367,7 @@ async def _times(
     """Milliseconds of a token by answers at once, and of reading so many tokens."""
     found = {}
     for n in batches:
-        if backend.room is None or n <= backend.room:
+        if backend.facts.room is None or n <= backend.facts.room:
             prompts = probes.random_prompts(n, tokens=SHORT)
             found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, ROUNDS)
     for new in reads:

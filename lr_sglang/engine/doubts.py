@@ -76,4 +76,8 @@ class Doubts:
         """Adds a doubt, and says it once."""
         if name not in self.found:
             self.found[name] = text
-            self.warn(f"{self.role}: {text} (lr-sglang doctor examines it)")
+            self.say(name)
+
+    def say(self, name: Name) -> None:
+        """Warns of a doubt that was found."""
+        self.warn(f"{self.role}: {self.found[name]} (lr-sglang doctor examines it)")

@@ -9,19 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Literal
+from typing import Any
 
 from lr_sglang.config import Limits
 from lr_sglang.engine.client import refusal
 from lr_sglang.engine.doubts import Doubts
-from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.line_sender import LineSender
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
+from lr_sglang.engine.server_facts import UNKNOWN, ServerFacts
 from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
@@ -48,9 +47,6 @@ _NO_MARKERS = ChatTemplate(
     name="lr-sglang",
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
-)
-BRANCH_TOKENS = (
-    200  # tokens that a branch does not share: its own step and the drafted step before it
 )
 CLOSE_SECONDS = 2.0  # that a caller waits for the connections to close; they close all the same
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
@@ -79,39 +75,18 @@ class RuntimeBackend(BaseBackend):
         role: ``target``, ``draft`` or ``judge``.
         transport: how to reach the runtime.
         tokenizer: of the runtime's model.
-        context: the model's context length in tokens.
+        facts: what its servers do.
         timeout: seconds for a generation of up to 1,000 tokens; proportionally more for a longer
             one.
-        seeded: whether the runtime honours a seed.
-        max_running_requests: requests that it runs at a time; None if unknown.
-        kv_tokens: tokens that its KV cache holds; None if unknown.
-        token_layer: SGLang's name of its speculative algorithm, empty for none; None if unknown.
+        pool: the slots that its requests wait for, shared with other roles of its servers.
 
     Attributes:
-        pool: the slots that its requests wait for: ``room`` slots, or fewer if other processes use
-            some of them.
-        tool_call_parser: SGLang's name of the server's parser of tool calls; empty for none.
-        forces_reasoning: whether the server's own parser takes the beginning of an answer for
-            thinking, unless the request has switched that off: as of Qwen3, whose template has a
-            switch and leaves the opening marker to the model.
-        template_defaults: arguments of the chat template that the server was started with.
+        pool: as many slots as the servers have room for, or fewer if other processes use some of
+            them.
         checks: of a judge: its verdicts on pairs of steps that differ.
-        seed_fault: why seeds have no effect on the runtime, if it was asked; empty otherwise.
-        places: where its server begins to count the draws of a seed: at the first token of the
-            ``answer``, or of the ``prompt``, as SGLang's own sampling on a GPU does.
-        counts_written: whether its server's penalties count the tokens of the answer at the end of
-            a prompt, as our plugin's on a CPU do.
-        relaxed: parameters, each with the value that does nothing, that its server does not apply
-            as plain decoding does (``sglang_api.draws``).
-        fed: its token layer that takes lines; None if it has none, or one that cannot be used.
         readable: whether its server's log-probabilities of a prompt give what it would have drawn;
             None until that was tried.
-        streams: whether its server streams generations.
-        increments: whether each event of such a stream has the new tokens only.
-        repeatable: whether its server runs with ``--enable-deterministic-inference``.
         lines: delivers what a draft writes ahead of the server's requests.
-        prefix_cache: the class of the server's prefix cache; empty if the server lacks our plugin.
-        infos: the ``/server_info`` of its servers.
         doubts: what its requests show of it: little reuse, aborts that it does not take.
         ends: the known ids that end a sequence.
     """
@@ -121,68 +96,25 @@ class RuntimeBackend(BaseBackend):
         role: str,
         transport: Transport,
         tokenizer: Tokenizer,
+        facts: ServerFacts = UNKNOWN,
         *,
-        context: int = 32768,
         timeout: float = 600.0,
-        seeded: bool = False,
-        max_running_requests: int | None = None,
-        kv_tokens: int | None = None,
-        token_layer: str | None = None,
+        pool: Pool | None = None,
     ) -> None:
         super().__init__()
         self.role, self.transport, self.tokenizer = role, transport, tokenizer
-        self.context, self.timeout, self.seeded = context, timeout, seeded
-        self.token_layer = token_layer
-        self.pool = Pool()
-        self.set_capacity(max_running_requests, kv_tokens)
-        self.tool_call_parser, self.prefix_cache, self.seed_fault = "", "", ""
-        self.forces_reasoning = False
-        self.infos: Sequence[Mapping[str, Any]] = ()
-        self.doubts = Doubts(role)
-        self.places: Literal["answer", "prompt"] = "answer"
-        self.counts_written = False
-        self.relaxed: Mapping[str, float] = {}
-        self.fed: FedLayer | None = None
+        self.facts = facts
+        self.timeout = timeout
+        self.pool = pool or Pool(facts.room)
+        self.doubts = Doubts(role, little_reuse=facts.little_reuse, found=dict(facts.doubts))
         self.readable: bool | None = None
-        self.streams = True
-        self.increments = False
-        self.repeatable = False
         self.lines = LineSender(lambda deliveries: transport.deliver(deliveries))
-        self.template_defaults: Mapping[str, Any] = {}
         self.checks = JudgeChecks()
         self._loop: asyncio.AbstractEventLoop | None = None
-        self.ends, self.chat_template = tokenizer.ends, _NO_MARKERS
+        self.ends = tokenizer.ends | facts.ends
+        self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
         self.request_log, self.naming = RequestLog(), _Naming(role)
-
-    def relaxes(self, params: Mapping[str, Any]) -> list[str]:
-        """Those of a request's parameters, by SGLang's names, that the server does not apply as
-        plain decoding does: its tokens follow neither from a seed nor from temperature 0.
-        """
-        left_out = draws.LEFT_OUT if params.get("temperature") == 0 else ()
-        return [
-            name
-            for name, nothing in self.relaxed.items()
-            if params.get(name, nothing) != nothing and name not in left_out
-        ]
-
-    def follows_seed(self, params: Mapping[str, Any]) -> bool:
-        """Whether the same seed gives the same tokens, for a request with such parameters."""
-        same = self.seeded or params.get("temperature") == 0
-        return same and not self.relaxes(params)
-
-    def set_capacity(self, max_running_requests: int | None, kv_tokens: int | None) -> None:
-        """Sets the runtime's limits: requests at a time, and tokens in its KV cache; None if
-        unknown.
-        """
-        self.max_running_requests, self.kv_tokens = max_running_requests, kv_tokens
-        known = [
-            max_running_requests,
-            None if kv_tokens is None else max(1, kv_tokens // BRANCH_TOKENS),
-        ]
-        self.room = self.pool.size = min(
-            (limit for limit in known if limit is not None), default=None
-        )
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -256,9 +188,10 @@ class RuntimeBackend(BaseBackend):
         """
         with self.naming:
             prompt = len(self.prompt_ids(s))
-        if (left := limits.budget(prompt, self.context)) < 1:
+        context = self.facts.context
+        if (left := limits.budget(prompt, context)) < 1:
             raise PromptTooLong(
-                f"this model's maximum context length is {self.context} tokens; the prompt has "
+                f"this model's maximum context length is {context} tokens; the prompt has "
                 f"{prompt} tokens and leaves no room for an answer",
                 role=self.role,
                 hint="limits.max_total_tokens may be lower",
@@ -308,15 +241,15 @@ class RuntimeBackend(BaseBackend):
             LookaheadError: one of the transport's errors, or Cancelled.
         """
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
-        if request.seed is not None and self.seeded:
+        if request.seed is not None and self.facts.seeded:
             payload["sampling_params"] = draws.seeded(params.sent, request.seed, request.place)
-        if request.on_tokens is not None and self.streams:
+        if request.on_tokens is not None and self.facts.streams:
             payload["stream"] = True
             payload["sampling_params"] = {
                 **payload["sampling_params"],
                 "stream_interval": request.stream_interval,
             }
-            request.increments = self.increments
+            request.increments = self.facts.increments
         most = None
         if params.return_logprob:
             most = params.logprob_start_len

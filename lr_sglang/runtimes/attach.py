@@ -15,9 +15,11 @@ from jinja2.exceptions import TemplateError
 
 from lr_sglang import plugin_files, pocket
 from lr_sglang.config import FED, Runtime
+from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.router import reach
+from lr_sglang.engine.server_facts import layer_of_servers, state
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe
@@ -126,8 +128,8 @@ def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
         infos = call(asked())
     except LookaheadError:
         return None
-    fed, _ = fed_layer([probe.state(info) for info in infos], seeded=True)
-    return FED if fed is not None else probe.token_layer(infos)
+    fed, _ = fed_layer([state(info) for info in infos], seeded=True)
+    return FED if fed is not None else layer_of_servers(infos)
 
 
 def _refuse_other_servers(url: str, key: str, timeout: float, role: str) -> None:
@@ -290,24 +292,29 @@ async def check_template(
     )
 
 
-async def note_prompts(roles: Mapping[str, RuntimeBackend]) -> None:
-    """Notes, as doubts, where a runtime itself gives other tokens or another template to a prompt.
+async def prompt_doubts(
+    transport: Transport, known: Tokenizer, role: str, arguments: Mapping[str, Any]
+) -> dict[Name, str]:
+    """Where a runtime itself gives other tokens or another template to a prompt.
+
+    Args:
+        arguments: as of ``check_template``.
 
     Raises:
         ConfigError: as ``check_tokens``.
     """
-    for role, one in roles.items():
-        known, found = one.tokenizer, one.doubts.found
-        if differs := await check_tokens(one.transport, known, role):
-            found["tokens"] = differs
-        if not known.template:
-            continue  # conversations are refused when there is one
-        if differs := await check_template(one.transport, known, role, one.template_defaults):
-            found["template"] = differs
+    found: dict[Name, str] = {}
+    if differs := await check_tokens(transport, known, role):
+        found["tokens"] = differs
+    if not known.template:
+        return found  # conversations are refused when there is one
+    if differs := await check_template(transport, known, role, arguments):
+        found["template"] = differs
+    return found
 
 
 def other_prompts(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
-    """What ``note_prompts`` has found."""
+    """What ``prompt_doubts`` has found."""
     for role, one in roles.items():
         for name in ("tokens", "template"):
             if text := one.doubts.found.get(name):
@@ -316,8 +323,10 @@ def other_prompts(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
 
 def without_seeds(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
     """What follows for the answers of these runtimes, for each fault that ``seed_fault`` found."""
-    for fault in dict.fromkeys(one.seed_fault for one in roles.values() if one.seed_fault):
-        names = " and ".join(role for role, one in roles.items() if one.seed_fault == fault)
+    for fault in dict.fromkeys(
+        one.facts.seed_fault for one in roles.values() if one.facts.seed_fault
+    ):
+        names = " and ".join(role for role, one in roles.items() if one.facts.seed_fault == fault)
         yield (
             f"{names}: seeds have no effect there: {fault}. None is sent, so the same seed does "
             "not give the same answer again, draft and target share no draws, and a lossless "

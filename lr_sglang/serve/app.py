@@ -218,7 +218,7 @@ def _models(engine: AnswerEngine, service: Service) -> APIRouter:
         "owned_by": "lr-sglang",
         "root": service.model,
         "parent": None,
-        "max_model_len": engine.roles["target"].context,
+        "max_model_len": engine.roles["target"].facts.context,
         "lookahead": {
             "modes": service.modes,
             "verifiers": service.verifiers,

@@ -153,7 +153,7 @@ class AnswerEngine:
         check_ids(body, self.roles["target"].tokenizer.size)
         if route.reads is None:
             return passed_request(route, body, ("route",), service)
-        follows = PENALTIES if self.roles["target"].counts_written else ()
+        follows = PENALTIES if self.roles["target"].facts.counts_written else ()
         request, why = route.reads.read(body, not service.passes, follows)
         if service.passes and service.adapter(request.model):
             alone = "model"  # an adapter, which has no draft

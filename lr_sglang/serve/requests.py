@@ -310,14 +310,14 @@ class Prompt:
         self.thinks = begun.rfind(opens) > begun.rfind(closes)
         if asked.chat and opens not in begun and closes not in begun:
             off = request.thinks_not or head.endswith(closes)
-            self.thinks = target.forces_reasoning and not off
+            self.thinks = target.facts.forces_reasoning and not off
         # in some models special tokens mark calls of tools
         shown = request.skip_special_tokens is False or (concluding and concluding.tools)
         self.decode = known.spell if shown else known.decode
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
-        known, defaults = backend.tokenizer, backend.template_defaults
+        known, defaults = backend.tokenizer, backend.facts.template_defaults
         template = (known.template, repr(defaults)) if self._asked.chat else ()
         key = (known.vocabulary, template)
         if key not in self._rendered:
@@ -327,7 +327,7 @@ class Prompt:
     def _render(self, backend: RuntimeBackend) -> TokenText:
         request, said, known = self._asked.request, self.said, backend.tokenizer
         if isinstance(said, list):
-            text = known.chat(said, True, {**backend.template_defaults, **request.arguments})
+            text = known.chat(said, True, {**backend.facts.template_defaults, **request.arguments})
         elif isinstance(said, tuple) and not self._rendered:  # the target's
             text = TokenText.of(known.spell(said), said, known.vocabulary)
         else:

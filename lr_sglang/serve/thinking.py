@@ -143,7 +143,8 @@ class Thinking:
         """Whether the target can parse calls out of free text; a strict tool needs the model's own
         grammar instead.
         """
-        if not self._roles["target"].tool_call_parser or body.get("parallel_tool_calls") is False:
+        parser = self._roles["target"].facts.tool_call_parser
+        if not parser or body.get("parallel_tool_calls") is False:
             return False
         named = [tool.get("function") if isinstance(tool, dict) else None for tool in body["tools"]]
         return all(isinstance(one, dict) and not one.get("strict") for one in named)
@@ -153,7 +154,7 @@ class Thinking:
         if the target fails to find them.
         """
         target = self._roles["target"]
-        asked = {"text": text, "tools": tools, "tool_call_parser": target.tool_call_parser}
+        asked = {"text": text, "tools": tools, "tool_call_parser": target.facts.tool_call_parser}
         try:
             found = await target.transport.post("/parse_function_call", asked)
             calls = [

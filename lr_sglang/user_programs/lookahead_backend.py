@@ -172,7 +172,7 @@ class LookaheadBackend(BaseBackend):
         """Tokens that the target can still write after a state, within the model's context and the
         run's limits.
         """
-        return self.limits.budget(len(self.target.prompt_ids(s)), self.target.context)
+        return self.limits.budget(len(self.target.prompt_ids(s)), self.target.facts.context)
 
     async def _write(
         self,

@@ -206,7 +206,7 @@ class ProgramRun:
         seed = derived_seed(*self.identify(s), *where)
         place = self._place(s, known)
         branch = Branch(known.role, 0, seed=seed, key=self.job.key, place=place)
-        seeded = known.follows_seed(params.sent)
+        seeded = known.facts.follows_seed(params.sent)
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
         )
@@ -299,7 +299,7 @@ class RecordingBackend:
 
     def _room(self, s: Executor) -> int:
         prompt = len(self.inner.prompt_ids(s))
-        room = self.run.job.limits.budget(prompt, self.inner.context)
+        room = self.run.job.limits.budget(prompt, self.inner.facts.context)
         if room < 1:
             raise PromptTooLong(
                 f"the program's prompt has {prompt} tokens, which leaves no room for more"

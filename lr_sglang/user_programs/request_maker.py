@@ -111,7 +111,7 @@ class RequestMaker:
             ConfigError: they cannot, or there is no such verifier.
         """
         target = self.roles["target"]
-        layer = target.token_layer if guesses or target.fed is None else FED
+        layer = target.facts.token_layer if guesses or target.facts.fed is None else FED
         judged = mode.judged and verifier_registry.needs_judge(verifier)
         check_mode(mode, Able(self.roles, layer, judged))
 
@@ -148,11 +148,11 @@ class RequestMaker:
         if look.policy != "adaptive" or statistics.measured:
             return
         statistics.measured = True
-        statistics.layered = bool(target.token_layer)
+        statistics.layered = bool(target.facts.token_layer)
         with suppress(LookaheadError):  # the first answer will report it
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())
-                _costs[target] = await measure(target.transport, target.room)
+                _costs[target] = await measure(target.transport, target.facts.room)
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:

@@ -15,10 +15,10 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
+from lr_sglang.engine.server_facts import state as state_of
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.runtimes.launching import probe
 from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
@@ -55,7 +55,7 @@ def target(roles: dict[str, RuntimeBackend]) -> RuntimeBackend:
 
 def state(target: RuntimeBackend) -> dict[str, Any]:
     info = call(target.transport.get("/server_info"), target.loop)
-    return probe.state(info)[FIELD]
+    return state_of(info)[FIELD]
 
 
 def written(
@@ -82,7 +82,7 @@ def written(
                     deliveries.append(asyncio.ensure_future(target.transport.deliver([portion])))
 
         deliveries: list[Any] = []
-        request.on_tokens, request.increments = follow, target.increments
+        request.on_tokens, request.increments = follow, target.facts.increments
         reply = await target.transport.generate(payload, request, 60)
         assert not any([await one for one in deliveries])
         return reply
@@ -111,9 +111,13 @@ def test_a_line_gives_the_same_text_in_fewer_verifications(
 
 
 def test_a_target_says_that_it_takes_lines(target: RuntimeBackend) -> None:
-    assert target.fed is not None
-    assert (target.fed.protocol, target.fed.width, target.fed.draws) == (1, TOKENS + 1, "seeds")
-    assert target.fed.shares_draws
+    assert target.facts.fed is not None
+    assert (target.facts.fed.protocol, target.facts.fed.width, target.facts.fed.draws) == (
+        1,
+        TOKENS + 1,
+        "seeds",
+    )
+    assert target.facts.fed.shares_draws
 
 
 def test_lines_that_are_wrong_disturb_nothing(target: RuntimeBackend) -> None:
@@ -158,7 +162,7 @@ def test_answers_that_a_draft_feeds_are_plain_decodings_in_one_request_each(
     assert all(one["tokens"]["target"]["calls"] == 1 for one in fed)
     assert sum(one["agreed_tokens"] for one in fed) > 0
     assert_idle(roles)
-    models = {one["target"].infos[0]["model_path"] for one in (roles, pocket.roles)}
+    models = {one["target"].facts.infos[0]["model_path"] for one in (roles, pocket.roles)}
     if len(models) == 1:  # the hybrid is another model
         plain = answers(pocket.roles, "autoregressive", sampling)
         assert [one["ids_digest"] for one in fed] == [one["ids_digest"] for one in plain]

@@ -154,7 +154,9 @@ def test_lookahead_on_a_hybrid_is_lossless_and_reuses_prefixes(server: RuntimeBa
         lost = [b["shareable"] - b["cached"] for b in one["branches"] if b["role"] == "target"]
         # the first prompt was asked before, whose state at its last token but one was not kept
         assert max(lost[1:], default=0) <= longest, "the end of the prompt before it is kept"
-    if not server.token_layer:  # a token layer keeps no answer that ends among verified tokens
+    if (
+        not server.facts.token_layer
+    ):  # a token layer keeps no answer that ends among verified tokens
         sums = [r["tokens"]["target"] for r in records]
         assert sum(t["reused"] for t in sums) > 0.9 * sum(t["shareable"] for t in sums)
 
@@ -166,7 +168,7 @@ def test_every_mode_with_a_hybrid_in_every_role(
 ) -> None:
     """A judge with random weights accepts what it likes."""
     roles = {**pocket.roles, role: server}
-    layer = "+sd" if roles["target"].token_layer else ""
+    layer = "+sd" if roles["target"].facts.token_layer else ""
     records = answers(roles, f"lookahead{layer}", "auto")
     for mode in (f"lookahead{layer}", "auto"):
         assert len([r for r in records if r["mode"] == mode and r["tokens"]["used"]]) == 2
@@ -198,7 +200,7 @@ def answers(roles: dict[str, RuntimeBackend], *modes: str) -> list[Record]:
     """
     ahead = Lookahead(depth=4, max_false_accepts=1.0)
     settings = Plan().with_settings(lookahead=ahead, sampling=GREEDY, limits=Limits(160))
-    plain = "sd" if roles["target"].token_layer else "autoregressive"
+    plain = "sd" if roles["target"].facts.token_layer else "autoregressive"
     questions = [Question("q", "How many?"), Question("r", "Which of them?")]
     works = plan(questions, [plain, *modes, "lossless"])
     records = list(Runner(roles, settings, 1).run(works))

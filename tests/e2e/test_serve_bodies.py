@@ -15,6 +15,7 @@ from typing import Any
 import httpx
 import pytest
 
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.pocket import weights
@@ -363,7 +364,7 @@ TEMPLATES = {"target": "", "draft": RICH.read_text("utf-8").strip("\n")}
 def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
     known = load_tokenizer(str(weights(f"{role}-thinks")), TEMPLATES[role])
     unreached: Any = None
-    backend = RuntimeBackend(role, unreached, known, context=10**6)
+    backend = RuntimeBackend(role, unreached, known, ServerFacts(context=10**6))
     service, wrong = Service(), {}
     for name, asked in CONVERSATIONS.items():
         if TEMPLATES[role] and name == "a begun answer in parts":

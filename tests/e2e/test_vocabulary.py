@@ -59,7 +59,7 @@ def test_prompts_are_the_servers_own(server: RuntimeBackend) -> None:
 
 @pytest.mark.timeout(900)
 def test_lossless_is_plain_decoding(server: RuntimeBackend) -> None:
-    plain = "sd" if server.token_layer else "autoregressive"
+    plain = "sd" if server.facts.token_layer else "autoregressive"
     settings = Plan().with_settings(
         lookahead=Lookahead(depth=3, max_step_tokens=20),
         sampling=Sampling(temperature=1.0, top_k=20, seed=7),

@@ -17,7 +17,7 @@ import lr_sglang as lr
 from lr_sglang.api import solve as opened_deployment
 from lr_sglang.config import Deployment, Runtime
 from tests import ROOT, fixture_of, in_thread
-from tests.scripted import END, ScriptedTransport, deployment
+from tests.scripted import END, ScriptedTransport, deployment, set_facts
 from tests.serving import until
 from tests.simulated.transport import fast_roles
 
@@ -118,7 +118,7 @@ def test_events_are_told(d):
 )
 def test_a_token_layer_names_the_mode_and_a_mode_that_needs_one_is_refused(layer, mode, made):
     roles = fast_roles()
-    roles["target"].token_layer = layer
+    set_facts(roles["target"], token_layer=layer)
     with lr.deployment(roles) as d:
         if made:
             assert lr.solve(QUESTION, deployment=d, mode=mode).record["mode"] == made

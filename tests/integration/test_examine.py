@@ -16,6 +16,7 @@ from lr_sglang.doctor.examination import Examination, _expected, examine
 from lr_sglang.errors import RuntimeDown
 from lr_sglang.testing import fed
 from tests.called import called
+from tests.scripted import set_facts
 from tests.simulated.caching import PLAN, runtimes
 from tests.simulated.model import Writer
 from tests.stub import Worker
@@ -91,7 +92,7 @@ def test_whether_a_target_takes_lines_and_how_it_would():
     roles["target"].doubts.found["fed"] = "it speaks version 2"
     line = of(examine(roles, PLAN), "target token layer fed")
     assert (line.status, line.found) == ("warning", "it speaks version 2") and line.advice
-    roles["target"].fed, roles["target"].token_layer = fed(13), "NGRAM"
+    set_facts(roles["target"], fed=fed(13), token_layer="NGRAM")
     found = examine(roles, PLAN)
     assert "12 tokens of the draft" in of(found, "target token layer fed").found
     assert [one.mode for one in found.modes] == ["sd", "lookahead+sd", "lossless"]
@@ -99,14 +100,14 @@ def test_whether_a_target_takes_lines_and_how_it_would():
 
 def test_why_little_is_reused_is_what_the_servers_say():
     roles = runtimes(cached=False)
-    roles["target"].doubts.little_reuse = "its prefix cache is off"
+    set_facts(roles["target"], little_reuse="its prefix cache is off")
     assert of(examine(roles, PLAN), "target reuse").advice == "its prefix cache is off"
 
 
 def test_seeds_that_are_ignored():
     roles = runtimes()
-    roles["draft"].seed_fault = "one seed gives different texts"
-    roles["target"].seeded = False
+    set_facts(roles["draft"], seed_fault="one seed gives different texts")
+    set_facts(roles["target"], seeded=False)
     found = examine(roles, PLAN)
     assert not_well(found) == ["target seeds", "draft seeds", "shared draws"] and found.able
     assert of(found, "draft seeds").found == "one seed gives different texts"

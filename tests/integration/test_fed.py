@@ -25,7 +25,7 @@ from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.dice import Dice
-from tests.scripted import CONVERSATION, deployment
+from tests.scripted import CONVERSATION, deployment, set_facts
 from tests.simulated.clock import run_virtually
 from tests.simulated.runs import pair
 from tests.simulated.scheduled import scheduled_roles
@@ -146,13 +146,12 @@ def answers(
     roles = {"target": target, **({"draft": draft} if draft else {})}
     backend = deployment(**roles)
     for one in backend.roles.values():
-        one.seeded = seeds
+        set_facts(one, seeded=seeds)
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
-        backend.fed = FedLayer(1, target.width, draws, seeds)
-        backend.relaxed = relaxed
-        backend.token_layer = "NGRAM"
-    backend.increments = target.increments
+        fed = FedLayer(1, target.width, draws, seeds)
+        set_facts(backend, fed=fed, relaxed=relaxed, token_layer="NGRAM")
+    set_facts(backend, increments=target.increments)
     experience = experience or RunStatistics()
 
     async def run() -> tuple[list[Any], float]:

@@ -33,7 +33,7 @@ from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from lr_sglang.verifiers.exact import Exact
 from tests import in_thread, plan
-from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment
+from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment, set_facts
 from tests.serving import until
 from tests.simulated.transport import fast_roles
 
@@ -130,7 +130,7 @@ def test_a_generation_that_is_not_verified_exactly_is_promised_no_text(
         s += sgl.gen("answer", 20, presence_penalty=penalty, temperature=temperature)
 
     roles = fast_roles()
-    roles["target"].relaxed = RELAXED
+    set_facts(roles["target"], relaxed=RELAXED)
     job, _ = answered(penalised, roles, ahead=False)
     assert (job.trace.seeded, job.trace.lossless) == (lossless == "text", lossless)
 
@@ -287,12 +287,12 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
     )
     roles = scripted(endless)
     for backend in roles.values():
-        backend.context = 150
+        set_facts(backend, context=150)
     job, _ = answered(program, roles)
     assert job.trace.finish == "length" and job.trace.text.startswith("and on it goes")
     assert len(job.trace.steps) > 3 and job.trace.tokens()["used"] >= 100
     for backend in roles.values():
-        backend.context = 10
+        set_facts(backend, context=10)
     with pytest.raises(PromptTooLong):
         answered(program, roles)
 

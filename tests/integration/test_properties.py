@@ -22,7 +22,15 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
-from tests.scripted import CONVERSATION, END, ScriptedTransport, Whole, deployment, reasoner
+from tests.scripted import (
+    CONVERSATION,
+    END,
+    ScriptedTransport,
+    Whole,
+    deployment,
+    reasoner,
+    set_facts,
+)
 from tests.simulated.clock import run_virtually
 from tests.simulated.runtime import Fault, Faults
 from tests.verifiers import VERIFIERS, made
@@ -171,8 +179,7 @@ def run(
     if "judge" in transports:
         backend.roles["judge"].tokenizer = Whole()
     for role, slots in case.slots.items():
-        backend.roles[role].max_running_requests = slots
-        backend.roles[role].set_capacity(slots, None)
+        set_facts(backend.roles[role], max_running_requests=slots)
     job = AnswerRequest(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
     if isinstance(verifier, str):
         job.verifier = made(verifier, backend.roles)

@@ -36,7 +36,7 @@ from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
 from tests.dice import LETTERS, Dice
-from tests.scripted import CONVERSATION, END, deployment
+from tests.scripted import CONVERSATION, END, deployment, set_facts
 from tests.simulated.clock import run_virtually
 from tests.verifiers import Same
 
@@ -53,7 +53,7 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     backend = deployment(target=target, **({"draft": draft} if draft else {}))
     backend.readable, seeded = more.pop("readable", None), more.pop("seeded", True)
     for one in backend.roles.values():
-        one.seeded = seeded
+        set_facts(one, seeded=seeded)
     more.setdefault("verifier", Exact() if draft else None)
     job = AnswerRequest(look, sampling, tokens, **more)
     s = program.run(CONVERSATION, job, backend=backend)

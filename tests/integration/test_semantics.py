@@ -33,6 +33,7 @@ from tests.scripted import (
     deployment,
     fixed,
     other_vocabulary,
+    set_facts,
     slow,
 )
 from tests.serving import until
@@ -360,7 +361,7 @@ def by_prompts_of_other_lengths(roles):
 
     draft.generate = longer
     for role in roles.values():
-        role.places = "prompt"
+        set_facts(role, places="prompt")
 
 
 def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
@@ -369,7 +370,7 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
         draft=ScriptedTransport(chapters(STEPS)),
     )
     for role in backend.roles.values():
-        role.places = "prompt"
+        set_facts(role, places="prompt")
     job = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
     lookahead.run(CONVERSATION, job, backend=backend).sync()
     assert job.trace.of("draft") and job.trace.shared_draws and not job.trace.own_draws
@@ -378,13 +379,13 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (lambda roles: setattr(roles["draft"], "seeded", False), "draft: it honours no seed"),
+        (lambda roles: set_facts(roles["draft"], seeded=False), "draft: it honours no seed"),
         (
             lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
             "different vocabularies",
         ),
         (
-            lambda roles: setattr(roles["draft"], "places", "prompt"),
+            lambda roles: set_facts(roles["draft"], places="prompt"),
             "from the answer, the other from the prompt",
         ),
         (by_prompts_of_other_lengths, "from the prompts' beginnings"),
@@ -413,7 +414,7 @@ def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
 def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     target = ScriptedTransport(chapters(STEPS))
     backend = deployment(target=target)
-    backend.seeded = False
+    set_facts(backend, seeded=False)
     job = AnswerRequest(verifier=Exact())
     lookahead.run(CONVERSATION, job, backend=backend)
     assert job.trace.seeded is False and job.trace.lossless == "distribution"
@@ -424,7 +425,7 @@ def test_one_runtime_without_seeds_is_enough_for_another_answer_each_time():
     backend = deployment(
         target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
     )
-    backend.roles["draft"].seeded = False
+    set_facts(backend.roles["draft"], seeded=False)
     job = AnswerRequest(verifier=Same())
     lookahead.run(CONVERSATION, job, backend=backend)
     assert job.trace.seeded is False

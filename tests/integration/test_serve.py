@@ -37,7 +37,7 @@ from tests.endpoint import (
     serving,
     simulated,
 )
-from tests.scripted import ScriptedTransport, chapters, deployment
+from tests.scripted import ScriptedTransport, chapters, deployment, set_facts
 from tests.serving import until
 from tests.simulated.caching import runtimes
 from tests.simulated.runtime import Fault
@@ -253,7 +253,7 @@ def test_a_thought_without_its_opening_is_apart_as_on_the_target(
 ):
     """Whose parser takes what Qwen3 writes for thinking, unless the request says otherwise."""
     roles = scripted(steps)
-    roles["target"].forces_reasoning = forces
+    set_facts(roles["target"], forces_reasoning=forces)
     with serving(roles, SERVICE) as one:
         choice, *_ = one.answer(stream, chat_template_kwargs=arguments)
     whole = DELIMITER.join(steps).removeprefix("<think>\n\n")
@@ -535,7 +535,7 @@ def test_constraints_on_tokens_are_those_of_the_whole_answer(mode, counts):
     """The runtime counts the tokens of one request only: each has what is missing, and what was
     written before. One with our plugin counts that itself, and for all penalties."""
     roles = simulated(steps=4, seconds=0.01)
-    roles["target"].counts_written = counts
+    set_facts(roles["target"], counts_written=counts)
     seen = heard(roles["target"].transport)
     wish = {"min_tokens": 60, "frequency_penalty": 0.5, "logit_bias": {"7": 2}, "max_tokens": 80}
     others = {"presence_penalty": 1.5, "repetition_penalty": 1.1} if counts else {}

@@ -17,7 +17,7 @@ from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import FAMILIES
 from lr_sglang.steps.token_text import TokenText
 from tests.endpoint import ASK, SERVICE, is_documented, serving
-from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment
+from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, set_facts
 from tests.serving import until
 
 THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
@@ -126,7 +126,7 @@ def thinker():
             target, draft = Target(thought, marked, opened), Target(thought, marked, opened)
             judge = ScriptedTransport(lambda *_: "a")
             roles = deployment(target=target, draft=draft, judge=judge).roles
-            roles["target"].tool_call_parser = parser
+            set_facts(roles["target"], tool_call_parser=parser)
             kind = Harmony if HARMONY.opens in template else Opens
             for backend in roles.values():
                 backend.tokenizer = kind(opened, template)
@@ -384,7 +384,7 @@ def test_a_conversation_that_the_target_cannot_render_is_the_targets(thinker):
 def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
     one = thinker(opened="<think>\n")
     target = one.roles["target"]
-    target.template_defaults = {"enable_thinking": False}
+    set_facts(target, template_defaults={"enable_thinking": False})
     try:
         on = {"enable_thinking": True}
         for wish, thinks in (({}, False), ({"chat_template_kwargs": on}, True)):
@@ -393,7 +393,7 @@ def test_arguments_that_the_server_was_started_with_are_defaults(thinker):
             prompt = "".join(map(chr, one.target.requests[0]["input_ids"]))
             assert prompt.endswith("<think>\n") is thinks
     finally:
-        target.template_defaults = {}
+        set_facts(target, template_defaults={})
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import PROTOCOL, Delivery
@@ -174,19 +175,16 @@ def scheduled_roles(
         own = (flags or {}).get(role, Flags(overlap=times.overlap))
         scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
         transport = ScheduledTransport(role, writer, scheduler, times)
-        backend = RuntimeBackend(
-            role,
-            transport,
-            writer.words.tokenizer,
+        draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
+        fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws, seeded)
+        facts = ServerFacts(
             context=CONTEXT,
-            timeout=3600.0,
             seeded=seeded,
             max_running_requests=own.max_running_requests,
             token_layer=own.layer,
+            fed=fed if own.layer == "fed" else None,
         )
+        backend = RuntimeBackend(role, transport, writer.words.tokenizer, facts, timeout=3600.0)
         backend.roles, backend.checks = roles, Unchecked()
-        if own.layer == "fed":
-            draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
-            backend.fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws, seeded)
         roles[role] = backend
     return roles

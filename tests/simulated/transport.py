@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
 from lr_sglang.engine.judge_check import JudgeChecks
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -111,16 +112,13 @@ def simulated_roles(
 ) -> Mapping[str, RuntimeBackend]:
     """Backends of three simulated runtimes in this process, by role."""
     writer, roles = writer or Writer(simulation.model), dict[str, RuntimeBackend]()
-    given: dict[str, Any] = {
-        "context": CONTEXT,
-        "timeout": 3600.0,
-        "seeded": True,
-        "token_layer": "",
-    }
+    facts = ServerFacts(
+        context=CONTEXT, seeded=True, token_layer="", max_running_requests=simulation.slots
+    )
     for role in ROLES:
         transport = SimulatedTransport(role, simulation, writer)
         roles[role] = backend = RuntimeBackend(
-            role, transport, writer.words.tokenizer, max_running_requests=simulation.slots, **given
+            role, transport, writer.words.tokenizer, facts, timeout=3600.0
         )
         backend.roles, backend.checks, backend.readable = roles, Unchecked(), False
     return roles

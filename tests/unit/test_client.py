@@ -490,12 +490,16 @@ def connected(url, **keys):
 def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
     with connected(front.url) as backend:
         assert isinstance(backend.transport, RouterClient)
-        assert (backend.max_running_requests, backend.kv_tokens, backend.context) == (
+        assert (
+            backend.facts.max_running_requests,
+            backend.facts.kv_tokens,
+            backend.facts.context,
+        ) == (
             12,
             12_000,
             2048,
         )
-        assert (backend.seeded, backend.token_layer) == (True, "")
+        assert (backend.facts.seeded, backend.facts.token_layer) == (True, "")
 
 
 @pytest.mark.parametrize(("wanted", "said"), [(4, 0), (9, 1)])
@@ -526,7 +530,7 @@ def test_a_server_that_takes_an_answer_for_thinking_is_known(
     monkeypatch.setattr(load_tokenizer(MODEL, ""), "template", template)
     workers[0].documents["/server_info"]["reasoning_parser"] = parser
     with connected(workers[0].url) as backend:
-        assert backend.forces_reasoning is forced
+        assert backend.facts.forces_reasoning is forced
 
 
 def test_workers_need_not_be_alike(front, workers):
@@ -538,10 +542,10 @@ def test_workers_need_not_be_alike(front, workers):
     del workers[1].documents["/server_info"]["internal_states"]
     with connected(front.url) as backend:
         assert (
-            backend.context,
-            backend.token_layer,
-            backend.seeded,
-            backend.max_running_requests,
+            backend.facts.context,
+            backend.facts.token_layer,
+            backend.facts.seeded,
+            backend.facts.max_running_requests,
         ) == (
             1024,
             DIFFERENT,
@@ -570,7 +574,7 @@ def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fe
     for worker, one in zip(workers, told, strict=True):
         worker.documents["/server_info"]["internal_states"][0]["lr_sglang_fed"] = one
     with warnings.catch_warnings(record=True), connected(front.url) as backend:
-        assert backend.fed == fed
+        assert backend.facts.fed == fed
         assert said in backend.doubts.found.get("fed", "")
         assert bool(backend.doubts.found.get("fed")) == bool(said)
 
@@ -582,8 +586,8 @@ def test_seeds_count_on_a_gpu_where_all_servers_say_so(front, workers, told, see
         worker.documents["/server_info"] |= {"device": "cuda", "speculative_algorithm": "NGRAM"}
         worker.documents["/server_info"]["internal_states"][0]["lr_sglang_seeds"] = one
     with connected(front.url) as backend:
-        assert backend.seeded == seeded
-        assert backend.places == ("answer" if seeded else "prompt")
+        assert backend.facts.seeded == seeded
+        assert backend.facts.places == ("answer" if seeded else "prompt")
 
 
 @pytest.mark.parametrize(
@@ -602,7 +606,7 @@ def test_what_a_token_layer_does_not_apply_exactly_is_known(front, workers, chan
     document["internal_states"][0]["lr_sglang_seeds"] = changes.pop("seeds", None)
     document |= changes
     with connected(front.url) as backend:
-        assert backend.relaxed == relaxed
+        assert backend.facts.relaxed == relaxed
 
 
 # --- delivering lines
@@ -679,7 +683,7 @@ def test_attaching_to_a_router_asks_its_workers_by_one_key(front, workers, monke
     assert (found.tokenizer, found.api_key) == (MODEL, "ours")
     assert "'ours'" not in repr(found)
     with connected(front.url, target="ours") as backend:
-        assert backend.max_running_requests == 12
+        assert backend.facts.max_running_requests == 12
     with pytest.raises(RuntimeRefused, match="API key"):
         attach("target", Runtime(url=front.url))
 

@@ -9,10 +9,10 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.cli import settings
 from lr_sglang.config import FED, Deployment, Lookahead, Runtime
+from lr_sglang.engine.server_facts import layer_of_servers
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import DIFFERENT, MODES, Able, check_mode, possible
 from lr_sglang.runtimes import attach
-from lr_sglang.runtimes.launching import probe
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.protocol import ChatRequest
 from lr_sglang.serve.requests import settled
@@ -59,7 +59,7 @@ def test_what_servers_can_do_follows_from_their_roles_and_their_layer(layer, mod
     ],
 )
 def test_the_workers_of_a_router_have_one_layer_or_different_ones(told, layer):
-    assert probe.token_layer(told) == layer
+    assert layer_of_servers(told) == layer
 
 
 @pytest.fixture

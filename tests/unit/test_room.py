@@ -8,15 +8,15 @@ from lr_sglang.api import session
 from lr_sglang.api.session import Wanted, beyond_context, short_of_room
 from lr_sglang.cli.settings import settle
 from tests.called import called
-from tests.scripted import deployment
+from tests.scripted import deployment, set_facts
 from tests.scripted_cli import Servers, transports
 
 
 def roles(room=42, kv=None, **more):
     made = deployment(**transports()).roles
     for backend in made.values():
-        backend.set_capacity(room, kv)
-        backend.context = more.get("context", 4090)
+        context = more.get("context", 4090)
+        set_facts(backend, max_running_requests=room, kv_tokens=kv, context=context)
     return made
 
 
@@ -99,7 +99,7 @@ def test_commands_say_it_before_they_answer(here, monkeypatch, words):
         def __call__(self, *asked, **named):
             with super().__call__(*asked, **named) as live:
                 for backend in live.roles.values():
-                    backend.set_capacity(42, None)
+                    set_facts(backend, max_running_requests=42)
                 yield live
 
     monkeypatch.setattr(session, "session", Small())

@@ -16,6 +16,7 @@ from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.lines import FIELD, PROTOCOL
 from tests.stub import MODEL, Worker
 from tests.stub import serving as serving
 from tests.trained import byte_level, saved
@@ -121,20 +122,29 @@ def attached(serving):
 def test_only_target_and_draft_at_a_url_are_asked_each_server_once(attached):
     one, two, three = Drawing(honours), Drawing(honours), Drawing(ignores)
     with attached(target=one, draft=two, judge=three) as roles:
-        assert roles["target"].seeded and roles["draft"].seeded
+        assert roles["target"].facts.seeded and roles["draft"].facts.seeded
         assert len(one.seeds) == len(two.seeds) == 5 and not three.seeds
         assert not list(without_seeds(roles))
     shared = Drawing(honours)
     with attached({"draft": "target"}, target=shared) as roles:
-        assert roles["draft"].seeded and len(shared.seeds) == 5
+        assert roles["draft"].facts.seeded and len(shared.seeds) == 5
 
 
 def test_a_server_that_ignores_seeds_is_sent_none_and_it_is_said_once(attached):
     with attached(target=Drawing(ignores), draft=Drawing(honours)) as roles:
-        assert not roles["target"].seeded and roles["draft"].seeded
+        assert not roles["target"].facts.seeded and roles["draft"].facts.seeded
         (said,) = without_seeds(roles)
         assert said.startswith("target: seeds have no effect there: one seed gives different")
         assert "share no draws" in said and "lossless" in said
+
+
+def test_a_token_layer_of_a_server_that_ignores_seeds_shares_no_draws(attached):
+    for drawn, shares in ((honours, True), (ignores, False)):
+        server = Drawing(drawn)
+        layer = {"protocol": PROTOCOL, "width": 13, "draws": "seeds"}
+        server.documents["/server_info"]["internal_states"][0][FIELD] = layer
+        with attached(target=server) as roles:
+            assert roles["target"].facts.fed.shares_draws is shares
 
 
 def test_it_is_said_to_a_command_and_once_to_python(attached, monkeypatch):
@@ -159,7 +169,7 @@ def test_it_is_said_to_a_command_and_once_to_python(attached, monkeypatch):
 def test_a_server_whose_settings_say_that_it_ignores_seeds_is_not_asked(attached):
     server = Drawing(ignores, "cuda")
     with attached(target=server) as roles:
-        assert not roles["target"].seeded and not server.seeds
+        assert not roles["target"].facts.seeded and not server.seeds
 
 
 class Tokenizing(Drawing):

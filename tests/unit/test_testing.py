@@ -83,6 +83,6 @@ def test_a_scripted_target_verifies_the_lines_that_it_is_given():
 
 def test_a_scripted_target_without_the_layer_takes_no_lines():
     target = testing.runtimes(target="One")["target"]
-    assert target.fed is None
+    assert target.facts.fed is None
     with pytest.raises(lr.LookaheadError, match="404"):
         asyncio.run(target.transport.deliver([("a", 0, [1])]))

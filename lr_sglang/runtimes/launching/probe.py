@@ -1,12 +1,11 @@
-"""Requests that find out whether a runtime is up, which model it runs, and how many tokens it
-holds.
+"""Requests that find out whether a runtime is up, and which model it runs.
 
 They do not use ``/health``, which may generate a token and takes a second at least.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +13,6 @@ from typing import Any
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply
-from lr_sglang.modes import DIFFERENT
 
 SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
 
@@ -110,29 +108,3 @@ def document(
             await client.close()
 
     return call(asked())
-
-
-def held(info: Mapping[str, Any]) -> int | None:
-    """Tokens that the runtime's KV memory holds."""
-    found = info.get("max_total_num_tokens") or state(info).get("max_total_num_tokens")
-    return found if isinstance(found, int) else None
-
-
-def slots(info: Mapping[str, Any]) -> int | None:
-    """The number of requests that all replicas of the runtime run at a time, as it reports."""
-    each = state(info).get("effective_max_running_requests_per_dp")
-    return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
-
-
-def token_layer(infos: Sequence[Mapping[str, Any]]) -> str | None:
-    """SGLang's name of the token layer of a runtime's servers; empty for none, None if none of them
-    says what it is, ``modes.DIFFERENT`` if they have different ones.
-    """
-    layers = {str(info.get("speculative_algorithm") or "") for info in infos}
-    return DIFFERENT if len(layers) > 1 else next(iter(layers), None)
-
-
-def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The state of the runtime's scheduler, or of the first replica's."""
-    states = info.get("internal_states") or [{}]
-    return states[0] if isinstance(states[0], Mapping) else {}
