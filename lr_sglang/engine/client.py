@@ -20,6 +20,7 @@ from typing import Any
 
 import orjson
 
+from lr_sglang.engine import sse
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import (
     BadReply,
@@ -374,12 +375,11 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
 
     Where each event has all tokens so far, only the last of those that arrive together is read.
     """
-    held, last = b"", b""
+    parser, last = sse.EventParser(), b""
     ids: list[int] = []
     texts: list[str] = []
     async for piece in pieces:
-        *events, held = (held + piece).split(b"\n\n")
-        found = [event[6:] for event in events if event.startswith(b"data: {")]
+        found = [data for event in parser.feed(piece) if (data := sse.object_in(event))]
         new = False
         for last in found if request.increments else found[-1:]:
             part = orjson.loads(last)
@@ -397,6 +397,11 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
         if new and request.on_tokens is not None:
             request.on_tokens(ids)
     return last
+
+
+def says_too_long(message: str) -> bool:
+    """Whether a server's message says that its model's context does not hold the request."""
+    return "context length" in message or "longer than the model" in message
 
 
 class WorkerLost(RuntimeBusy):
@@ -426,6 +431,6 @@ def _named(status: int, text: str, path: str, role: str, code: str) -> RuntimeRe
         return RuntimeBusy(
             f"{path}: {status} {text}", role=role, hint="ask for less at a time: --concurrency"
         )
-    if "context length" in text or "longer than the model" in text:
+    if says_too_long(text):
         return PromptTooLong(text, role=role, hint="shorten the prompt, or lower --max-tokens")
     return RuntimeRefused(f"{path}: {status} {text}", role=role)

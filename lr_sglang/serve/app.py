@@ -28,7 +28,7 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.lookahead import write_answer
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.monitoring import Metrics
+from lr_sglang.serve.monitoring import Metrics, line_of
 from lr_sglang.serve.protocol import (
     CHAT,
     COMPLETIONS,
@@ -183,25 +183,25 @@ async def _answer(
     """The response of a route that answers."""
     engine.check()  # before the work of a long prompt, and any request to the target
     asked = await engine.read(route, body)
-    about = request.scope["state"]["about"]
-    stream = bool(asked.request.stream)
-    about |= {"mode": asked.mode_name, "stream": stream}
+    line = line_of(request.scope)
+    line.mode = asked.mode_name
+    line.stream = stream = bool(asked.request.stream)
     headers = {"X-Lookahead-Mode": asked.mode_name}
     if asked.why:
-        about["why"] = asked.why
+        line.why = asked.why
         headers["X-Lookahead-Why"] = ", ".join(asked.why)
     if isinstance(asked, PassedRequest):
-        pieces = passed_on(delivered(engine, [PassedAnswer(engine, asked, about).write]))
+        pieces = passed_on(delivered(engine, [PassedAnswer(engine, asked, line).write]))
     else:
         prompt = await asyncio.to_thread(Prompt, asked, engine.service, engine.roles["target"])
         writers = [partial(write_answer, engine, one, prompt) for one in asked.each()]
-        reply, items = Reply(asked, engine.service.model, about), delivered(engine, writers)
+        reply, items = Reply(asked, engine.service.model, line), delivered(engine, writers)
         pieces = reply.events(items) if stream else reply.whole(items)
     if not stream:
         whole = await unless_gone(request.receive, _joined(pieces))
         return Response(whole, headers=headers, media_type="application/json")
     first = await unless_gone(request.receive, anext(pieces))
-    events = with_error(first, pieces, about, route.path, named=route.reads is None)
+    events = with_error(first, pieces, line, route.path, named=route.reads is None)
     headers |= {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
     return EventStream(events, headers=headers, media_type="text/event-stream")
 

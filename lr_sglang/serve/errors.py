@@ -21,6 +21,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
+from lr_sglang.serve.monitoring import RequestLine
 
 M = TypeVar("M", bound=BaseModel)
 INVALID, SERVER, KEY, TIME = (
@@ -51,6 +52,7 @@ KNOWN: dict[str, tuple[int, str, str]] = {
     "target_timeout": (504, TIME, "The target model did not answer in time"),
     "timeout": (504, TIME, "The request took longer than {seconds:g} seconds"),
 }
+TOO_LONG = "context_length_exceeded"
 AGAIN = {
     "queue_full": 1,
     "overloaded": 1,
@@ -146,13 +148,12 @@ class Refusal(LookaheadError):
         """The error in one word, for logs and metrics."""
         return self.code or self.kind
 
-    def log_fields(self) -> dict[str, str]:
-        """Its fields in the log; they hold no text of a user or a model."""
-        about = {"error": self.reason} | ({"param": self.field} if self.field else {})
+    def note(self, line: RequestLine) -> None:
+        """Adds it to the request's line in the log, which has no text of a user or a model."""
+        line.error, line.param = self.reason, self.field
         if self.status >= 500 and self.__cause__ is not None:
             status = getattr(self.__cause__, "status", 0)  # of a runtime that refused
-            about["cause"] = type(self.__cause__).__name__ + (f" {status}" if status else "")
-        return about
+            line.cause = type(self.__cause__).__name__ + (f" {status}" if status else "")
 
     def body(self, path: str = "") -> dict[str, Any]:
         """The error in the form of the API that a route belongs to: Anthropic's, or OpenAI's."""
@@ -191,7 +192,7 @@ def refusal_of(error: BaseException) -> Refusal:
             return error
         case PromptTooLong():
             said, _ = told_by_server(error.message)
-            return Refusal(400, said, param="messages", code="context_length_exceeded")
+            return Refusal(400, said, param="messages", code=TOO_LONG)
         case ConfigError():
             return Refusal(400, error.message)
         case Cancelled():

@@ -10,14 +10,13 @@ import re
 import time
 import uuid
 from contextlib import suppress
-from typing import Any
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
-from lr_sglang.serve.monitoring import Metrics, log, where
+from lr_sglang.serve.monitoring import Metrics, RequestLine, line_of, log, where
 from lr_sglang.serve.protocol import CHAT, COMPLETIONS
 from lr_sglang.serve.replies import Disconnected
 from lr_sglang.serve.settings import Keys, Service
@@ -48,8 +47,8 @@ class Guard:
         path = scope["path"].rstrip("/") or "/"
         scope = {**scope, "method": method, "path": path}
         given = Headers(scope=scope).get("x-request-id", "")
-        about: dict[str, Any] = {"id": given if _ID.fullmatch(given) else uuid.uuid4().hex}
-        scope.setdefault("state", {})["about"] = about
+        line = RequestLine(given if _ID.fullmatch(given) else uuid.uuid4().hex)
+        scope.setdefault("state", {})["line"] = line
         began, status, size = time.monotonic(), 0, 0
         unread = "expect" not in Headers(
             scope=scope
@@ -71,9 +70,9 @@ class Guard:
                 status = message["status"]
                 if status == TOO_LARGE and unread:
                     await _discard(receive)
-                MutableHeaders(scope=message)["x-request-id"] = about["id"]
-            elif about.get("stream") and message.get("body"):
-                about.setdefault("first_seconds", round(time.monotonic() - began, 4))
+                MutableHeaders(scope=message)["x-request-id"] = line.id
+            elif line.stream and line.first_seconds is None and message.get("body"):
+                line.first_seconds = round(time.monotonic() - began, 4)
             await send(message)
 
         try:
@@ -83,13 +82,13 @@ class Guard:
                 await refuse(refused, scope)(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
-            about["error"], status = "disconnected", CLIENT_GONE
+            line.error, status = "disconnected", CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - the client gets every error in the documented form
             if not status:
                 await refuse(refusal_of(error), scope)(scope, receive, tell)
-            about["error"], about["where"] = type(error).__name__, where(error)
+            line.error, line.where = type(error).__name__, where(error)
         finally:
-            self._note(scope, about, status, time.monotonic() - began)
+            self._note(scope, line, status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
         headers, path = Headers(scope=scope), scope["path"]
@@ -104,11 +103,11 @@ class Guard:
             return refusal("request_too_large", limit=self.service.max_body_bytes)
         return None
 
-    def _note(self, scope: Scope, about: dict[str, Any], status: int, seconds: float) -> None:
+    def _note(self, scope: Scope, line: RequestLine, status: int, seconds: float) -> None:
         route = _route(scope)
-        self.metrics.requests.labels(route, str(status), about.get("mode", "")).inc()
-        if "error" in about and status != CLIENT_GONE:
-            self.metrics.refused.labels(about["error"]).inc()
+        self.metrics.requests.labels(route, str(status), line.mode or "").inc()
+        if line.error is not None and status != CLIENT_GONE:
+            self.metrics.refused.labels(line.error).inc()
         level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
         method = scope["method"] if scope["method"] in METHODS else "other"
         log(
@@ -118,7 +117,7 @@ class Guard:
             route=route,
             status=status,
             seconds=round(seconds, 4),
-            **about,
+            **line.fields(),
         )
 
 
@@ -143,5 +142,5 @@ def _route(scope: Scope) -> str:
 
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error; adds the error to the request's log line."""
-    scope["state"]["about"] |= refused.log_fields()
+    refused.note(line_of(scope))
     return JSONResponse(refused.body(scope["path"]), refused.status, refused.headers())

@@ -9,10 +9,12 @@ import logging
 import sys
 import time
 import traceback
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, TextIO
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+from starlette.types import Scope
 
 from lr_sglang import __version__
 from lr_sglang.sglang_api import release
@@ -58,6 +60,47 @@ def set_up_log(level: str = "info", stream: TextIO | None = None) -> None:
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
         logger.setLevel(least.upper())
+
+
+@dataclass
+class RequestLine:
+    """What the log says of one request; None where it has nothing to say.
+
+    Attributes:
+        why: reasons for the mode, if it is not the one that was asked for.
+        first_seconds: until the first chunk of a stream.
+        answer_seconds: without the queue.
+        causes: of failures of draft and judge, by role.
+        error: in one word; ``param``: the field of the request that is wrong; ``cause``: the kind
+            of error behind it; ``where``: the line that raised it.
+    """
+
+    id: str
+    mode: str | None = None
+    stream: bool | None = None
+    why: Sequence[str] | None = None
+    first_seconds: float | None = None
+    tokens: int | None = None
+    prompt_tokens: int | None = None
+    steps: int | None = None
+    alpha: float | None = None
+    degraded: bool | None = None
+    answer_seconds: float | None = None
+    causes: Mapping[str, str] | None = None
+    error: str | None = None
+    param: str | None = None
+    cause: str | None = None
+    where: str | None = None
+
+    def fields(self) -> dict[str, Any]:
+        """Those that it has."""
+        return {name: value for name, value in vars(self).items() if value is not None}
+
+
+def line_of(scope: Scope) -> RequestLine:
+    """The line of a request, which is in its scope from the first middleware on."""
+    line: RequestLine = scope["state"]["line"]
+    return line
 
 
 class Metrics:

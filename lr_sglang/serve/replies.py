@@ -18,7 +18,9 @@ from starlette.types import Receive, Scope, Send
 
 from lr_sglang import __version__
 from lr_sglang.delivery.stream_text import Chunk, StreamText
+from lr_sglang.engine.sse import DONE, event_of
 from lr_sglang.serve.errors import Refusal
+from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.protocol import StreamOptions
 from lr_sglang.serve.requests import Asked
 from lr_sglang.serve.usage import cached_of, metrics_of, usage_of
@@ -27,7 +29,6 @@ from lr_sglang.steps.step import Ending
 from lr_sglang.steps.trace import Trace
 
 T = TypeVar("T")
-DONE = b"data: [DONE]\n\n"
 FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 
@@ -78,13 +79,13 @@ class Reply:
     """The response to one request.
 
     Args:
-        about: what the log says of the request, its id included; the summary is added.
+        line: of the request in the log; the summary is added.
     """
 
-    def __init__(self, asked: Asked, model: str, about: dict[str, Any]) -> None:
-        self._asked, self._about = asked, about
+    def __init__(self, asked: Asked, model: str, line: RequestLine) -> None:
+        self._asked, self._line = asked, line
         self._head = {
-            "id": ("chatcmpl-" if asked.chat else "cmpl-") + about["id"],
+            "id": ("chatcmpl-" if asked.chat else "cmpl-") + line.id,
             "object": "chat.completion" if asked.chat else "text_completion",
             "created": int(time.time()),
             "model": model,
@@ -184,14 +185,15 @@ class Reply:
             **{f"{kind}_tokens": sum(end.costs[kind] for end in ends) for kind in ends[0].costs},
             "seconds": max(round(end.trace.seconds, 4) for end in ends),
         }
-        self._about |= {
-            "tokens": usage["completion_tokens"],
-            "prompt_tokens": usage["prompt_tokens"],
-            **{key: about[key] for key in ("steps", "alpha", "degraded")},
-            "answer_seconds": about["seconds"],  # without the queue
-        }
-        if causes := {role: why for end in ends for role, why in end.trace.causes.items()}:
-            self._about["causes"] = causes
+        line = self._line
+        line.tokens = usage["completion_tokens"]
+        line.prompt_tokens = usage["prompt_tokens"]
+        line.steps = about["steps"]
+        line.alpha = about["alpha"]
+        line.degraded = about["degraded"]
+        line.answer_seconds = about["seconds"]
+        causes = {role: why for trace in traces for role, why in trace.causes.items()}
+        line.causes = causes or None
         return {"usage": usage, "metrics": metrics, "lookahead": about}
 
 
@@ -238,7 +240,7 @@ class EventStream(StreamingResponse):
 async def with_error(
     first: bytes,
     events: AsyncGenerator[bytes, None],
-    about: dict[str, Any],
+    line: RequestLine,
     path: str,
     named: bool,
 ) -> AsyncGenerator[bytes, None]:
@@ -246,7 +248,7 @@ async def with_error(
     its own status. An error after it is the last event.
 
     Args:
-        about: what the log says of the request; an error is added.
+        line: of the request in the log; an error is added.
         path: of the route, which decides on the error's form.
         named: whether clients expect named events, as Anthropic's do, and OpenAI's on
             /v1/responses.
@@ -257,14 +259,9 @@ async def with_error(
             async for event in events:
                 yield event
     except Refusal as error:
-        about |= error.log_fields()
+        error.note(line)
         body = error.body(path)
         if named:
             yield b"event: error\n" + event_of({"type": "error", **body})
         else:
             yield event_of(body) + DONE
-
-
-def event_of(value: Mapping[str, Any]) -> bytes:
-    """An event of a stream."""
-    return b"data: " + orjson.dumps(value) + b"\n\n"

@@ -12,28 +12,32 @@ from typing import Any
 
 import orjson
 
+from lr_sglang.engine import sse
+from lr_sglang.engine.client import says_too_long
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import BadReply, RuntimeBusy, RuntimeRefused
 from lr_sglang.serve.engine import AnswerEngine, Put
-from lr_sglang.serve.errors import Refusal, told_by_server
+from lr_sglang.serve.errors import TOO_LONG, Refusal, told_by_server
+from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.requests import PassedRequest
 from lr_sglang.steps.request import Request
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
-_USAGE, _ERROR = b'"usage":', b'data: {"error":'
+_USAGE, _ERROR = b'"usage":', sse.DATA + b'{"error":'
 
 
 class PassedAnswer:
     """The body of the target's reply, in pieces: events of a stream, or the whole as one.
 
     Args:
-        about: what the log says of the request; the tokens are added, where the target counts them.
+        line: of the request in the log; the tokens are added, where the target counts them.
     """
 
-    def __init__(self, engine: AnswerEngine, asked: PassedRequest, about: dict[str, Any]) -> None:
-        self._engine, self._asked, self._about, self._name = engine, asked, about, ""
+    def __init__(self, engine: AnswerEngine, asked: PassedRequest, line: RequestLine) -> None:
+        self._engine, self._asked, self._line = engine, asked, line
+        self._name = ""
 
     async def write(self, put: Put) -> None:
         """Puts the pieces."""
@@ -45,14 +49,17 @@ class PassedAnswer:
             async with aclosing(target.transport.forward(post, request, seconds)) as reply:
                 head = await anext(reply)
                 assert isinstance(head, Head)
+                body = (piece async for piece in reply if isinstance(piece, bytes))
                 streams = head.content_type.startswith("text/event-stream")
                 if head.status == 200 and streams and asked.request.stream:
-                    async for event in _events(reply):
-                        if event.startswith(_ERROR):
-                            raise _refused_later(event, post)
-                        put(self._rewritten(event))
+                    parser = sse.EventParser()
+                    async for piece in body:
+                        for event in parser.feed(piece):
+                            put(self._passed(event, post))
+                    if parser.rest:
+                        put(self._passed(parser.rest, post))
                     return
-                whole = b"".join([piece async for piece in reply if isinstance(piece, bytes)])
+                whole = b"".join([piece async for piece in body])
             if head.status != 200:
                 raise _refused(head.status, whole, post)
             if asked.request.stream or streams or (asked.route.reads and not _is_object(whole)):
@@ -61,6 +68,12 @@ class PassedAnswer:
             put(self._rewritten(whole))
         finally:
             target.pool.leave()
+
+    def _passed(self, event: bytes, post: Post) -> bytes:
+        """An event as the client gets it; raises the ``Refusal`` of an error in it."""
+        if event.startswith(_ERROR):
+            raise _refused_later(event, post)
+        return self._rewritten(event)
 
     def _rewritten(self, piece: bytes) -> bytes:
         """A piece of the target's reply with our name of the model, and with the extension where
@@ -85,12 +98,12 @@ class PassedAnswer:
         """Counts the tokens of a usage, which some streams send more than once."""
         written = usage.get("completion_tokens", usage.get("output_tokens"))
         if isinstance(written, int):
-            more = max(0, written - self._about.get("tokens", 0))
+            more = max(0, written - (self._line.tokens or 0))
             self._engine.metrics.tokens.labels("delivered").inc(more)
-            self._about["tokens"] = written
+            self._line.tokens = written
         read = usage.get("prompt_tokens", usage.get("input_tokens"))
         if isinstance(read, int):
-            self._about["prompt_tokens"] = read
+            self._line.prompt_tokens = read
 
 
 async def passed_on(
@@ -100,20 +113,6 @@ async def passed_on(
     async with aclosing(items):
         async for _, piece in items:
             yield piece
-
-
-async def _events(reply: AsyncGenerator[Head | bytes, None]) -> AsyncGenerator[bytes, None]:
-    """Splits a stream, whose pieces may end anywhere, into its events; the rest after the last
-    event comes last.
-    """
-    rest = b""
-    async for piece in reply:
-        assert isinstance(piece, bytes)
-        *events, rest = (rest + piece).split(b"\n\n")
-        for event in events:
-            yield event + b"\n\n"
-    if rest:
-        yield rest
 
 
 def _usage(piece: bytes) -> dict[str, Any]:
@@ -136,7 +135,7 @@ def _is_object(body: bytes) -> bool:
 
 def _refused_later(event: bytes, post: Post) -> Refusal:
     """The error in a stream of the target's, which began with status 200."""
-    body = event.removeprefix(b"data: ").strip()
+    body = sse.object_in(event)
     try:
         status = int(orjson.loads(body)["error"]["code"])
     except (ValueError, LookupError, TypeError):
@@ -164,6 +163,5 @@ def _refused(status: int, body: bytes, post: Post) -> Refusal:
     message, field = told_by_server(message, orjson.dumps(post.payload).decode())
     message = message or unknown
     param = said.get("param") if isinstance(said.get("param"), str) else field
-    is_long = "context length" in message or "longer than the model" in message
-    code = "context_length_exceeded" if is_long else None
+    code = TOO_LONG if says_too_long(message) else None
     return Refusal(CLIENT_ERRORS[status], message, param=param, code=code)
