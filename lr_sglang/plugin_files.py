@@ -1,8 +1,9 @@
-"""Programs, verifiers and tasks in a user's Python file, named as ``FILE.py:NAME[:ARGUMENT]``."""
+"""The names of programs, verifiers and tasks: ``NAME[:ARGUMENT]`` for one of this package,
+``FILE.py:NAME[:ARGUMENT]`` for one in a user's Python file.
+"""
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import codecs
 import hashlib
@@ -21,15 +22,15 @@ from typing import Any, NamedTuple, TextIO
 from lr_sglang.errors import ConfigError, did_you_mean
 
 # Matches the first ``FILE.py:NAME`` in the text; the argument may contain others.
-_NAMED = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
+_IN_FILE = re.compile(r"(?P<file>.+?\.py):(?P<name>\w+)(?::(?P<argument>.*))?", re.DOTALL)
 # A public name that a file defines.
 _DEFINED = re.compile(r"^(?:async )?(?:def|class) ([a-zA-Z]\w*)|^([a-zA-Z]\w*) *=", re.MULTILINE)
 _PREFIX = "lr_sglang_file_"  # of the names of modules loaded from such files
 
 
 class Named(NamedTuple):
-    """The parts of ``FILE.py:NAME[:ARGUMENT]``; None (no argument) is different from an empty
-    argument.
+    """The parts of such a name. ``file`` is empty for one of this package; ``argument`` is None if
+    there is none, which is different from an empty one.
     """
 
     file: str
@@ -37,10 +38,26 @@ class Named(NamedTuple):
     argument: str | None
 
 
-def named(text: str) -> Named | None:
-    """Parses ``FILE.py:NAME[:ARGUMENT]``; None if ``text`` has another form."""
-    found = _NAMED.fullmatch(text)
-    return Named(**found.groupdict()) if found else None
+def named(text: str) -> Named:
+    """Divides a name into its parts."""
+    if found := _IN_FILE.fullmatch(text):
+        return Named(**found.groupdict())
+    name, colon, argument = text.partition(":")
+    return Named("", name, argument if colon else None)
+
+
+def checked_name(kind: str, text: str, names: Sequence[str], example: str) -> Named:
+    """The parts of a name, which is one of ``names``, or of something in a Python file.
+
+    Raises:
+        ConfigError: it is neither.
+    """
+    found = named(text)
+    if found.file:
+        check(found.file, found.name)
+    elif found.name not in names:
+        raise unknown(kind, text, names, example)
+    return found
 
 
 def inside(file: str) -> list[str]:
@@ -53,24 +70,6 @@ def inside(file: str) -> list[str]:
     return ["".join(found) for found in _DEFINED.findall(path.read_text("utf-8", "replace"))]
 
 
-def arguments(file: str | Path, name: str) -> list[str] | None:
-    """The names of a decorated function's positional arguments, read without running its file; None
-    where the file does not show them.
-    """
-    try:
-        tree = ast.parse(expanded(file).read_bytes())
-    except (OSError, SyntaxError, ValueError):
-        return None
-    found = [
-        [one.arg for one in (*node.args.posonlyargs, *node.args.args)]
-        for node in tree.body
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
-        and node.name == name
-        and len(node.decorator_list) == 1  # another one may change them
-    ]
-    return found[-1] if found else None
-
-
 def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigError:
     """The error for an unknown ``NAME[:ARGUMENT]``, with the nearest known name or all of them; for
     a Python file without a name, with what is in it.
@@ -81,7 +80,7 @@ def unknown(kind: str, text: str, known: Sequence[str], example: str) -> ConfigE
             hint=f"it has {', '.join(f'{text}:{name}' for name in names)}",
         )
     hint = did_you_mean(
-        text.partition(":")[0], known, f"one of {', '.join(known)}, or {example}", cutoff=0.5
+        named(text).name, known, f"one of {', '.join(known)}, or {example}", cutoff=0.5
     )
     return ConfigError(f"no {kind} is called {text!r}", hint=hint)
 

@@ -15,6 +15,7 @@ from typing import Annotated, Any, NamedTuple
 
 from pydantic import Field, TypeAdapter, ValidationError
 
+from lr_sglang import plugin_files
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import Deployment, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
@@ -318,7 +319,7 @@ def at_point(plan: Plan, point: Point, oracle: str) -> Plan:
 
 def _layer(point: Point) -> TokenLayer:
     """The token layer of a point, ``NAME`` or ``NAME:TOKENS``; none where it has none."""
-    name, _, tokens = point.get("token-layer", "none").partition(":")
+    _, name, tokens = plugin_files.named(point.get("token-layer", "none"))
     return TokenLayer(algorithm=name, tokens=int(tokens) if tokens else None)
 
 

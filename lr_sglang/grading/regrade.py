@@ -82,7 +82,7 @@ def _take(record: Record, question: Question) -> bool:
 def _questions(key: str, task: Task | None) -> list[Question]:
     """The questions of a file, in the form of the run's task or in our own, or of a task."""
     path = plugin_files.expanded(key)
-    if plugin_files.named(key) or not path.is_file():
+    if plugin_files.named(key).file or not path.is_file():
         return tasks.get(key).questions()
     return task.questions(path) if task else tasks.load(path)
 
@@ -97,7 +97,7 @@ def _task(folder: Path) -> Task | None:
         raise RecordError(why) from error
     if found := tasks.find_task(name):
         return found
-    if plugin_files.named(name):
+    if plugin_files.named(name).file:
         raise ConfigError(
             f"{folder}: the task {name!r}, whose grader graded it, is not here",
             hint="start in the folder from which the run was started",

@@ -304,13 +304,13 @@ def find_task(spec: str) -> Task | None:
     Raises:
         ConfigError: it is a user's task, and cannot be loaded.
     """
-    if (found := plugin_files.named(spec)) and found.argument is None:
-        path = plugin_files.expanded(found.file)
-        if not path.is_file():
-            return None
-        return _made(lambda: plugin_files.find(path, found.name), spec)
-    task = CATALOGUE.get(spec.removesuffix(":all"))
-    return replace(task, pick=None, choice="all") if task and spec.endswith(":all") else task
+    file, name, argument = plugin_files.named(spec)
+    if file and argument is None and plugin_files.expanded(file).is_file():
+        return _made(lambda: plugin_files.find(file, name), spec)
+    if file or argument not in (None, "all"):
+        return None
+    task = CATALOGUE.get(name)
+    return replace(task, pick=None, choice="all") if task and argument else task
 
 
 def get(spec: str) -> Task:

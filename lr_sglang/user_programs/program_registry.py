@@ -7,12 +7,10 @@ FILE.py:FUNCTION[:KEY=VALUE,...]  from a file
 from __future__ import annotations
 
 import importlib
-import importlib.util
 import json
 import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from lr_sglang import plugin_files
@@ -60,27 +58,17 @@ class ChosenProgram:
 
     @property
     def ours(self) -> bool:
-        return not self.file and self.name in PROGRAM_NAMES
+        return not self.file
 
 
 def parse_program(text: str) -> ChosenProgram:
-    """Parses ``--program`` without importing the program; raises ``ConfigError`` if there is no
-    such program, or its file shows that it has no such option.
+    """Parses ``--program`` without importing the program.
+
+    Raises:
+        ConfigError: there is no such program.
     """
-    if found := plugin_files.named(text):
-        plugin_files.check(found.file, found.name)
-        chosen = ChosenProgram(found.name, found.file, _options(found.argument or ""))
-        file = found.file
-    else:
-        name, _, options = text.partition(":")
-        if name not in PROGRAM_NAMES:
-            raise plugin_files.unknown("program", text, PROGRAM_NAMES, "FILE.py:FUNCTION")
-        chosen = ChosenProgram(name, options=_options(options))
-        spec = importlib.util.find_spec(PACKAGE)
-        file = str(Path((spec and spec.origin) or "").with_name(f"{name}.py"))
-    if (takes := plugin_files.arguments(file, chosen.name)) is not None:
-        check_arguments(text, takes[2:], chosen.options)  # after the state and the conversation
-    return chosen
+    found = plugin_files.checked_name("program", text, PROGRAM_NAMES, "FILE.py:FUNCTION")
+    return ChosenProgram(found.name, found.file, _options(found.argument or ""))
 
 
 def check_program_verifier(program: str, verifier: str) -> None:

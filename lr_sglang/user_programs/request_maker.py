@@ -52,7 +52,9 @@ class RequestMaker:
             cache(lambda _: policy.RunStatistics()) if statistics is None else lambda _: statistics
         )
         self.verifier = cache(self._new_verifier)
-        self._asks_judge = cache(_asks_judge)  # once: its file may change, or go
+        self._asks_judge = cache(
+            verifier_registry.follows_judge
+        )  # once: its file may change, or go
 
     def _new_verifier(self, name: str) -> Verifier:
         if "draft" not in self.roles:
@@ -161,10 +163,3 @@ class RequestMaker:
         if judge is None or look.max_false_accepts == 1:
             return None
         return judge.checks.of(look.verifier) if self._asks_judge(look.verifier) else None
-
-
-def _asks_judge(verifier: str) -> bool:
-    """Whether its verdicts may be the judge's own, which those of ``oracle`` are not."""
-    return verifier_registry.parse(verifier).kind != "oracle" and "judge" in verifier_registry.asks(
-        verifier
-    )

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Literal
 from lr_sglang import plugin_files
 from lr_sglang.config import Role
 from lr_sglang.errors import ConfigError, LookaheadError, SetupError
+from lr_sglang.plugin_files import Named
 
 if TYPE_CHECKING:  # they import SGLang
     from lr_sglang.algorithm.inquiry import Verifier
@@ -38,21 +39,6 @@ ASKS: dict[str, tuple[Role, ...]] = {
 }
 NAMES = tuple(ASKS)
 MODEL = "sentence-transformers/all-mpnet-base-v2"  # of the paper's ablation (section 4.3)
-
-
-@dataclass(frozen=True)
-class Chosen:
-    """The parsed value of ``--verifier``.
-
-    Attributes:
-        kind: one of ``NAMES``, or empty for a verifier from a file.
-        file, name: the file and class of such a verifier.
-    """
-
-    kind: str
-    argument: str
-    file: str = ""
-    name: str = ""
 
 
 @dataclass(frozen=True)
@@ -111,21 +97,17 @@ class Stage:
         )
 
 
-def parse(text: str) -> Chosen:
-    """Parses ``--verifier``, and checks it without importing the verifier.
+def parse(text: str) -> Named:
+    """The parts of ``--verifier``, checked without importing the verifier.
 
     Raises:
         ConfigError: there is no such verifier, or it takes no such argument.
         SetupError: it needs a package that is not installed.
     """
-    kind, _, argument = text.partition(":")
-    if kind in ASKS:
-        _check(kind, argument)
-        return Chosen(kind, argument)
-    if found := plugin_files.named(text):
-        plugin_files.check(found.file, found.name)
-        return Chosen("", found.argument or "", found.file, found.name)
-    raise plugin_files.unknown("verifier", text, NAMES, "FILE.py:CLASS")
+    found = plugin_files.checked_name("verifier", text, NAMES, "FILE.py:CLASS")
+    if not found.file:
+        _check(found.name, found.argument or "")
+    return found
 
 
 def make(name: str, setup: Setup) -> Verifier:
@@ -139,16 +121,16 @@ def make(name: str, setup: Setup) -> Verifier:
         SetupError: it needs a package that is not installed.
     """
     chosen = parse(name)
-    setup = dataclasses.replace(setup, name=name, argument=chosen.argument)
-    if not chosen.kind:
+    setup = dataclasses.replace(setup, name=name, argument=chosen.argument or "")
+    if chosen.file:
         return _outside(chosen, setup)
-    file = "random" if chosen.kind == "oracle" else chosen.kind
+    file = "random" if chosen.name == "oracle" else chosen.name
     module = importlib.import_module(f"lr_sglang.verifiers.{file}")
-    made: Verifier = getattr(module, chosen.kind.capitalize()).make(setup)
+    made: Verifier = getattr(module, chosen.name.capitalize()).make(setup)
     return made
 
 
-def _outside(chosen: Chosen, setup: Setup) -> Verifier:
+def _outside(chosen: Named, setup: Setup) -> Verifier:
     """A verifier from a file, by its ``make(setup)`` if it has this method, else by
     calling the class.
     """
@@ -156,7 +138,7 @@ def _outside(chosen: Chosen, setup: Setup) -> Verifier:
 
     try:
         found = plugin_files.find(chosen.file, chosen.name)
-        arguments = [chosen.argument] if chosen.argument else []
+        arguments = [setup.argument] if setup.argument else []
         made = found.make(setup) if hasattr(found, "make") else found(*arguments)
     except LookaheadError:
         raise
@@ -170,32 +152,39 @@ def _outside(chosen: Chosen, setup: Setup) -> Verifier:
     return Guarded(made, setup.name)
 
 
-def _all(text: str) -> list[Chosen]:
+def _all(text: str) -> list[Named]:
     """A verifier, or the stages of a cascade."""
     chosen = parse(text)
-    return (
-        [parse(it.verifier) for it in stages(chosen.argument)]
-        if chosen.kind == "cascade"
-        else [chosen]
-    )
+    if _is(chosen, "cascade"):
+        return [parse(stage.verifier) for stage in stages(chosen.argument or "")]
+    return [chosen]
+
+
+def _is(chosen: Named, name: str) -> bool:
+    return not chosen.file and chosen.name == name
 
 
 def asks(text: str) -> frozenset[Role]:
     """The roles that a verifier asks. One that is not built in may ask target and judge."""
     any_of: tuple[Role, ...] = ("target", "judge")
     return frozenset(
-        role for one in _all(text) for role in (ASKS[one.kind] if one.kind else any_of)
+        role for one in _all(text) for role in (any_of if one.file else ASKS[one.name])
     )
 
 
 def needs_judge(text: str) -> bool:
     """Whether a verifier requires a judge runtime."""
-    return bool(parse(text).kind) and "judge" in asks(text)
+    return not parse(text).file and "judge" in asks(text)
+
+
+def follows_judge(text: str) -> bool:
+    """Whether a verifier's verdicts may be the judge's own, which those of ``oracle`` are not."""
+    return not _is(parse(text), "oracle") and "judge" in asks(text)
 
 
 def runs_models(text: str) -> bool:
     """Whether a verifier may run a model in this process, as one that is not built in may."""
-    return any(one.kind in ("", "embedding") for one in _all(text))
+    return any(one.file or one.name == "embedding" for one in _all(text))
 
 
 def _check(kind: str, argument: str) -> None:
@@ -210,7 +199,7 @@ def _check(kind: str, argument: str) -> None:
     elif kind == "likelihood":
         likelihood(argument)
     elif kind == "cascade" and any(
-        parse(stage.verifier).kind == "cascade" for stage in stages(argument)
+        _is(parse(stage.verifier), "cascade") for stage in stages(argument)
     ):
         raise ConfigError("a cascade has no cascade among its stages")
 

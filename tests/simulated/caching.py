@@ -5,6 +5,7 @@ import random
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.engine.judge_check import JudgeChecks
+from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.frontend.backend import RuntimeBackend
 from tests.prefixes import PrefixCache
 from tests.simulated.model import Model, Simulation, Writer
@@ -78,9 +79,11 @@ def runtimes(writer=Writer, slots=None, without=(), alpha=0.9, **lacking):
             role,
             transport,
             made.words.tokenizer,
-            seeded=True,
-            token_layer="",
-            max_running_requests=slots if role == "target" else None,
+            ServerFacts(
+                seeded=True,
+                token_layer="",
+                max_running_requests=slots if role == "target" else None,
+            ),
         )
         backend.roles, backend.checks, backend.readable = roles, JudgeChecks(), False
     return roles

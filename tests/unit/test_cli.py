@@ -774,7 +774,7 @@ def test_there_is_a_prompt_for_each_name_in_the_settings():
         (["run", "--verifier", "mine.py", "x"], "which of its names is the verifier?"),
         (["run", "--verifier", "mine.py:Thng", "x"], "did you mean Thing?"),
         (["bench", "--methods", "lookahead,mine.py:twcie"], "did you mean twice?"),
-        (["bench", "--methods", "lookahead,mine.py:thrice:cue=so"], "did you mean cues?"),
+        (["bench", "--methods", "lookahead,runs.py:thrice:cue=so"], "did you mean cues?"),
         (["run", "--program", "specreason:n=2", "x"], "it takes threshold, first, most"),
         (["run", "--task", "mine.py"], "it has mine.py:twice"),
         (["run", "--program", "nothing.py", "x"], "no program is called 'nothing.py'"),
@@ -789,9 +789,10 @@ def test_a_misspelt_word_is_answered_with_what_was_meant(words, said, call, tmp_
         "[runtimes.target]\nmodel = 'pocket:target'\n[runtimes.darft]\nmodel = 'pocket:draft'\n"
     )
     (tmp_path / "text.toml").write_text("[runtimes]\ntarget = 'pocket:target'\n")
-    mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\n"
-    mine += "@sgl.function\ndef thrice(s, messages, cues=''): pass\nraise SystemExit\n"
+    mine = "def twice(s): pass\nclass Thing: pass\nTASK = 1\n_hidden = 2\nraise SystemExit\n"
     (tmp_path / "mine.py").write_text(mine)
+    runs = "import sglang as sgl\n@sgl.function\ndef thrice(s, messages, cues=''): pass\n"
+    (tmp_path / "runs.py").write_text(runs)
     assert said in " ".join(call(*words, code=2).output.split())
 
 

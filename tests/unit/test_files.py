@@ -78,10 +78,13 @@ def test_a_file_in_another_encoding_is_named(tmp_path):
         ("a.py:V:b.py:x", ("a.py", "V", "b.py:x")),
         ("a.py:V:two\nlines", ("a.py", "V", "two\nlines")),
         ("/in.py:x/a.py:V", ("/in.py:x/a.py", "V", None)),
-        ("a.py", None),
-        (".py:V", None),
-        ("a.py:no name", None),
-        ("judge:0.5", None),
+        ("a.py", ("", "a.py", None)),
+        (".py:V", ("", ".py", "V")),
+        ("a.py:no name", ("", "a.py", "no name")),
+        ("judge:0.5", ("", "judge", "0.5")),
+        ("cascade:a:1,b", ("", "cascade", "a:1,b")),
+        ("judge:", ("", "judge", "")),
+        ("judge", ("", "judge", None)),
     ],
 )
 def test_the_first_file_and_name_are_meant(text, expected):
