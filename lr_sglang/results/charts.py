@@ -1,5 +1,5 @@
 """The plots of a report, drawn by matplotlib (the extra ``plots``): speed-up by mode, by a swept
-setting, by acceptance, and of methods against their accuracy.
+setting, and by acceptance.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from lr_sglang.errors import SetupError
-from lr_sglang.results.collection import Collection, program_of, short
+from lr_sglang.results.collection import Collection, short
 from lr_sglang.results.report import Measures, Report, measured
 from lr_sglang.results.statistics import Estimate
 from lr_sglang.results.store import writing
@@ -95,8 +95,6 @@ def _figures(report: Report) -> Iterator[tuple[str, Figure]]:
         yield "speedup", plot_modes(fast)
     for setting in swept(fast):
         yield f"by_{short(setting).replace(' ', '_')}", by_setting(fast, setting)
-    if any(program_of(m.group) for m in report.measures):
-        yield "by_accuracy", by_accuracy(report.measures)
     if judged := [m for m in fast if m.alpha and m.acceptance[0] == "alpha"]:
         yield "by_acceptance", by_acceptance(judged, report.collection)
 
@@ -229,39 +227,6 @@ def by_setting(measures: Sequence[Measures], setting: str) -> Figure:
     axes.set_title(
         f"Speed-up against {said}{' (dotted: expected by the formulas)' if dotted else ''}"
     )
-    _legend(figure)
-    return figure
-
-
-def by_accuracy(measures: Sequence[Measures]) -> Figure:
-    """Speed-up of each method against its accuracy; a line over its numbers of answers at a
-    time.
-    """
-    figure, axes = _new(8)
-    known = [m for m in measures if m.accuracy and (m.speed or m.group.mode == "autoregressive")]
-    numbered = len({m.group.concurrency for m in known}) > 1
-    for name, of, style in _lines(known, lambda m: f"{m.group.task} {m.group.method}"):
-        of.sort(key=lambda m: m.group.concurrency)
-        one = Estimate(1.0, None, None, 0, 0)
-        speeds = [m.speed.seconds if m.speed else one for m in of]
-        rights = [m.accuracy for m in of if m.accuracy]
-        axes.errorbar(
-            [100 * e.value for e in rights],
-            [e.value for e in speeds],
-            yerr=_ends([(0.0, e) for e in speeds]),
-            capsize=3,
-            linestyle=":",
-            label=name,
-            **style,
-        )
-        if numbered:
-            for m, right, speed in zip(of, rights, speeds, strict=True):
-                if m.speed:
-                    where = 100 * right.value, speed.value
-                    axes.annotate(f" {m.group.concurrency}", where, fontsize=9)
-    axes.set_ylim(bottom=0)
-    axes.set(xlabel="accuracy %", ylabel="speed-up, seconds\nover the target alone")
-    axes.set_title(f"Speed against accuracy{' (numbers: answers at a time)' if numbered else ''}")
     _legend(figure)
     return figure
 

@@ -523,7 +523,7 @@ def test_methods_share_the_servers_and_stand_in_one_table(double, tmp_path):
     assert by_name["conf_spec:sure=0"].decisions == by_name["autoregressive"].drafted == 0
     assert by_name["autoregressive"].written == {"target": 1, "draft": 0}
     drawn = {path.name for path in charts.draw_plots(found, tmp_path / "plots")}
-    assert {"by_accuracy.png", "by_accuracy.svg"} <= drawn
+    assert {"speedup.png", "speedup.svg"} <= drawn
     for verdict in found.verdicts:  # the fastest, and each program that is another one
         said = " ".join(verdict.words())
         assert all(f"{name} ({verdict.concurrency} at once)" in said for name in names[:2])
