@@ -17,7 +17,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Role, Runtime
 from lr_sglang.runtimes import Fleet, ProgressEvent, advice
-from lr_sglang.runtimes.attach import other_prompts, without_seeds
+from lr_sglang.runtimes.attach import faults
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.light_import import leave_torch_out
 
@@ -115,14 +115,9 @@ class Wanted:
 
 
 def tell_faults(roles: Mapping[str, Any], plan: Plan, warn: Callable[[str], None]) -> None:
-    """Warns of runtimes that make other prompts themselves, and where seeds have no effect, if
-    answers are drawn.
-    """
-    for text in other_prompts(roles):
+    """Warns of what is wrong with runtimes from the start, as far as these answers may notice."""
+    for text in faults(roles, drawn=not plan.deployment.sampling.greedy):
         warn(text)
-    if not plan.deployment.sampling.greedy:
-        for text in without_seeds(roles):
-            warn(text)
 
 
 def tell_room(

@@ -31,7 +31,7 @@ from lr_sglang.modes import MODES, check_verifier
 from lr_sglang.results import machine, record
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes import launched
-from lr_sglang.runtimes.attach import model_of, other_prompts, without_seeds
+from lr_sglang.runtimes.attach import faults, model_of
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.models import prompt_for
 from lr_sglang.sglang_api.interpreter import SglFunction
@@ -126,7 +126,7 @@ class OpenDeployment:
                 roles = stack.enter_context(
                     deployed(self.config, Path(logs), timeout=self._timeout)
                 )
-                for text in (*other_prompts(roles), *without_seeds(roles)):
+                for text in faults(roles):
                     warnings.warn(text, RuntimeWarning, stacklevel=2)
             requests = RequestMaker(roles, self.config.judge_prompt)
             if not self.given:

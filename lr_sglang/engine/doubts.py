@@ -76,8 +76,4 @@ class Doubts:
         """Adds a doubt, and says it once."""
         if name not in self.found:
             self.found[name] = text
-            self.say(name)
-
-    def say(self, name: Name) -> None:
-        """Warns of a doubt that was found."""
-        self.warn(f"{self.role}: {self.found[name]} (lr-sglang doctor examines it)")
+            self.warn(f"{self.role}: {text} (lr-sglang doctor examines it)")

@@ -158,7 +158,7 @@ def facts_of(
         relaxed={name: nothing for info in infos for name, nothing in _relaxed(info).items()},
         fed=fed,
         counts_written=on_cpus and bool(caches) and all(caches),
-        # an older server's events may leave out some of the new tokens
+        # ``stream_output``, an older setting, may leave out some of the new tokens
         streams=len(incremental) == 1 and not any(info.get("stream_output") for info in infos),
         increments=True in incremental,
         repeatable=any(info.get("enable_deterministic_inference") for info in infos),

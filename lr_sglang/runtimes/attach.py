@@ -313,12 +313,18 @@ async def prompt_doubts(
     return found
 
 
-def other_prompts(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:
-    """What ``prompt_doubts`` has found."""
+def faults(roles: Mapping[str, RuntimeBackend], *, drawn: bool = True) -> Iterator[str]:
+    """What is wrong with runtimes from the start, a warning each.
+
+    Args:
+        drawn: whether answers are drawn, so that seeds matter.
+    """
     for role, one in roles.items():
-        for name in ("tokens", "template"):
-            if text := one.doubts.found.get(name):
+        for name, text in one.facts.doubts.items():
+            if name != "seeds":
                 yield f"{role}: {text}"
+    if drawn:
+        yield from without_seeds(roles)
 
 
 def without_seeds(roles: Mapping[str, RuntimeBackend]) -> Iterator[str]:

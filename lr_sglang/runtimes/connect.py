@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client
-from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
@@ -32,8 +31,6 @@ from lr_sglang.runtimes.launching.server import tail_of
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.frontend.backend import RuntimeBackend
 
-# Doubts that are said at once; who calls says the others (``other_prompts``, ``without_seeds``).
-SAID: tuple[Name, ...] = ("slots", "fed")
 DYING_SECONDS = 2.0  # between a broken connection and the end of the process that broke it
 
 
@@ -100,8 +97,11 @@ def connected(fleet: Fleet) -> Iterator[dict[str, RuntimeBackend]]:
 
 
 class Reached(NamedTuple):
-    """A runtime that answers: its client, the ``/server_info`` of its servers, its tokenizer."""
+    """A runtime that answers: its settings, its client, the ``/server_info`` of each of its
+    servers, and its tokenizer.
+    """
 
+    runtime: Runtime
     client: Client
     infos: Sequence[Mapping[str, Any]]
     known: Tokenizer
@@ -112,22 +112,18 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
 
     reached: dict[str, Reached] = {}
     for role, url in fleet.urls.items():
+        runtime = fleet.deployment.runtime(role)
+        assert runtime is not None
         client, infos = call(_asked(url, role, fleet.keys.get(role, "")))
-        known = load_tokenizer(fleet.tokenizers[role], _template(infos))
-        reached[role] = Reached(client, infos, known)
-    found = call(_facts(fleet, reached))
+        tokenizer = load_tokenizer(fleet.tokenizers[role], _template(infos))
+        reached[role] = Reached(runtime, client, infos, tokenizer)
     pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
-    for role, (client, _, known) in reached.items():
-        facts = found[role]
+    for role, facts in call(_facts(fleet, reached)).items():
+        runtime, client, _, known = reached[role]
         pool = pools.setdefault(fleet.urls[role], Pool(facts.room))
-        timeout = _runtime(fleet, role).timeout
-        roles[role] = backend = RuntimeBackend(
-            role, client, known, facts, timeout=timeout, pool=pool
-        )
+        backend = RuntimeBackend(role, client, known, facts, timeout=runtime.timeout, pool=pool)
         backend.roles = roles
-        for name in SAID:
-            if name in facts.doubts:
-                backend.doubts.say(name)
+        roles[role] = backend
 
 
 async def _facts(fleet: Fleet, reached: Mapping[str, Reached]) -> dict[str, ServerFacts]:
@@ -159,19 +155,13 @@ async def _facts(fleet: Fleet, reached: Mapping[str, Reached]) -> dict[str, Serv
         role: facts_of(
             one.infos,
             one.known,
-            context=_runtime(fleet, role).context_length,
+            context=one.runtime.context_length,
             routed=isinstance(one.client, RouterClient),
             seed_fault=faults.get(fleet.urls[role], ""),
             doubts=doubts[role],
         )
         for role, one in reached.items()
     }
-
-
-def _runtime(fleet: Fleet, role: str) -> Runtime:
-    runtime = fleet.deployment.runtime(role)
-    assert runtime is not None
-    return runtime
 
 
 async def _asked(url: str, role: str, key: str) -> tuple[Client, Sequence[Mapping[str, Any]]]:

@@ -176,7 +176,7 @@ class Reply:
             min(cached, default=None),  # the other answers find the prompt of the first one
         )
         metrics = metrics_of(traces[0]) if len(traces) == 1 else None  # as vLLM: of one answer
-        about = {
+        about: dict[str, Any] = {
             "mode": self._asked.mode_name,
             **({"why": why} if why else {}),
             "degraded": any(end.degraded for end in ends),

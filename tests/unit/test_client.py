@@ -3,7 +3,6 @@
 import asyncio
 import json
 import threading
-import warnings
 from contextlib import contextmanager
 
 import pytest
@@ -29,7 +28,7 @@ from lr_sglang.errors import (
 )
 from lr_sglang.modes import DIFFERENT
 from lr_sglang.runtimes import Fleet, connect
-from lr_sglang.runtimes.attach import attach
+from lr_sglang.runtimes.attach import attach, faults
 from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
 from lr_sglang.sglang_api.lines import (
     MAX_ID,
@@ -506,12 +505,10 @@ def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, worke
 def test_a_server_with_fewer_slots_than_it_was_started_for_is_told(workers, wanted, said):
     """SGLang caps them where its memory is short, with a line in its log."""
     workers[0].documents["/server_info"]["max_running_requests"] = wanted
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        with connected(workers[0].url) as backend:
-            assert list(backend.doubts.found) == ["slots"] * said
-    told = [str(one.message) for one in caught if "4 requests at a time of 9" in str(one.message)]
-    assert len(told) == said
+    with connected(workers[0].url) as backend:
+        assert list(backend.doubts.found) == ["slots"] * said
+        told = list(faults({"target": backend}))
+    assert len(told) == said and all("4 requests at a time of 9" in text for text in told)
 
 
 @pytest.mark.parametrize(
@@ -573,7 +570,7 @@ FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
 def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fed, said):
     for worker, one in zip(workers, told, strict=True):
         worker.documents["/server_info"]["internal_states"][0]["lr_sglang_fed"] = one
-    with warnings.catch_warnings(record=True), connected(front.url) as backend:
+    with connected(front.url) as backend:
         assert backend.facts.fed == fed
         assert said in backend.doubts.found.get("fed", "")
         assert bool(backend.doubts.found.get("fed")) == bool(said)
