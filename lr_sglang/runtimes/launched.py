@@ -81,11 +81,14 @@ def describe(fleet: Fleet, modes: list[str], layered: bool, started: str) -> Lau
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
     for role in (role for role in ROLES if role in fleet.urls):
-        url, runtime, server = fleet.urls[role], deployment.runtime(role), fleet.server(role)
+        url = fleet.urls[role]
+        runtime = deployment.runtime(role)
+        server = fleet.server(role)
         assert runtime is not None
         process = (server.pid, str(server.log.resolve())) if server else (None, None)
         roles[role] = {"url": url, "model": runtime.model, "pid": process[0], "log": process[1]}
-    us, attachable = os.getpid(), deployment.replace(runtimes=fleet.at_urls())
+    us = os.getpid()
+    attachable = deployment.replace(runtimes=fleet.at_urls())
     return Launched(
         name=deployment.name,
         pid=us,

@@ -90,7 +90,8 @@ def linked(packages: Path) -> Path:
     Raises:
         SetupError: it cannot be written.
     """
-    libraries, driver = _libraries(packages), _driver()
+    libraries = _libraries(packages)
+    driver = _driver()
 
     def fill(folder: Path) -> None:
         for name in ("bin", "include", "nvvm"):

@@ -272,7 +272,9 @@ def command(
     Raises:
         ConfigError: settings that exclude each other.
     """
-    extra, layer, on_gpu = extras(runtime), runtime.token_layer, platform.device == "cuda"
+    extra = extras(runtime)
+    layer = runtime.token_layer
+    on_gpu = platform.device == "cuda"
     if runtime.gpus and not on_gpu:
         raise ConfigError(
             f"{where}: 'gpus' are given for a runtime on the CPU", hint="leave them out"
@@ -312,9 +314,8 @@ def command(
     unless_given: dict[str, str] = {}
     if runtime.gpus:
         env["CUDA_VISIBLE_DEVICES"] = _devices(runtime, environ.get("CUDA_VISIBLE_DEVICES"), where)
-        unless_given["CUDA_DEVICE_ORDER"] = (
-            "PCI_BUS_ID"  # the order of nvidia-smi; CUDA's own begins with the fastest
-        )
+        # the order of nvidia-smi; CUDA's own begins with the fastest
+        unless_given["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"
     if on_gpu and "fp8" in f"{flags['model-path']} {runtime.quantization}".lower():
         # On Hopper SGLang would compile DeepGEMM for all batch sizes at its first start, which
         # takes minutes. Without, it compiles each size at its first use.
@@ -386,7 +387,8 @@ def _devices(runtime: Runtime, visible: str | None, where: str) -> str:
     """The runtime's GPUs as CUDA_VISIBLE_DEVICES names them, counted within those that are visible
     here.
     """
-    needed, given = runtime.tensor_parallel * runtime.data_parallel, len(runtime.gpus)
+    needed = runtime.tensor_parallel * runtime.data_parallel
+    given = len(runtime.gpus)
     if given < needed or (given > needed and not SPREADING & set(extras(runtime))):
         message = (
             f"{where}: gpus = {list(runtime.gpus)}, but tensor_parallel x data_parallel = {needed}"

@@ -97,7 +97,8 @@ class Fleet(AbstractContextManager["Fleet"]):
     def _add(self, role: str, attached: Attached) -> None:
         sharing = [other for other, owner in self.deployment.shared.items() if owner == role]
         for name in (role, *sharing):
-            self.urls[name], self.tokenizers[name] = attached.url, attached.tokenizer
+            self.urls[name] = attached.url
+            self.tokenizers[name] = attached.tokenizer
             self.keys |= {name: attached.api_key} if attached.api_key else {}
 
 
@@ -122,7 +123,9 @@ def launch(
         RuntimeDown: nothing answers at a runtime's ``url``. Also RuntimeTimeout, RuntimeRefused,
             BadReply.
     """
-    fleet, began, one_at_a_time = Fleet(deployment), time.monotonic(), threading.Lock()
+    fleet = Fleet(deployment)
+    began = time.monotonic()
+    one_at_a_time = threading.Lock()
 
     def report(role: str, stage: Stage) -> None:
         with one_at_a_time:
@@ -218,7 +221,8 @@ def _prepare(
     environ: Mapping[str, str] = os.environ,
 ) -> None:
     """Adds a server to the fleet without starting it."""
-    where, layer = f"[runtimes.{role}]", runtime.token_layer
+    where = f"[runtimes.{role}]"
+    layer = runtime.token_layer
     if runtime.api_key_env:
         raise ConfigError(f"{where}: 'api_key_env' is for a runtime that is given by its 'url'")
     flags.check_installed(layer)
@@ -245,7 +249,8 @@ def _prepare(
         where=where,
         target=role == "target",
     )
-    url, log = f"http://{HOST}:{port}", logs / f"{role}.log"
+    url = f"http://{HOST}:{port}"
+    log = logs / f"{role}.log"
     drawn = fleet.deployment.sampling.drawn()
     fleet.servers[role] = Server(
         role, command.argv, url, log, command.env, flags.meeting(found), model, drawn
@@ -266,7 +271,8 @@ def _start(fleet: Fleet, report: Callable[[str, Stage], None], timeout: float) -
     """Starts the prepared servers, each in a thread. Returns when all are ready; raises the error
     of the first one that fails.
     """
-    began, given_up = time.monotonic(), threading.Event()
+    began = time.monotonic()
+    given_up = threading.Event()
 
     def bring_up(role: str, after: list[Future[Attached]]) -> Attached:
         while not given_up.is_set() and wait(after, 0.2).not_done:

@@ -25,11 +25,11 @@ import tempfile
 import time
 from collections.abc import Iterator
 
-GRACE = (
-    1.0  # seconds between asking and killing; SGLang alone would drain its requests for much longer
-)
+# Seconds between asking and killing; SGLang alone would drain its requests for much longer.
+GRACE = 1.0
 POLL = 0.1
-PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+PR_SET_PDEATHSIG = 1
+PR_SET_CHILD_SUBREAPER = 36
 
 
 def main(pipe: int, command: list[str]) -> int:
@@ -38,7 +38,8 @@ def main(pipe: int, command: list[str]) -> int:
     Returns:
         The command's exit status, 128 + N after signal N, as a shell would say it.
     """
-    parent, me = os.getppid(), os.getpid()
+    parent = os.getppid()
+    me = os.getpid()
     asked: list[int] = []
     # A handler, not SIG_IGN: handlers are reset when the command is executed, ignored signals stay
     # ignored.
@@ -83,9 +84,8 @@ def _guard(
     status = child.poll()
     _end_all()
     if variables:
-        shutil.rmtree(
-            variables["TMPDIR"], ignore_errors=True
-        )  # the outer process, which made it, may have been killed
+        # the outer process, which made it, may have been killed
+        shutil.rmtree(variables["TMPDIR"], ignore_errors=True)
     return _shown(-signal.SIGKILL if status is None else status)
 
 
@@ -124,7 +124,8 @@ def _end_all() -> None:
 
 
 def _children() -> list[int]:
-    me, found = os.getpid(), []
+    me = os.getpid()
+    found = []
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             with contextlib.suppress(OSError), open(f"/proc/{entry}/stat", "rb") as file:

@@ -222,11 +222,20 @@ class Server:
         model: str = "",
         sampled: Mapping[str, Any] | None = None,
     ) -> None:
-        self.role, self.argv, self.url, self.log, self.model = role, tuple(argv), url, log, model
-        self.env, self.fetched, self._meeting, self.sampled = dict(env or {}), 0.0, meeting, sampled
+        self.role = role
+        self.argv = tuple(argv)
+        self.url = url
+        self.log = log
+        self.model = model
+        self.env = dict(env or {})
+        self.fetched = 0.0
+        self._meeting = meeting
+        self.sampled = sampled
         self._kept: Reservation | None = None
         self._guardian: subprocess.Popen[bytes] | None = None
-        self._pipe, self._stopped, self._lock = -1, False, threading.Lock()
+        self._pipe = -1
+        self._stopped = False
+        self._lock = threading.Lock()
 
     def start(self) -> None:
         """Starts the process.
@@ -332,13 +341,18 @@ class Server:
     def _answers(
         self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
     ) -> tuple[probe.ModelInfo, float]:
-        """Waits until the server reports its model; returns that and the deadline for ``ready``."""
+        """Waits until the server reports its model, and adds up the time of its download; returns
+        the model and the deadline for ``ready``.
+        """
         now = time.monotonic()
-        limit, loading = now + timeout, False
+        limit = now + timeout
+        loading = False
         while True:
-            before, now = now, time.monotonic()
+            passed = time.monotonic() - now
+            now += passed
             if models.being_fetched(self.model):
-                limit, self.fetched = limit + now - before, self.fetched + now - before
+                limit += passed
+                self.fetched += passed
             if cancelled is not None and cancelled.is_set():
                 raise Cancelled("the launch was given up", role=self.role)
             if not self.alive():

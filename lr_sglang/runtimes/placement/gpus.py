@@ -46,9 +46,8 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
     found: dict[str, Gpu] = {}
     by_uuid: dict[str, str] = {}
     for line in table.splitlines():
-        with suppress(
-            ValueError
-        ):  # not a row, or memory is [N/A], for example on a GPU split by MIG
+        # not a row, or memory is [N/A], for example on a GPU split by MIG
+        with suppress(ValueError):
             index, uuid, name, total, free, driver = (cell.strip() for cell in line.split(","))
             found[index] = Gpu(name, float(total) / 1024, float(free) / 1024, driver)
             by_uuid[uuid] = index

@@ -34,7 +34,8 @@ WIDE = {"float32": 4.0, "float": 4.0}
 # A head that drafts from its target's hidden states, where its configuration is not here: its
 # parameters over the square of the target's hidden size (Qwen3.5-27B-DFlash has 66, a head of one
 # layer less), and the MiB of a token in five layers of 8 KV heads of 128.
-HEAD, HEAD_TOKEN = 80, 5 * 2 * 8 * 128 * 2 / 2**20
+HEAD = 80
+HEAD_TOKEN = 5 * 2 * 8 * 128 * 2 / 2**20
 
 _BILLIONS = re.compile(r"(?<![\w.])(\d+(?:\.\d+)?)b(?![a-z])")
 _SUFFIXES = re.compile(r"-(?:instruct|chat|base|it|fp8|dynamic|awq|gptq|int[48]|w8a8|hf)$")
@@ -68,7 +69,8 @@ def need(runtime: Runtime, where: str = "runtime") -> Need:
     Raises:
         ConfigError: neither a configuration here nor the model's name says how large it is.
     """
-    model, layer = _need(runtime.model, runtime, where), runtime.token_layer
+    model = _need(runtime.model, runtime, where)
+    layer = runtime.token_layer
     if not layer.draft_model:
         draft = Need(0.0, 0.0)
     elif layer.algorithm == "standalone" or config_of(layer.draft_model) is not None:
@@ -86,7 +88,8 @@ def _states(runtime: Runtime) -> float:
     after every drafted token, until they are verified.
     """
     requests = runtime.max_running_requests or REQUESTS
-    count, layer = hybrid.COPIES["cuda"] * requests + 1, runtime.token_layer
+    count = hybrid.COPIES["cuda"] * requests + 1
+    layer = runtime.token_layer
     if layer.on:
         drafted = 1 + (layer.tokens or (BLOCK if layer.algorithm == "dflash" else TOKENS))
         count += (requests + 1) * drafted
@@ -94,7 +97,8 @@ def _states(runtime: Runtime) -> float:
 
 
 def _need(model: str, runtime: Runtime, where: str) -> Need:
-    config, wide = config_of(model), WIDE.get(runtime.dtype, 2.0)
+    config = config_of(model)
+    wide = WIDE.get(runtime.dtype, 2.0)
     said = (config or {}).get("quantization_config") or {}
     names = f"{runtime.quantization} {model} {said.get('quant_method', '')}".lower()
     width = next((size for name, size in QUANTISED if name in names), wide)
@@ -146,7 +150,8 @@ def check_parallel(runtime: Runtime, where: str) -> None:
     Raises:
         ConfigError: they do not; a model whose configuration is not here passes.
     """
-    config, shared = config_of(runtime.model) or {}, runtime.tensor_parallel
+    config = config_of(runtime.model) or {}
+    shared = runtime.tensor_parallel
     if shared == 1 or "enable-dp-attention" in runtime.extra:
         return
     heads = int(config.get("num_attention_heads") or 0)
@@ -171,7 +176,8 @@ def check_context(runtime: Runtime, where: str, environ: Mapping[str, str]) -> N
     Raises:
         ConfigError: it is longer, which SGLang refuses when it has started.
     """
-    config, asked = config_of(runtime.model) or {}, runtime.context_length
+    config = config_of(runtime.model) or {}
+    asked = runtime.context_length
     known = [int(config[name]) for name in _LENGTHS if isinstance(config.get(name), int)]
     overridden = environ.get(ALLOW_LONGER) or "json-model-override-args" in runtime.extra
     if not asked or not known or overridden:
@@ -209,7 +215,8 @@ def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float
         or 1
     )
     shared = int(config.get("shared_expert_intermediate_size") or 0)
-    layers, linear = int(config["num_hidden_layers"]), hybrid.linear_layers(config)
+    layers = int(config["num_hidden_layers"])
+    linear = hybrid.linear_layers(config)
     attention = hidden * head * 2 * (heads + kv)
     delta = 0
     if linear:
@@ -227,7 +234,9 @@ def _weights(config: Mapping[str, Any], heads: int, kv: int, head: int) -> float
 OVERHEAD = 4.0
 # Requests at a time of a server for one answer at the default depth; and the tokens that are
 # drafted per verification, with DFlash and with other token layers.
-REQUESTS, BLOCK, TOKENS = 8, 15, 8
+REQUESTS = 8
+BLOCK = 15
+TOKENS = 8
 # Tokens that each role must have room for, or the placement is refused: a long answer, and its
 # branches.
 LEAST_TOKENS = 16_384
@@ -354,7 +363,8 @@ def _split(
         tokens = {
             role: needs[role].token * LEAST_TOKENS / 1024 / len(layout[role]) for role in roles
         }
-        least, room = sum(tokens.values()), min(MAX_SHARE * memory, memory - OVERHEAD * len(roles))
+        least = sum(tokens.values())
+        room = min(MAX_SHARE * memory, memory - OVERHEAD * len(roles))
         wanted = sum(fixed.values()) + least
         if roles and wanted > room:
             total = wanted + memory - room
@@ -366,9 +376,8 @@ def _split(
         free = memory
         for role in roles:
             static = fixed[role] + (room - sum(fixed.values())) * tokens[role] / least
-            fractions[role] = min(
-                fractions[role], static / free
-            )  # the GPU with the least memory decides
+            # the GPU with the least memory decides
+            fractions[role] = min(fractions[role], static / free)
             free -= static + (memory - room) / len(roles)
     return {
         role: Place(numbers, round(fractions[role] - 0.0005, 3)) for role, numbers in layout.items()

@@ -67,7 +67,8 @@ def shapes() -> Mapping[str, Config]:
     published: dict[str, Config] = json.loads(
         Path(__file__).with_name("shapes.json").read_text("utf-8")
     )
-    defaults, target = published.pop("defaults"), _as_shape("target")
+    defaults = published.pop("defaults")
+    target = _as_shape("target")
     eagle3 = {key: target[key] for key in published["qwen3-1.7b-eagle3"] if key in target}
     eagle3 |= {
         key: published["qwen3-1.7b-eagle3"][key]
@@ -194,10 +195,8 @@ def make_body(
 
 
 def _write(source: Path, folder: Path, sizes: Sizes) -> None:
-    needed, free = (
-        2 * sizes.parameters(_config(source)["vocab_size"]),
-        shutil.disk_usage(folder).free,
-    )
+    needed = 2 * sizes.parameters(_config(source)["vocab_size"])
+    free = shutil.disk_usage(folder).free
     if needed * 1.02 > free:
         raise OSError(
             f"it takes {needed / 1e9:.1f} GB, and {folder.parents[1]} has {free / 1e9:.1f} GB left"
