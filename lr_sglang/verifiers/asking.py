@@ -11,7 +11,9 @@ from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 
-REST, LONGEST_REST = 2.0, 10.0  # first and maximum backoff in seconds
+# first and maximum backoff in seconds
+REST = 2.0
+LONGEST_REST = 10.0
 
 
 class Asking:
@@ -24,7 +26,8 @@ class Asking:
 
     def __init__(self, backend: RuntimeBackend) -> None:
         self.backend = backend
-        self._failures, self._rests_until = 0, 0.0
+        self._failures = 0
+        self._rests_until = 0.0
 
     def ask(
         self,
@@ -46,9 +49,8 @@ class Asking:
             try:
                 verdict = read(await inquiry.generation(begin()))
             except LookaheadError as error:
-                if (
-                    error.retryable and now() >= self._rests_until
-                ):  # concurrent failures count as one
+                # concurrent failures count as one
+                if error.retryable and now() >= self._rests_until:
                     self._rests_until = now() + min(
                         LONGEST_REST, REST * 2 ** min(self._failures, 9)
                     )
@@ -56,7 +58,8 @@ class Asking:
                 return self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code
                 return self._failed(repr(error))
-            self._failures, self._rests_until = 0, 0.0
+            self._failures = 0
+            self._rests_until = 0.0
             return verdict
 
         return asked()

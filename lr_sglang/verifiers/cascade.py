@@ -24,7 +24,8 @@ class Cascade:
     name = "cascade"
 
     def __init__(self, stages: Sequence[tuple[Verifier, Stage]], last: Verifier) -> None:
-        self.stages, self.last = tuple(stages), last
+        self.stages = tuple(stages)
+        self.last = last
 
     @classmethod
     def make(cls, setup: Setup) -> Cascade:

@@ -34,7 +34,8 @@ class Embedding:
     name = "embedding"
 
     def __init__(self, encoder: Encoder, threshold: float = 0.95) -> None:
-        self.encoder, self.threshold = encoder, threshold
+        self.encoder = encoder
+        self.threshold = threshold
         self._thread = ThreadPoolExecutor(1, "lr-embedding")
 
     @classmethod
@@ -43,7 +44,8 @@ class Embedding:
         return cls(load(model), threshold)
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
+        target = inquiry.pair.target.text.strip()
+        draft = inquiry.pair.draft.text.strip()
         return (
             Verdict(True, "identical", score=1.0)
             if target == draft
@@ -78,14 +80,11 @@ def load(model: str) -> Encoder:
     except ImportError as error:
         raise verifier_registry.no_embedding() from error
     try:
-        logging.getLogger("sentence_transformers").setLevel(
-            logging.WARNING
-        )  # at INFO it shows progress bars
+        # at INFO it shows progress bars
+        logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
         encoder: Encoder = SentenceTransformer(model)
         return encoder
     except (OSError, ValueError) as error:
-        hint, why = (
-            "give the folder of one: --verifier embedding:0.95:FOLDER",
-            str(error).partition("\n")[0],
-        )
+        hint = "give the folder of one: --verifier embedding:0.95:FOLDER"
+        why = str(error).partition("\n")[0]
         raise ConfigError(f"no embedding model at {model!r}: {why}", hint=hint) from error

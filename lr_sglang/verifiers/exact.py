@@ -18,6 +18,7 @@ class Exact:
         return cls()
 
     def verify(self, inquiry: Inquiry) -> Verdict:
-        target, draft = inquiry.pair.target, inquiry.pair.draft
+        target = inquiry.pair.target
+        draft = inquiry.pair.draft
         same = target.ids == draft.ids and target.vocabulary == draft.vocabulary
         return Verdict(same, self.name)

@@ -29,7 +29,8 @@ class Judge(Asking):
         return cls(setup.backend("judge"), setup.prompt())
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        target, draft = inquiry.pair.target.text.strip(), inquiry.pair.draft.text.strip()
+        target = inquiry.pair.target.text.strip()
+        draft = inquiry.pair.draft.text.strip()
         return (
             Verdict(True, "identical")
             if target == draft

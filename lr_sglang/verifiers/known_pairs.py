@@ -57,7 +57,7 @@ async def show(
     pairs: Sequence[tuple[str, str]],
 ) -> list[bool]:
     """Asks a verifier about all pairs concurrently; returns whether each was accepted, without
-    failed verdicts.
+    failed verdicts. Notes in ``check`` whether the judge was asked.
 
     Call it on the loop of the later requests to its runtimes.
 
@@ -66,7 +66,8 @@ async def show(
     """
     for backend in roles.values():
         backend.bind(asyncio.get_running_loop())
-    target, draft = roles["target"], roles.get("draft", roles["target"])
+    target = roles["target"]
+    draft = roles.get("draft", roles["target"])
     state = ProgramState(Executor(target, {}, SglSamplingParams(), target.chat_template, False))
     converse(state, [{"role": "user", "content": PROBLEM}])
 

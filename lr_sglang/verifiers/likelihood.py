@@ -35,19 +35,20 @@ class Likelihood(Asking):
         self, backend: RuntimeBackend, threshold: float, how: Literal["mean", "min"] = "mean"
     ) -> None:
         super().__init__(backend)
-        self.threshold, self.how = threshold, how
+        self.threshold = threshold
+        self.how = how
 
     @classmethod
     def make(cls, setup: Setup) -> Likelihood:
         return cls(setup.backend("target"), *verifier_registry.likelihood(setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        draft, state = inquiry.pair.draft, inquiry.state
+        draft = inquiry.pair.draft
+        state = inquiry.state
         tokens = len(resolve(draft.tokens(), self.backend.tokenizer))
         own = draft.vocabulary == self.backend.tokenizer.vocabulary
-        if tokens == 0 or (
-            draft.final and not own
-        ):  # the target has no token for an end of another vocabulary
+        # the target has no token for an end of another vocabulary
+        if tokens == 0 or (draft.final and not own):
             return Verdict(False, self.name, "its end cannot be weighed")
 
         def read(generation: Generation) -> Verdict:

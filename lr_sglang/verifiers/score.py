@@ -33,7 +33,8 @@ class Score(Asking):
         return cls(setup.backend("target"), verifier_registry.number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
-        draft, state = inquiry.pair.draft, inquiry.state
+        draft = inquiry.pair.draft
+        state = inquiry.state
         return self.ask(inquiry, lambda: rate(state, draft), self._read)
 
     def _read(self, generation: Generation) -> Verdict:
