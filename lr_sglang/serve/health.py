@@ -71,11 +71,15 @@ class Watch:
     def __init__(
         self, role: str, inner: Transport, known: Tokenizer | None, changed: Changed
     ) -> None:
-        self.role, self.inner = role, inner
+        self.role = role
+        self.inner = inner
         self.down = self.useless = ""
         self.since = time.monotonic()
-        self._known, self._changed = known, changed
-        self._before, self._late, self._told = 0.0, 0, False
+        self._known = known
+        self._changed = changed
+        self._before = 0.0
+        self._late = 0
+        self._told = False
         self._open: set[Request] = set()  # in flight, without those that were given up
 
     def __getattr__(self, name: str) -> Any:
@@ -178,9 +182,11 @@ class Watch:
             return
         self._before = self.total()
         self.since = time.monotonic()
-        self.down, self._told = reason, False
+        self.down = reason
+        self._told = False
         if reason:  # all requests in flight are given up
-            stuck, self._open = self._open, set()
+            stuck = self._open
+            self._open = set()
             for request in stuck:
                 request.cancel()
                 request.close_connection()
@@ -232,7 +238,8 @@ class Health:
 
     def report(self) -> dict[str, Any]:
         """State and reason of every role, and what is known of the judge."""
-        now, found = time.monotonic(), dict[str, Any]()
+        now = time.monotonic()
+        found = dict[str, Any]()
         for role, watch in self.watches.items():
             found[role] = {
                 "status": "down" if watch.down else "up",

@@ -31,16 +31,21 @@ class LookaheadAnswer:
     """One answer that is being written."""
 
     def __init__(self, engine: AnswerEngine, asked: Asked, prompt: Prompt, put: Put) -> None:
-        self._engine, self._asked, self._prompt, self._put = engine, asked, prompt, put
+        self._engine = engine
+        self._asked = asked
+        self._prompt = prompt
+        self._put = put
         self._job = job = engine.requests.make(
             asked.mode, asked.lookahead, asked.sampling, asked.limits, on_step=self._on_step
         )
-        job.on_tokens, job.constraints = self._on_tokens, asked.constraints
+        job.on_tokens = self._on_tokens
+        job.constraints = asked.constraints
         job.on_event = put if asked.request.wish.trace else None
         self._tools = asked.conclusion.tools if asked.conclusion else ()
         self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._seen = 0  # tokens that were given to ``_delivery``
-        self._began, self._step_at = time.monotonic(), 0.0
+        self._began = time.monotonic()
+        self._step_at = 0.0
         self._delivery = _delivery(engine, asked, prompt)
 
     async def write(self) -> None:
@@ -62,10 +67,14 @@ class LookaheadAnswer:
 
     async def _run(self) -> None:
         """Runs the program that writes it."""
-        engine, asked, job = self._engine, self._asked, self._job
-        program, said = engine.program, self._prompt.said if engine.program else self._prompt
+        engine = self._engine
+        asked = self._asked
+        job = self._job
+        program = engine.program
+        said = self._prompt.said if engine.program else self._prompt
         if (conclusion := asked.conclusion) is not None:
-            program, said = concluding(conclusion, job.limits.max_tokens), conclusion.prompt
+            program = concluding(conclusion, job.limits.max_tokens)
+            said = conclusion.prompt
         try:
             await answer(program, asked.mode, said, job, engine.requests)
         except ConfigError as error:
@@ -75,7 +84,8 @@ class LookaheadAnswer:
             self._on_step(None)  # delivers the tokens of the record that are in no step
 
     def _on_step(self, step: StepRecord | None) -> None:
-        before, self._step_at = self._step_at, time.monotonic()
+        before = self._step_at
+        self._step_at = time.monotonic()
         if before:
             self._engine.metrics.step.observe(self._step_at - before)
         record = self._job.trace
@@ -107,12 +117,14 @@ class LookaheadAnswer:
 
     def _put_written(self, chunks: list[Chunk]) -> None:
         if chunks:
-            said, trace = self._delivery, self._job.trace
+            said = self._delivery
+            trace = self._job.trace
             counts = trace.prompt_tokens, said.tokens, said.reasoning_tokens
             self._put(Written(chunks, usage_of(*counts, cached_of(trace))))
 
     def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
-        trace, written = self._job.trace, self._delivery.tokens
+        trace = self._job.trace
+        written = self._delivery.tokens
         # the judge is not asked for a while after a failure, which counts as one failure only
         resting = any(
             verdict is not None and verdict.failed and verdict.by != "draft"
@@ -127,7 +139,8 @@ class LookaheadAnswer:
 
 def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
     """What makes the client's text of an answer's tokens."""
-    request, service = asked.request, engine.service
+    request = asked.request
+    service = engine.service
     inside = prompt.thinks or (service.reasoning == "on" and not request.thinks_not)
     split = Reasoning(
         inside=inside,

@@ -283,7 +283,8 @@ class Asking(Lenient):
     @property
     def constraints(self) -> Constraints:
         """On the tokens of the answer; raises ``Refusal`` if they cannot be kept."""
-        least, most = self.min_tokens or 0, self.most_tokens
+        least = self.min_tokens or 0
+        most = self.most_tokens
         if most is not None and least > most:
             raise Refusal(400, f"min_tokens: must be at most {most}", param="min_tokens")
         return Constraints(

@@ -23,7 +23,9 @@ LAST_SECONDS = 3
 # An idle connection is closed by the client first; OpenAI's does so after 5 s. If we closed it just
 # when the next request is on its way, such as after Retry-After, that request would be lost.
 IDLE_SECONDS = 75
-TICK_SECONDS, CHECK_TICKS = 0.1, 5  # of uvicorn; between two checks of the runtimes' servers
+# of uvicorn; between two checks of the runtimes' servers
+TICK_SECONDS = 0.1
+CHECK_TICKS = 5
 
 
 def _tell(error: LaunchError) -> None:
@@ -74,8 +76,12 @@ class EndpointServer(uvicorn.Server):
                 h11_max_incomplete_event_size=2**16,
             )
         )
-        self._engine, self._service, self._ready = app.state.engine, service, ready
-        self._signals, self._until, self._fleet = 0, 0.0, fleet
+        self._engine = app.state.engine
+        self._service = service
+        self._ready = ready
+        self._signals = 0
+        self._until = 0.0
+        self._fleet = fleet
         self._ticked = float("inf")
         self.failed: LaunchError | None = None
 
@@ -107,7 +113,8 @@ class EndpointServer(uvicorn.Server):
             raise Ended
 
     async def on_tick(self, counter: int) -> bool:
-        before, self._ticked = self._ticked, time.monotonic()
+        before = self._ticked
+        self._ticked = time.monotonic()
         self._engine.late.append(max(0.0, self._ticked - before - TICK_SECONDS))
         if self._fleet and self.failed is None and counter % CHECK_TICKS == 0:
             try:
