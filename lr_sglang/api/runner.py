@@ -67,7 +67,8 @@ class Runner:
     guesses: bool = False
 
     def __post_init__(self) -> None:
-        program, prompt = self.plan.program, self.plan.deployment.judge_prompt
+        program = self.plan.program
+        prompt = self.plan.deployment.judge_prompt
         self._loop = self.roles["target"].loop
         self._config = cache(partial(self.plan.configured, **self.asked))
         self._program = Program.load(program) if program else None
@@ -150,7 +151,8 @@ class Runner:
             ended.put(None)
 
     async def _make(self, item: Work) -> Record:
-        deployment, tell = self.plan.deployment, self.on_step
+        deployment = self.plan.deployment
+        tell = self.on_step
         job = self._requests.make(
             MODES[item.mode],
             self.plan.lookahead(item.mode),

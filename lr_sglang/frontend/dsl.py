@@ -70,7 +70,8 @@ def converse(s: ProgramState, messages: Conversation | Rendered) -> None:
         ConfigError: another role.
     """
     if callable(messages):
-        s.stream_executor.opening, messages = messages, ()
+        s.stream_executor.opening = messages
+        messages = ()
     turns = {"system": sgl.system, "user": sgl.user, "assistant": sgl.assistant}
     for message in messages:
         if message["role"] not in turns:
@@ -207,9 +208,8 @@ async def run_program(program: SglFunction, *args: Any, backend: Any, **more: An
     for one in (backend, *getattr(backend, "roles", {}).values()):
         one.bind(asyncio.get_running_loop())
     if inspect.iscoroutinefunction(program.func):
-        state = program.run(
-            *args, backend=backend, **more
-        )  # makes the coroutine and does not run it yet
+        # makes the coroutine and does not run it yet
+        state = program.run(*args, backend=backend, **more)
         try:
             await state.ret_value
         finally:

@@ -222,7 +222,8 @@ class Executor(StreamExecutor):
         self._task = None
         if error is not None:
             self._fail(error)
-        callbacks, self._on_done = self._on_done, []
+        callbacks = self._on_done
+        self._on_done = []
         for callback in callbacks:
             callback()
         self._drain()
@@ -233,16 +234,18 @@ class Executor(StreamExecutor):
         self._execute(expr)
 
     async def _generate(self, expr: SglGen) -> None:
-        params, name = expr.sampling_params, expr.name
+        params = expr.sampling_params
+        name = expr.name
         if not isinstance(params, SamplingParams):
             params = self.resolve(params)
         text, meta = await self.backend.agenerate(self, params)
         self.text_ += text
-        self.variables[name], self.meta_info[name] = text, meta
+        self.variables[name] = text
+        self.meta_info[name] = meta
         self._known(expr)
 
     def _known(self, expr: SglGen | SglSelect) -> None:
-        """The variable of an expression may be read, unless its reasoning is still to be parted."""
+        """Lets an expression's variable be read, unless its reasoning is still to be parted."""
         waiting = [one.expr for one in self._waiting if isinstance(one, SglSeparateReasoning)]
         if not any(_has(one, expr) for one in waiting):
             self.variable_event[expr.name].set()

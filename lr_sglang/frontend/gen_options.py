@@ -69,7 +69,10 @@ def lookahead(
     """
     fields = {key: given.pop(key) for key in list(given) if key in Lookahead.model_fields}
     mark = LookaheadMark("\x00lookahead")
-    mark.name, mark.options, mark.stops, mark.show = name, fields, checked_stops(stop), show
+    mark.name = name
+    mark.options = fields
+    mark.stops = checked_stops(stop)
+    mark.show = show
     Lookahead().with_options(**fields)  # raises here for invalid values
     try:
         return sgl.gen(
