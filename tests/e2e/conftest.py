@@ -14,7 +14,6 @@ from lr_sglang.runtimes.connect import connected
 from tests import ROOT
 from tests.serving import Process, serving
 
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 # A folder with other models called target, draft and judge, to run the same tests on.
 MODELS = os.environ.get("LR_SGLANG_TEST_MODELS", "")
 

@@ -13,11 +13,10 @@ import pytest
 from benchmarks.lossless import Comparison, variant
 from lr_sglang import tasks
 from lr_sglang.runtimes import load_deployment
-from tests import ROOT, records
-from tests.e2e.conftest import full
+from tests import FULL, ROOT, records
 
 pytestmark = [
-    pytest.mark.skipif(not full, reason="minutes: only in test-full"),
+    pytest.mark.skipif(not FULL, reason="minutes: only in test-full"),
     pytest.mark.timeout(1800),
 ]
 

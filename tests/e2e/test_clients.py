@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests import ROOT
+from tests import FULL, ROOT
 from tests.commands import blocks, clients
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tests.serving import Process, serving
 
 MODEL, ADDRESS = "pocket:target", "http://localhost:8000"
@@ -79,7 +79,7 @@ def call(command: str, url: str, folder: Path, given: str = "") -> str:
         input=given.replace(ADDRESS, url),
         capture_output=True,
         text=True,
-        timeout=400 if full else 200,
+        timeout=400 if FULL else 200,
         check=False,
     )
     assert done.returncode == 0, done.stderr[-3000:]
@@ -130,7 +130,7 @@ def test_sgl_eval_asks_questions_of_benchmarks(title, asked, endpoint, tmp_path)
     assert f"{asked} examples x 2 repeats" in said and "error_rate           =  0.00%" in said
 
 
-@pytest.mark.skipif(not full, reason="their imports take long: only in test-full")
+@pytest.mark.skipif(not FULL, reason="their imports take long: only in test-full")
 @pytest.mark.timeout(900)
 @pytest.mark.usefixtures("ahead")
 @pytest.mark.parametrize(
@@ -142,7 +142,7 @@ def test_other_tools_measure_accuracy_as_the_page_shows(title, score, endpoint, 
     assert found and float(found[-1]) > 0.8, said
 
 
-@pytest.mark.skipif(not full, reason="minutes: only in test-full")
+@pytest.mark.skipif(not FULL, reason="minutes: only in test-full")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("title", LM_EVAL)
 def test_lm_eval_gives_the_score_of_the_bare_target(title, endpoint, pocket, tmp_path):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lr_sglang.config import ROLES
-from tests.e2e.conftest import full
+from tests import FULL
 from tests.operations import KEY, Program, Unit, answers, endpoint, units
 from tests.processes.mortal import Client, authorized
 from tests.serving import HTTP, free_port, until
@@ -21,7 +21,7 @@ START = 280.0  # seconds until three servers are up on two cores
 QUESTION = "Ava has 5 toys. Ben brings 2 bags with 6 toys each. How many toys does Ava have now?"
 
 
-@pytest.mark.skipif(not full, reason="three servers more, one of them twice: only in test-full")
+@pytest.mark.skipif(not FULL, reason="three servers more, one of them twice: only in test-full")
 @pytest.mark.timeout(900)
 def test_units_run_real_servers_and_one_that_is_killed_comes_back(tmp_path: Path) -> None:
     ports = {role: free_port() for role in ROLES}

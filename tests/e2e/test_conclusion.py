@@ -18,9 +18,10 @@ from lr_sglang.steps.request import Request
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
-from tests.e2e.conftest import Stand, full
+from tests import FULL
+from tests.e2e.conftest import Stand
 
-PROBLEMS = tasks.load("pocket", limit=40 if full else 4)
+PROBLEMS = tasks.load("pocket", limit=40 if FULL else 4)
 
 
 class SameLength:

@@ -8,8 +8,9 @@ import pytest
 
 from lr_sglang.engine.client import Client
 from lr_sglang.runtimes import launch
+from tests import FULL
 from tests.called import called
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tests.serving import in_flight
 
 # Whose status depends on how busy the machine is.
@@ -44,7 +45,7 @@ def test_servers_that_lack_nothing(pocket: Pocket, monkeypatch: pytest.MonkeyPat
     assert not any(in_flight(pocket.fleet.urls).values())
 
 
-@pytest.mark.skipif(not full, reason="a server of its own: only in test-full")
+@pytest.mark.skipif(not FULL, reason="a server of its own: only in test-full")
 def test_a_server_without_a_prefix_cache_and_with_one_slot(pocket: Pocket, tmp_path: Path) -> None:
     alone = pocket.fleet.deployment.runtimes["target"].replace(
         extra={"disable-radix-cache": True}, max_running_requests=1

@@ -11,11 +11,12 @@ import pytest
 from lr_sglang import tasks
 from lr_sglang.config import Lookahead, Sampling, Schedule
 from lr_sglang.steps.trace import Trace
+from tests import FULL
 from tests.e2e.answers import ask, assert_complete, assert_idle
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tests.serving import HTTP
 
-PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
+PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ CASES = {
     "sync, pieces of 5": Case(WARM, "sync", most=5),
     "filters, two alternatives": Case(HOT.replace(top_k=5, min_p=0.05), width=2),
 }
-if full:
+if FULL:
     CASES |= {"greedy": Case(GREEDY), "sync, whole steps": Case(WARM, "sync")}
     CASES |= {"whole steps": Case(WARM), "read, sync": Case(WARM, "sync", reading="auto")}
     CASES |= {f"budget of {most}": Case(WARM, most=13, max_tokens=most) for most in range(1, 41)}
@@ -109,7 +110,7 @@ def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name:
         assert drafted >= used / 2, f"{drafted} of {used} tokens are accepted drafts"
 
 
-@pytest.mark.skipif(not full, reason="the next test says by what: only in test-full")
+@pytest.mark.skipif(not FULL, reason="the next test says by what: only in test-full")
 @pytest.mark.timeout(600)
 def test_draft_and_target_agree_more_often_with_shared_draws(pocket: Pocket) -> None:
     """Whole steps: the draft writes those of the target as often as their distributions allow."""

@@ -8,10 +8,10 @@ import pytest
 from click.testing import CliRunner
 
 from lr_sglang.config import ROLES
-from tests import ROOT, loaded, records
+from tests import FULL, ROOT, loaded, records
 from tests.called import called
 from tests.commands import Command, commands
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 
 EXAMPLES = ROOT / "examples"
 # It needs TRL, which is not among our packages; docs/training-drafts.md has its run.
@@ -102,12 +102,12 @@ def test_a_first_hour(pocket: Pocket, here: Path, monkeypatch: pytest.MonkeyPatc
     for one in shown:
         arguments = (
             one.arguments
-            if full
+            if FULL
             else [str(FEW) if word == "10" else word for word in one.arguments]
         )
         assert called(*arguments).stdout.strip(), f"{one} says nothing"
     first = records(here / "runs/first")
     assert {record["mode"] for record in first} == {"autoregressive", "lookahead"}
     assert all(record["error"] is None for record in first)
-    assert len(first) == 2 * (10 if full else FEW)
+    assert len(first) == 2 * (10 if FULL else FEW)
     assert (here / "runs/first/page.html").is_file()

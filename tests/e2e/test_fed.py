@@ -22,18 +22,18 @@ from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
-from tests import plan
+from tests import FULL, plan
 from tests.e2e.answers import assert_idle
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 
-PROBLEMS = tasks.load("pocket", limit=20 if full else 3)
+PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)
 PROBLEM = PROBLEMS[0]
 TOKENS = 12
 GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.6, "top_p": 0.95, "sampling_seed": 3}
 
 
-@pytest.fixture(scope="module", params=["pocket:target", *["pocket:target-hybrid"] * full])
+@pytest.fixture(scope="module", params=["pocket:target", *["pocket:target-hybrid"] * FULL])
 def roles(
     request: pytest.FixtureRequest, pocket: Pocket, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, RuntimeBackend]]:

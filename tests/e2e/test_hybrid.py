@@ -25,8 +25,8 @@ from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks import Question
-from tests import plan
-from tests.e2e.conftest import Pocket, full
+from tests import FULL, plan
+from tests.e2e.conftest import Pocket
 from tests.hybrid import outside
 
 GREEDY = Sampling(temperature=0.0)
@@ -37,10 +37,10 @@ SLOTS, CHUNK = 16, 64
 DENSE = "qwen3_5_text", "none"
 EXPERTS = [
     ("qwen3_next", "none"),
-    *[("qwen3_5_moe_text", "ngram"), ("qwen3_moe", "none")] * full,
+    *[("qwen3_5_moe_text", "ngram"), ("qwen3_moe", "none")] * FULL,
 ]
-SERVERS = [DENSE, *[("qwen3_5_text", "ngram"), *EXPERTS] * full]
-ROUNDING = [(*DENSE, "extra_buffer")] * full  # the strategy of GPUs
+SERVERS = [DENSE, *[("qwen3_5_text", "ngram"), *EXPERTS] * FULL]
+ROUNDING = [(*DENSE, "extra_buffer")] * FULL  # the strategy of GPUs
 
 
 @pytest.fixture(scope="module", params=SERVERS, ids="-".join)
@@ -175,19 +175,19 @@ def test_every_mode_with_a_hybrid_in_every_role(
     assert sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto") > 0
 
 
-@pytest.mark.parametrize("layer", ["none", *["ngram"] * full])
+@pytest.mark.parametrize("layer", ["none", *["ngram"] * FULL])
 @pytest.mark.timeout(900)
 def test_the_pocket_hybrid_answers_right(pocket: Pocket, tmp_path: Path, layer: str) -> None:
     """Alone, and the same words in ``lossless``; the judged mode ends."""
     target = Runtime(model="pocket:target-hybrid", token_layer=TokenLayer(layer))
     asked = Deployment("hybrid", {"target": target.replace(max_running_requests=SLOTS)})
     with deployed(asked, tmp_path, timeout=280) as own:
-        for schedule in ("async", "sync") if full else ("async",):
+        for schedule in ("async", "sync") if FULL else ("async",):
             settings = Plan().with_settings(
                 lookahead=Lookahead(depth=4, schedule=schedule), sampling=GREEDY
             )
             modes = ("sd", "lookahead+sd") if layer == "ngram" else ("autoregressive", "lookahead")
-            works = plan(tasks.load("pocket", limit=12 if full else 3), [*modes, "lossless"])
+            works = plan(tasks.load("pocket", limit=12 if FULL else 3), [*modes, "lossless"])
             records = list(Runner({**pocket.roles, **own}, settings, 1).run(works))
             exact = [r for r in records if r["mode"] != modes[1]]
             assert all(r["correct"] for r in exact)
@@ -212,7 +212,7 @@ def answers(roles: dict[str, RuntimeBackend], *modes: str) -> list[Record]:
     return [r for r in records if r["mode"] in (*modes, "lossless")]
 
 
-@pytest.mark.skipif(not full, reason="one more server")
+@pytest.mark.skipif(not FULL, reason="one more server")
 @pytest.mark.timeout(900)
 def test_a_pool_that_is_too_small_is_named_at_start(tmp_path: Path) -> None:
     """SGLang then runs fewer requests at a time. Answers are right all the same."""

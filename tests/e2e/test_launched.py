@@ -23,9 +23,9 @@ from lr_sglang import pocket
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes import launch
-from tests import ROOT, overlap, records
+from tests import FULL, ROOT, overlap, records
 from tests.called import called
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tests.serving import until
 
 QUESTION = (
@@ -98,7 +98,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Home]:
 @pytest.fixture(scope="module")
 def shared(pocket: Pocket) -> dict[str, str]:
     """Servers of the session that the deployment attaches to, by role."""
-    return {} if full else {role: pocket.fleet.urls[role] for role in ("draft", "judge")}
+    return {} if FULL else {role: pocket.fleet.urls[role] for role in ("draft", "judge")}
 
 
 @pytest.fixture(scope="module")
@@ -172,8 +172,8 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
     assert len(family) >= 5 * len(own)
     names = " ".join(word for one in family for word in one.cmdline()[:1])
     assert "sglang::scheduler" in names and "sglang::detokenizer" in names
-    up.send_signal(signal.SIGTERM if full else signal.SIGKILL)
-    assert up.wait(30) == (0 if full else -signal.SIGKILL)
+    up.send_signal(signal.SIGTERM if FULL else signal.SIGKILL)
+    assert up.wait(30) == (0 if FULL else -signal.SIGKILL)
     until(lambda: not any(one.is_running() for one in family), 30)
     assert len(own) + len(shared) == len(ROLES)
     for url in own:
@@ -185,7 +185,7 @@ def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[
 # -- servers that cannot start
 
 
-ALONE = pytest.mark.skipif(not full, reason="each imports all of SGLang: only in test-full")
+ALONE = pytest.mark.skipif(not FULL, reason="each imports all of SGLang: only in test-full")
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Lookahead reasoning on three real SGLang servers."""
 
 import json
-import os
 import shutil
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -26,12 +25,12 @@ from lr_sglang.runtimes.connect import connected
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs import program_registry
-from tests import ROOT, in_thread, plan
+from tests import FULL, ROOT, in_thread, plan
 from tests.e2e.answers import answer, ask, assert_complete, assert_idle
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tools.pocket.meaning import meaning
 
-PROBLEMS = tasks.load("pocket", limit=50 if full else 6)
+PROBLEMS = tasks.load("pocket", limit=50 if FULL else 6)
 SCHEDULES = ("async", "sync")
 
 
@@ -49,7 +48,7 @@ def plain(pocket: Pocket) -> dict[str, Trace]:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("schedule", SCHEDULES if full else SCHEDULES[:1])
+@pytest.mark.parametrize("schedule", SCHEDULES if FULL else SCHEDULES[:1])
 def test_steps_that_the_target_writes_in_one_generation_are_its_own(
     pocket: Pocket, plain: dict[str, Trace], schedule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +88,7 @@ def test_an_end_that_is_the_last_token_of_a_step_ends_the_answer(pocket: Pocket)
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("schedule", SCHEDULES if full else SCHEDULES[:1])
+@pytest.mark.parametrize("schedule", SCHEDULES if FULL else SCHEDULES[:1])
 def test_the_judge_accepts_other_words_for_the_same(pocket: Pocket, schedule: str) -> None:
     traces = answers(pocket, schedule, 0.6, "judge")
     for trace in traces:
@@ -107,7 +106,7 @@ def test_the_target_finds_its_prefixes_in_the_cache(pocket: Pocket) -> None:
     long = " ".join(q.question for q in tasks.load("pocket", limit=40))
     ids = pocket.roles["target"].tokenizer.encode(long)[:1000]
     text = pocket.roles["target"].tokenizer.decode(ids)
-    questions = [*(PROBLEMS if full else PROBLEMS[:3]), tasks.Question("long", text, None)]
+    questions = [*(PROBLEMS if FULL else PROBLEMS[:3]), tasks.Question("long", text, None)]
     for question in questions:
         trace = answer(pocket, question, "async", 0.6, "judge")
         tokens = trace.tokens()["target"]
@@ -164,7 +163,7 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
 # -- verifiers that ask the target
 
 
-FEW = tasks.load("pocket", limit=20 if full else 3)
+FEW = tasks.load("pocket", limit=20 if FULL else 3)
 
 
 def verified(pocket: Pocket, question: tasks.Question, look: Lookahead) -> Trace:
@@ -178,7 +177,7 @@ def verdicts(trace: Trace, by: str) -> list[Verdict]:
     return [v for step in trace.steps for v in step.verdicts if v is not None and v.by == by]
 
 
-@pytest.mark.parametrize("how", ["mean", "min"] if full else ["mean"])
+@pytest.mark.parametrize("how", ["mean", "min"] if FULL else ["mean"])
 def test_the_likelihood_of_a_step_costs_its_prefill_and_generates_nothing(
     pocket: Pocket, how: str
 ) -> None:
@@ -228,7 +227,6 @@ def test_a_rating_is_asked_for_and_read(pocket: Pocket) -> None:
 # -- the gallery
 
 
-full = os.environ.get("LR_SGLANG_FULL") == "1"
 # Smaller than their defaults: real models on a CPU.
 OPTIONS = {
     "self_consistency": ":samples=3",
@@ -254,7 +252,7 @@ KNOWN = (
 
 @pytest.mark.parametrize("name", program_registry.PROGRAM_NAMES)
 def test_the_gallery(pocket: Pocket, name: str) -> None:
-    questions = tasks.load("pocket", 10 if full else 1)
+    questions = tasks.load("pocket", 10 if FULL else 1)
     given = Plan(program=name + OPTIONS.get(name, "")).with_settings(
         lookahead=lr.Lookahead(depth=4), limits=lr.Limits(max_tokens=300), judge_prompt="pocket"
     )

@@ -29,12 +29,13 @@ from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
+from tests import FULL
 from tests.called import called
 from tests.e2e.answers import answer, assert_complete
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 from tests.serving import in_flight, until
 
-pytestmark = pytest.mark.skipif(not full, reason="minutes: only in test-full")
+pytestmark = pytest.mark.skipif(not FULL, reason="minutes: only in test-full")
 QUESTIONS = tasks.load("pocket", limit=20)
 _pool = urllib3.PoolManager(retries=False)
 

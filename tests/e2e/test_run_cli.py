@@ -13,16 +13,15 @@ import psutil
 import pytest
 
 from lr_sglang.sglang_api import release
-from tests import ROOT, records
+from tests import FULL, ROOT, records
 from tests.called import called
-from tests.e2e.conftest import full
 from tests.serving import until
 
 QUESTION = (
     "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 "
     "lamps. How many dollars is the bill?"
 )
-COUNT = 40 if full else 5
+COUNT = 40 if FULL else 5
 
 
 @pytest.fixture
@@ -123,12 +122,12 @@ def test_a_server_that_is_not_there_is_a_named_error(invoke, tmp_path):
 # -- lr-sglang bench
 
 
-QUESTIONS = 10 if full else 2
+QUESTIONS = 10 if FULL else 2
 MODES = ("autoregressive", "lookahead", "lossless")
 
 
 def test_modes_side_by_side(pocket, tmp_path):
-    samples = 2 if full else 1
+    samples = 2 if FULL else 1
     options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", str(samples))
     done = called("bench", *pocket.attach, *options, "--output", tmp_path / "out")
     made = records(tmp_path / "out")
@@ -149,7 +148,7 @@ def test_modes_side_by_side(pocket, tmp_path):
         assert first["cached"] < first["prompt"] / 2, record["mode"]
 
 
-@pytest.mark.skipif(not full, reason="minutes: only in test-full")
+@pytest.mark.skipif(not FULL, reason="minutes: only in test-full")
 @pytest.mark.timeout(960)
 def test_random_weights_by_the_script(tmp_path):
     """scripts/gpu_campaign.sh on small shapes and no GPU."""
@@ -212,7 +211,7 @@ def interrupt(process):
     assert not [one for one in family if one.is_running()]
 
 
-@pytest.mark.skipif(not full, reason="a server of its own: only in test-full")
+@pytest.mark.skipif(not FULL, reason="a server of its own: only in test-full")
 def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path):
     layer = (
         "--token-layer",

@@ -24,7 +24,7 @@ from lr_sglang.serve.requests import STEERING, Prompt, settled
 from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference, legal
-from tests.e2e.conftest import RICH, Pocket, Stand, full
+from tests.e2e.conftest import RICH, Pocket, Stand
 from tests.serving import HTTP, Process, serving
 
 CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
@@ -525,7 +525,7 @@ LONG = {(CHAT, False), (CHAT, True), (COMPLETIONS, False), (COMPLETIONS, True)}
 LONG |= {(RESPONSES, False), (RESPONSES, True), (MESSAGES, True)}
 
 
-@pytest.mark.parametrize(("route", "stream"), [row for row in ROWS if full or row not in LONG])
+@pytest.mark.parametrize(("route", "stream"), [row for row in ROWS if FULL or row not in LONG])
 def test_every_field_is_answered_as_by_the_target(route, stream, pocket, endpoint, described):
     known = fields(route, described)
     assert len(known) > (40 if route in (CHAT, COMPLETIONS) else 2)

@@ -38,17 +38,17 @@ from lr_sglang.sglang_api import draws
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
-from tests import ROOT, in_thread, plan, records
+from tests import FULL, ROOT, in_thread, plan, records
 from tests.e2e.answers import assert_idle
-from tests.e2e.conftest import Pocket, full
+from tests.e2e.conftest import Pocket
 
-PROBLEMS = tasks.load("pocket", limit=50 if full else 2)
+PROBLEMS = tasks.load("pocket", limit=50 if FULL else 2)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
 LAYERS: dict[str, dict[str, TokenLayer]] = {"none": {}}
 # In a short run test_launched.py says that the embedded default, a chain, draws the target's own tokens, and
 # test_fed.py that n-grams and lines do.
-if full:
+if FULL:
     chain = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
     LAYERS["ngram"] = {"target": TokenLayer("ngram"), "draft": chain}
     # a head of random weights: nothing that it drafts is right
@@ -153,13 +153,13 @@ def test_a_seed_draws_the_same_tokens_with_and_without(
 def test_lossless_lookahead_is_the_targets_own_too(
     layered: Layered, without: dict[str, object], schedule: Schedule
 ) -> None:
-    if layered.name == "none" and not full:
+    if layered.name == "none" and not FULL:
         pytest.skip("tests/e2e/test_draws.py has it without a token layer")
     for name, sampling in (("greedy", Sampling(temperature=0.0)), ("sampled", SAMPLED)):
         records = layered.answers("lossless", sampling, LOOK.replace(schedule=schedule))
         assert digests(records) == without[name], name
     assert sum(r["judged"] for r in records.values()) > 0
-    if full:  # few drafts have the very words of the target, two in six problems
+    if FULL:  # few drafts have the very words of the target, two in six problems
         assert sum(r["accepted"] for r in records.values()) > 0
 
 
@@ -214,7 +214,7 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
     layered: Layered, without: dict[str, object]
 ) -> None:
     """Those that go on write what they write alone; nothing runs on a server afterwards."""
-    if layered.name == "none" and not full:
+    if layered.name == "none" and not FULL:
         pytest.skip("the same is asked of servers with a token layer")
     settings = Plan().with_settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
     modes = ["lossless"] if layered.name == "none" else ["lossless", "sd"]
@@ -246,7 +246,7 @@ def test_the_log_names_no_missing_operator(
     assert logs and not any("has no CPU version in lr-sglang" in text for text in logs)
 
 
-@pytest.mark.skipif(not full, reason="two sets of servers: only in test-full")
+@pytest.mark.skipif(not FULL, reason="two sets of servers: only in test-full")
 @pytest.mark.timeout(600)
 def test_the_four_modes_side_by_side_on_the_embedded_default(tmp_path: Path) -> None:
     """As a user calls it: two targets, one after the other, and a table of both layers."""

@@ -14,16 +14,15 @@ from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.tasks import Question
-from tests import plan
+from tests import FULL, plan
 from tests.commands import tokenizer_of
 from tests.conversations import CONVERSATIONS, TEXTS
-from tests.e2e.conftest import full
 from tests.hybrid import outside
 
-QUESTIONS = [Question(str(number), text) for number, text in enumerate(TEXTS[: 4 if full else 2])]
+QUESTIONS = [Question(str(number), text) for number, text in enumerate(TEXTS[: 4 if FULL else 2])]
 
 
-@pytest.fixture(scope="module", params=["none", *["ngram"] * full])
+@pytest.fixture(scope="module", params=["none", *["ngram"] * FULL])
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[RuntimeBackend]:
