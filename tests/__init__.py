@@ -19,6 +19,7 @@ from lr_sglang.tasks.question import Question, Work
 
 FULL = os.environ.get("LR_SGLANG_FULL") == "1"
 ROOT = Path(__file__).parents[1]
+SCHEDULES = ("async", "sync")
 
 
 def examples(few: int) -> int:

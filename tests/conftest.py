@@ -6,6 +6,7 @@ import signal
 import sys
 import threading
 import time
+from contextlib import ExitStack
 
 import hypothesis
 import pytest
@@ -93,3 +94,12 @@ def servers(here, monkeypatch):
     monkeypatch.setattr(session, "session", made)
     monkeypatch.setenv("COLUMNS", "80")
     return made
+
+
+@pytest.fixture
+def serving():
+    """Serves what it is given until the test ends."""
+    from tests.stub import served
+
+    with ExitStack() as stack:
+        yield lambda server: stack.enter_context(served(server))

@@ -16,7 +16,8 @@ from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
+CHAT = "/v1/chat/completions"
+COMPLETIONS = "/v1/completions"
 
 
 SERVICE = Service(
@@ -33,6 +34,12 @@ ASK = {
     "model": "lookahead",
     "messages": [{"role": "user", "content": "How long is a step?"}],
     "seed": 1,
+}
+
+
+TOOL = {
+    "type": "function",
+    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
 }
 
 

@@ -11,11 +11,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import yaml
+
 from tests import ROOT, loaded
 from tests.processes.mortal import Mortal
 from tests.serving import PATIENCE, answers, until
 
 FOLDER = ROOT / "examples" / "operations"
+RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
 
 
 @dataclass(frozen=True)

@@ -3,10 +3,9 @@
 import json
 import socket
 import threading
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-import pytest
 import urllib3
 
 from lr_sglang import pocket
@@ -208,10 +207,3 @@ class Router(Stub):
         self.listed = [{"url": url, "is_healthy": True} for url in self.urls]
         self.documents = {"/workers": lambda: {"workers": self.listed, "total": len(self.listed)}}
         self.pool = urllib3.PoolManager(maxsize=64, retries=False)
-
-
-@pytest.fixture
-def serving():
-    """Serves what it is given until the test ends."""
-    with ExitStack() as stack:
-        yield lambda server: stack.enter_context(served(server))

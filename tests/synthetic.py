@@ -9,8 +9,9 @@ import json
 import random
 from dataclasses import dataclass
 
+from lr_sglang.config import ROLES
+
 TOKENS_A_STEP = 20
-ROLES = ("target", "draft", "judge")
 NONE = {
     "sd": {"verified": 0, "drafted": 0, "accepted": 0},
     "calls": 0,

@@ -25,9 +25,9 @@ from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference, legal
 from tests.e2e.conftest import RICH, Pocket, Stand
+from tests.endpoint import CHAT, COMPLETIONS, TOOL
 from tests.serving import HTTP, Process, serving
 
-CHAT, COMPLETIONS = "/v1/chat/completions", "/v1/completions"
 RESPONSES, MESSAGES = "/v1/responses", "/v1/messages"
 QUESTION = "Sam has 3 pens. Ben brings 2 boxes with 4 pens each. How many pens are there?"
 ASKED = [{"role": "user", "content": QUESTION}]
@@ -399,10 +399,6 @@ LEAST: dict[str, dict[str, Any]] = {
     **{"/v1/detokenize": {"tokens": [5, 6]}},
 }
 STREAMED = (CHAT, COMPLETIONS, RESPONSES, MESSAGES)
-TOOL = {
-    "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
-}
 FLAT = {"type": "function", "name": "add", "parameters": {"type": "object", "properties": {}}}
 ANTHROPICS = {"name": "add", "input_schema": {"type": "object", "properties": {}}}
 FORM = {"type": "json_schema", "json_schema": {"name": "number", "schema": {"type": "integer"}}}

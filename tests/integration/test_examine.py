@@ -20,7 +20,6 @@ from tests.scripted import set_facts
 from tests.simulated.caching import PLAN, runtimes
 from tests.simulated.model import Writer
 from tests.stub import Worker
-from tests.stub import serving as serving
 
 
 class Accepting(Writer):

@@ -22,6 +22,7 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random
+from tests import SCHEDULES
 from tests.scripted import (
     CONVERSATION,
     END,
@@ -42,7 +43,6 @@ from tests.verifiers import Same, Yes
 
 STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
 WHOLE = "\n\n".join(STEPS)
-SCHEDULES = ("async", "sync")
 
 
 def solve(

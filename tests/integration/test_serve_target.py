@@ -17,15 +17,11 @@ from lr_sglang.serve.protocol import ChatRequest, CompletionRequest, other_route
 from lr_sglang.serve.requests import STEERING, Common
 from lr_sglang.serve.settings import Keys
 from tests import fixture_of
-from tests.endpoint import ASK, CHAT, COMPLETIONS, SERVICE, is_documented, scripted, serving
+from tests.endpoint import ASK, CHAT, COMPLETIONS, SERVICE, TOOL, is_documented, scripted, serving
 from tests.serving import until
 from tests.stub import Stub, hung_up, served
 
 NAME = "org/target"
-TOOL = {
-    "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
-}
 USAGE = {"prompt_tokens": 7, "completion_tokens": 3, "total_tokens": 10}
 # As SGLang writes them, with texts in which a careless reader would see more than texts.
 TEXT = 'é "choices":[] "usage":{} "model":"org/target"\\n\\ndata: [DONE]'

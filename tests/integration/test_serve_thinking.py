@@ -16,15 +16,11 @@ from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import FAMILIES
 from lr_sglang.steps.token_text import TokenText
-from tests.endpoint import ASK, SERVICE, is_documented, serving
+from tests.endpoint import ASK, SERVICE, TOOL, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, set_facts
 from tests.serving import until
 
 THOUGHT = ["Well, 2 + 3.", "It is 5.\n</think>", "Nobody asked for this."]
-TOOL = {
-    "type": "function",
-    "function": {"name": "add", "parameters": {"type": "object", "properties": {}}},
-}
 CALL = '<tool_call>{"name": "add", "arguments": {"a": 2}}</tool_call>'
 SCHEMA = {"type": "object", "properties": {"n": {"type": "integer"}}}
 BAD = "[0-9"

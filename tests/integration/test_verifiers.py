@@ -33,7 +33,7 @@ from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding, load
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.verifier_registry import Stage
-from tests import FULL, ROOT
+from tests import FULL, ROOT, SCHEDULES
 from tests.scripted import (
     CONVERSATION,
     LIKELY,
@@ -48,7 +48,6 @@ from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
 
-SCHEDULES = ("async", "sync")
 OURS, THEIRS = "One a.\n\nTwo b.\n\nEnd." + E, "ONE A.\n\nTwo b.\n\nEND." + E
 
 

@@ -19,10 +19,9 @@ from multiprocessing.pool import ThreadPool
 from pathlib import Path
 
 import pytest
-import yaml
 
 from lr_sglang.config import ROLES
-from tests.operations import FOLDER, KEY, Program, Unit, endpoint, units
+from tests.operations import FOLDER, KEY, RULES, Program, Unit, endpoint, units
 from tests.processes.mortal import Client, Mortal, authorized, metric
 from tests.serving import HTTP, PATIENCE, free_port, until
 
@@ -35,7 +34,6 @@ SIMULATION = (
 ALONE = 4 * 0.12 + 10.0  # seconds of an answer without draft or judge, on a busy machine
 # A hanging draft or judge is noticed by its own requests, then left alone; both with time to spare.
 NOTICED = 40.0
-RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
 (DEGRADED,) = (rule for rule in RULES if rule["alert"] == "Degraded")
 numbers = itertools.count()
 

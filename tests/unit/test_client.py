@@ -41,7 +41,6 @@ from lr_sglang.steps.request import Request
 from tests import fixture_of
 from tests.serving import free_port, until
 from tests.stub import MODEL, REPLY, Router, Stub, Worker, hung_up, served
-from tests.stub import serving as serving
 
 server = fixture_of(lambda: served(Stub()), "function")
 

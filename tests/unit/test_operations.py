@@ -13,11 +13,10 @@ from lr_sglang.runtimes import load_deployment
 from lr_sglang.serve.monitoring import Metrics
 from lr_sglang.serve.settings import ServeSettings
 from tests.commands import parsed
-from tests.operations import FOLDER, Service, unit, units
+from tests.operations import FOLDER, RULES, Service, unit, units
 
 NGINX = (FOLDER / "nginx.conf").read_text("utf-8")
 ENDPOINT = Service.read(FOLDER / "lr-sglang-serve@.service")
-RULES = yaml.safe_load((FOLDER / "alerts.yaml").read_text("utf-8"))["groups"][0]["rules"]
 DEPLOYMENT = load_deployment(FOLDER / "deployment.toml")
 
 

@@ -8,7 +8,7 @@ import pytest
 from lr_sglang.api import session
 from lr_sglang.api import solve as api
 from lr_sglang.api.configuration import Plan
-from lr_sglang.config import Deployment, Runtime, Sampling
+from lr_sglang.config import ROLES, Deployment, Runtime, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.tokenizer import load_tokenizer
@@ -18,7 +18,6 @@ from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.sglang_api.lines import FIELD, PROTOCOL
 from tests.stub import MODEL, Worker
-from tests.stub import serving as serving
 from tests.trained import byte_level, saved
 
 PROMPT = (11, 12, 13)
@@ -187,7 +186,6 @@ class Tokenizing(Drawing):
         self.documents["/detokenize"] = lambda body: {"text": known.decode(body["tokens"])}
 
 
-ROLES = ("target", "draft", "judge")
 POCKET = load_tokenizer(MODEL)
 # What a server does, as arguments of ``Tokenizing``; the doubts that follow, and a part of their text.
 OTHERS = {

@@ -14,12 +14,12 @@ from lr_sglang.errors import ConfigError
 from lr_sglang.theory import judged, paper
 from lr_sglang.theory.judged import Case, answer_time, speedup
 from lr_sglang.theory.paper import f_async, f_sync
+from tests import SCHEDULES
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import alone, answer_on, numbers, questions
 
-SCHEDULES = ("sync", "async")
 shares = st.floats(0.01, 0.99)
 costs = st.floats(0.01, 0.99)
 widths = st.integers(1, 40)
