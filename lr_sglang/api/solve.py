@@ -44,9 +44,8 @@ from lr_sglang.user_programs.lookahead_backend import LookaheadBackend, backend_
 from lr_sglang.user_programs.program import Program
 from lr_sglang.user_programs.request_maker import RequestMaker
 
-STOP_AGAIN = (
-    0.1  # seconds between calls of ``stop``, of which one may be lost while a step is processed
-)
+# Seconds between calls of ``stop``, of which one may be lost while a step is processed.
+STOP_AGAIN = 0.1
 
 
 def deployment(
@@ -100,8 +99,11 @@ class OpenDeployment:
         timeout: float,
         roles: Mapping[str, RuntimeBackend] | None = None,
     ) -> None:
-        self.config, self._logs, self._timeout = config, logs, timeout
-        self._given, self.given = roles, roles is not None
+        self.config = config
+        self._logs = logs
+        self._timeout = timeout
+        self._given = roles
+        self.given = roles is not None
         self._requests: RequestMaker | None = None
         self._end: Callable[[], Any] = lambda: None
 
@@ -299,7 +301,8 @@ class AnswerTask:
         known = MODES.get(_WITH_LAYER.get(mode, mode) if layered else mode)
         if known is None:
             raise ConfigError(f"there is no mode {mode!r}", hint=f"one of {', '.join(MODES)}")
-        self.mode, config = known, live.config
+        self.mode = known
+        config = live.config
         if options.get("verifier") is not None:
             check_verifier([known], options["verifier"], "verifier")
             if isinstance(program, str) and program:
@@ -322,7 +325,9 @@ class AnswerTask:
         Raises:
             LookaheadError: a runtime failed, or the job was stopped.
         """
-        requests, job, mode = self.live.requests, self.job, self.mode
+        requests = self.live.requests
+        job = self.job
+        mode = self.mode
         if mode.ahead and not self.live.given:
             await requests.prepare(job.lookahead)
         await answer(self.program, mode, self.messages, job, requests)
@@ -429,7 +434,8 @@ class Stream:
         made.result()
 
     async def __aiter__(self) -> AsyncIterator[StepRecord]:
-        loop, ready = asyncio.get_running_loop(), asyncio.Queue[StepRecord | None]()
+        loop = asyncio.get_running_loop()
+        ready = asyncio.Queue[StepRecord | None]()
 
         def put(step: StepRecord | None) -> None:
             with suppress(RuntimeError):  # the loop is closed, and no task of it waits

@@ -37,13 +37,16 @@ from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import known_pairs, verifier_registry
 
 Status = Literal["ok", "warning", "fault"]
-BATCHES, READS = (1, 2, 4, 8, 16), (32, 256)
+BATCHES = (1, 2, 4, 8, 16)
+READS = (32, 256)
 ROUNDS = 4  # of each, of which the fastest counts
 SHORT = 4  # tokens of a prompt after which tokens are timed
 FREE = 4  # answers at once that should take no more than twice the time of one
 ALONE = "token at 1"
 # The short answers: of so many problems, as many as an interval needs; of so many tokens.
-PROBLEMS, TOKENS, WARM_TOKENS = statistics.LEAST_QUESTIONS, 64, 8
+PROBLEMS = statistics.LEAST_QUESTIONS
+TOKENS = 64
+WARM_TOKENS = 8
 SLOW_ABORT = 1.0  # seconds
 INSTALL_PLUGIN = (
     f"on its machine pip install --no-deps lr-sglang, start it with {SWITCH}=1 and the flags of "
@@ -147,7 +150,9 @@ def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
 
 class _Examiner:
     def __init__(self, roles: Mapping[str, RuntimeBackend], plan: Plan, made: Examination) -> None:
-        self.roles, self.plan, self.made = roles, plan, made
+        self.roles = roles
+        self.plan = plan
+        self.made = made
         layer = bool(roles["target"].facts.token_layer)
         self.plain, self.ahead = (
             ("sd", "lookahead+sd") if layer else ("autoregressive", "lookahead")
@@ -175,7 +180,8 @@ class _Examiner:
     def _runtime(self, role: str) -> Iterator[Finding]:
         """What one runtime says of itself, and what it does."""
         backend = self.roles[role]
-        loop, transport = backend.loop, backend.transport
+        loop = backend.loop
+        transport = backend.transport
         prompt = list(backend.tokenizer.encode(TEXT))
         yield Finding(role, "server", "ok", _server(backend.facts, self.plan.models.get(role, "")))
         yield self._room(role)
@@ -241,7 +247,8 @@ class _Examiner:
     def _judge(self) -> Iterator[Finding]:
         if not self.judged:
             return
-        judge, told = self.roles["judge"], list[str]()
+        judge = self.roles["judge"]
+        told = list[str]()
         judge.checks.warn = told.append
         call(self.maker.check_judge(self.look), judge.loop)
         check = judge.checks.of(self.look.verifier)
@@ -259,7 +266,8 @@ class _Examiner:
                 continue
             backend = self.roles[role]
             found = costs[role] = call(_times(backend, batches, reads), backend.loop)
-            alone, some = found[ALONE], found.get(f"token at {FREE}", 0.0)
+            alone = found[ALONE]
+            some = found.get(f"token at {FREE}", 0.0)
             yield finding(
                 role,
                 "milliseconds",
@@ -278,13 +286,16 @@ class _Examiner:
     def _verdict(self) -> float:
         """Seconds of a verdict."""
         pair = known_pairs.pairs(self.maker.judge_prompt)[:1]
-        verifier, check = self.maker.verifier(self.look.verifier), JudgeCheck("", lambda _: None)
+        verifier = self.maker.verifier(self.look.verifier)
+        check = JudgeCheck("", lambda _: None)
         began = time.monotonic()
         call(known_pairs.show(verifier, self.roles, check, pair), self.roles["judge"].loop)
         return time.monotonic() - began
 
     def _trial(self) -> Iterator[Finding]:
-        """Short answers in each mode, and what follows from them."""
+        """Makes short answers in each mode, enters them and their speeds into the examination, and
+        says what follows from them.
+        """
         modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
         problems = tasks.load("pocket")[10::25][:PROBLEMS]
         self._answers(problems[:1], modes, WARM_TOKENS)
@@ -294,7 +305,8 @@ class _Examiner:
         self.made.answers = len(problems)
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
-        own, greedy = ahead[0]["own_draws"], self.plan.deployment.sampling.greedy
+        own = ahead[0]["own_draws"]
+        greedy = self.plan.deployment.sampling.greedy
         advice = "draft and target agree less often than they could"
         yield finding("", "shared draws", not own or greedy, own or "shared", advice)
         compared, accepted = (sum(one[name] for one in ahead) for name in ("judged", "accepted"))
@@ -420,7 +432,8 @@ def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> li
         used = sum(one["tokens"]["used"] for one in mine)
         return float(used / sum(one["seconds"] for one in mine))
 
-    alone, made = pace(modes[0]), list[Expected]()
+    alone = pace(modes[0])
+    made = list[Expected]()
     for mode in modes:
         formula = best = None
         if MODES[mode].ahead and not MODES[mode].lossless:

@@ -102,7 +102,9 @@ class RuntimeBackend(BaseBackend):
         pool: Pool | None = None,
     ) -> None:
         super().__init__()
-        self.role, self.transport, self.tokenizer = role, transport, tokenizer
+        self.role = role
+        self.transport = transport
+        self.tokenizer = tokenizer
         self.facts = facts
         self.timeout = timeout
         self.pool = pool or Pool(facts.room)
@@ -114,7 +116,8 @@ class RuntimeBackend(BaseBackend):
         self.ends = tokenizer.ends | facts.ends
         self.chat_template = _NO_MARKERS
         self.roles: dict[str, RuntimeBackend] = {role: self}
-        self.request_log, self.naming = RequestLog(), _Naming(role)
+        self.request_log = RequestLog()
+        self.naming = _Naming(role)
 
     @property
     def loop(self) -> asyncio.AbstractEventLoop:
@@ -148,11 +151,12 @@ class RuntimeBackend(BaseBackend):
         )
 
     def _opened_ids(self, s: Executor) -> tuple[int, ...]:
-        """The rendered turns before the assistant's open one, and its beginning."""
+        """The rendered turns before the assistant's open one, and its beginning; kept in
+        ``s.opened`` for the next generation.
+        """
         where = len(s.messages_), s.cur_role_begin_pos
-        if (
-            self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where
-        ):  # otherwise cached, also for forks
+        # otherwise cached, also for forks
+        if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:
             rendered = s.opening(self) if s.opening else render(s, self.tokenizer)
             s.opened = {**s.opened, self.tokenizer: (where, rendered.ids)}
         ids: tuple[int, ...] = s.opened[self.tokenizer][1]
@@ -171,10 +175,13 @@ class RuntimeBackend(BaseBackend):
         it: the model, a program or a client.
         """
         if s.cur_role == "assistant":
-            prompt, prefix = self._opened_ids(s), s.opening.prefix if s.opening else ""
+            prompt = self._opened_ids(s)
+            prefix = s.opening.prefix if s.opening else ""
             written = prefix + s.text_[s.cur_role_begin_pos :]
         else:
-            prompt, prefix, written = self.prompt_ids(s), "", ""
+            prompt = self.prompt_ids(s)
+            prefix = ""
+            written = ""
         turn = next((n for n, one in enumerate(reversed(prompt)) if one in self.ends), len(prompt))
         text = self.tokenizer.spell(prompt[len(prompt) - turn :]).removesuffix(prefix)
         return self.tokenizer.thinking.ended(text, written)
@@ -200,7 +207,8 @@ class RuntimeBackend(BaseBackend):
 
     async def agenerate(self, s: Executor, params: SamplingParams) -> tuple[str, dict[str, Any]]:
         """Generates text after a state; the text of a step carries its token ids."""
-        request, s.request = s.request or Request(), None
+        request = s.request or Request()
+        s.request = None
         try:
             with self.naming:
                 if s.images_:
@@ -217,7 +225,8 @@ class RuntimeBackend(BaseBackend):
 
     def _text(self, generation: Generation, is_step: bool) -> str:
         ids = generation.ids[:-1] if generation.eos is not None else generation.ids
-        text, decoded = generation.meta["text"], self.tokenizer.decode(ids)
+        text = generation.meta["text"]
+        decoded = self.tokenizer.decode(ids)
         if (
             not is_step
             and text != decoded
@@ -284,7 +293,8 @@ class RuntimeBackend(BaseBackend):
             finish = dict(meta["finish_reason"])
             ids = tuple(map(int, reply["output_ids"]))
             text = meta["text"] = str(reply["text"])
-            kind, matched = str(finish["type"]), finish.get("matched")
+            kind = str(finish["type"])
+            matched = finish.get("matched")
             logprobs = tuple(
                 float(one[0])
                 for one in meta.get("input_token_logprobs") or ()
@@ -293,7 +303,8 @@ class RuntimeBackend(BaseBackend):
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
         shareable = self.request_log.add(prompt, ids, meta, request.sent, time.time(), most)
-        kept, eos = ids, None
+        kept = ids
+        eos = None
         if kind != "abort":
             ends = self._ends(params, matched)
             kept, finish, text = until(
@@ -305,9 +316,11 @@ class RuntimeBackend(BaseBackend):
                 stops=() if isinstance(params.stop, StepStop) else checked_stops(params.stop),
                 decode=self.tokenizer.decode,
             )
-            kind, eos = finish["type"], kept[-1] if kept and kept[-1] in ends else None
+            kind = finish["type"]
+            eos = kept[-1] if kept and kept[-1] in ends else None
             meta |= {"finish_reason": finish, "text": text, "completion_tokens": len(kept)}
-        read, cached = int(meta.get("prompt_tokens") or 0), meta.get("cached_tokens")
+        read = int(meta.get("prompt_tokens") or 0)
+        cached = meta.get("cached_tokens")
         dropped = len(ids) - len(kept)
         generation = Generation(kept, kind, eos, read, cached, meta, shareable, logprobs, dropped)
         if kind == "abort":
@@ -327,7 +340,7 @@ class RuntimeBackend(BaseBackend):
 
     def _ends(self, params: SamplingParams, matched: Any) -> frozenset[int]:
         """Ids that end this request. An id that the runtime matched without being asked is one of
-        the model's.
+        the model's, and joins ``ends``.
         """
         if params.ignore_eos:  # the runtime then ignores all of them, also the request's
             return frozenset()
@@ -345,7 +358,8 @@ class RuntimeBackend(BaseBackend):
         Raises:
             ConfigError: a choice is no text, or a temperature is set. LookaheadError: as ``ask``.
         """
-        request, s.request = s.request or Request(), None
+        request = s.request or Request()
+        s.request = None
         with self.naming:
             if not choices or not all(isinstance(one, str) and one for one in choices):
                 raise ConfigError("select: choices are texts, at least one, and none is empty")

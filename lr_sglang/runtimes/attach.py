@@ -58,7 +58,8 @@ def attach(role: str, runtime: Runtime, timeout: float = 5.0) -> Attached:
         RuntimeDown, RuntimeTimeout, RuntimeRefused, BadReply: it does not answer, or with an error.
         ConfigError: its tokenizer cannot be found from here, or an API key's variable is not set.
     """
-    key, url = api_key(role, runtime), runtime.url.rstrip("/")
+    key = api_key(role, runtime)
+    url = runtime.url.rstrip("/")
     tokenizer = models.locate(runtime.tokenizer, role) if runtime.tokenizer else ""
     infos = what_runs(role, runtime, timeout)
     if tokenizer:
@@ -90,7 +91,8 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
         RuntimeDown: the server does not answer, or the router has no workers.
         RuntimeTimeout, RuntimeRefused, BadReply, ConfigError: as ``attach``.
     """
-    url, key = runtime.url.rstrip("/"), api_key(role, runtime)
+    url = runtime.url.rstrip("/")
+    key = api_key(role, runtime)
 
     async def asked() -> list[dict[str, Any]]:
         client = await reach(url, role, key, timeout)
@@ -115,7 +117,8 @@ def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
     Raises:
         ConfigError: as ``api_key``.
     """
-    url, key = runtime.url.rstrip("/"), api_key(role, runtime)
+    url = runtime.url.rstrip("/")
+    key = api_key(role, runtime)
 
     async def asked() -> list[dict[str, Any]]:
         client = await reach(url, role, key, timeout)
@@ -218,13 +221,15 @@ async def check_tokens(
     except (LookaheadError, LookupError, TypeError, ValueError):
         return ""
     ours = known.encode(TOKENIZED)
-    here, there = known.decode(theirs).strip(), known.decode(ours).strip()
+    here = known.decode(theirs).strip()
+    there = known.decode(ours).strip()
     with suppress(LookaheadError, LookupError, TypeError):  # else they should be those of the text
         asked = {"tokens": list(theirs), "skip_special_tokens": True}
         there = str((await transport.post("/detokenize", asked, timeout))["text"]).strip()
     if here != there:
         first = max(0, _first_difference(here, there) - 4)
-        seen, meant = here[first:][:SHOWN], there[first:][:SHOWN]
+        seen = here[first:][:SHOWN]
+        meant = there[first:][:SHOWN]
         raise ConfigError(
             "it has another tokenizer than the one that is used for it here: its tokens of "
             f"{meant!r} are {seen!r} here",

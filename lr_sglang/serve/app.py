@@ -41,9 +41,8 @@ from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.serve.target import PassedAnswer, passed_on
 
 ABORT_SECONDS = 2.0  # that the shutdown waits for the runtimes to abort the stopped answers
-PROMPT_THREADS = (
-    4  # they render and tokenize prompts; asyncio's own default grows with the machine's cores
-)
+# They render and tokenize prompts; asyncio's own default grows with the machine's cores.
+PROMPT_THREADS = 4
 # Names of this machine. Without keys no other may be asked for: a web page's domain can point here.
 OWN_HOSTS = ("localhost", "*.localhost", "127.0.0.1", "[::1]")
 # The page's own files, and those that it shares with the HTML report.
@@ -97,13 +96,14 @@ def create_app(
         redirect_slashes=False,  # a redirect would go to the host that the request names
         lifespan=lifespan,
     )
-    app.state.engine, app.state.health, app.state.metrics = engine, health, metrics
+    app.state.engine = engine
+    app.state.health = health
+    app.state.metrics = metrics
     app.include_router(_answers(engine))
     app.include_router(_models(engine, service))
     app.include_router(_state(engine, health, metrics))
-    for path in (
-        file for folder in PAGE for file in folder.iterdir()
-    ):  # a route for each file hides no other route
+    # a route for each file hides no other route
+    for path in (file for folder in PAGE for file in folder.iterdir()):
         fixed = _fixed(path.read_bytes(), guess_type(path)[0], PAGE_HEADERS)
         name = "/" if path.name == "index.html" else f"/page/{path.name}"
         app.add_api_route(name, fixed, methods=["GET"], include_in_schema=False)
@@ -195,7 +195,8 @@ async def _answer(
     else:
         prompt = await asyncio.to_thread(Prompt, asked, engine.service, engine.roles["target"])
         writers = [partial(write_answer, engine, one, prompt) for one in asked.each()]
-        reply, items = Reply(asked, engine.service.model, line), delivered(engine, writers)
+        reply = Reply(asked, engine.service.model, line)
+        items = delivered(engine, writers)
         pieces = reply.events(items) if stream else reply.whole(items)
     if not stream:
         whole = await unless_gone(request.receive, _joined(pieces))

@@ -58,7 +58,8 @@ class Admission(Pool):
 
     def __init__(self, places: int, queue: int) -> None:
         super().__init__(places)
-        self._queue, self.closed = queue, False
+        self._queue = queue
+        self.closed = False
 
     def check(self) -> None:
         """Raises ``Refusal`` if the queue is full, or the endpoint is shutting down."""
@@ -105,10 +106,14 @@ class AnswerEngine:
         metrics: Metrics,
         health: Health,
     ) -> None:
-        self.roles, self.service, self.metrics, self.health = roles, service, metrics, health
+        self.roles = roles
+        self.service = service
+        self.metrics = metrics
+        self.health = health
         self.admission = Admission(service.concurrency, service.queue)
         self.answers: dict[asyncio.Task[None], Put] = {}
-        self.late, self._target_name = deque[float](maxlen=LATE_KEPT), ""
+        self.late = deque[float](maxlen=LATE_KEPT)
+        self._target_name = ""
         self.requests = RequestMaker(roles, service.judge_prompt, policy.RunStatistics())
         for mode in service.modes:
             self.requests.check(MODES[mode], service.verifiers[0])
@@ -149,7 +154,8 @@ class AnswerEngine:
         Raises:
             Refusal: the request is wrong, or not allowed.
         """
-        service, alone = self.service, ""
+        service = self.service
+        alone = ""
         check_ids(body, self.roles["target"].tokenizer.size)
         if route.reads is None:
             return passed_request(route, body, ("route",), service)
@@ -245,7 +251,9 @@ async def delivered(
     Raises:
         Refusal: the request cannot be answered, or not to its end.
     """
-    began, seconds, ready = time.monotonic(), engine.service.timeout, asyncio.Queue[Any]()
+    began = time.monotonic()
+    seconds = engine.service.timeout
+    ready = asyncio.Queue[Any]()
 
     def puts(index: int) -> Put:
         return lambda piece: ready.put_nowait((index, piece))
@@ -253,7 +261,8 @@ async def delivered(
     late = refusal("timeout", seconds=seconds)
     timer = asyncio.get_running_loop().call_later(seconds, puts(-1), late)
     tasks = [engine.begin(write, puts(index)) for index, write in enumerate(writers)]
-    begun, going = set[int](), len(tasks)
+    begun = set[int]()
+    going = len(tasks)
     try:
         while going:
             index, piece = await ready.get()

@@ -24,12 +24,10 @@ from lr_sglang.errors import (
 from lr_sglang.serve.monitoring import RequestLine
 
 M = TypeVar("M", bound=BaseModel)
-INVALID, SERVER, KEY, TIME = (
-    "invalid_request_error",
-    "server_error",
-    "authentication_error",
-    "timeout_error",
-)
+INVALID = "invalid_request_error"
+SERVER = "server_error"
+KEY = "authentication_error"
+TIME = "timeout_error"
 # By code: status, OpenAI's type, and message.
 KNOWN: dict[str, tuple[int, str, str]] = {
     "invalid_api_key": (
@@ -140,7 +138,10 @@ class Refusal(LookaheadError):
         field: str | None = None,
     ) -> None:
         super().__init__(message)
-        self.status, self.kind, self.param, self.code = status, kind, param, code
+        self.status = status
+        self.kind = kind
+        self.param = param
+        self.code = code
         self.field = field or param
 
     @property
@@ -150,7 +151,8 @@ class Refusal(LookaheadError):
 
     def note(self, line: RequestLine) -> None:
         """Adds it to the request's line in the log, which has no text of a user or a model."""
-        line.error, line.param = self.reason, self.field
+        line.error = self.reason
+        line.param = self.field
         if self.status >= 500 and self.__cause__ is not None:
             status = getattr(self.__cause__, "status", 0)  # of a runtime that refused
             line.cause = type(self.__cause__).__name__ + (f" {status}" if status else "")

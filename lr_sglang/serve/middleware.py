@@ -21,7 +21,8 @@ from lr_sglang.serve.protocol import CHAT, COMPLETIONS
 from lr_sglang.serve.replies import Disconnected
 from lr_sglang.serve.settings import Keys, Service
 
-TOO_LARGE, DISCARD_SECONDS = 413, 5.0
+TOO_LARGE = 413
+DISCARD_SECONDS = 5.0
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # Logged by name; any other method could be arbitrary text.
@@ -35,7 +36,10 @@ class Guard:
     """ASGI middleware around everything."""
 
     def __init__(self, app: ASGIApp, service: Service, keys: Keys, metrics: Metrics) -> None:
-        self.app, self.service, self.keys, self.metrics = app, service, keys, metrics
+        self.app = app
+        self.service = service
+        self.keys = keys
+        self.metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -49,10 +53,11 @@ class Guard:
         given = Headers(scope=scope).get("x-request-id", "")
         line = RequestLine(given if _ID.fullmatch(given) else uuid.uuid4().hex)
         scope.setdefault("state", {})["line"] = line
-        began, status, size = time.monotonic(), 0, 0
-        unread = "expect" not in Headers(
-            scope=scope
-        )  # such a client waits before it sends the body
+        began = time.monotonic()
+        status = 0
+        size = 0
+        # such a client waits before it sends the body
+        unread = "expect" not in Headers(scope=scope)
 
         async def take() -> Message:
             """Receives the next part of the body, and checks its size so far."""
@@ -82,20 +87,22 @@ class Guard:
                 await refuse(refused, scope)(scope, receive, tell)
         except Disconnected:
             self.metrics.disconnects.inc()
-            line.error, status = "disconnected", CLIENT_GONE
+            line.error = "disconnected"
+            status = CLIENT_GONE
         except Exception as error:  # noqa: BLE001 - the client gets every error in the documented form
             if not status:
                 await refuse(refusal_of(error), scope)(scope, receive, tell)
-            line.error, line.where = type(error).__name__, where(error)
+            line.error = type(error).__name__
+            line.where = where(error)
         finally:
             self._note(scope, line, status, time.monotonic() - began)
 
     def _refusal(self, scope: Scope) -> Refusal | None:
-        headers, path = Headers(scope=scope), scope["path"]
+        headers = Headers(scope=scope)
+        path = scope["path"]
         locked = path.startswith("/v1/") or (path == "/metrics" and not self.service.open_metrics)
-        given = (
-            headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
-        )  # the latter is Anthropic's
+        # the latter is Anthropic's
+        given = headers.get("authorization") or f"Bearer {headers.get('x-api-key', '')}"
         if locked and not self.keys.open_to(given):
             return refusal("invalid_api_key")
         length = headers.get("content-length", "")

@@ -58,7 +58,8 @@ def set_up_log(level: str = "info", stream: TextIO | None = None) -> None:
     handler.setFormatter(JsonLines())
     for name, least in (("lr_sglang.serve", level), ("uvicorn", "warning")):
         logger = logging.getLogger(name)
-        logger.handlers, logger.propagate = [handler], False
+        logger.handlers = [handler]
+        logger.propagate = False
         logger.setLevel(least.upper())
 
 
@@ -188,7 +189,8 @@ class Metrics:
             self.tokens.labels(kind).inc(tokens)
         for step in trace.steps:
             self.steps.labels(step.outcome).inc()
-        self._accepted, self._judged = self._accepted + trace.accepted, self._judged + trace.judged
+        self._accepted += trace.accepted
+        self._judged += trace.judged
         self.accepted.inc(trace.accepted)
         self.judged.inc(trace.judged)
         if self._judged:

@@ -83,7 +83,8 @@ class Reply:
     """
 
     def __init__(self, asked: Asked, model: str, line: RequestLine) -> None:
-        self._asked, self._line = asked, line
+        self._asked = asked
+        self._line = line
         self._head = {
             "id": ("chatcmpl-" if asked.chat else "cmpl-") + line.id,
             "object": "chat.completion" if asked.chat else "text_completion",
@@ -137,7 +138,8 @@ class Reply:
             form = {"delta": delta} if self._asked.chat else {"text": delta.get("content", "")}
             return event_of({**head, "choices": [_choice(index, form, end)], **(more or {})})
 
-        begun, ends = set[int](), list[Summary]()
+        begun = set[int]()
+        ends = list[Summary]()
         async with aclosing(items):
             async for index, item in items:
                 if isinstance(item, Event):

@@ -293,9 +293,13 @@ class Prompt:
     """
 
     def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
-        request, concluding, known = asked.request, asked.conclusion, target.tokenizer
+        request = asked.request
+        concluding = asked.conclusion
+        known = target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
-        self.said, self._asked, self.prefix = said, asked, request.prefix
+        self.said = said
+        self._asked = asked
+        self.prefix = request.prefix
         self._rendered: dict[Any, TokenText] = {}  # runtimes that are alike get the same
         try:
             text = self(target) if concluding is None else concluding.prompt
@@ -304,7 +308,8 @@ class Prompt:
             # special tokens with
             why = f"The model's chat template refuses this conversation: {error}"[:MAX_REASON]
             raise Refusal(400, why, param=request.prompt_field[0]) from error
-        opens, closes = known.thinking.opens, known.thinking.closes
+        opens = known.thinking.opens
+        closes = known.thinking.closes
         head = text.removesuffix(request.prefix).rstrip()
         begun = opens * (asked.chat and head.endswith(opens)) + request.prefix
         self.thinks = begun.rfind(opens) > begun.rfind(closes)
@@ -317,7 +322,8 @@ class Prompt:
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
-        known, defaults = backend.tokenizer, backend.facts.template_defaults
+        known = backend.tokenizer
+        defaults = backend.facts.template_defaults
         template = (known.template, repr(defaults)) if self._asked.chat else ()
         key = (known.vocabulary, template)
         if key not in self._rendered:
@@ -325,7 +331,9 @@ class Prompt:
         return self._rendered[key]
 
     def _render(self, backend: RuntimeBackend) -> TokenText:
-        request, said, known = self._asked.request, self.said, backend.tokenizer
+        request = self._asked.request
+        said = self.said
+        known = backend.tokenizer
         if isinstance(said, list):
             text = known.chat(said, True, {**backend.facts.template_defaults, **request.arguments})
         elif isinstance(said, tuple) and not self._rendered:  # the target's
@@ -344,7 +352,8 @@ def conversation(asked: Asked) -> list[dict[str, Any]]:
     Raises:
         Refusal: the request asks for more.
     """
-    request, said = asked.request, asked.request.said
+    request = asked.request
+    said = asked.request.said
     turns = said if isinstance(said, list) else []
     wrong = ["prompt"] * (not asked.chat) + ["continue_final_message"] * bool(request.prefix)
     wrong += ["chat_template_kwargs"] * bool(request.arguments) + asked.constraints.names()

@@ -25,7 +25,8 @@ from lr_sglang.steps.request import Request
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
-_USAGE, _ERROR = b'"usage":', sse.DATA + b'{"error":'
+_USAGE = b'"usage":'
+_ERROR = sse.DATA + b'{"error":'
 
 
 class PassedAnswer:
@@ -36,14 +37,19 @@ class PassedAnswer:
     """
 
     def __init__(self, engine: AnswerEngine, asked: PassedRequest, line: RequestLine) -> None:
-        self._engine, self._asked, self._line = engine, asked, line
+        self._engine = engine
+        self._asked = asked
+        self._line = line
         self._name = ""
 
     async def write(self, put: Put) -> None:
         """Puts the pieces."""
-        target, request, asked = self._engine.roles["target"], Request(), self._asked
+        target = self._engine.roles["target"]
+        request = Request()
+        asked = self._asked
         self._name = await self._engine.target_name()
-        post, seconds = asked.post(self._name), self._engine.service.timeout
+        post = asked.post(self._name)
+        seconds = self._engine.service.timeout
         await target.pool.enter(request)
         try:
             async with aclosing(target.transport.forward(post, request, seconds)) as reply:
@@ -79,7 +85,8 @@ class PassedAnswer:
         """A piece of the target's reply with our name of the model, and with the extension where
         the usage is.
         """
-        ours, asked = self._engine.service.model, self._asked
+        ours = self._engine.service.model
+        asked = self._asked
         if self._name != ours:
             # an adapter may follow
             named = rb'("model": ?)' + re.escape(orjson.dumps(self._name)[:-1]) + b'(?=[":])'

@@ -52,7 +52,8 @@ async def think_then_conclude(
         most: tokens of both.
     """
     known = backend_of(s, "target").tokenizer
-    end, most = known.thinking.closes, UNLIMITED if most is None else most
+    end = known.thinking.closes
+    most = UNLIMITED if most is None else most
     s += prompt
     s += lookahead("answer", most, stop=end, show=True)
     await sync(s)
@@ -87,7 +88,8 @@ class Thinking:
     """
 
     def __init__(self, roles: Mapping[str, RuntimeBackend], service: Service) -> None:
-        self._roles, self._compiled = roles, set[Any]()
+        self._roles = roles
+        self._compiled = set[Any]()
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
         known = roles["target"].tokenizer
@@ -112,7 +114,8 @@ class Thinking:
         # the rest is one generation of the target's, without constraints
         if request.constraints.names() or request.messages[-1].role == "assistant":
             return None
-        tools, grammar = body.get("tools") or [], _grammar(body)
+        tools = body.get("tools") or []
+        grammar = _grammar(body)
         if grammar is None or (tools and (grammar or not self._finds_calls(body))):
             return None
         asked = {name: body[name] for name in RENDERED if name in body}
@@ -174,7 +177,8 @@ def _grammar(body: Mapping[str, Any]) -> dict[str, str] | None:
     """The answer's grammar as keywords of ``sgl.gen``, one at most; None if that has no keyword for
     it.
     """
-    form, regex = body.get("response_format") or {}, body.get("regex")
+    form = body.get("response_format") or {}
+    regex = body.get("regex")
     match form:
         case {"type": "json_schema", "json_schema": {"schema": dict(schema)}} if not regex:
             return {"json_schema": orjson.dumps(schema).decode()}

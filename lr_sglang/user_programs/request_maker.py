@@ -46,15 +46,15 @@ class RequestMaker:
         judge_prompt: str,
         statistics: RunStatistics | None = None,
     ) -> None:
-        self.roles, self.judge_prompt = roles, judge_prompt or "paper"
+        self.roles = roles
+        self.judge_prompt = judge_prompt or "paper"
         self.running: set[AnswerRequest] = set()
         self.statistics: Callable[[Lookahead], RunStatistics] = (
             cache(lambda _: policy.RunStatistics()) if statistics is None else lambda _: statistics
         )
         self.verifier = cache(self._new_verifier)
-        self._asks_judge = cache(
-            verifier_registry.follows_judge
-        )  # once: its file may change, or go
+        # once: its file may change, or go
+        self._asks_judge = cache(verifier_registry.follows_judge)
 
     def _new_verifier(self, name: str) -> Verifier:
         if "draft" not in self.roles:
@@ -146,7 +146,8 @@ class RequestMaker:
 
     async def measure_costs(self, look: Lookahead) -> None:
         """Measures the costs of requests to the target, once, if the policy is adaptive."""
-        target, statistics = self.roles["target"], self.statistics(look)
+        target = self.roles["target"]
+        statistics = self.statistics(look)
         if look.policy != "adaptive" or statistics.measured:
             return
         statistics.measured = True

@@ -73,9 +73,8 @@ def warm(
     if not generates:
         document(url, "/classify", {"text": "1 + 1 ="}, timeout=timeout, role=role)
         return
-    drawn = (
-        sampled if sampled and sampled.get("temperature") else SAMPLED
-    )  # a client may ask for another temperature
+    # a client may ask for another temperature
+    drawn = sampled if sampled and sampled.get("temperature") else SAMPLED
     for sampling in ({"temperature": 0}, drawn):
         body = {
             "text": "1 + 1 =",
