@@ -105,7 +105,7 @@ class InProcess:
             backend.roles, backend.readable = self.roles, False
         self.look, self.verifier = (
             look,
-            verifiers.make(look.verifier, verifiers.Setup(self.roles, "paper")),
+            verifiers.make_verifier(look.verifier, verifiers.Setup(self.roles, "paper")),
         )
         self.experience, self._places = RunStatistics(), asyncio.Semaphore(concurrency)
         keep_what_is_imported()

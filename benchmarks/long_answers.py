@@ -141,7 +141,7 @@ def seconds_a_step(
         look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP), question=mode
     )
     if ahead:
-        job.verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "pocket"))
+        job.verifier = verifiers.make_verifier(look.verifier, verifiers.Setup(roles, "pocket"))
     goes_on.run(before, job, mode, backend=roles["target"])
     return job.trace.seconds * STEP / len(job.trace.ids)
 
@@ -231,7 +231,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
 
     async def answer() -> AnswerRequest:
         roles = simulated_roles(Simulation(model, judge_seconds=0.01, c1=0.1), writer)
-        judge = verifiers.make("judge", verifiers.Setup(roles, "paper"))
+        judge = verifiers.make_verifier("judge", verifiers.Setup(roles, "paper"))
         job = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
         job.on_step = lambda _: marks.append(
             (len(job.trace.ids), time.process_time(), len(job.trace.branches))
@@ -254,7 +254,7 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
             10 * (time.process_time() - began),
         )
     began = time.process_time()
-    line = store.line_of(record.make_record(Question("long", "?"), "lookahead", job, {}, {}))
+    line = store.record_line(record.make_record(Question("long", "?"), "lookahead", job, {}, {}))
     made = time.process_time() - began
     click.echo(
         f"the record of {len(job.trace.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",

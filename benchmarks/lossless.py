@@ -85,7 +85,7 @@ class Comparison:
             look, Sampling(temperature=0.0), Limits(max_tokens=400), question=question.id
         )
         if ahead:
-            job.verifier = verifiers.make(
+            job.verifier = verifiers.make_verifier(
                 "exact", verifiers.Setup(roles, self._deployment.judge_prompt)
             )
         (lookahead if ahead else autoregressive).run(

@@ -55,7 +55,7 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     look = deployment.lookahead.with_options(schedule=schedule if ahead else None)
     job = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
-        job.verifier = verifiers.make(
+        job.verifier = verifiers.make_verifier(
             look.verifier, verifiers.Setup(roles, deployment.judge_prompt)
         )
     program = lookahead if ahead else autoregressive

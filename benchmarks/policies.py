@@ -171,7 +171,8 @@ def measured(
                 look,
                 sampling,
                 limits or Limits(),
-                verifier=by or verifiers.make(look.verifier, verifiers.Setup(mine, "paper")),
+                verifier=by
+                or verifiers.make_verifier(look.verifier, verifiers.Setup(mine, "paper")),
                 question=one.id,
                 experience=experience,
             )

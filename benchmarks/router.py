@@ -123,7 +123,7 @@ def served(worker: str) -> float:
 
 def answer(question: tasks.Question, roles: Roles) -> Trace:
     """One question."""
-    judge = verifiers.make("exact", verifiers.Setup(roles, "pocket"))
+    judge = verifiers.make_verifier("exact", verifiers.Setup(roles, "pocket"))
     job = AnswerRequest(
         Lookahead(verifier="exact"),
         Sampling(temperature=0.0),

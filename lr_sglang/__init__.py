@@ -35,7 +35,7 @@ _HOME = {  # name -> module, with the name there if it differs
     "fork": "lr_sglang.frontend.dsl",
     "load_deployment": "lr_sglang.runtimes",
     "lookahead": "lr_sglang.frontend.gen_options",
-    "make_verifier": "lr_sglang.verifiers:make",
+    "make_verifier": "lr_sglang.verifiers",
     "reward": "lr_sglang.frontend.dsl",
     "run_program": "lr_sglang.frontend.dsl",
     "solve": "lr_sglang.api.solve",

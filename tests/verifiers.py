@@ -1,10 +1,10 @@
 """Verifiers by name, over scripted runtimes."""
 
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.verifiers import Setup, make
+from lr_sglang.verifiers import Setup, make_verifier
 from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding
-from lr_sglang.verifiers.verifier_registry import Stage
+from lr_sglang.verifiers.verifier_registry import CascadeStage
 
 
 def made(name: str, roles):
@@ -13,8 +13,11 @@ def made(name: str, roles):
         return Embedding(Lengths(), 0.9)
     if name == "sure":
         setup = Setup(roles, "paper")
-        return Cascade([(make("score:5", setup), Stage("score", 3, 7))], make("judge", setup))
-    return make(name, Setup(roles, "paper"))
+        return Cascade(
+            [(make_verifier("score:5", setup), CascadeStage("score", 3, 7))],
+            make_verifier("judge", setup),
+        )
+    return make_verifier(name, Setup(roles, "paper"))
 
 
 class Lengths:

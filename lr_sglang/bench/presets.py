@@ -97,7 +97,7 @@ def with_random_weights(given: dict[str, Any]) -> dict[str, Any]:
     made = {**given, **{name: value for name, value in DEFAULTS.items() if given.get(name) is None}}
     layered = False
     if given["attach"]:
-        layered = launched.find(given["attach"]).layered
+        layered = launched.find_launched(given["attach"]).layered
     else:
         made |= {
             role: models.SHAPE + name

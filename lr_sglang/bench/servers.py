@@ -84,8 +84,8 @@ def placed_here(
         takes = {
             role: not one.url and flags.takes_gpu(one) for role, one in deployment.runtimes.items()
         }
-        made = memory.placed(deployment, free, takes)
-        memory.check(made, free)
+        made = memory.with_places(deployment, free, takes)
+        memory.check_gpus(made, free)
         return made
     # Runtimes with a URL or with GPUs are not placed; if there are no others, this saves the second
     # of a GPU query.
@@ -97,7 +97,8 @@ def placed_here(
         for role, one in asking.items()
     }
     here = gpus.visible() if any(on_gpu.values()) else []
-    return memory.placed(deployment, [gpu.free for gpu in here], on_gpu) if here else deployment
+    free = [gpu.free for gpu in here]
+    return memory.with_places(deployment, free, on_gpu) if here else deployment
 
 
 def together_or_in_turns(asked: str, needed: Sequence[Deployment]) -> tuple[str, str]:

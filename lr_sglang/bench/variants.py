@@ -374,7 +374,7 @@ def _parallel(deployment: Deployment, most: int) -> int:
     heads.
     """
     target = deployment.runtimes["target"]
-    heads = memory.need(target, "[runtimes.target]").heads
+    heads = memory.runtime_need(target, "[runtimes.target]").heads
     sizes = [
         size
         for size in (8, 4, 2, 1)

@@ -212,7 +212,7 @@ def _possible(given: Mapping[str, Any]) -> tuple[str, ...]:
     """The possible modes: a token layer is set when a server starts, so running servers cannot
     change it.
     """
-    roles = launched.find(given["attach"]).roles if given["attach"] else ROLES
+    roles = launched.find_launched(given["attach"]).roles if given["attach"] else ROLES
     layer = running_layer(given)
     if layer is None and running_target(given):
         layer = ""  # it does not tell

@@ -101,9 +101,8 @@ def launch(**given: Any) -> None:
     deployment = placed_runtimes(plan, {**given, "concurrency": answers})
     for warning in (*crowded(deployment), *doubts(deployment, plan, given)):
         display.warn(warning)
-    given["logs"] = (
-        given["logs"] or launched.state_home() / "logs" / launched.path_of(deployment.name).stem
-    )
+    folder = launched.launched_file(deployment.name).stem
+    given["logs"] = given["logs"] or launched.state_home() / "logs" / folder
     if given["print"]:
         _print(deployment, given, display)
         return
@@ -268,7 +267,8 @@ def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
     attach.
     """
     layered = plan.layered(plan.modes[0])
-    up = launched.describe(running, list(plan.modes), layered, started=time.strftime(STAMP))
+    started = time.strftime(STAMP)
+    up = launched.describe_launched(running, list(plan.modes), layered, started)
 
     def tell(error: LaunchError) -> None:
         # it may be read hours later
@@ -289,7 +289,7 @@ def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
             )
         while True:
             running.check(tell)
-            time.sleep(fleet.POLL)
+            time.sleep(fleet.FLEET_POLL)
     except KeyboardInterrupt:  # the usual way to end it
         display.note("stopping the servers")
     finally:

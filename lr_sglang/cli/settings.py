@@ -56,7 +56,7 @@ def settle(given: Given) -> Plan:
     models: dict[str, str] = {
         role: model_of(role, runtime) for role in ROLES if (runtime := deployment.runtime(role))
     }
-    sampling = advice.sampling(models["target"]) | deployment.sampling.given()
+    sampling = advice.advised_sampling(models["target"]) | deployment.sampling.given()
     longest = advice.family(models["target"]).get("max_tokens")
     limits = {"max_tokens": longest} | deployment.limits.given()
     # the file's prompt was written for another judge
@@ -106,7 +106,7 @@ def running_layer(given: Given) -> str | None:
         return None
     found = layer_of("target", target)
     if found is None and given.get("attach"):  # what was true when it was started
-        found = "its own" if launched.find(given["attach"]).layered else ""
+        found = "its own" if launched.find_launched(given["attach"]).layered else ""
     return found
 
 
@@ -119,7 +119,7 @@ def _check_verifier(given: Given, asked: TomlTable, modes: Sequence[str]) -> Non
     verifier = asked.get("lookahead", {}).get("verifier")
     if not isinstance(verifier, str):
         return  # not given, or no name, which is an error of its own
-    verifier_registry.parse(verifier)
+    verifier_registry.parse_verifier(verifier)
     check_verifier([MODES[mode] for mode in modes], verifier)
     if program := given.get("program"):
         program_registry.check_program_verifier(program, verifier)
@@ -182,7 +182,7 @@ def modes_of(given: Given, running: str = "") -> tuple[str, ...]:
     if FED in (_layer_names(given) if layers else [running]):
         usual = "lossless"
     if given.get("attach") and not layers:
-        usual = launched.find(given["attach"]).mode
+        usual = launched.find_launched(given["attach"]).mode
     modes = tuple(dict.fromkeys(given.get("mode") or [usual]))
     if layers and not any(MODES[mode].token_layer is not False for mode in modes):
         able = ", ".join(mode.name for mode in MODES.values() if mode.token_layer)
@@ -215,7 +215,7 @@ def with_settings(
     _set_layers(given, deployment, own, modes)
     made = Deployment.from_dict(table)
     placed = {
-        role: deployments.placed(made.runtimes[role], role, made.runtimes[role].gpus)
+        role: deployments.on_gpus(made.runtimes[role], role, made.runtimes[role].gpus)
         for role, one in asked.get("runtimes", {}).items()
         if "gpus" in one and "tensor_parallel" not in one
     }

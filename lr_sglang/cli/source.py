@@ -24,7 +24,7 @@ from lr_sglang.results.store import RUN_FILE, new_folder
 from lr_sglang.tasks import Question, Task
 from lr_sglang.tasks.task import SUFFIX
 
-RUNS = Path("runs")
+RUNS_FOLDER = Path("runs")
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ def folder_for(name: str, given: Given) -> Path:
     if output is None:
         if resume:
             raise click.UsageError("--resume goes with --output DIR, which the run was begun in")
-        return new_folder(RUNS, re.sub(r"[^\w.-]+", "-", name))
+        return new_folder(RUNS_FOLDER, re.sub(r"[^\w.-]+", "-", name))
     if resume and not (output / RUN_FILE).is_file():
         raise RecordError(
             f"{output}: there is no run in it to resume", hint="without --resume one is begun there"

@@ -146,8 +146,10 @@ def cuda_toolkit() -> Check:
     """
     home = compilers.home()
     missing = " and ".join(compilers.lacking(home))
-    if missing and not compilers.lacking(compilers.DEFAULT):
-        return Check("CUDA toolkit", "ok", f"{compilers.DEFAULT}; servers get it as CUDA_HOME")
+    if missing and not compilers.lacking(compilers.DEFAULT_TOOLKIT):
+        return Check(
+            "CUDA toolkit", "ok", f"{compilers.DEFAULT_TOOLKIT}; servers get it as CUDA_HOME"
+        )
     if missing and (packages := compilers.packaged()):
         return Check(
             "CUDA toolkit",

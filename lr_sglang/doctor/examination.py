@@ -40,12 +40,12 @@ Status = Literal["ok", "warning", "fault"]
 BATCHES = (1, 2, 4, 8, 16)
 READS = (32, 256)
 ROUNDS = 4  # of each, of which the fastest counts
-SHORT = 4  # tokens of a prompt after which tokens are timed
-FREE = 4  # answers at once that should take no more than twice the time of one
-ALONE = "token at 1"
+SHORT_PROMPT = 4  # tokens of a prompt after which tokens are timed
+FREE_ANSWERS = 4  # answers at once that should take no more than twice the time of one
+FIRST_TOKENS = "token at 1"
 # The short answers: of so many problems, as many as an interval needs; of so many tokens.
 PROBLEMS = statistics.LEAST_QUESTIONS
-TOKENS = 64
+ANSWER_TOKENS = 64
 WARM_TOKENS = 8
 SLOW_ABORT = 1.0  # seconds
 INSTALL_PLUGIN = (
@@ -259,15 +259,15 @@ class _Examiner:
         yield Finding("judge", "verdicts", status, said, "; ".join(told))
 
     def _costs(self) -> Iterator[Finding]:
-        """Times of each runtime alone."""
+        """Times each runtime alone, fills ``costs`` of the examination with that, and judges it."""
         costs = self.made.costs
         for role, batches, reads in (("target", BATCHES, READS), ("draft", BATCHES[:2], READS[:1])):
             if role in self.plan.deployment.shared:
                 continue
             backend = self.roles[role]
             found = costs[role] = call(_times(backend, batches, reads), backend.loop)
-            alone = found[ALONE]
-            some = found.get(f"token at {FREE}", 0.0)
+            alone = found[FIRST_TOKENS]
+            some = found.get(f"token at {FREE_ANSWERS}", 0.0)
             yield finding(
                 role,
                 "milliseconds",
@@ -275,8 +275,8 @@ class _Examiner:
                 ", ".join(f"{name}: {ms:g}" for name, ms in found.items()),
                 "answers at once slow each other down: branches are not free here",
             )
-        if "draft" in costs and costs["target"][ALONE]:
-            c1 = costs["draft"][ALONE] / costs["target"][ALONE]
+        if "draft" in costs and costs["target"][FIRST_TOKENS]:
+            c1 = costs["draft"][FIRST_TOKENS] / costs["target"][FIRST_TOKENS]
             yield finding("", "c1", c1 < 1, f"{c1:.2f}", "the draft is no faster than the target")
         if self.judged:
             took = 1000 * min(self._verdict() for _ in range(2))
@@ -299,7 +299,7 @@ class _Examiner:
         modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
         problems = tasks.load("pocket")[10::25][:PROBLEMS]
         self._answers(problems[:1], modes, WARM_TOKENS)
-        records = self._answers(problems, modes, TOKENS)
+        records = self._answers(problems, modes, ANSWER_TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Finding(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.answers = len(problems)
@@ -380,7 +380,7 @@ async def _times(
     found = {}
     for n in batches:
         if backend.facts.room is None or n <= backend.facts.room:
-            prompts = probes.random_prompts(n, tokens=SHORT)
+            prompts = probes.random_prompts(n, tokens=SHORT_PROMPT)
             found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, ROUNDS)
     for new in reads:
         found[f"reading {new}"] = await probes.read_seconds(backend.transport, new)

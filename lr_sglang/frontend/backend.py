@@ -39,7 +39,7 @@ from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 
-changes.install()
+changes.install_changes()
 
 # SGLang's interpreter adds role markers to the state's text; we add none, and render prompts from
 # ``messages_``.

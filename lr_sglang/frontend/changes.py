@@ -21,7 +21,7 @@ from lr_sglang.sglang_api.interpreter import (
 _run_internal = interpreter.run_internal
 
 
-def install() -> None:
+def install_changes() -> None:
     """Makes SGLang's ``run_program`` use our executor on our backends, and run coroutines to their
     end; idempotent.
     """

@@ -16,7 +16,7 @@ from lr_sglang.steps.step import StepStop
 # Means all tokens that the run's limits and the model's context allow.
 UNLIMITED = 2**30
 # Below this number of tokens (a few steps) the target alone is faster.
-SHORT = 64
+SHORT_GENERATION = 64
 # Options of a ``gen`` that only the target can serve, without lookahead.
 CANNOT = (
     *(
@@ -111,4 +111,4 @@ def fallback_reason(s: Executor, params: SglSamplingParams, everything: bool) ->
         return ""
     if not everything or isinstance(params.stop, StepStop):
         return "plain"
-    return "short" if params.max_new_tokens < SHORT else ""
+    return "short" if params.max_new_tokens < SHORT_GENERATION else ""

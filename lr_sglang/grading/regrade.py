@@ -16,8 +16,8 @@ from lr_sglang.results.store import (
     RECORDS,
     RUN_FILE,
     each_record,
-    line_of,
     locked_folder,
+    record_line,
     replace_file,
     unread,
     writing,
@@ -60,7 +60,7 @@ def regrade(folder: Path, key: str = "") -> str:
                 changed += record["correct"] is not fields["correct"]
                 record.update(fields)
         with writing(path, ""):
-            replace_file(path, chain(map(line_of, records), kept))
+            replace_file(path, chain(map(record_line, records), kept))
     counts = Counter(_NAMES[record["correct"]] for record in records)
     said = ", ".join(f"{counts[name]} {name}" for name in _NAMES.values() if counts[name])
     verdicts = "verdict" if changed == 1 else "verdicts"

@@ -190,7 +190,7 @@ def sample_of(record: Record) -> tuple[Any, ...]:
     return *key(record), hashlib.blake2b(config, digest_size=16).digest()
 
 
-def line_of(record: Record) -> bytes:
+def record_line(record: Record) -> bytes:
     """A record as the file has it."""
     return dumped(dict(record), separators=(",", ":")) + b"\n"
 
@@ -248,7 +248,7 @@ class Store(contextlib.AbstractContextManager["Store"]):
         Raises:
             RecordError: it cannot be written; the file then has no part of it.
         """
-        line = line_of(record)
+        line = record_line(record)
         of = key(record)
         with self._lock:
             end = os.lseek(self._file, 0, os.SEEK_END)

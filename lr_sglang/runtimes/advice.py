@@ -19,20 +19,21 @@ FAMILIES: tuple[tuple[str, Advice], ...] = (
     ("gpt-oss", {"temperature": 1.0, "top_p": 1.0}),
     ("kimi-k2", {"temperature": 1.0}),
 )
-FILE = "generation_config.json"
-SAMPLED = ("temperature", "top_p", "top_k", "min_p")  # what SGLang too takes from that file
+GENERATION_CONFIG = "generation_config.json"
+SAMPLING_FIELDS = ("temperature", "top_p", "top_k", "min_p")  # what SGLang too takes from that file
 
 
-def sampling(model: str) -> Advice:
+def advised_sampling(model: str) -> Advice:
     """The advised settings of sampling; those that nobody advises are missing.
 
     Args:
         model: a name or a folder. The file of a hub name is read from the hub's cache only.
     """
-    found = {name: value for name in SAMPLED if _is_number(value := models.said(model, FILE, name))}
+    said = {name: models.said(model, GENERATION_CONFIG, name) for name in SAMPLING_FIELDS}
+    found = {name: value for name, value in said.items() if _is_number(value)}
     if found.get("top_k") == 0:  # off, in transformers
         found["top_k"] = -1
-    return {name: value for name, value in family(model).items() if name in SAMPLED} | found
+    return {name: value for name, value in family(model).items() if name in SAMPLING_FIELDS} | found
 
 
 def family(model: str) -> Advice:

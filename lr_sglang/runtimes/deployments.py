@@ -18,7 +18,7 @@ from lr_sglang.runtimes.placement.models import POCKET, prompt_for
 # What is an address of a server and no model, with or without its scheme.
 _ADDRESS = re.compile(r"(?:[\w.-]+|\[[\da-fA-F:]+\]):\d+(?:/.*)?")
 BUILT_IN = (Path(__file__).parent, Path(__file__).parent / "presets")
-DEFAULT = "pocket"
+DEFAULT_DEPLOYMENT = "pocket"
 
 
 def built_in() -> list[str]:
@@ -26,7 +26,7 @@ def built_in() -> list[str]:
     return sorted(file.stem for folder in BUILT_IN for file in folder.glob("*.toml"))
 
 
-def path_of(name_or_path: str | Path) -> Path:
+def deployment_file(name_or_path: str | Path) -> Path:
     """The file of a built-in deployment, or the path itself."""
     ours = (
         folder / f"{name_or_path}.toml" for folder in BUILT_IN if str(name_or_path) in built_in()
@@ -36,11 +36,11 @@ def path_of(name_or_path: str | Path) -> Path:
 
 def summary(name_or_path: str | Path) -> str:
     """A deployment's purpose: the first comment line of its file."""
-    text = plugin_files.text_of(path_of(name_or_path))
+    text = plugin_files.text_of(deployment_file(name_or_path))
     return text.split("\n", 1)[0].removeprefix("#").strip() if text.startswith("#") else ""
 
 
-def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
+def load_deployment(name_or_path: str | Path = DEFAULT_DEPLOYMENT) -> Deployment:
     """Reads a deployment.
 
     A role may be a table, ``[runtimes.judge]``, or under ``[runtimes]`` the name of another role
@@ -54,7 +54,7 @@ def load_deployment(name_or_path: str | Path = DEFAULT) -> Deployment:
         ConfigError: no such file, not TOML, or an invalid key or value; the message begins with the
             file's name.
     """
-    path = path_of(name_or_path)
+    path = deployment_file(name_or_path)
     try:
         table = tomllib.loads(plugin_files.text_of(path))
     except OSError as error:
@@ -125,7 +125,7 @@ def _other(runtime: Runtime | None, model_or_url: str) -> Runtime:
     return runtime.replace(model=model_or_url, tokenizer="")
 
 
-def placed(runtime: Runtime, role: str, gpus: tuple[int, ...]) -> Runtime:
+def on_gpus(runtime: Runtime, role: str, gpus: tuple[int, ...]) -> Runtime:
     """A copy on these GPUs, which are divided among tensor parallelism and the given data
     parallelism.
 

@@ -17,7 +17,13 @@ from typing import Any
 from lr_sglang.config import ROLES, ConfigModel, Deployment
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes import folders
-from lr_sglang.runtimes.deployments import DEFAULT, built_in, custom, load_deployment, override_all
+from lr_sglang.runtimes.deployments import (
+    DEFAULT_DEPLOYMENT,
+    built_in,
+    custom,
+    load_deployment,
+    override_all,
+)
 from lr_sglang.runtimes.launching.fleet import Fleet
 
 _ELSEWHERE = "set XDG_STATE_HOME to a directory of yours"
@@ -60,7 +66,7 @@ def state_home() -> Path:
     return folders.of_user("XDG_STATE_HOME", ".local/state")
 
 
-def path_of(name: str) -> Path:
+def launched_file(name: str) -> Path:
     """The file of a name."""
     return state_home() / "launched" / (re.sub(r"[^\w.-]+", "-", name) + ".json")
 
@@ -76,7 +82,7 @@ def born(pid: int) -> int:
         return 0
 
 
-def describe(fleet: Fleet, modes: list[str], layered: bool, started: str) -> Launched:
+def describe_launched(fleet: Fleet, modes: list[str], layered: bool, started: str) -> Launched:
     """The description of a fleet for its file."""
     deployment = fleet.deployment
     roles: dict[str, dict[str, Any]] = {}
@@ -107,7 +113,7 @@ def write(launched: Launched) -> Path:
     Raises:
         SetupError: it cannot be written.
     """
-    path = path_of(launched.name)
+    path = launched_file(launched.name)
     with _kept_in(path.parent):
         handle, partial = tempfile.mkstemp(prefix=".", dir=path.parent)  # made with mode 0600
         with os.fdopen(handle, "w", encoding="utf-8") as file:
@@ -131,11 +137,11 @@ def _kept_in(folder: Path) -> Iterator[None]:
 def remove(name: str) -> None:
     """Removes the file of a deployment, if this process wrote it."""
     with suppress(ConfigError, OSError):
-        if read(path_of(name)).pid == os.getpid():
-            path_of(name).unlink()
+        if read_launched(launched_file(name)).pid == os.getpid():
+            launched_file(name).unlink()
 
 
-def read(path: Path) -> Launched:
+def read_launched(path: Path) -> Launched:
     """One file.
 
     Raises:
@@ -151,25 +157,25 @@ def read(path: Path) -> Launched:
 def up() -> list[Launched]:
     """Everything that is up."""
     found = []
-    for path in sorted(path_of("x").parent.glob("*.json")):
+    for path in sorted(launched_file("x").parent.glob("*.json")):
         with suppress(ConfigError):
-            found.append(read(path))
+            found.append(read_launched(path))
     return [one for one in found if one.alive()]
 
 
-def find(name: str) -> Launched:
+def find_launched(name: str) -> Launched:
     """The deployment of that name.
 
     Raises:
         ConfigError: there is none, or it is not up any more.
     """
-    path = path_of(name)
+    path = launched_file(name)
     again = name if name in built_in() else f"FILE --name {name}"
     hint = f"start it with: lr-sglang launch {again}"
     if not path.exists():
         there = ", ".join(one.name for one in up()) or "none"
         raise ConfigError(f"no deployment {name!r} is up", hint=f"{hint} (up now: {there})")
-    found = read(path)
+    found = read_launched(path)
     if not found.alive():
         keeper = f"the lr-sglang launch that kept it (process {found.pid}, started {found.started})"
         raise ConfigError(f"deployment {name!r} is not up any more: {keeper} has ended", hint=hint)
@@ -184,7 +190,7 @@ def claimed(name: str) -> Iterator[None]:
     Raises:
         ConfigError: another one has it. SetupError: as ``write``.
     """
-    path = path_of(name).with_suffix(".lock")
+    path = launched_file(name).with_suffix(".lock")
     with _kept_in(path.parent), path.open("a") as file:  # never deleted: two could lock two files
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -209,9 +215,9 @@ def chosen(
         hint = "leave one of them out"
         raise ConfigError("attach and a deployment both say where the runtimes are", hint=hint)
     if attach:
-        found = find(attach).deployment
+        found = find_launched(attach).deployment
     elif not of and (target := roles.get("target")):
         found = custom(target)
     else:
-        found = of if isinstance(of, Deployment) else load_deployment(of or DEFAULT)
+        found = of if isinstance(of, Deployment) else load_deployment(of or DEFAULT_DEPLOYMENT)
     return override_all(found, roles)

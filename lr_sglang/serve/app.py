@@ -26,9 +26,9 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.serve.engine import AnswerEngine, delivered
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
-from lr_sglang.serve.lookahead import write_answer
+from lr_sglang.serve.lookahead import write_pieces
 from lr_sglang.serve.middleware import Guard, refuse
-from lr_sglang.serve.monitoring import Metrics, line_of
+from lr_sglang.serve.monitoring import Metrics, request_line
 from lr_sglang.serve.protocol import (
     CHAT,
     COMPLETIONS,
@@ -36,7 +36,7 @@ from lr_sglang.serve.protocol import (
     other_route,
 )
 from lr_sglang.serve.replies import Disconnected, EventStream, Reply, unless_gone, with_error
-from lr_sglang.serve.requests import PassedRequest, Prompt
+from lr_sglang.serve.requests import PassedRequest, RenderedPrompt
 from lr_sglang.serve.settings import Keys, Service
 from lr_sglang.serve.target import PassedAnswer, passed_on
 
@@ -183,7 +183,7 @@ async def _answer(
     """The response of a route that answers."""
     engine.check()  # before the work of a long prompt, and any request to the target
     asked = await engine.read(route, body)
-    line = line_of(request.scope)
+    line = request_line(request.scope)
     line.mode = asked.mode_name
     line.stream = stream = bool(asked.request.stream)
     headers = {"X-Lookahead-Mode": asked.mode_name}
@@ -193,8 +193,10 @@ async def _answer(
     if isinstance(asked, PassedRequest):
         pieces = passed_on(delivered(engine, [PassedAnswer(engine, asked, line).write]))
     else:
-        prompt = await asyncio.to_thread(Prompt, asked, engine.service, engine.roles["target"])
-        writers = [partial(write_answer, engine, one, prompt) for one in asked.each()]
+        prompt = await asyncio.to_thread(
+            RenderedPrompt, asked, engine.service, engine.roles["target"]
+        )
+        writers = [partial(write_pieces, engine, one, prompt) for one in asked.each()]
         reply = Reply(asked, engine.service.model, line)
         items = delivered(engine, writers)
         pieces = reply.events(items) if stream else reply.whole(items)

@@ -26,9 +26,9 @@ from lr_sglang.serve.errors import Refusal, refusal, refusal_of
 from lr_sglang.serve.health import Health
 from lr_sglang.serve.monitoring import Metrics, log, where
 from lr_sglang.serve.protocol import PENALTIES, ChatRequest, TargetRoute
-from lr_sglang.serve.replies import Written
+from lr_sglang.serve.replies import WrittenText
 from lr_sglang.serve.requests import (
-    Asked,
+    ClientRequest,
     PassedRequest,
     check_ids,
     passed_request,
@@ -41,9 +41,9 @@ from lr_sglang.user_programs.program import Program
 from lr_sglang.user_programs.request_maker import RequestMaker
 
 LATE_KEPT = 1200  # timers, of two minutes
-END = object()  # after the last piece of an answer that went well
-# Takes the pieces for the client, then ``END`` or a ``Refusal``; any number of them, so that a
-# client that reads slowly, or not at all, holds no place once its answer is made.
+ANSWER_END = object()  # after the last piece of an answer that went well
+# Takes the pieces for the client, then ``ANSWER_END`` or a ``Refusal``; any number of them, so that
+# a client that reads slowly, or not at all, holds no place once its answer is made.
 Put = Callable[[Any], None]
 Writer = Callable[[Put], Awaitable[None]]  # writes one answer, in pieces; cancelling it stops it
 
@@ -147,7 +147,9 @@ class AnswerEngine:
             metrics.branches.labels(role).set_function(one.running)
             metrics.degraded_seconds.labels(role).set_function(one.total)
 
-    async def read(self, route: TargetRoute, body: Mapping[str, Any]) -> Asked | PassedRequest:
+    async def read(
+        self, route: TargetRoute, body: Mapping[str, Any]
+    ) -> ClientRequest | PassedRequest:
         """Who answers a request: lookahead reasoning as far as that supports it, else the target
         alone.
 
@@ -227,7 +229,7 @@ class AnswerEngine:
         except BaseException as error:  # noqa: BLE001 - whatever a program raises ends its own answer
             put(_refusal(error))
         else:
-            put(END)
+            put(ANSWER_END)
 
     async def target_name(self) -> str:
         """The name under which the target itself serves its model; raises ``LookaheadError`` if it
@@ -268,11 +270,11 @@ async def delivered(
             index, piece = await ready.get()
             if isinstance(piece, Refusal):
                 raise piece
-            if piece is END:
+            if piece is ANSWER_END:
                 going -= 1
                 engine.metrics.seconds.observe(time.monotonic() - began)
                 continue
-            if index not in begun and isinstance(piece, Written | bytes):
+            if index not in begun and isinstance(piece, WrittenText | bytes):
                 begun.add(index)
                 engine.metrics.first_step.observe(time.monotonic() - began)
             yield index, piece

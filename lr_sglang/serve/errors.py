@@ -24,31 +24,31 @@ from lr_sglang.errors import (
 from lr_sglang.serve.monitoring import RequestLine
 
 M = TypeVar("M", bound=BaseModel)
-INVALID = "invalid_request_error"
-SERVER = "server_error"
-KEY = "authentication_error"
-TIME = "timeout_error"
+INVALID_REQUEST = "invalid_request_error"
+SERVER_ERROR = "server_error"
+WRONG_KEY = "authentication_error"
+TIMED_OUT = "timeout_error"
 # By code: status, OpenAI's type, and message.
 KNOWN: dict[str, tuple[int, str, str]] = {
     "invalid_api_key": (
         401,
-        KEY,
+        WRONG_KEY,
         "You need a valid API key: send it as 'Authorization: Bearer KEY'",
     ),
     "model_not_found": (
         404,
-        INVALID,
+        INVALID_REQUEST,
         "The model {asked!r:.200} does not exist here; this endpoint serves {known!r}",
     ),
-    "request_too_large": (413, INVALID, "The request's body is larger than {limit} bytes"),
+    "request_too_large": (413, INVALID_REQUEST, "The request's body is larger than {limit} bytes"),
     "queue_full": (429, "rate_limit_error", "Too many requests are waiting; try again later"),
-    "internal_error": (500, SERVER, "Internal error"),
-    "target_failed": (502, SERVER, "The target model failed to answer"),
-    "overloaded": (503, SERVER, "The target model takes no more requests now"),
-    "shutting_down": (503, SERVER, "The endpoint is shutting down"),
-    "target_down": (503, SERVER, "The target model is down"),
-    "target_timeout": (504, TIME, "The target model did not answer in time"),
-    "timeout": (504, TIME, "The request took longer than {seconds:g} seconds"),
+    "internal_error": (500, SERVER_ERROR, "Internal error"),
+    "target_failed": (502, SERVER_ERROR, "The target model failed to answer"),
+    "overloaded": (503, SERVER_ERROR, "The target model takes no more requests now"),
+    "shutting_down": (503, SERVER_ERROR, "The endpoint is shutting down"),
+    "target_down": (503, SERVER_ERROR, "The target model is down"),
+    "target_timeout": (504, TIMED_OUT, "The target model did not answer in time"),
+    "timeout": (504, TIMED_OUT, "The request took longer than {seconds:g} seconds"),
 }
 TOO_LONG = "context_length_exceeded"
 AGAIN = {
@@ -132,7 +132,7 @@ class Refusal(LookaheadError):
         status: int,
         message: str,
         *,
-        kind: str = INVALID,
+        kind: str = INVALID_REQUEST,
         param: str | None = None,
         code: str | None = None,
         field: str | None = None,
@@ -160,7 +160,7 @@ class Refusal(LookaheadError):
     def body(self, path: str = "") -> dict[str, Any]:
         """The error in the form of the API that a route belongs to: Anthropic's, or OpenAI's."""
         if is_anthropics(path):
-            kind = ANTHROPIC_TYPES.get(self.status, INVALID)
+            kind = ANTHROPIC_TYPES.get(self.status, INVALID_REQUEST)
             return {"type": "error", "error": {"type": kind, "message": self.message}}
         return {
             "error": {

@@ -12,15 +12,17 @@ from lr_sglang.api.runner import answer
 from lr_sglang.delivery.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.serve.engine import AnswerEngine, Put
-from lr_sglang.serve.replies import Summary, Written
-from lr_sglang.serve.requests import Asked, Prompt
+from lr_sglang.serve.replies import Summary, WrittenText
+from lr_sglang.serve.requests import ClientRequest, RenderedPrompt
 from lr_sglang.serve.thinking import concluding
 from lr_sglang.serve.usage import cached_of, costs_of, usage_of
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 
 
-async def write_answer(engine: AnswerEngine, asked: Asked, prompt: Prompt, put: Put) -> None:
+async def write_pieces(
+    engine: AnswerEngine, asked: ClientRequest, prompt: RenderedPrompt, put: Put
+) -> None:
     """Writes one answer, in pieces: what a step has written, an event if events are wanted, at the
     end the summary.
     """
@@ -30,7 +32,9 @@ async def write_answer(engine: AnswerEngine, asked: Asked, prompt: Prompt, put: 
 class LookaheadAnswer:
     """One answer that is being written."""
 
-    def __init__(self, engine: AnswerEngine, asked: Asked, prompt: Prompt, put: Put) -> None:
+    def __init__(
+        self, engine: AnswerEngine, asked: ClientRequest, prompt: RenderedPrompt, put: Put
+    ) -> None:
         self._engine = engine
         self._asked = asked
         self._prompt = prompt
@@ -120,7 +124,7 @@ class LookaheadAnswer:
             said = self._delivery
             trace = self._job.trace
             counts = trace.prompt_tokens, said.tokens, said.reasoning_tokens
-            self._put(Written(chunks, usage_of(*counts, cached_of(trace))))
+            self._put(WrittenText(chunks, usage_of(*counts, cached_of(trace))))
 
     def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
         trace = self._job.trace
@@ -137,7 +141,7 @@ class LookaheadAnswer:
         return Summary(trace, self._delivery, costs_of(trace, written), degraded, calls)
 
 
-def _delivery(engine: AnswerEngine, asked: Asked, prompt: Prompt) -> StreamText:
+def _delivery(engine: AnswerEngine, asked: ClientRequest, prompt: RenderedPrompt) -> StreamText:
     """What makes the client's text of an answer's tokens."""
     request = asked.request
     service = engine.service

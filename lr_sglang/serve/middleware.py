@@ -16,7 +16,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lr_sglang.serve.errors import Refusal, refusal, refusal_of
-from lr_sglang.serve.monitoring import Metrics, RequestLine, line_of, log, where
+from lr_sglang.serve.monitoring import Metrics, RequestLine, log, request_line, where
 from lr_sglang.serve.protocol import CHAT, COMPLETIONS
 from lr_sglang.serve.replies import Disconnected
 from lr_sglang.serve.settings import Keys, Service
@@ -26,7 +26,7 @@ DISCARD_SECONDS = 5.0
 CLIENT_GONE = 499  # nginx's status, for a client that has hung up
 _ID = re.compile(r"[\w.:-]{1,128}", re.ASCII)
 # Logged by name; any other method could be arbitrary text.
-METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
+HTTP_METHODS = ("GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT")
 # Monitors ask for these every few seconds: their successes are logged at the level debug only.
 PROBES = ("/health", "/ready", "/metrics")
 ROUTES = (CHAT.path, COMPLETIONS.path, "/v1/models", *PROBES)
@@ -116,7 +116,7 @@ class Guard:
         if line.error is not None and status != CLIENT_GONE:
             self.metrics.refused.labels(line.error).inc()
         level = logging.DEBUG if route in PROBES and status < 400 else logging.INFO
-        method = scope["method"] if scope["method"] in METHODS else "other"
+        method = scope["method"] if scope["method"] in HTTP_METHODS else "other"
         log(
             "request",
             level,
@@ -149,5 +149,5 @@ def _route(scope: Scope) -> str:
 
 def refuse(refused: Refusal, scope: Scope) -> JSONResponse:
     """The response for an error; adds the error to the request's log line."""
-    refused.note(line_of(scope))
+    refused.note(request_line(scope))
     return JSONResponse(refused.body(scope["path"]), refused.status, refused.headers())

@@ -98,7 +98,7 @@ class RequestLine:
         return {name: value for name, value in vars(self).items() if value is not None}
 
 
-def line_of(scope: Scope) -> RequestLine:
+def request_line(scope: Scope) -> RequestLine:
     """The line of a request, which is in its scope from the first middleware on."""
     line: RequestLine = scope["state"]["line"]
     return line

@@ -27,7 +27,8 @@ from lr_sglang.serve.errors import Refusal, checked
 MAX_PARTS = 4096  # messages of a conversation, and parts of one of them
 MAX_STOPS = 32  # strings of one request, as SGLang's
 INT64 = 2**63
-THINKING = ("thinking", "enable_thinking")  # arguments of templates, which know one or the other
+# Arguments of templates, which know one or the other.
+THINKING_ARGUMENTS = ("thinking", "enable_thinking")
 Tokens = Annotated[int, Field(ge=1, le=2**31)]  # JSON has integers of any length
 Text = Annotated[str, Field(min_length=1)]
 Stop = Annotated[str, Field(min_length=1, max_length=500)]
@@ -64,9 +65,12 @@ HISTORY = (
 )
 PENALTIES = ("presence_penalty", "repetition_penalty")  # followed where our plugin counts tokens
 COMPUTED = "the target computes it for each token that it writes, and drafted steps are not its own"
-SERVER = "the target's server does it, and the draft's cannot do the same"
+SERVERS_OWN = "the target's server does it, and the draft's cannot do the same"
 # Reasons of fields that are followed up to a bound.
-ALONE = {"model": "an adapter of the target's has no draft", "n": "that is more answers at a time"}
+WHY_BEYOND = {
+    "model": "an adapter of the target's has no draft",
+    "n": "that is more answers at a time",
+}
 TOOLS = "calls of tools have the target's own grammar and parser"
 
 
@@ -152,15 +156,15 @@ class TextPart(Lenient):
     text: str
 
 
-Stops = Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopStrings = Annotated[list[Stop], Field(max_length=MAX_STOPS, fail_fast=True)]
 Parts = Annotated[list[TextPart], Field(max_length=MAX_PARTS, fail_fast=True)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-Ids = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+PromptIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 Penalty = Annotated[float, Field(ge=-2, le=2)]
 Bias = dict[Annotated[str, Field(pattern="^[0-9]{1,9}$")], float]
 
 
-class Asking(Lenient):
+class RequestFields(Lenient):
     """The fields that both kinds of request share.
 
     Attributes:
@@ -175,9 +179,11 @@ class Asking(Lenient):
         **_fields("presence_penalty", HISTORY),
         **_fields("repetition_penalty", HISTORY, _unless(1)),
         **_fields("stop_regex", "it may match across the border of two steps"),
-        **_fields("lora_path", ALONE["model"]),
-        **_fields("extra_key cache_salt custom_params custom_logit_processor watermark", SERVER),
-        **_fields("images_config mm_processor_kwargs", SERVER),
+        **_fields("lora_path", WHY_BEYOND["model"]),
+        **_fields(
+            "extra_key cache_salt custom_params custom_logit_processor watermark", SERVERS_OWN
+        ),
+        **_fields("images_config mm_processor_kwargs", SERVERS_OWN),
         **_fields("return_hidden_states return_routed_experts return_token_ids", COMPUTED),
         **_fields("return_cached_tokens_details return_spec_tokens_details", COMPUTED),
     }
@@ -192,8 +198,8 @@ class Asking(Lenient):
     max_tokens: Tokens | None = None
     stop: (
         Annotated[
-            Stops,
-            BeforeValidator(lambda one: [one] if isinstance(one, str) else one, Stop | Stops),
+            StopStrings,
+            BeforeValidator(lambda one: [one] if isinstance(one, str) else one, Stop | StopStrings),
         ]
         | None
     ) = None
@@ -245,7 +251,7 @@ class Asking(Lenient):
 
     def cannot(self, name: str) -> Refusal:
         """The error for a field that lookahead reasoning cannot follow."""
-        reason = self.target_only[name].reason if name in self.target_only else ALONE[name]
+        reason = self.target_only[name].reason if name in self.target_only else WHY_BEYOND[name]
         message = f"{name}: lookahead reasoning cannot follow it: {reason}"
         return Refusal(400, message, param=name)
 
@@ -278,7 +284,7 @@ class Asking(Lenient):
     @property
     def thinks_not(self) -> bool:
         """Whether its template is told that the model does not think."""
-        return any(self.arguments.get(name) is False for name in THINKING)
+        return any(self.arguments.get(name) is False for name in THINKING_ARGUMENTS)
 
     @property
     def constraints(self) -> Constraints:
@@ -314,15 +320,15 @@ class ToolCall(Lenient):
     function: CalledFunction
 
 
-Role = Literal[
+MessageRole = Literal[
     "system", "developer", "user", "assistant", "tool", "function", "latest_reminder", "root"
 ]
 
 
-class Message(Lenient):
+class ChatMessage(Lenient):
     """One turn, with the fields that SGLang gives to a template."""
 
-    role: Annotated[Role, BeforeValidator(lambda role: str(role).lower(), str)]
+    role: Annotated[MessageRole, BeforeValidator(lambda role: str(role).lower(), str)]
     content: str | Parts | None = None
     tool_call_id: str | None = None
     name: str | None = None
@@ -355,15 +361,17 @@ class Message(Lenient):
         return {**given, "content": parts}
 
 
-Conversation = Annotated[list[Message], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)]
+ChatMessages = Annotated[
+    list[ChatMessage], Field(min_length=1, max_length=MAX_PARTS, fail_fast=True)
+]
 
 
-class ChatRequest(Asking):
+class ChatRequest(RequestFields):
     """POST /v1/chat/completions."""
 
     target_only = {
         **_fields("messages", "only texts are drafted", _beyond_text),
-        **Asking.target_only,
+        **RequestFields.target_only,
         **_fields("tools functions", TOOLS),
         **_fields("tool_choice function_call", TOOLS, _TOOL_CHOICE),
         **_fields("modalities", "only texts are drafted", _unless(["text"])),
@@ -384,7 +392,7 @@ class ChatRequest(Asking):
     prompt_field = ("messages", [{"role": "user", "content": "?"}])
 
     messages: Annotated[
-        Conversation, BeforeValidator(lambda value: value, list[Message | dict[str, Any]])
+        ChatMessages, BeforeValidator(lambda value: value, list[ChatMessage | dict[str, Any]])
     ]
     max_completion_tokens: Tokens | None = None
     continue_final_message: bool | None = None
@@ -419,7 +427,7 @@ class ChatRequest(Asking):
         effort = next((one for one in efforts if one is not None), None)
         derived: dict[str, Any] = {} if effort is None else {"reasoning_effort": effort}
         if effort is not None or wish.enabled or wish.enable:
-            derived |= dict.fromkeys(THINKING, effort != "none")
+            derived |= dict.fromkeys(THINKING_ARGUMENTS, effort != "none")
         return derived | (self.chat_template_kwargs or {})
 
     @property
@@ -427,12 +435,12 @@ class ChatRequest(Asking):
         return self.max_completion_tokens or self.max_tokens
 
 
-class CompletionRequest(Asking):
+class CompletionRequest(RequestFields):
     """POST /v1/completions: a raw prompt, a text or token ids."""
 
     target_only = {
         **_fields("prompt", "several prompts at a time are the target's", _several_prompts),
-        **Asking.target_only,
+        **RequestFields.target_only,
         **_fields("best_of", COMPUTED, _unless(1)),
         **_fields("logprobs", COMPUTED, _unless()),
         **_fields("echo", "the prompt is not part of the answer"),
@@ -442,7 +450,7 @@ class CompletionRequest(Asking):
     prompt_field = ("prompt", "?")
     prefix: ClassVar[str] = ""
 
-    prompt: Text | Ids | Annotated[list[Text | Ids], Field(min_length=1, max_length=1)]
+    prompt: Text | PromptIds | Annotated[list[Text | PromptIds], Field(min_length=1, max_length=1)]
     max_tokens: Tokens | None = 16  # OpenAI's default, and SGLang's
 
     @property

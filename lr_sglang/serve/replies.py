@@ -22,17 +22,17 @@ from lr_sglang.engine.sse import DONE, event_of
 from lr_sglang.serve.errors import Refusal
 from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.protocol import StreamOptions
-from lr_sglang.serve.requests import Asked
+from lr_sglang.serve.requests import ClientRequest
 from lr_sglang.serve.usage import cached_of, metrics_of, usage_of
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.step import Ending
 from lr_sglang.steps.trace import Trace
 
 T = TypeVar("T")
-FIELDS = {"content": "content", "reasoning": "reasoning_content"}
+CHOICE_FIELDS = {"content": "content", "reasoning": "reasoning_content"}
 
 
-class Written(NamedTuple):
+class WrittenText(NamedTuple):
     """The next text of an answer, and the usage so far."""
 
     chunks: list[Chunk]
@@ -70,7 +70,7 @@ class Summary:
 
 
 # What is written, an event that the client asked for, or the end.
-Item = Written | Event | Summary
+Item = WrittenText | Event | Summary
 # Those of several answers, each with the index of its answer.
 Items = AsyncGenerator[tuple[int, Item], None]
 
@@ -82,7 +82,7 @@ class Reply:
         line: of the request in the log; the summary is added.
     """
 
-    def __init__(self, asked: Asked, model: str, line: RequestLine) -> None:
+    def __init__(self, asked: ClientRequest, model: str, line: RequestLine) -> None:
         self._asked = asked
         self._line = line
         self._head = {
@@ -101,7 +101,7 @@ class Reply:
         async with aclosing(items):
             async for index, item in items:
                 match item:
-                    case Written():
+                    case WrittenText():
                         for kind, text in item.chunks:
                             texts[index, kind].append(text)
                     case Event():
@@ -149,10 +149,10 @@ class Reply:
                 if self._asked.chat and index not in begun:
                     begun.add(index)
                     yield chunk(index, {"role": "assistant", "content": ""})
-                if isinstance(item, Written):
+                if isinstance(item, WrittenText):
                     so_far = {"usage": item.usage} if shown.continuous_usage_stats else None
                     for kind, text in item.chunks:
-                        yield chunk(index, {FIELDS[kind]: text}, so_far)
+                        yield chunk(index, {CHOICE_FIELDS[kind]: text}, so_far)
                     continue
                 ends.append(item)
                 if item.calls:

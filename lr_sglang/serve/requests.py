@@ -1,5 +1,6 @@
-"""A request as asked, within what the operator allows: ``Asked`` is answered by lookahead
-reasoning, with a ``Prompt``; ``PassedRequest`` by the target alone, on one of its own routes.
+"""A request as asked, within what the operator allows: ``ClientRequest`` is answered by lookahead
+reasoning, with a ``RenderedPrompt``; ``PassedRequest`` by the target alone, on one of its own
+routes.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Conclusion:
 
 
 @dataclass(frozen=True)
-class Asked:
+class ClientRequest:
     """A request as its client sent it, and the settings of its answers.
 
     Attributes:
@@ -129,7 +130,7 @@ class Asked:
         """The fields because of which the target writes a part of the answer alone."""
         return () if self.conclusion is None else self.conclusion.why
 
-    def each(self) -> list[Asked]:
+    def each(self) -> list[ClientRequest]:
         """One for every answer, each with a seed of its own."""
         first = self.sampling.seed
         # SGLang takes 64 bits
@@ -137,7 +138,7 @@ class Asked:
         return [replace(self, sampling=self.sampling.replace(seed=seed)) for seed in seeds]
 
 
-def settled(request: ChatRequest | CompletionRequest, service: Service) -> Asked:
+def settled(request: ChatRequest | CompletionRequest, service: Service) -> ClientRequest:
     """A request with its settings: what it asks for, over the operator's defaults.
 
     Raises:
@@ -175,7 +176,7 @@ def settled(request: ChatRequest | CompletionRequest, service: Service) -> Asked
         raise Refusal(400, error.message, param="lookahead") from error
     most_tokens = min(filter(None, (request.most_tokens, service.limits.max_tokens)), default=None)
     limits = service.limits.with_options(max_tokens=most_tokens)
-    return Asked(request, mode, look, sampling, limits, request.constraints)
+    return ClientRequest(request, mode, look, sampling, limits, request.constraints)
 
 
 def _allowed(name: str, value: str | None, allowed: tuple[str, ...]) -> str:
@@ -274,7 +275,7 @@ def passed_request(
     return PassedRequest(route, common, sent, tuple(why), batch, adapter)
 
 
-class Prompt:
+class RenderedPrompt:
     """The prompt of a request, as each runtime gets it: rendered with the runtime's own template
     and its own defaults, and with the request's arguments.
 
@@ -292,7 +293,7 @@ class Prompt:
             program cannot answer it.
     """
 
-    def __init__(self, asked: Asked, service: Service, target: RuntimeBackend) -> None:
+    def __init__(self, asked: ClientRequest, service: Service, target: RuntimeBackend) -> None:
         request = asked.request
         concluding = asked.conclusion
         known = target.tokenizer
@@ -345,7 +346,7 @@ class Prompt:
         return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
 
 
-def conversation(asked: Asked) -> list[dict[str, Any]]:
+def conversation(asked: ClientRequest) -> list[dict[str, Any]]:
     """The conversation of a request as the operator's program is told it: texts, and nothing of how
     to render them.
 

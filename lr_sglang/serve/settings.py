@@ -18,7 +18,7 @@ from lr_sglang.plugin_files import text_of
 from lr_sglang.serve.errors import refusal
 
 KEYS_VARIABLE = "LR_SGLANG_API_KEYS"
-Reasoning = Literal["auto", "on", "off"]
+ReasoningSetting = Literal["auto", "on", "off"]
 
 
 class ServeSettings(ConfigModel):
@@ -78,7 +78,7 @@ class Service(ServeSettings):
     program: str = setting("", "that answers in place of lookahead reasoning's own")
     concurrency: int = setting(8, "answers at a time", ge=1)
     queue: int = setting(64, "requests that wait; further ones are refused", ge=0)
-    reasoning: Reasoning = setting(
+    reasoning: ReasoningSetting = setting(
         "auto", "whether an answer begins inside of <think>: by prompt and text, always, or ignored"
     )
     allow_origin: tuple[str, ...] = setting(

@@ -28,7 +28,7 @@ from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.program import Program
 
 # The fields that concern what follows the thinking.
-FIELDS = frozenset(("tools", "response_format", "regex"))
+FIELDS_AFTER_THINKING = frozenset(("tools", "response_format", "regex"))
 # Those that say how a prompt is rendered.
 RENDERED = (
     *("messages", "tools", "tool_choice"),
@@ -109,7 +109,7 @@ class Thinking:
         Raises:
             LookaheadError: the target refuses the grammar.
         """
-        if not set(why) <= FIELDS or request.thinks_not:
+        if not set(why) <= FIELDS_AFTER_THINKING or request.thinks_not:
             return None
         # the rest is one generation of the target's, without constraints
         if request.constraints.names() or request.messages[-1].role == "assistant":

@@ -136,7 +136,7 @@ def mt_bench(row: SourceRow, number: int) -> Question:
     return Question(f"mt-bench-{row['prompt_id']}", row["prompt"][0], None, about)
 
 
-DATA = Path(__file__).parent / "data"
+DATA_FOLDER = Path(__file__).parent / "data"
 GSM8K_TEST = 1319
 GSM8K_KEPT = 100
 GSM8K_SEED = 42
@@ -164,7 +164,7 @@ def _of_livecodebench(found: list[Question]) -> list[Question]:
 
 
 def _pocket() -> list[Question]:
-    return read_questions(DATA / "pocket.jsonl")
+    return read_questions(DATA_FOLDER / "pocket.jsonl")
 
 
 _TASKS = (

@@ -60,7 +60,7 @@ class RequestMaker:
         if "draft" not in self.roles:
             hint = "give a draft, or mode autoregressive"
             raise ConfigError("lookahead reasoning needs a draft runtime", hint=hint)
-        return verifiers.make(name, verifiers.Setup(self.roles, self.judge_prompt))
+        return verifiers.make_verifier(name, verifiers.Setup(self.roles, self.judge_prompt))
 
     def make(
         self,

@@ -9,7 +9,7 @@ from lr_sglang.algorithm.guarded import ask
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
-from lr_sglang.verifiers.verifier_registry import Setup, Stage
+from lr_sglang.verifiers.verifier_registry import CascadeStage, Setup
 
 
 class Cascade:
@@ -23,15 +23,17 @@ class Cascade:
 
     name = "cascade"
 
-    def __init__(self, stages: Sequence[tuple[Verifier, Stage]], last: Verifier) -> None:
+    def __init__(self, stages: Sequence[tuple[Verifier, CascadeStage]], last: Verifier) -> None:
         self.stages = tuple(stages)
         self.last = last
 
     @classmethod
     def make(cls, setup: Setup) -> Cascade:
         *stages, last = verifier_registry.stages(setup.argument)
-        earlier = [(verifier_registry.make(stage.verifier, setup), stage) for stage in stages]
-        return cls(earlier, verifier_registry.make(last.verifier, setup))
+        earlier = [
+            (verifier_registry.make_verifier(stage.verifier, setup), stage) for stage in stages
+        ]
+        return cls(earlier, verifier_registry.make_verifier(last.verifier, setup))
 
     async def verify(self, inquiry: Inquiry) -> Verdict:
         earlier: tuple[Verdict, ...] = ()

@@ -41,7 +41,7 @@ class Embedding:
     @classmethod
     def make(cls, setup: Setup) -> Embedding:
         threshold, model = verifier_registry.embedding(setup.argument)
-        return cls(load(model), threshold)
+        return cls(load_encoder(model), threshold)
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         target = inquiry.pair.target.text.strip()
@@ -68,7 +68,7 @@ class Embedding:
 
 
 @lru_cache(maxsize=2)
-def load(model: str) -> Encoder:
+def load_encoder(model: str) -> Encoder:
     """The model at a path or hub name.
 
     Raises:

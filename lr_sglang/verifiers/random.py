@@ -29,7 +29,7 @@ class Random:
 
     @classmethod
     def make(cls, setup: Setup) -> Random:
-        return cls(verifier_registry.number(cls.name, setup.argument))
+        return cls(verifier_registry.parse_number(cls.name, setup.argument))
 
     def verify(self, inquiry: Inquiry) -> Verdict:
         key = repr((inquiry.pair.target.ids, inquiry.pair.draft.ids)).encode()
@@ -56,7 +56,7 @@ class Oracle(Judge):
         return cls(
             setup.backend("judge"),
             setup.prompt(),
-            verifier_registry.number(cls.name, setup.argument),
+            verifier_registry.parse_number(cls.name, setup.argument),
         )
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:

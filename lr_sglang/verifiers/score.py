@@ -30,7 +30,9 @@ class Score(Asking):
 
     @classmethod
     def make(cls, setup: Setup) -> Score:
-        return cls(setup.backend("target"), verifier_registry.number(cls.name, setup.argument))
+        return cls(
+            setup.backend("target"), verifier_registry.parse_number(cls.name, setup.argument)
+        )
 
     def verify(self, inquiry: Inquiry) -> Verdict | Awaitable[Verdict]:
         draft = inquiry.pair.draft

@@ -37,7 +37,7 @@ ASKS: dict[str, tuple[Role, ...]] = {
     "likelihood": ("target",),
     "cascade": (),
 }
-NAMES = tuple(ASKS)
+VERIFIER_NAMES = tuple(ASKS)
 MODEL = "sentence-transformers/all-mpnet-base-v2"  # of the paper's ablation (section 4.3)
 
 
@@ -77,7 +77,7 @@ class Setup:
 
 
 @dataclass(frozen=True)
-class Stage:
+class CascadeStage:
     """A stage of a cascade. It decides if the score passes a limit (None: it has none); else the
     next stage does.
     """
@@ -97,20 +97,20 @@ class Stage:
         )
 
 
-def parse(text: str) -> Named:
+def parse_verifier(text: str) -> Named:
     """The parts of ``--verifier``, checked without importing the verifier.
 
     Raises:
         ConfigError: there is no such verifier, or it takes no such argument.
         SetupError: it needs a package that is not installed.
     """
-    found = plugin_files.checked_name("verifier", text, NAMES, "FILE.py:CLASS")
+    found = plugin_files.checked_name("verifier", text, VERIFIER_NAMES, "FILE.py:CLASS")
     if not found.file:
         _check(found.name, found.argument or "")
     return found
 
 
-def make(name: str, setup: Setup) -> Verifier:
+def make_verifier(name: str, setup: Setup) -> Verifier:
     """Makes the verifier that ``--verifier`` calls ``name``.
 
     Args:
@@ -120,7 +120,7 @@ def make(name: str, setup: Setup) -> Verifier:
         ConfigError: there is no such verifier, or it lacks its runtime.
         SetupError: it needs a package that is not installed.
     """
-    chosen = parse(name)
+    chosen = parse_verifier(name)
     setup = dataclasses.replace(setup, name=name, argument=chosen.argument or "")
     if chosen.file:
         return _outside(chosen, setup)
@@ -154,9 +154,9 @@ def _outside(chosen: Named, setup: Setup) -> Verifier:
 
 def _all(text: str) -> list[Named]:
     """A verifier, or the stages of a cascade."""
-    chosen = parse(text)
+    chosen = parse_verifier(text)
     if _is(chosen, "cascade"):
-        return [parse(stage.verifier) for stage in stages(chosen.argument or "")]
+        return [parse_verifier(stage.verifier) for stage in stages(chosen.argument or "")]
     return [chosen]
 
 
@@ -174,12 +174,12 @@ def asks(text: str) -> frozenset[Role]:
 
 def needs_judge(text: str) -> bool:
     """Whether a verifier requires a judge runtime."""
-    return not parse(text).file and "judge" in asks(text)
+    return not parse_verifier(text).file and "judge" in asks(text)
 
 
 def follows_judge(text: str) -> bool:
     """Whether a verifier's verdicts may be the judge's own, which those of ``oracle`` are not."""
-    return not _is(parse(text), "oracle") and "judge" in asks(text)
+    return not _is(parse_verifier(text), "oracle") and "judge" in asks(text)
 
 
 def runs_models(text: str) -> bool:
@@ -191,7 +191,7 @@ def _check(kind: str, argument: str) -> None:
     if kind in ("judge", "exact") and argument:
         raise ConfigError(f"no verifier is called '{kind}:{argument}'", hint=f"--verifier {kind}")
     if kind in ("random", "oracle", "score"):
-        number(kind, argument)
+        parse_number(kind, argument)
     elif kind == "embedding":
         embedding(argument)
         if find_spec("sentence_transformers") is None:
@@ -199,7 +199,7 @@ def _check(kind: str, argument: str) -> None:
     elif kind == "likelihood":
         likelihood(argument)
     elif kind == "cascade" and any(
-        _is(parse(stage.verifier), "cascade") for stage in stages(argument)
+        _is(parse_verifier(stage.verifier), "cascade") for stage in stages(argument)
     ):
         raise ConfigError("a cascade has no cascade among its stages")
 
@@ -221,7 +221,7 @@ _NUMBERS = {
 }
 
 
-def number(kind: str, text: str) -> float:
+def parse_number(kind: str, text: str) -> float:
     """Parses the threshold or the share of a verifier; its default if ``text`` is empty.
 
     Raises:
@@ -246,18 +246,18 @@ def embedding(argument: str) -> tuple[float, str]:
     all-mpnet-base-v2.
     """
     threshold, _, model = argument.partition(":")
-    return number("embedding", threshold), model or MODEL
+    return parse_number("embedding", threshold), model or MODEL
 
 
 def likelihood(argument: str) -> tuple[float, Literal["mean", "min"]]:
     """Threshold and ``mean`` or ``min`` of ``[mean|min][:][THRESHOLD]``."""
     word, _, rest = argument.partition(":")
     if word == "min":
-        return number("likelihood:min", rest), "min"
-    return number("likelihood", rest if word == "mean" else argument), "mean"
+        return parse_number("likelihood:min", rest), "min"
+    return parse_number("likelihood", rest if word == "mean" else argument), "mean"
 
 
-def stages(argument: str) -> tuple[Stage, ...]:
+def stages(argument: str) -> tuple[CascadeStage, ...]:
     """The stages, in order, of ``cascade:A,B,...``; the last one always decides.
 
     A stage ``VERIFIER@LOW..HIGH`` decides where its score is below ``LOW`` (rejected) or at least
@@ -270,10 +270,10 @@ def stages(argument: str) -> tuple[Stage, ...]:
     if not earlier or not all([*earlier, last]):
         hint = "cascade:likelihood:min@-8..-0.5,judge"
         raise ConfigError("a cascade has at least two stages", hint=hint)
-    return (*map(_stage, earlier), Stage(last))
+    return (*map(_stage, earlier), CascadeStage(last))
 
 
-def _stage(text: str) -> Stage:
+def _stage(text: str) -> CascadeStage:
     name, _, bounds = text.rpartition("@") if "@" in text else (text, "", "..")
     try:
         low, high = (float(bound) if bound else None for bound in bounds.split(".."))
@@ -282,4 +282,4 @@ def _stage(text: str) -> Stage:
         raise ConfigError(f"{text}: {bounds!r} is no range of scores", hint=hint) from None
     if low is not None and high is not None and not low <= high:
         raise ConfigError(f"{text}: the first threshold is above the second")
-    return Stage(name, low, high)
+    return CascadeStage(name, low, high)

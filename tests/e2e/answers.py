@@ -25,7 +25,7 @@ def ask(
 ) -> Trace:
     """One answer, by lookahead or plain."""
     setup = verifiers.Setup(pocket.roles, "pocket")
-    verifier = None if plain else verifiers.make(look.verifier, setup)
+    verifier = None if plain else verifiers.make_verifier(look.verifier, setup)
     limits, about = Limits(max_tokens=most), {"question": question.id, "sample": sample}
     job = AnswerRequest(look, sampling, limits, verifier=verifier, **about)
     asked = [{"role": "user", "content": question.question}]

@@ -144,7 +144,7 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     pocket: Pocket, milliseconds: int
 ) -> None:
-    judge = verifiers.make("judge", verifiers.Setup(pocket.roles, "pocket"))
+    judge = verifiers.make_verifier("judge", verifiers.Setup(pocket.roles, "pocket"))
     job = AnswerRequest(
         Lookahead(), Sampling(), Limits(max_tokens=2000), verifier=judge, question="cancelled"
     )

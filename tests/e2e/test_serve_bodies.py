@@ -20,7 +20,7 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.pocket import weights
 from lr_sglang.serve.protocol import ChatRequest
-from lr_sglang.serve.requests import STEERING, Prompt, settled
+from lr_sglang.serve.requests import STEERING, RenderedPrompt, settled
 from lr_sglang.serve.settings import Service
 from tests import FULL
 from tests.compared import ask, difference, legal
@@ -371,7 +371,7 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
             continue  # SGLang leaves it to a template that reads parts, as a closed turn
         body = {"model": service.model, **asked}
         request, why = ChatRequest.read(body, refuse=True)
-        ours = Prompt(settled(request, service), service, backend)(backend).ids
+        ours = RenderedPrompt(settled(request, service), service, backend)(backend).ids
         reply = HTTP.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:

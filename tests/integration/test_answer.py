@@ -16,7 +16,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.request import Request
-from lr_sglang.verifiers import Setup, make
+from lr_sglang.verifiers import Setup, make_verifier
 from tests.scripted import ScriptedTransport, chapters, deployment
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation
@@ -36,7 +36,7 @@ def test_auto_writes_alone_where_looking_ahead_does_not_pay():
     for program, mode in ((lookahead, "auto"), (autoregressive, "autoregressive")):
         roles = simulated_roles(slow)
         job = AnswerRequest(MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7))
-        job.verifier = make("exact", Setup(roles, "paper"))
+        job.verifier = make_verifier("exact", Setup(roles, "paper"))
         solve(job, roles["target"], program)
         record[mode] = job.trace
     seconds = {mode: one.seconds for mode, one in record.items()}
@@ -60,7 +60,7 @@ def scripted(target=0.01, draft=0.02):
 def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
     job = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
-    job.verifier = make("exact", Setup(target.roles, "paper"))
+    job.verifier = make_verifier("exact", Setup(target.roles, "paper"))
     return job
 
 
@@ -164,7 +164,9 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
     target, taken = scripted(draft=0.001), []
     judge = target.roles["judge"]
     judge.transport.seconds, judge.pool.size = lambda text: 1.0, 1
-    job = AnswerRequest(Lookahead(depth=3), verifier=make("oracle:1", Setup(target.roles, "paper")))
+    job = AnswerRequest(
+        Lookahead(depth=3), verifier=make_verifier("oracle:1", Setup(target.roles, "paper"))
+    )
 
     async def other(begins, name):
         await asyncio.sleep(begins)

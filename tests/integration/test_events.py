@@ -23,7 +23,9 @@ def answered(
         Model(alpha=(0.6,), steps=20, seed=3), step_seconds=0.01, judge_seconds=0.002, **simulated
     )
     roles, told = simulated_roles(simulation), list[Event]()
-    verifier = verifiers.make(look.verifier, verifiers.Setup(roles, "paper")) if look else None
+    verifier = (
+        verifiers.make_verifier(look.verifier, verifiers.Setup(roles, "paper")) if look else None
+    )
     job = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
     seen = []
     job.on_step = lambda step: seen.append(job.trace.finish)
@@ -86,7 +88,8 @@ def test_a_stop_is_never_lost(schedule):
         roles = simulated_roles(simulation)
         look = Lookahead(schedule=schedule, depth=4, verifier="exact")
         job = AnswerRequest(
-            lookahead=look, verifier=verifiers.make("exact", verifiers.Setup(roles, "paper"))
+            lookahead=look,
+            verifier=verifiers.make_verifier("exact", verifiers.Setup(roles, "paper")),
         )
         job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
         with pytest.raises(Cancelled):

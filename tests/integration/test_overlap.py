@@ -53,7 +53,7 @@ def fleet(home: Path) -> Iterator[Fleet]:
         urls = {role: one.url for role, one in runtimes.items()}
         deployment = override_all(load_deployment(), urls).replace(name="here")
         with launch(deployment, home) as found:
-            launched.write(launched.describe(found, ["lookahead"], False, "now"))
+            launched.write(launched.describe_launched(found, ["lookahead"], False, "now"))
             yield found
             launched.remove("here")
 

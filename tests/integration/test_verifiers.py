@@ -30,9 +30,9 @@ from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade
-from lr_sglang.verifiers.embedding import Embedding, load
+from lr_sglang.verifiers.embedding import Embedding, load_encoder
 from lr_sglang.verifiers.judge import Judge
-from lr_sglang.verifiers.verifier_registry import Stage
+from lr_sglang.verifiers.verifier_registry import CascadeStage
 from tests import FULL, ROOT, SCHEDULES
 from tests.scripted import (
     CONVERSATION,
@@ -63,7 +63,7 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
 
 
 def named(name):
-    return lambda roles: verifiers.make(name, verifiers.Setup(roles, "paper"))
+    return lambda roles: verifiers.make_verifier(name, verifiers.Setup(roles, "paper"))
 
 
 # -- likelihood
@@ -191,10 +191,10 @@ def test_the_cosine_decides(schedule):
 def test_a_missing_package_is_named(monkeypatch, tmp_path):
     monkeypatch.setattr(verifier_registry, "find_spec", lambda name: None)
     with pytest.raises(SetupError, match="sentence-transformers"):
-        verifier_registry.parse("embedding")
+        verifier_registry.parse_verifier("embedding")
     monkeypatch.setitem(sys.modules, "sentence_transformers", None)
     with pytest.raises(SetupError) as caught:
-        load(str(tmp_path / "another"))
+        load_encoder(str(tmp_path / "another"))
     assert "lr-sglang[embedding]" in caught.value.hint
 
 
@@ -215,8 +215,8 @@ def test_a_real_model_of_random_weights(tmp_path):
     )
     BertModel(small).save_pretrained(tmp_path)
     with pytest.raises(ConfigError, match="no embedding model at"):
-        load(str(tmp_path / "none"))
-    verifier = verifiers.make(f"embedding:-1:{tmp_path}", verifiers.Setup({}, "paper"))
+        load_encoder(str(tmp_path / "none"))
+    verifier = verifiers.make_verifier(f"embedding:-1:{tmp_path}", verifiers.Setup({}, "paper"))
     record, _ = solve(lambda _: verifier, "one two\n\nend" + E, "two three\n\nend" + E)
     verdict = record.steps[0].verdicts[0]
     assert verdict.accepted
@@ -256,7 +256,7 @@ class Says:
 def test_the_dear_one_is_asked_where_the_cheap_one_is_unsure(at_once, score, failed, accepted, by):
     cheap = Says("cheap", score, failed=failed, at_once=at_once)
     dear = Says("dear", accepted=True, at_once=at_once)
-    cascade = Cascade([(cheap, Stage("cheap", 0.2, 0.8))], dear)
+    cascade = Cascade([(cheap, CascadeStage("cheap", 0.2, 0.8))], dear)
     record, _ = solve(lambda _: cascade, "One." + E, "ONE." + E, depth=1)
     verdict = record.steps[0].verdicts[0]
     assert (verdict.accepted, verdict.by) == (accepted, by)
@@ -352,13 +352,13 @@ def test_what_cannot_be_is_said_before_anything_starts(name, message):
     with pytest.raises(ConfigError, match=message):
         verifier_registry.asks(name)
     with pytest.raises(ConfigError, match=message):
-        verifiers.make(name, verifiers.Setup({}, "paper"))
+        verifiers.make_verifier(name, verifiers.Setup({}, "paper"))
 
 
 def test_a_verifier_that_lacks_its_runtime_says_so():
     for name, role in (("judge", "judge"), ("score", "target"), ("likelihood", "target")):
         with pytest.raises(ConfigError, match=f"needs a {role} runtime"):
-            verifiers.make(name, verifiers.Setup({}, "paper"))
+            verifiers.make_verifier(name, verifiers.Setup({}, "paper"))
 
 
 @pytest.mark.parametrize("prompt", PROMPTS)
@@ -368,7 +368,7 @@ def test_a_verifier_inside_another_is_made_for_the_same_deployment(prompt):
     """
     path = ROOT / "examples" / "composed_verifier.py"
     name = f"{path}:NumbersThenJudge"
-    made = verifiers.make(name, verifiers.Setup({"judge": None}, prompt))
+    made = verifiers.make_verifier(name, verifiers.Setup({"judge": None}, prompt))
     assert made.inner.judge.prompt is PROMPTS[prompt]
     assert verifier_registry.asks(name) == {"target", "judge"}
     assert not verifier_registry.needs_judge(name)
@@ -518,7 +518,7 @@ NAMED = r"--verifier|has no 'V'|line 1"
 def test_a_file_that_holds_no_verifier_is_named(tmp_path, source, match):
     (tmp_path / "v.py").write_text(source)
     with pytest.raises(ConfigError, match=match):
-        verifiers.make(f"{tmp_path}/v.py:V", verifiers.Setup({}, "paper"))
+        verifiers.make_verifier(f"{tmp_path}/v.py:V", verifiers.Setup({}, "paper"))
 
 
 # -- the judge is shown steps that differ before the first answer

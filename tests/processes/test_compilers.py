@@ -11,7 +11,7 @@ from lr_sglang.runtimes.launching import compilers
 @pytest.mark.skipif(compilers.packaged() is None, reason="pip's packages of CUDA are not installed")
 def test_a_kernel_is_compiled_and_linked_with_pip_packages_alone(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
+    monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path / "default")
     home = Path(compilers.environment({"CUDA_HOME": str(tmp_path)})["CUDA_HOME"])
     source = tmp_path / "kernel.cu"
     source.write_text(

@@ -22,7 +22,7 @@ from lr_sglang.config import Lookahead
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.serve.settings import Service
-from lr_sglang.verifiers import Setup, make
+from lr_sglang.verifiers import Setup, make_verifier
 from tests import fixture_of
 from tests.endpoint import CHAT, serving
 from tests.processes.conftest import SECONDS
@@ -44,7 +44,7 @@ def events(steps: int = 9, wrap: str = "{}") -> list[dict[str, Any]]:
     """
     model = Model(trace=(tuple(n % 9 not in REFUSED for n in range(steps)),), steps=steps)
     roles, told = simulated_roles(Simulation(model, 0.4, 0.2, 0.05)), []
-    verifier = make("judge", Setup(roles, "paper"))
+    verifier = make_verifier("judge", Setup(roles, "paper"))
     job = AnswerRequest(Lookahead(depth=5), verifier=verifier, on_event=told.append)
     asked = [{"role": "user", "content": QUESTION}]
     with ThreadPoolExecutor(1) as thread:  # in this one runs Playwright's event loop

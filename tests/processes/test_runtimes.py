@@ -583,9 +583,11 @@ def test_servers_are_warmed_greedily_and_as_the_deployment_draws(temperature, fa
             ]
             assert [each["temperature"] for each in sent] == [
                 0,
-                temperature or probe.SAMPLED["temperature"],
+                temperature or probe.PROBED_SAMPLING["temperature"],
             ]
-            assert (drawn.drawn() if temperature else probe.SAMPLED).items() <= sent[1].items()
+            assert (drawn.drawn() if temperature else probe.PROBED_SAMPLING).items() <= sent[
+                1
+            ].items()
 
 
 def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
@@ -727,10 +729,10 @@ class Started:
     def up(self, name: str = "mine") -> launched.Launched:
         def there() -> Any:
             assert self.process.poll() is None, self.err.read_text()
-            return launched.path_of(name).exists() and "http" in self.out.read_text()
+            return launched.launched_file(name).exists() and "http" in self.out.read_text()
 
         until(there, 20)
-        return launched.find(name)
+        return launched.find_launched(name)
 
     def says(self, text: str) -> None:
         until(lambda: text in self.err.read_text(), 15)
@@ -776,7 +778,7 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(launching, home):
         [role, it["url"]] for role, it in found.roles.items()
     ]
     assert "draft: ready" in one.err.read_text()
-    file = launched.path_of("mine")
+    file = launched.launched_file("mine")
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
 
     plan = settings.settle({"attach": "mine"})
@@ -829,11 +831,11 @@ def test_without_a_draft_it_goes_on_and_without_a_target_it_does_not(launching):
     one.says("draft: the server ended with status 137")
     said = one.err.read_text()
     assert "answers go on without it" in said and "want of memory" in said
-    assert one.process.poll() is None and launched.find("mine").roles == before.roles
+    assert one.process.poll() is None and launched.find_launched("mine").roles == before.roles
     os.kill(target, signal.SIGKILL)
     assert one.process.wait(10) == 1
     assert "Error: target: the server ended with status 137" in one.err.read_text()
-    assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
+    assert not any(map(runs, pids)) and not launched.launched_file("mine").exists()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -846,7 +848,7 @@ def test_before_it_is_up_its_name_is_taken_and_a_signal_is_an_interruption(launc
     other = launching("mine.toml", "--name", "other")
     assert other.server_pids("other")
     assert one.end(number) == 128 + number
-    assert not any(map(runs, pids)) and not launched.path_of("mine").exists()
+    assert not any(map(runs, pids)) and not launched.launched_file("mine").exists()
     with launched.claimed("mine"):
         other.end()
 
@@ -867,7 +869,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     assert "up:" not in called("launch", "--list").output
     again = launching("mine.toml")
     until(lambda: "http" in again.out.read_text(), 20)
-    assert launched.find("mine").pid == again.process.pid and again.end() == 0
+    assert launched.find_launched("mine").pid == again.process.pid and again.end() == 0
 
 
 # -- attaching to what is not there
@@ -876,7 +878,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
 def test_attaching_to_nothing_and_to_two_things(home):
     asked = ("run", "--attach", "nobody", "how many?")
     assert "lr-sglang launch FILE --name nobody" in called(*asked, code=2).output
-    path = launched.path_of("nobody")
+    path = launched.launched_file("nobody")
     path.parent.mkdir(parents=True)
     path.write_text('{"name": "nobody"}')
     assert "nobody.json.pid: field required" in called(*asked, code=2).output
@@ -923,7 +925,7 @@ def test_hopper_gets_triton_where_the_library_of_fa3_is_missing(
     spec = SimpleNamespace(submodule_search_locations=[str(tmp_path)])
     monkeypatch.setattr(flags, "find_spec", lambda name: spec)
     monkeypatch.setattr(gpus, "visible", lambda: [gpus.Gpu(name, 80, 80)] * 4)
-    found = flags.platform("cuda", "x").flags.get("attention-backend")
+    found = flags.server_platform("cuda", "x").flags.get("attention-backend")
     assert found == ("triton" if hopper and not library else None)
 
 

@@ -102,7 +102,7 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
         path.touch(mode=0o755)
     monkeypatch.setenv(found_by, str(nvcc.parent if found_by == "PATH" else tmp_path))
     monkeypatch.setattr(compilers, "packaged", lambda: None)
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
+    monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path / "default")
     check = checks.cuda_toolkit()
     assert (
         check.status == "missing"
@@ -116,7 +116,7 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
     assert checks.cuda_toolkit().status == "missing"
     # an nvcc on the path may be a script that calls that one
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path)
+    monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path)
     assert checks.cuda_toolkit().status == "ok"
     assert compilers.environment() == {"CUDA_HOME": str(tmp_path)}
 
@@ -137,7 +137,7 @@ def packages(tmp_path, monkeypatch):
     monkeypatch.setattr(compilers, "find_spec", lambda name: spec)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("CUDA_HOME", str(tmp_path / "nothing"))
-    monkeypatch.setattr(compilers, "DEFAULT", tmp_path / "default")
+    monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path / "default")
     return made
 
 
@@ -146,7 +146,7 @@ def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch
     assert checks.cuda_toolkit().status == "ok"
     (home,) = compilers.environment().values()
     assert not compilers.lacking(Path(home)) and (Path(home) / "include/cccl/x").exists()
-    assert compilers.environment() == {"CUDA_HOME": home} == flags.platform("cuda", "x").env
+    assert compilers.environment() == {"CUDA_HOME": home} == flags.server_platform("cuda", "x").env
     assert compilers.environment({"CUDA_HOME": home}) == {}
     if lacks == "include/cccl":
         (packages / lacks / "x").unlink()

@@ -22,7 +22,7 @@ from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, NotReady, sync
 from tests import fixture_of, looping, run_by
 
-changes.install()
+changes.install_changes()
 
 
 class _Written(BaseBackend):

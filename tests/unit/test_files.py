@@ -20,7 +20,7 @@ NOBODYS = "~nobody-of-this-name/a"
     [
         (lambda: plugin_files.check(f"{NOBODYS}.py"), "there is no file"),
         (lambda: program_registry.parse_program(f"{NOBODYS}.py:mine"), "there is no file"),
-        (lambda: verifier_registry.parse(f"{NOBODYS}.py:Mine"), "there is no file"),
+        (lambda: verifier_registry.parse_verifier(f"{NOBODYS}.py:Mine"), "there is no file"),
         (lambda: tasks.load(Path(f"{NOBODYS}.jsonl")), "No such file"),
         (lambda: tasks.load("pocket", file=Path(f"{NOBODYS}.jsonl")), "No such file"),
         (lambda: tasks.get(f"{NOBODYS}.py:mine"), "there is no task"),
@@ -94,7 +94,7 @@ def test_the_first_file_and_name_are_meant(text, expected):
 def test_an_argument_may_look_like_the_whole(tmp_path):
     file = tmp_path / "file.py"
     file.write_text("mine = 1")
-    chosen = verifier_registry.parse(f"{file}:mine:other.py:x")
+    chosen = verifier_registry.parse_verifier(f"{file}:mine:other.py:x")
     assert (chosen.file, chosen.name, chosen.argument) == (str(file), "mine", "other.py:x")
     with pytest.raises(ConfigError, match="there is no task"):
         tasks.get(f"{file}:mine:other.py:x")
@@ -104,7 +104,7 @@ def test_an_argument_may_look_like_the_whole(tmp_path):
     ("parse", "text", "near", "far"),
     [
         (program_registry.parse_program, "lokahead:samples=2", "lookahead", "FILE.py:FUNCTION"),
-        (verifier_registry.parse, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
+        (verifier_registry.parse_verifier, "likelyhood:-0.3", "likelihood", "FILE.py:CLASS"),
     ],
 )
 def test_a_name_that_nobody_has_is_answered_with_the_nearest(parse, text, near, far):

@@ -22,9 +22,9 @@ from lr_sglang.runtimes.placement.memory import (
     OVERHEAD,
     Need,
     fits,
-    need,
     place,
-    placed,
+    runtime_need,
+    with_places,
 )
 from tests.called import called
 
@@ -39,7 +39,7 @@ def needs(models: dict[str, str]) -> dict[str, Need]:
 
 
 def needs_of(runtimes: dict[str, Runtime]) -> dict[str, Need]:
-    return {role: need(runtime) for role, runtime in runtimes.items()}
+    return {role: runtime_need(runtime) for role, runtime in runtimes.items()}
 
 
 # -- what models need
@@ -63,7 +63,7 @@ def needs_of(runtimes: dict[str, Runtime]) -> dict[str, Need]:
     ],
 )
 def test_weights_follow_from_the_shape_or_the_name(model, gib):
-    assert need(Runtime(model=model)).weights == pytest.approx(gib, rel=0.02)
+    assert runtime_need(Runtime(model=model)).weights == pytest.approx(gib, rel=0.02)
 
 
 def test_weights_follow_from_a_configuration_here(tmp_path):
@@ -74,15 +74,15 @@ def test_weights_follow_from_a_configuration_here(tmp_path):
         "intermediate_size": 4096,
     }
     (tmp_path / "config.json").write_text(json.dumps({**config, "vocab_size": 1000}))
-    found = need(Runtime(model=str(tmp_path)))
+    found = runtime_need(Runtime(model=str(tmp_path)))
     assert found.heads == 8 and found.token == pytest.approx(2 * 2 * 8 * 128 * 2 / 2**20)
     assert found.weights == pytest.approx(
         (2 * (4 * 1024**2 + 3 * 1024 * 4096) + 2 * 1000 * 1024) * 2 / 2**30
     )
-    assert need(Runtime(model=str(tmp_path), dtype="float32")).weights == pytest.approx(
+    assert runtime_need(Runtime(model=str(tmp_path), dtype="float32")).weights == pytest.approx(
         2 * found.weights
     )
-    assert need(Runtime(model=str(tmp_path), quantization="fp8")).weights == pytest.approx(
+    assert runtime_need(Runtime(model=str(tmp_path), quantization="fp8")).weights == pytest.approx(
         found.weights / 2
     )
 
@@ -92,8 +92,8 @@ def test_a_token_layers_model_is_in_memory_too():
         Runtime(model="Qwen/Qwen3-32B"),
         TokenLayer("standalone", draft_model="Qwen/Qwen3-0.6B"),
     )
-    assert need(alone.replace(token_layer=layer)).weights == pytest.approx(
-        need(alone).weights + 1.1, abs=0.1
+    assert runtime_need(alone.replace(token_layer=layer)).weights == pytest.approx(
+        runtime_need(alone).weights + 1.1, abs=0.1
     )
 
 
@@ -171,7 +171,7 @@ def test_a_deployment_gets_places_and_keeps_what_it_says():
         draft=Runtime(model=QWEN["draft"], memory_fraction=0.3),
         judge=Runtime(url="http://there:1"),
     )
-    found = placed(given, [H100] * 3, {"target": True, "draft": True, "judge": False}).runtimes
+    found = with_places(given, [H100] * 3, {"target": True, "draft": True, "judge": False}).runtimes
     assert (found["target"].gpus, found["target"].tensor_parallel) == ((0,), 1)
     assert (found["draft"].gpus, found["draft"].memory_fraction) == ((1,), 0.3)
     assert found["judge"] == given.runtimes["judge"]
@@ -181,11 +181,11 @@ def test_gpus_that_are_named_are_left_to_whoever_names_them():
     given = deployment(
         target=Runtime(model=QWEN["target"]), draft=Runtime(model=QWEN["draft"], gpus=(0,))
     )
-    found = placed(given, [H100] * 2, {"target": True, "draft": True}).runtimes
+    found = with_places(given, [H100] * 2, {"target": True, "draft": True}).runtimes
     assert (found["target"].gpus, found["draft"]) == ((1,), given.runtimes["draft"])
     with pytest.raises(ConfigError, match="no GPU is left for target"):
-        placed(given, [H100], {"target": True})
-    assert placed(given, [], {}) is given
+        with_places(given, [H100], {"target": True})
+    assert with_places(given, [], {}) is given
 
 
 @pytest.mark.parametrize("name", [name for name in built_in() if "gpu" in name])
@@ -219,7 +219,7 @@ def test_a_preset_that_names_no_gpus_fits_what_it_says(name, machine):
         plain = {role: one.replace(token_layer="none") for role, one in given.runtimes.items()}
         given = given.replace(runtimes=plain)
     assert fits(given, machine)
-    found = placed(given, machine, dict.fromkeys(given.runtimes, True)).runtimes
+    found = with_places(given, machine, dict.fromkeys(given.runtimes, True)).runtimes
     assert_room(found, machine, needs_of(found))
 
 
@@ -229,11 +229,13 @@ def test_the_states_of_a_hybrid_are_in_memory_too():
     """
     target = Runtime(model="Qwen/Qwen3.5-27B", max_running_requests=10)
     state = 48 * (48 * 128 * 128 * 4 + 3 * (2 * 16 + 48) * 128 * 2) / 2**30
-    assert need(target).states == pytest.approx(51 * state)
+    assert runtime_need(target).states == pytest.approx(51 * state)
     drafted = target.replace(token_layer=TokenLayer("ngram", tokens=4))
-    assert need(drafted).states == pytest.approx((51 + 11 * 5) * state)
-    assert need(Runtime(model="Qwen/Qwen3-32B")).states == 0
-    assert need(target).token == 2 * 16 * 4 * 256 * 2 / 2**20  # 16 layers have keys and values
+    assert runtime_need(drafted).states == pytest.approx((51 + 11 * 5) * state)
+    assert runtime_need(Runtime(model="Qwen/Qwen3-32B")).states == 0
+    assert (
+        runtime_need(target).token == 2 * 16 * 4 * 256 * 2 / 2**20
+    )  # 16 layers have keys and values
 
 
 # A configuration with layer types, and one as transformers writes it, with the text model inside.
@@ -297,7 +299,7 @@ TABLE = """\
     ],
 )
 def test_gpus_are_those_that_we_may_see(allowed, free):
-    assert [round(gpu.free) for gpu in gpus.read(TABLE, allowed)] == free
+    assert [round(gpu.free) for gpu in gpus.read_gpus(TABLE, allowed)] == free
 
 
 # -- commands for a machine that is not this one

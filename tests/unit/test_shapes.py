@@ -280,7 +280,7 @@ def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypat
         "cuda",
         "cpu",
     )
-    assert memory.need(body, "judge").weights == pytest.approx(0.82, abs=0.02)
+    assert memory.runtime_need(body, "judge").weights == pytest.approx(0.82, abs=0.02)
     assert not cache.exists(), "nothing was made for it"
     assert models.sizes_of("512x4096x28", pocket.weights("target")) == Sizes(
         512, 4096, 8, 4, 64, 28

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import click
 
-from lr_sglang.tasks.catalogue import DATA
+from lr_sglang.tasks.catalogue import DATA_FOLDER
 from tools.pocket.problems import MAX_OPERATIONS, MIN_OPERATIONS, Problem, problems
 
 SEED, COUNT = 2506, 200
-TASK_FILE = DATA / "pocket.jsonl"
+TASK_FILE = DATA_FOLDER / "pocket.jsonl"
 
 
 def held_out_problems(count: int = COUNT) -> list[Problem]:

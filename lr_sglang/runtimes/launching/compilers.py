@@ -20,8 +20,8 @@ from pathlib import Path
 
 from lr_sglang.runtimes import folders
 
-DEFAULT = Path("/usr/local/cuda")
-PARTS = ("bin/nvcc", "lib64/libcudart.so")
+DEFAULT_TOOLKIT = Path("/usr/local/cuda")
+TOOLKIT_PARTS = ("bin/nvcc", "lib64/libcudart.so")
 # One file of each package that a compilation needs.
 PACKAGED = (
     "bin/nvcc",
@@ -37,13 +37,13 @@ def home(environ: Mapping[str, str] = os.environ) -> Path:
     named = environ.get("CUDA_HOME") or environ.get("CUDA_PATH")
     if named is None:
         nvcc = shutil.which("nvcc", path=environ.get("PATH"))
-        return Path(nvcc).parent.parent if nvcc else DEFAULT
+        return Path(nvcc).parent.parent if nvcc else DEFAULT_TOOLKIT
     return Path(named)
 
 
 def lacking(folder: Path) -> list[str]:
     """The necessary files that a toolkit in this folder lacks."""
-    return [name for name in PARTS if not (folder / name).exists()]
+    return [name for name in TOOLKIT_PARTS if not (folder / name).exists()]
 
 
 def packaged() -> Path | None:
@@ -71,8 +71,8 @@ def environment(environ: Mapping[str, str] = os.environ) -> dict[str, str]:
     """
     if not lacking(home(environ)):
         return {}
-    if not lacking(DEFAULT):
-        return {"CUDA_HOME": str(DEFAULT)}
+    if not lacking(DEFAULT_TOOLKIT):
+        return {"CUDA_HOME": str(DEFAULT_TOOLKIT)}
     packages = packaged()
     return {} if packages is None else {"CUDA_HOME": str(linked(packages))}
 

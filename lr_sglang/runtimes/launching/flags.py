@@ -29,7 +29,7 @@ from lr_sglang.runtimes.placement import gpus, hybrid, memory, models
 from lr_sglang.sglang_api import lines, release
 
 Flags = dict[str, Any]
-TOKENS = 8  # paper section 4
+DRAFTED_TOKENS = 8  # paper section 4
 PLUGIN = "lr_sglang_fed"  # the entry point of our plugin in SGLang's servers
 FED_TOKENS = 12  # of 12 and 20 the faster one on a CPU, and SGLang's own choice for n-grams
 TREE_STEPS = 5  # SGLang's own choice for a tree
@@ -56,7 +56,7 @@ class Algorithm:
 
 
 def _ngram(layer: TokenLayer) -> Flags:
-    tokens = layer.tokens or TOKENS
+    tokens = layer.tokens or DRAFTED_TOKENS
     # A trie of this depth holds all drafted tokens behind a match of length ngram_max.
     depth = None if layer.ngram_max is None else layer.ngram_max + tokens
     return {
@@ -76,8 +76,8 @@ def _fed(layer: TokenLayer) -> Flags:
 
 def _model(layer: TokenLayer) -> Flags:
     topk = layer.topk or 1
-    steps = layer.steps or (TREE_STEPS if topk > 1 else layer.tokens or TOKENS)
-    tokens = layer.tokens or (TOKENS if topk > 1 else steps)
+    steps = layer.steps or (TREE_STEPS if topk > 1 else layer.tokens or DRAFTED_TOKENS)
+    tokens = layer.tokens or (DRAFTED_TOKENS if topk > 1 else steps)
     return {
         "speculative-num-steps": steps,
         "speculative-eagle-topk": topk,
@@ -205,7 +205,7 @@ def layer_flags(layer: TokenLayer, where: str = "runtime") -> Flags:
 Device = Literal["cpu", "cuda"]
 
 # Fields of a runtime that become a flag if they differ from their default.
-FIELDS = {
+RUNTIME_FLAGS = {
     "tokenizer": "tokenizer-path",
     "tensor_parallel": "tp-size",
     "data_parallel": "dp-size",
@@ -260,7 +260,7 @@ def command(
 
     Args:
         port: that the server listens on.
-        platform: see ``platform``.
+        platform: see ``server_platform``.
         model: what to load, where ``runtime.model`` is not yet a path that SGLang knows (see
             ``models.locate``).
         environ: our own variables: ``runtime.gpus`` counts within CUDA_VISIBLE_DEVICES, a given CXX
@@ -294,7 +294,8 @@ def command(
         flags |= {"attention-backend": REPEATABLE_BACKEND, "enable-deterministic-inference": True}
     default = Runtime(model="any")
     given = {
-        flag: (getattr(runtime, name), getattr(default, name)) for name, flag in FIELDS.items()
+        flag: (getattr(runtime, name), getattr(default, name))
+        for name, flag in RUNTIME_FLAGS.items()
     }
     flags |= {
         flag: value for flag, (value, usual) in given.items() if value != usual and value != ""
@@ -438,7 +439,7 @@ def too_large_here(runtime: Runtime) -> str:
     """
     kind = settings.cpu_flags()["dtype"] if runtime.dtype == "auto" else runtime.dtype
     try:
-        weights = memory.need(runtime.replace(dtype=kind)).weights
+        weights = memory.runtime_need(runtime.replace(dtype=kind)).weights
     except ConfigError:
         return ""
     room = _memory()
@@ -455,7 +456,7 @@ def _memory() -> float:
 def _without_gpu(runtime: Runtime) -> str:
     """What to do where there is no GPU."""
     try:
-        weights = memory.need(runtime).weights
+        weights = memory.runtime_need(runtime).weights
     except ConfigError:
         return "see lr-sglang doctor, or set device = 'cpu'"
     room = _memory()
@@ -467,7 +468,7 @@ def _without_gpu(runtime: Runtime) -> str:
     return f"set device = 'cpu', where its weights take {weights:.0f} GiB; or see lr-sglang doctor"
 
 
-def platform(kind: Device, model: str) -> Platform:
+def server_platform(kind: Device, model: str) -> Platform:
     """Flags and variables for a server of this model (a path or a hub name) on this kind of device.
 
     Raises:

@@ -22,14 +22,14 @@ from lr_sglang.runtimes.attach import Attached, attach
 from lr_sglang.runtimes.launching import (
     flags,
 )
-from lr_sglang.runtimes.launching.server import HOST, ProgressEvent, Reservation, Server, Stage
+from lr_sglang.runtimes.launching.server import HOST, ProgressEvent, Reservation, Server, StartStage
 from lr_sglang.runtimes.placement import memory, models
 
 Progress = Callable[[ProgressEvent], None]
 
 # Concurrent answers that a server with a token layer has slots for by default.
 ANSWERS = 16
-POLL = 0.5  # seconds between two checks of the servers
+FLEET_POLL = 0.5  # seconds between two checks of the servers
 
 
 @dataclass
@@ -127,7 +127,7 @@ def launch(
     began = time.monotonic()
     one_at_a_time = threading.Lock()
 
-    def report(role: str, stage: Stage) -> None:
+    def report(role: str, stage: StartStage) -> None:
         with one_at_a_time:
             if progress is not None:
                 progress(ProgressEvent(role, stage, time.monotonic() - began))
@@ -243,7 +243,7 @@ def _prepare(
     command = flags.command(
         found,
         port,
-        flags.platform(kind, model),
+        flags.server_platform(kind, model),
         model=model,
         environ=environ,
         where=where,
@@ -267,7 +267,7 @@ def _slots(deployment: Deployment, role: str) -> int | None:
     return sum(policy.running_requests(deployment.lookahead, name, ANSWERS) for name in roles)
 
 
-def _start(fleet: Fleet, report: Callable[[str, Stage], None], timeout: float) -> None:
+def _start(fleet: Fleet, report: Callable[[str, StartStage], None], timeout: float) -> None:
     """Starts the prepared servers, each in a thread. Returns when all are ready; raises the error
     of the first one that fails.
     """

@@ -27,7 +27,7 @@ from collections.abc import Iterator
 
 # Seconds between asking and killing; SGLang alone would drain its requests for much longer.
 GRACE = 1.0
-POLL = 0.1
+END_POLL = 0.1
 PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
@@ -60,7 +60,7 @@ def main(pipe: int, command: list[str]) -> int:
             # the pipe open.
             if asked or os.getppid() != parent:
                 os.kill(inner, signal.SIGTERM)
-            time.sleep(POLL / 2)
+            time.sleep(END_POLL / 2)
         _end_all()
     return _shown(os.waitstatus_to_exitcode(ended[1]))
 
@@ -78,7 +78,7 @@ def _guard(
     closing = select.poll()  # not select(), which fails for descriptors above 1023
     closing.register(pipe, select.POLLIN)
     while child.poll() is None:
-        if closing.poll(POLL * 1000) or asked or os.getppid() != parent:
+        if closing.poll(END_POLL * 1000) or asked or os.getppid() != parent:
             _ask_to_end(child)
             break
     status = child.poll()
@@ -106,7 +106,7 @@ def _ask_to_end(child: "subprocess.Popen[bytes]") -> None:
     os.killpg(0, signal.SIGTERM)
     limit = time.monotonic() + GRACE
     while child.poll() is None and time.monotonic() < limit:
-        time.sleep(POLL / 2)
+        time.sleep(END_POLL / 2)
 
 
 def _end_all() -> None:
@@ -120,7 +120,7 @@ def _end_all() -> None:
         except ChildProcessError:
             return
         if pid == 0:
-            time.sleep(POLL / 10)
+            time.sleep(END_POLL / 10)
 
 
 def _children() -> list[int]:

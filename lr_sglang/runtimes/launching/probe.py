@@ -14,7 +14,7 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply
 
-SAMPLED = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
+PROBED_SAMPLING = MappingProxyType({"temperature": 0.6, "top_p": 0.95, "top_k": 20})
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def warm(
         document(url, "/classify", {"text": "1 + 1 ="}, timeout=timeout, role=role)
         return
     # a client may ask for another temperature
-    drawn = sampled if sampled and sampled.get("temperature") else SAMPLED
+    drawn = sampled if sampled and sampled.get("temperature") else PROBED_SAMPLING
     for sampling in ({"temperature": 0}, drawn):
         body = {
             "text": "1 + 1 =",

@@ -167,13 +167,13 @@ class Reservation:
 
 
 GUARDIAN = Path(__file__).with_name("guardian.py")
-POLL = 0.25
+START_POLL = 0.25
 DEATH_LIMIT = 5.0  # seconds from a broken connection until the process that broke it has ended
 # seconds in which the guardian must have ended everything; on a quiet machine it needs 1.3
 STOP_LIMIT = 20.0
 LOADING_MARK = "Load weight begin"  # in SGLang's log
 
-Stage = Literal["starting", "loading", "warming", "ready", "attached", "importing"]
+StartStage = Literal["starting", "loading", "warming", "ready", "attached", "importing"]
 
 
 @dataclass(frozen=True)
@@ -183,7 +183,7 @@ class ProgressEvent:
     """
 
     role: str
-    stage: Stage
+    stage: StartStage
     seconds: float
 
 
@@ -296,7 +296,7 @@ class Server:
         self,
         timeout: float,
         *,
-        stage: Callable[[Stage], None] = lambda stage: None,
+        stage: Callable[[StartStage], None] = lambda stage: None,
         cancelled: threading.Event | None = None,
     ) -> probe.ModelInfo:
         """Waits until it answers, then warms it with a greedy and a sampled request.
@@ -328,7 +328,7 @@ class Server:
         except LookaheadError as error:
             gone = time.monotonic() + (DEATH_LIMIT if isinstance(error, RuntimeDown) else 0.0)
             while self.alive() and time.monotonic() < gone:
-                time.sleep(POLL)
+                time.sleep(START_POLL)
             if not self.alive():
                 raise self.died(" while starting") from error
             why = f"the first request failed: {error.message}"
@@ -339,7 +339,7 @@ class Server:
         return info
 
     def _answers(
-        self, timeout: float, stage: Callable[[Stage], None], cancelled: threading.Event | None
+        self, timeout: float, stage: Callable[[StartStage], None], cancelled: threading.Event | None
     ) -> tuple[probe.ModelInfo, float]:
         """Waits until the server reports its model, and adds up the time of its download; returns
         the model and the deadline for ``ready``.
@@ -365,7 +365,7 @@ class Server:
             # While SGLang imports and loads, it does not listen: the connection is refused at once.
             with contextlib.suppress(LookaheadError):
                 return probe.model_info(self.url, timeout=5.0, role=self.role), limit
-            time.sleep(POLL)
+            time.sleep(START_POLL)
 
     def ask_to_stop(self) -> None:
         """Begins to end the server and returns at once; ``stop`` waits for it."""
@@ -434,6 +434,6 @@ def _kill_tree(pid: int) -> None:
         for one in left:
             with contextlib.suppress(psutil.NoSuchProcess):
                 one.kill()
-        psutil.wait_procs(left, timeout=POLL / 2)
+        psutil.wait_procs(left, timeout=START_POLL / 2)
     with contextlib.suppress(ProcessLookupError):
         os.kill(pid, signal.SIGKILL)

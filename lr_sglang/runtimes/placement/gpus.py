@@ -36,10 +36,10 @@ def visible(environ: Mapping[str, str] = os.environ) -> list[Gpu]:
     except (OSError, subprocess.SubprocessError):
         return []
     # The table has no part of a GPU (MIG), and [N/A] for memory that GPU and processor share.
-    return read(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES")) or _from_torch()
+    return read_gpus(reply.stdout, environ.get("CUDA_VISIBLE_DEVICES")) or _from_torch()
 
 
-def read(table: str, allowed: str | None) -> list[Gpu]:
+def read_gpus(table: str, allowed: str | None) -> list[Gpu]:
     """The GPUs of the table that ``nvidia-smi`` prints for ``ASKED``, limited to those in
     CUDA_VISIBLE_DEVICES.
     """
@@ -67,7 +67,7 @@ def read(table: str, allowed: str | None) -> list[Gpu]:
 _KIND = re.compile(r"(?:(\d{1,3})x)?(\d+(?:\.\d+)?)(?:GB)?", re.I)
 # Share of a GPU's nominal memory, in GB as it is sold, that is free in GiB on an idle one: 79 of an
 # H100 of 80 GB, 139 of an H200 of 141.
-FREE = 0.98
+FREE_SHARE = 0.98
 
 
 def described(text: str) -> list[Gpu]:
@@ -86,7 +86,7 @@ def described(text: str) -> list[Gpu]:
                 f"{text!r} describes no GPUs: {part.strip()!r}",
                 hint="NUMBERxGB, such as 4x80, or 2x80,1x24 for GPUs that differ",
             )
-        found += [Gpu(f"{size:g} GB", size, FREE * size)] * number
+        found += [Gpu(f"{size:g} GB", size, FREE_SHARE * size)] * number
     return found
 
 

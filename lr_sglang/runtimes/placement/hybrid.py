@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-Config = Mapping[str, Any]
 # Copies of the states that SGLang reserves for a running request: 3 with no_buffer, its strategy
 # where nothing overlaps (a CPU), and 2 more with extra_buffer, its strategy on GPUs (its
 # ``_calculate_mamba_ratio``).
@@ -30,7 +29,7 @@ STRATEGY: dict[str, dict[str, Any]] = {
 BYTES = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
-def linear_layers(config: Config) -> int:
+def linear_layers(config: Mapping[str, Any]) -> int:
     """The layers of linear attention; 0 for a model that is no hybrid."""
     if not config.get("linear_num_value_heads"):
         return 0
@@ -40,20 +39,20 @@ def linear_layers(config: Config) -> int:
     return layers - layers // every
 
 
-def _sizes(config: Config) -> tuple[int, int]:
+def _sizes(config: Mapping[str, Any]) -> tuple[int, int]:
     """Numbers of all keys and of all values in a layer of linear attention."""
     keys = int(config["linear_num_key_heads"]) * int(config["linear_key_head_dim"])
     values = int(config["linear_num_value_heads"]) * int(config["linear_value_head_dim"])
     return keys, values
 
 
-def parameters(config: Config) -> int:
+def parameters(config: Mapping[str, Any]) -> int:
     """Of one layer of linear attention, without its feed-forward part."""
     keys, values = _sizes(config)
     return int(config["hidden_size"]) * (2 * keys + 3 * values)
 
 
-def state_bytes(config: Config) -> int:
+def state_bytes(config: Mapping[str, Any]) -> int:
     """One sequence's states in all layers; 0 for a model that is no hybrid."""
     if not (layers := linear_layers(config)):
         return 0
@@ -63,7 +62,9 @@ def state_bytes(config: Config) -> int:
     return layers * (matrix * BYTES[config.get("mamba_ssm_dtype", "float32")] + 2 * window)
 
 
-def flags(config: Config, device: Literal["cpu", "cuda"], requests: int | None) -> dict[str, Any]:
+def flags(
+    config: Mapping[str, Any], device: Literal["cpu", "cuda"], requests: int | None
+) -> dict[str, Any]:
     """SGLang's flags for a hybrid; empty for other models.
 
     Args:

@@ -63,7 +63,7 @@ class Need:
         return self.weights + self.states
 
 
-def need(runtime: Runtime, where: str = "runtime") -> Need:
+def runtime_need(runtime: Runtime, where: str = "runtime") -> Need:
     """The need of a runtime that we launch.
 
     Raises:
@@ -91,7 +91,7 @@ def _states(runtime: Runtime) -> float:
     count = hybrid.COPIES["cuda"] * requests + 1
     layer = runtime.token_layer
     if layer.on:
-        drafted = 1 + (layer.tokens or (BLOCK if layer.algorithm == "dflash" else TOKENS))
+        drafted = 1 + (layer.tokens or (BLOCK if layer.algorithm == "dflash" else LAYER_TOKENS))
         count += (requests + 1) * drafted
     return count * hybrid.state_bytes(config_of(runtime.model) or {}) / GIB
 
@@ -236,7 +236,7 @@ OVERHEAD = 4.0
 # drafted per verification, with DFlash and with other token layers.
 REQUESTS = 8
 BLOCK = 15
-TOKENS = 8
+LAYER_TOKENS = 8
 # Tokens that each role must have room for, or the placement is refused: a long answer, and its
 # branches.
 LEAST_TOKENS = 16_384
@@ -279,7 +279,9 @@ def place(needs: Mapping[str, Need], gpus: Sequence[float]) -> dict[str, Place]:
     return places
 
 
-def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]) -> Deployment:
+def with_places(
+    deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, bool]
+) -> Deployment:
     """A copy in which every runtime that runs on GPUs names them and its ``memory_fraction``.
 
     GPUs named in the deployment stay. Runtimes that name none get the GPUs that no other runtime
@@ -303,7 +305,7 @@ def placed(deployment: Deployment, gpus: Sequence[float], on_gpu: Mapping[str, b
             f"no GPU is left for {', '.join(ours)}: the others name all of them",
             hint="give 'gpus' for every runtime",
         )
-    needs = {role: need(runtime, f"[runtimes.{role}]") for role, runtime in ours.items()}
+    needs = {role: runtime_need(runtime, f"[runtimes.{role}]") for role, runtime in ours.items()}
     found = place(needs, [gpus[number] for number in rest])
     runtimes: dict[str, Runtime] = dict(deployment.runtimes)
     for role, where in found.items():
@@ -320,13 +322,13 @@ def fits(deployment: Deployment, gpus: Sequence[float]) -> bool:
     that name none are placed first.
     """
     try:
-        check(placed(deployment, gpus, dict.fromkeys(deployment.runtimes, True)), gpus)
+        check_gpus(with_places(deployment, gpus, dict.fromkeys(deployment.runtimes, True)), gpus)
     except ConfigError:
         return False
     return True
 
 
-def check(deployment: Deployment, gpus: Sequence[float]) -> None:
+def check_gpus(deployment: Deployment, gpus: Sequence[float]) -> None:
     """Checks the GPUs that runtimes name.
 
     Raises:
@@ -341,7 +343,7 @@ def check(deployment: Deployment, gpus: Sequence[float]) -> None:
                 hint="they count from 0; another deployment, or GPUs of your own choice: "
                 f"-o runtimes.{role}.gpus=0",
             )
-    needs = {role: need(deployment.runtimes[role], f"[runtimes.{role}]") for role in layout}
+    needs = {role: runtime_need(deployment.runtimes[role], f"[runtimes.{role}]") for role in layout}
     if lack := _split(layout, needs, gpus)[1]:
         raise ConfigError(f"the runtimes do not fit: {lack}", hint=_SMALLER)
 

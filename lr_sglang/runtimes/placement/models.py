@@ -270,7 +270,7 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
     return str(path.resolve()) if path.is_dir() else model
 
 
-WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
+WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 
 
 def check_folder(model: str, role: str | None = None, *, weights: bool = True) -> None:
@@ -296,7 +296,7 @@ def check_folder(model: str, role: str | None = None, *, weights: bool = True) -
         why = f"its config.json cannot be read: {error.strerror}"
     except ValueError as error:
         why = f"its config.json is not JSON: {error}"
-    if not why and weights and not any(file.suffix in WEIGHTS for file in folder.iterdir()):
+    if not why and weights and not any(file.suffix in WEIGHT_FILES for file in folder.iterdir()):
         why = "it has no weights (*.safetensors)"
     if why:
         raise ConfigError(f"model {model}: {why}", role=role, hint=hint)
