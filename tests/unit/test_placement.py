@@ -177,6 +177,14 @@ def test_a_deployment_gets_places_and_keeps_what_it_says():
     assert found["judge"] == given.runtimes["judge"]
 
 
+@pytest.mark.parametrize("several", [{"tensor_parallel": 2}, {"data_parallel": 2}])
+def test_who_takes_several_gpus_is_told_to_name_them(several):
+    given = deployment(target=Runtime(model=QWEN["target"], **several))
+    with pytest.raises(ConfigError, match=r"it takes 2 GPUs .* names none") as caught:
+        placed(given, [H100] * 4, {"target": True})
+    assert "gpus = [0, 1]" in caught.value.hint
+
+
 def test_gpus_that_are_named_are_left_to_whoever_names_them():
     given = deployment(
         target=Runtime(model=QWEN["target"]), draft=Runtime(model=QWEN["draft"], gpus=(0,))

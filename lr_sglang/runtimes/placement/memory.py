@@ -298,6 +298,14 @@ def with_places(
     }
     if not ours:
         return deployment
+    for role, runtime in ours.items():
+        count = runtime.tensor_parallel * runtime.data_parallel
+        if count > 1:
+            raise ConfigError(
+                f"[runtimes.{role}]: it takes {count} GPUs (tensor_parallel x data_parallel) and "
+                "names none: a runtime without 'gpus' gets one",
+                hint=f"name them: gpus = {list(range(count))}",
+            )
     named = {gpu for runtime in deployment.runtimes.values() for gpu in runtime.gpus}
     rest = [number for number in range(len(gpus)) if number not in named]
     if named and not rest:
