@@ -181,7 +181,7 @@ def test_a_deployment_gets_places_and_keeps_what_it_says():
 def test_who_takes_several_gpus_is_told_to_name_them(several):
     given = deployment(target=Runtime(model=QWEN["target"], **several))
     with pytest.raises(ConfigError, match=r"it takes 2 GPUs .* names none") as caught:
-        placed(given, [H100] * 4, {"target": True})
+        with_places(given, [H100] * 4, {"target": True})
     assert "gpus = [0, 1]" in caught.value.hint
 
 
