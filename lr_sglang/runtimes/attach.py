@@ -93,21 +93,23 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     """
     url = runtime.url.rstrip("/")
     key = api_key(role, runtime)
-
-    async def asked() -> list[dict[str, Any]]:
-        client = await reach(url, role, key, timeout)
-        try:
-            return await client.infos("/model_info", timeout)
-        finally:
-            await client.close()
-
     try:
-        return [probe.info_of(one, url, role) for one in call(asked())]
+        told = call(_infos("/model_info", url, role, key, timeout))
+        return [probe.info_of(one, url, role) for one in told]
     except RuntimeRefused as error:
         if error.status != 404:
             raise
     _refuse_other_servers(url, key, timeout, role)
     return []
+
+
+async def _infos(path: str, url: str, role: str, key: str, timeout: float) -> list[dict[str, Any]]:
+    """A document of each server behind a URL; raises as ``reach``, and as ``Client.get``."""
+    client = await reach(url, role, key, timeout)
+    try:
+        return await client.infos(path, timeout)
+    finally:
+        await client.close()
 
 
 def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
@@ -119,16 +121,8 @@ def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
     """
     url = runtime.url.rstrip("/")
     key = api_key(role, runtime)
-
-    async def asked() -> list[dict[str, Any]]:
-        client = await reach(url, role, key, timeout)
-        try:
-            return await client.infos("/server_info", timeout)
-        finally:
-            await client.close()
-
     try:
-        infos = call(asked())
+        infos = call(_infos("/server_info", url, role, key, timeout))
     except LookaheadError:
         return None
     fed, _ = fed_layer([state(info) for info in infos], seeded=True)
