@@ -137,12 +137,12 @@ def facts_of(
             f"it runs {slots} requests at a time of {wanted} that were asked for: {short}"
         )
     seeded = honours_seeds(infos) and not seed_fault
-    fed, unusable = fed_layer([state(info) for info in infos], seeded)
+    fed, unusable = fed_layer([scheduler_state(info) for info in infos], seeded)
     if unusable:
         found["fed"] = unusable
     on_cpus = all(info.get("device") == "cpu" for info in infos)
-    numbered = all(state(info).get(draws.SEEDS_FIELD) for info in infos)
-    caches = [state(info).get(internal_state.CACHE_FIELD) for info in infos]
+    numbered = all(scheduler_state(info).get(draws.SEEDS_FIELD) for info in infos)
+    caches = [scheduler_state(info).get(internal_state.CACHE_FIELD) for info in infos]
     incremental = {bool(info.get("incremental_streaming_output")) for info in infos}
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
     parsed = bool(infos) and all(info.get("reasoning_parser") for info in infos)
@@ -185,7 +185,7 @@ def honours_seeds(infos: Sequence[Mapping[str, Any]]) -> bool:
     """
     return bool(infos) and all(
         info.get("device") == "cpu"
-        or state(info).get(draws.SEEDS_FIELD)
+        or scheduler_state(info).get(draws.SEEDS_FIELD)
         or (info.get("enable_deterministic_inference") and not info.get("speculative_algorithm"))
         for info in infos
     )
@@ -197,7 +197,7 @@ def _relaxed(info: Mapping[str, Any]) -> Mapping[str, float]:
     """
     if info.get("device") == "cpu" or not info.get("speculative_algorithm"):
         return {}
-    seeds = state(info).get(draws.SEEDS_FIELD)
+    seeds = scheduler_state(info).get(draws.SEEDS_FIELD)
     return draws.RELAXED if seeds else draws.RELAXED | draws.LEFT_OUT
 
 
@@ -209,7 +209,7 @@ def layer_of_servers(infos: Sequence[Mapping[str, Any]]) -> str | None:
     return DIFFERENT if len(layers) > 1 else next(iter(layers), None)
 
 
-def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
+def scheduler_state(info: Mapping[str, Any]) -> Mapping[str, Any]:
     """The state of the server's scheduler, or of the first replica's."""
     states = info.get("internal_states") or [{}]
     return states[0] if isinstance(states[0], Mapping) else {}
@@ -217,13 +217,13 @@ def state(info: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _held(info: Mapping[str, Any]) -> int | None:
     """Tokens that the server's KV memory holds."""
-    found = info.get("max_total_num_tokens") or state(info).get("max_total_num_tokens")
+    found = info.get("max_total_num_tokens") or scheduler_state(info).get("max_total_num_tokens")
     return found if isinstance(found, int) else None
 
 
 def _slots(info: Mapping[str, Any]) -> int | None:
     """The number of requests that all replicas of the server run at a time, as it reports."""
-    each = state(info).get("effective_max_running_requests_per_dp")
+    each = scheduler_state(info).get("effective_max_running_requests_per_dp")
     return each * max(1, int(info.get("dp_size") or 1)) if isinstance(each, int) else None
 
 

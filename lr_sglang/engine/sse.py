@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
-DATA, END = b"data: ", b"\n\n"
-DONE = DATA + b"[DONE]" + END
+DATA_FIELD = b"data: "
+EVENT_END = b"\n\n"
+DONE = DATA_FIELD + b"[DONE]" + EVENT_END
 
 
 class EventParser:
@@ -25,16 +26,16 @@ class EventParser:
 
     def feed(self, piece: bytes) -> list[bytes]:
         """The events that end in the next piece."""
-        *events, self.rest = (self.rest + piece).split(END)
-        return [event + END for event in events]
+        *events, self.rest = (self.rest + piece).split(EVENT_END)
+        return [event + EVENT_END for event in events]
 
 
 def object_in(event: bytes) -> bytes:
     """The JSON object that a whole event has as its data; empty if it has none."""
-    whole = event.startswith(DATA + b"{") and event.endswith(END)
-    return event[len(DATA) : -len(END)] if whole else b""
+    whole = event.startswith(DATA_FIELD + b"{") and event.endswith(EVENT_END)
+    return event[len(DATA_FIELD) : -len(EVENT_END)] if whole else b""
 
 
 def event_of(value: Mapping[str, Any]) -> bytes:
     """An event of a stream."""
-    return DATA + orjson.dumps(value) + END
+    return DATA_FIELD + orjson.dumps(value) + EVENT_END

@@ -19,7 +19,7 @@ from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.router import reach
-from lr_sglang.engine.server_facts import layer_of_servers, state
+from lr_sglang.engine.server_facts import layer_of_servers, scheduler_state
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe
@@ -125,7 +125,7 @@ def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
         infos = call(_infos("/server_info", url, role, key, timeout))
     except LookaheadError:
         return None
-    fed, _ = fed_layer([state(info) for info in infos], seeded=True)
+    fed, _ = fed_layer([scheduler_state(info) for info in infos], seeded=True)
     return FED if fed is not None else layer_of_servers(infos)
 
 

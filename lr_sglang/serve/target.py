@@ -26,7 +26,7 @@ from lr_sglang.steps.request import Request
 # all others.
 CLIENT_ERRORS = {400: 400, 404: 404, 413: 413, 415: 415, 422: 400}
 _USAGE = b'"usage":'
-_ERROR = sse.DATA + b'{"error":'
+_ERROR = sse.DATA_FIELD + b'{"error":'
 
 
 class PassedAnswer:

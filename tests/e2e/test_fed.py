@@ -15,7 +15,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.server_facts import state as state_of
+from lr_sglang.engine.server_facts import scheduler_state
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
@@ -55,7 +55,7 @@ def target(roles: dict[str, RuntimeBackend]) -> RuntimeBackend:
 
 def state(target: RuntimeBackend) -> dict[str, Any]:
     info = call(target.transport.get("/server_info"), target.loop)
-    return state_of(info)[FIELD]
+    return scheduler_state(info)[FIELD]
 
 
 def written(
