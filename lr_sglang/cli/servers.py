@@ -24,6 +24,12 @@ if TYPE_CHECKING:  # it imports SGLang, which takes seconds
     from lr_sglang.doctor.examination import Examination, Expected
 
 
+LAYERS = (
+    "lr-sglang bench --sweep token-layer=none,standalone,fed --modes autoregressive,sd,lossless "
+    "--concurrency N"
+)
+
+
 def examined(given: Given) -> None:
     """Examines the servers that the options name, and prints what was found.
 
@@ -84,11 +90,12 @@ def _needed(plan: Plan) -> Any:
 
 def _command(given: Given, found: Examination) -> str:
     """The command to start with: the fastest mode on these servers, or the one that finds it by
-    itself where the short answers do not tell; empty if none was measured.
+    itself where the short answers do not tell, or a fed target does not start it; empty if none was
+    measured.
     """
     if not found.modes:
         return ""
-    best = found.best
+    best = None if found.best and found.fed and found.best.mode == "sd" else found.best
     names = ("attach", "deployment", *ROLES, "verifier")
     words = [word for name in names if given.get(name) for word in (f"--{name}", given[name])]
     words += ["--mode", best.mode if best else "auto"]
@@ -142,6 +149,11 @@ def _verdict(found: Examination, command: str) -> Iterator[str]:
             f"Lookahead can run here; {found.answers} short answers do not tell which mode is the "
             f"fastest (surely faster than {plain}: {sure or 'none'}): lr-sglang bench with "
             "questions of yours does"
+        )
+    if found.modes and found.fed:
+        yield (
+            "sd is here what the server guesses by itself; beside other token layers, each on "
+            f"servers of its own and at your load: {LAYERS}"
         )
     if command:
         yield f"start with: {command}"

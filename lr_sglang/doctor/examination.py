@@ -29,7 +29,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.results import statistics
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
-from lr_sglang.sglang_api.lines import SWITCH
+from lr_sglang.sglang_api.lines import FED_SWITCH
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
 from lr_sglang.theory.measured import AnswerFigures, measure_mode
@@ -49,8 +49,8 @@ ANSWER_TOKENS = 64
 WARM_TOKENS = 8
 SLOW_ABORT = 1.0  # seconds
 INSTALL_PLUGIN = (
-    f"on its machine pip install --no-deps lr-sglang, start it with {SWITCH}=1 and the flags of "
-    "--speculative-algorithm NGRAM (docs/token-layer.md)"
+    f"on its machine pip install --no-deps lr-sglang, start it with {FED_SWITCH}=1 and the flags "
+    "of --speculative-algorithm NGRAM (docs/token-layer.md)"
 )
 
 
@@ -116,12 +116,14 @@ class Examination:
     Attributes:
         costs: by role, milliseconds of a token by answers at once and of reading by tokens.
         answers: how many short ones were made in each mode.
+        fed: whether the target takes lines; mode ``sd`` is then the guesses of its server's own.
     """
 
     lines: list[Finding] = field(default_factory=list)
     modes: list[Expected] = field(default_factory=list)
     costs: dict[str, dict[str, float]] = field(default_factory=dict)
     answers: int = 0
+    fed: bool = False
 
     @property
     def able(self) -> bool:
@@ -303,6 +305,7 @@ class _Examiner:
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Finding(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.answers = len(problems)
+        self.made.fed = self.roles["target"].fed is not None
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
         own = ahead[0]["own_draws"]

@@ -146,7 +146,7 @@ def test_a_runtime_that_fails_is_a_fault():
 # -- what short answers tell of the modes
 
 
-def answers(paces, problems, spread=0.0):
+def answers(paces, problems, spread=0.0, fed=False):
     """The modes, with so many tokens per second in the mean of answers to so many problems."""
     rng = random.Random(1)
     records = [
@@ -159,7 +159,7 @@ def answers(paces, problems, spread=0.0):
         for problem in range(problems)
         for mode, pace in paces.items()
     ]
-    made = Examination(modes=_expected(records, list(paces), 5), answers=problems)
+    made = Examination(modes=_expected(records, list(paces), 5), answers=problems, fed=fed)
     return made, " ".join(_verdict(made, _command({}, made)))
 
 
@@ -192,6 +192,21 @@ def test_a_mode_is_called_the_fastest_only_where_the_interval_says_so(
 def test_those_that_are_surely_faster_are_named_with_their_interval():
     _, said = answers({**THREE, "sd": 15.9}, 8, 0.05)
     assert "surely faster than autoregressive: sd 1." in said and "lossless 1." in said
+
+
+@pytest.mark.parametrize(
+    ("paces", "command"),
+    [
+        ({"sd": 12.0, "lossless": 10.0}, "auto"),  # a run refuses sd there
+        ({"sd": 12.0, "lossless": 24.0}, "lossless"),
+    ],
+)
+def test_of_a_fed_target_the_command_runs_and_other_layers_are_benchs(paces, command):
+    _, said = answers(paces, 8, 0.02, fed=True)
+    assert f"--mode {command} QUESTION" in said
+    assert "lr-sglang bench --sweep token-layer=" in said
+    _, said = answers(paces, 8, 0.02)
+    assert "--sweep" not in said
 
 
 # -- the command
