@@ -20,7 +20,7 @@ from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.plugin.kept_lines import KeptLines
-from lr_sglang.sglang_api.lines import FIRST, PROTOCOL, ROUTE, Delivery, read_deliveries
+from lr_sglang.sglang_api.lines import FIRST_LINE, PROTOCOL, ROUTE, Delivery, read_deliveries
 from lr_sglang.steps import thinking
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
@@ -100,7 +100,7 @@ def runtimes(
 
 def fed(width: int) -> FedLayer:
     """A token layer `fed`, as a server reports it that draws with seeds."""
-    return FedLayer(PROTOCOL, width, "seeds", seeds=True)
+    return FedLayer(PROTOCOL, width, "seeds")
 
 
 class CharTokenizer:
@@ -227,7 +227,7 @@ class ScriptedTransport:
         """
         ids = reply["output_ids"]
         meta = reply["meta_info"]
-        if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST):
+        if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST_LINE):
             (self._lines.get(request.rid) or self._lines.put(request.rid, 0, ())).put_first(first)
         count = min(1, len(ids))
         right = list[int]()

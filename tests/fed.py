@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lr_sglang.plugin.feeding import MARK, Feeder
-from lr_sglang.sglang_api.lines import FIELD
+from lr_sglang.sglang_api.lines import FED_FIELD
 
 WIDTH, VOCABULARY = 5, 1000
 RELEASES = ("0.5.16", "0.5.23")
@@ -22,13 +22,14 @@ class Request:
         self.pending = []  # tokens that the overlap schedule has not recorded yet
         self.sampling_params = SimpleNamespace(custom_params=custom_params)
         self.passes = 0
+        self.aborted = False
 
     @property
     def written(self):
         return [*self.output_ids, *self.pending]
 
     def finished(self):
-        return len(self.output_ids) >= len(self.text)
+        return self.aborted or len(self.output_ids) >= len(self.text)
 
 
 class Server:
@@ -128,7 +129,7 @@ class Server:
         arguments = SimpleNamespace(tokenizer_worker_num=more.pop("workers", 1))
         given = {"draft_worker": worker, "server_args": arguments, **more}
         self.feeder.tell(found, SimpleNamespace(**given))
-        return found.internal_state[FIELD]
+        return found.internal_state[FED_FIELD]
 
 
 def text(seed=0, length=40):

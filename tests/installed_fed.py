@@ -21,7 +21,7 @@ from starlette.testclient import TestClient
 from lr_sglang.plugin import hooks, route, verification
 from lr_sglang.plugin.feeding import Feeder
 from lr_sglang.sglang_api import lines as protocol
-from lr_sglang.sglang_api.lines import FIELD, MAX_MESSAGE_BYTES, ROUTE
+from lr_sglang.sglang_api.lines import FED_FIELD, MAX_MESSAGE_BYTES, ROUTE
 from tests.fed import VOCABULARY, WIDTH, Request, Server, text
 
 # -- the worker of the installed release
@@ -115,7 +115,7 @@ def test_an_untested_release_goes_on_without_the_layer_and_says_so(monkeypatch):
     assert name.endswith("get_internal_state")
     found = SimpleNamespace(internal_state={})
     tell(found, SimpleNamespace(draft_worker=None))
-    assert "SGLang 0.5.99 is not tested; tested with" in found.internal_state[FIELD]["refused"]
+    assert "SGLang 0.5.99 is not tested; tested with" in found.internal_state[FED_FIELD]["refused"]
     assert ["token layer fed is refused: SGLang 0.5.99" in line for line in logged] == [True]
 
 

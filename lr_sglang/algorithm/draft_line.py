@@ -7,7 +7,6 @@ import math
 from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer import Answer
-from lr_sglang.config import Sampling
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError
@@ -162,16 +161,9 @@ class DraftLine:
             self.answer.tree.root,
             "draft",
             min(self._at_a_time(), self._room()),
-            self._sampling(),
+            self.answer.reader.draft_sampling(),
             after=tuple(self.ids[self.kept :]),
         )
-
-    def _sampling(self) -> Sampling:
-        """The target's own where its verification draws with the same numbers, else greedy."""
-        assert self._target.facts.fed is not None
-        if self._target.facts.fed.shares_draws:
-            return self.answer.reader.draft_sampling()
-        return self.answer.job.sampling.replace(temperature=0)
 
     def drafted(self, ids: Sequence[int]) -> None:
         """Enters what the draft's generation has written so far."""

@@ -305,7 +305,7 @@ class _Examiner:
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Finding(role, "answers", "warning", "some of its requests failed", "see its log")
         self.made.answers = len(problems)
-        self.made.fed = self.roles["target"].fed is not None
+        self.made.fed = self.roles["target"].facts.fed is not None
         self.made.modes = _expected(records, modes, self.look.depth)
         ahead = [one for one in records if one["mode"] == self.ahead]
         own = ahead[0]["own_draws"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lr_sglang.sglang_api.lines import FIELD, PROTOCOL
+from lr_sglang.sglang_api.lines import FED_FIELD, PROTOCOL
 
 
 @dataclass(frozen=True)
@@ -18,29 +18,21 @@ class FedLayer:
         width: tokens of one verification: the one from which it goes on, and those of a line.
         draws: how the verification draws: with the numbers of the request's ``seeds``, as plain
             decoding does, or with ``coins`` of its own.
-        seeds: whether the runtime honours seeds.
     """
 
     protocol: int
     width: int
     draws: Literal["seeds", "coins"]
-    seeds: bool
-
-    @property
-    def shares_draws(self) -> bool:
-        """Whether a draft that draws with the request's seed agrees more often."""
-        return self.seeds and self.draws == "seeds"
 
 
-def fed_layer(states: Sequence[Mapping[str, Any]], seeded: bool) -> tuple[FedLayer | None, str]:
+def fed_layer(states: Sequence[Mapping[str, Any]]) -> tuple[FedLayer | None, str]:
     """The layer that all servers of a runtime have, and why it cannot be used; empty if it can, or
     if no server has it.
 
     Args:
         states: the internal state of each server.
-        seeded: whether they honour seeds.
     """
-    told = [state.get(FIELD) for state in states]
+    told = [state.get(FED_FIELD) for state in states]
     if not any(told):
         return None, ""
     if not all(isinstance(one, Mapping) for one in told):
@@ -57,4 +49,4 @@ def fed_layer(states: Sequence[Mapping[str, Any]], seeded: bool) -> tuple[FedLay
             return None, f"its token layer fed is refused: {refused}"
     seeds = all(layer.get("draws") == "seeds" for layer in layers)
     width = min(int(layer.get("width") or 1) for layer in layers)
-    return FedLayer(PROTOCOL, width, "seeds" if seeds else "coins", seeded), ""
+    return FedLayer(PROTOCOL, width, "seeds" if seeds else "coins"), ""

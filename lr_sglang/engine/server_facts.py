@@ -136,10 +136,10 @@ def facts_of(
         found["slots"] = (
             f"it runs {slots} requests at a time of {wanted} that were asked for: {short}"
         )
-    seeded = honours_seeds(infos) and not seed_fault
-    fed, unusable = fed_layer([scheduler_state(info) for info in infos], seeded)
+    fed, unusable = fed_layer([scheduler_state(info) for info in infos])
     if unusable:
         found["fed"] = unusable
+    coins = fed is not None and fed.draws == "coins"
     on_cpus = all(info.get("device") == "cpu" for info in infos)
     numbered = all(scheduler_state(info).get(draws.SEEDS_FIELD) for info in infos)
     caches = [scheduler_state(info).get(internal_state.CACHE_FIELD) for info in infos]
@@ -149,7 +149,7 @@ def facts_of(
     contexts = [_context(info, context) for info in infos]
     return ServerFacts(
         context=min(contexts, default=context or DEFAULT_CONTEXT),
-        seeded=seeded,
+        seeded=honours_seeds(infos) and not seed_fault and not coins,
         seed_fault=seed_fault,
         places="answer" if on_cpus or numbered else "prompt",
         max_running_requests=slots,

@@ -18,7 +18,7 @@ def enabled(switch: str) -> bool:
 
 def plugin() -> None:
     """Entry point `sglang.srt.plugins`: install the hooks."""
-    fed, seeds = enabled(lines.SWITCH), enabled(draws.SEEDS_SWITCH)
+    fed, seeds = enabled(lines.FED_SWITCH), enabled(draws.SEEDS_SWITCH)
     if fed or seeds:
         from lr_sglang.plugin import hooks
 

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lr_sglang.plugin.kept_lines import KeptLine, KeptLines
-from lr_sglang.sglang_api.lines import FIELD, FIRST, PROTOCOL, are_ids, fault_of
+from lr_sglang.sglang_api.lines import FED_FIELD, FIRST_LINE, PROTOCOL, are_ids, fault_of
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +26,7 @@ Drafts: TypeAlias = tuple[Array, Array]  # tokens, and which of them each of the
 # the few that any server passes on to all of its ranks before a pass, and it can hold all that a
 # message of ours has.
 MARK = "lr_sglang/lines"
-NOTHING = array("i")
+NO_IDS = array("i")
 
 
 class Feeder:
@@ -96,7 +96,7 @@ class Feeder:
             refused = "it needs --speculative-algorithm NGRAM"
         if not refused and scheduler.server_args.tokenizer_worker_num > 1:
             refused = "its route is not there with --tokenizer-worker-num above 1"
-        result.internal_state[FIELD] = (
+        result.internal_state[FED_FIELD] = (
             {"protocol": PROTOCOL, "refused": refused}
             if refused
             else {
@@ -122,7 +122,7 @@ class Feeder:
                 ids = self._ahead(request, more, last, most, vocabulary)
             except Exception:  # noqa: BLE001 - as above; the others are fed all the same
                 self._failed("the line of a request")
-                ids = NOTHING
+                ids = NO_IDS
             self._counts["fed" if ids else "unfed"] += 1
             if ids:
                 row[1:] = ids + padding[len(ids) :]
@@ -139,7 +139,7 @@ class Feeder:
         """
         line = self._line(request, vocabulary)
         if line is None:
-            return NOTHING
+            return NO_IDS
         own = request.output_ids
         known = len(own)
         count = known + len(more)
@@ -159,7 +159,7 @@ class Feeder:
         if line is not None and line.has_first:
             return line
         params = request.sampling_params.custom_params
-        first = params.get(FIRST) if isinstance(params, dict) else None
+        first = params.get(FIRST_LINE) if isinstance(params, dict) else None
         if first is not None:
             line = line or self._lines.put(request.rid, 0, ())
             if are_ids(first) and not fault_of(first, vocabulary):

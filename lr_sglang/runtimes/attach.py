@@ -125,7 +125,7 @@ def layer_of(role: str, runtime: Runtime, timeout: float = 5.0) -> str | None:
         infos = call(_infos("/server_info", url, role, key, timeout))
     except LookaheadError:
         return None
-    fed, _ = fed_layer([scheduler_state(info) for info in infos], seeded=True)
+    fed, _ = fed_layer([scheduler_state(info) for info in infos])
     return FED if fed is not None else layer_of_servers(infos)
 
 

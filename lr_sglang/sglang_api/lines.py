@@ -13,11 +13,11 @@ from typing import Any, NamedTuple
 PROTOCOL = 1
 ROUTE = "/lr_sglang/lines"
 # Of a server: set to 1, it turns the layer on.
-SWITCH = "LR_SGLANG_FED"
+FED_SWITCH = "LR_SGLANG_FED"
 # Of the internal state in /server_info: what the layer is, or why it is refused.
-FIELD = "lr_sglang_fed"
+FED_FIELD = "lr_sglang_fed"
 # Of a request's ``custom_params``: a line from the request's first token on.
-FIRST = "lr_sglang_line"
+FIRST_LINE = "lr_sglang_line"
 
 MAX_TOKENS = 4096  # of a line
 MAX_LINES = 1024  # that a server keeps; the one that was delivered longest ago makes room

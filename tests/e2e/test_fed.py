@@ -19,7 +19,7 @@ from lr_sglang.engine.server_facts import scheduler_state
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.sglang_api.lines import FIELD, FIRST, ROUTE, Delivery
+from lr_sglang.sglang_api.lines import FED_FIELD, FIRST_LINE, ROUTE, Delivery
 from lr_sglang.steps.request import Request
 from lr_sglang.tasks.question import Work
 from tests import FULL, plan
@@ -55,7 +55,7 @@ def target(roles: dict[str, RuntimeBackend]) -> RuntimeBackend:
 
 def state(target: RuntimeBackend) -> dict[str, Any]:
     info = call(target.transport.get("/server_info"), target.loop)
-    return scheduler_state(info)[FIELD]
+    return scheduler_state(info)[FED_FIELD]
 
 
 def written(
@@ -64,7 +64,7 @@ def written(
     """The tokens of an answer, and the number of verifications that gave them."""
     params = {"max_new_tokens": 160, **sampling}
     if way == "with it":
-        params["custom_params"] = {FIRST: line}
+        params["custom_params"] = {FIRST_LINE: line}
     turn = {"role": "user", "content": PROBLEM.question}
     prompt = list(target.tokenizer.chat([turn], True).ids)
     payload = {"input_ids": prompt, "sampling_params": params, "stream": True}
@@ -117,7 +117,7 @@ def test_a_target_says_that_it_takes_lines(target: RuntimeBackend) -> None:
         TOKENS + 1,
         "seeds",
     )
-    assert target.facts.fed.shares_draws
+    assert target.facts.seeded
 
 
 def test_lines_that_are_wrong_disturb_nothing(target: RuntimeBackend) -> None:

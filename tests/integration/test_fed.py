@@ -3,6 +3,7 @@ delivered. Runtimes have probabilities and take time, on the virtual clock.
 """
 
 import asyncio
+import copy
 import random
 from collections.abc import Mapping
 from types import MappingProxyType
@@ -12,6 +13,7 @@ import pytest
 
 from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
 from lr_sglang.algorithm.policy import RunStatistics
+from lr_sglang.algorithm.reader import DRAFT_SECONDS
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -44,6 +46,7 @@ class Running(Dice):
         width: of a verification, which takes its guesses from delivered lines; 1: a token a pass.
         loses: messages that get lost, by number.
         fails_at, hangs_at: the number of the request that fails, or hangs, with all after it.
+        breaks: of so many requests the connection breaks, and they are sent again.
     """
 
     def __init__(
@@ -56,15 +59,18 @@ class Running(Dice):
         fails_at: int = 10**6,
         hangs_at: int = 10**6,
         increments: bool = True,
+        breaks: int = 0,
     ) -> None:
         super().__init__(model, noise)
         self.pass_seconds, self.width, self.loses = seconds, width, loses
         self.fails_at, self.hangs_at, self.increments = fails_at, hangs_at, increments
+        self.breaks = breaks
         self.lines: dict[str, tuple[int, list[int]]] = {}
         self.live: dict[str, asyncio.Event] = {}
         self.delivered: list[list[Any]] = []
         self.passes = self.began = self.generated = 0
         self.delay = 0.003
+        self.vocabulary = ""  # its own, if it is another
         self.hears_late = False  # whether an aborted request has an event more
         self.beside: Running | None = None  # its passes slow this one's
 
@@ -90,7 +96,11 @@ class Running(Dice):
     async def generate(self, payload: Any, request: Any, timeout: float) -> dict[str, Any]:
         number = self.began
         self.began += 1
-        rid = request.sending(lambda one: self.live[one.rid].set())
+        abort = lambda one: self.live[one.rid].set()
+        rid = request.sending(abort)
+        if number < self.breaks:
+            await asyncio.sleep(0.05)  # meanwhile it gets a line
+            rid = request.sending(abort)
         self.live[rid] = aborted = asyncio.Event()
         try:
             if number >= self.fails_at:
@@ -149,9 +159,13 @@ def answers(
         set_facts(one, seeded=seeds)
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
-        fed = FedLayer(1, target.width, draws, seeds)
+        fed = FedLayer(1, target.width, draws)
         set_facts(backend, fed=fed, relaxed=relaxed, token_layer="NGRAM")
     set_facts(backend, increments=target.increments)
+    if draft is not None and draft.vocabulary:
+        tokenizer = backend.roles["draft"].tokenizer
+        backend.roles["draft"].tokenizer = other = copy.copy(tokenizer)
+        other.vocabulary = draft.vocabulary
     experience = experience or RunStatistics()
 
     async def run() -> tuple[list[Any], float]:
@@ -235,12 +249,17 @@ def test_eight_fed_answers_at_once_share_one_message_a_turn() -> None:
 
 @pytest.mark.parametrize("fault", ["fails_at", "hangs_at"])
 @pytest.mark.parametrize("number", [0, 1])
-def test_a_draft_that_dies_or_hangs_costs_speed_only(fault: str, number: int) -> None:
-    (plain,), alone = answers(Running(3, seconds=0.1), None, SAMPLED)
+@pytest.mark.parametrize("pass_seconds", [0.1, 0.005])
+def test_a_draft_that_dies_or_hangs_costs_speed_only(
+    fault: str, number: int, pass_seconds: float
+) -> None:
+    (plain,), alone = answers(Running(3, seconds=pass_seconds), None, SAMPLED)
     draft = Running(3, 0.0, 0.002, **{fault: number})
-    (fed,), seconds = answers(Running(3, seconds=0.1, width=WIDTH), draft, SAMPLED)
-    assert fed.ids == plain.ids and fed.failures["draft"] >= 1
+    (fed,), seconds = answers(Running(3, seconds=pass_seconds, width=WIDTH), draft, SAMPLED)
+    assert fed.ids == plain.ids
     assert seconds <= alone + 0.1 and not draft.live
+    noticed = fault == "fails_at" or alone > DRAFT_SECONDS  # a fast answer is given before
+    assert (fed.failures["draft"] >= 1) == noticed
 
 
 @pytest.mark.parametrize("loses", [{0}, {1, 2}, set(range(1, 1000))], ids=str)
@@ -251,6 +270,40 @@ def test_lines_that_get_lost_are_sent_again_and_change_no_text(loses: set[int]) 
     assert fed.ids == plain.ids
     if len(loses) < 10:
         assert target.passes < len(plain.ids) / 2
+
+
+def test_a_request_that_is_sent_again_gets_its_line_again() -> None:
+    """Its id is a new one, and nobody knows the old one any more."""
+    whole = Running(3, width=WIDTH)
+    (once,), _ = answers(whole, Running(3, 0.0, 0.002), SAMPLED)
+    target = Running(3, width=WIDTH, breaks=1)
+    (fed,), _ = answers(target, Running(3, 0.0, 0.002), SAMPLED)
+    assert fed.ids == once.ids
+    assert len({rid for parts in target.delivered for rid, _, _ in parts}) == 2
+    assert target.passes <= whole.passes + 1
+
+
+def test_a_draft_that_comes_back_is_used_again() -> None:
+    """Its first request fails, and it is left alone for a while."""
+    target, draft = Running(3, seconds=0.2, width=WIDTH), Running(3, 0.0, 0.002, fails_at=0)
+
+    def back(ids: Any) -> None:
+        if len(ids) == 30:
+            draft.fails_at = 10**6
+
+    plain, _ = plain_of(SAMPLED)
+    (fed,), _ = answers(target, draft, SAMPLED, on_tokens=back)
+    assert fed.ids == plain.ids and fed.failures["draft"] >= 1
+    assert fed.agreed_tokens > 0
+
+
+def test_an_answer_whose_draft_has_another_vocabulary_is_not_fed() -> None:
+    target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
+    draft.vocabulary = "other"
+    plain, _ = plain_of(SAMPLED)
+    (told,), _ = answers(target, draft, SAMPLED)
+    assert told.ids == plain.ids and "different vocabularies" in told.not_fed
+    assert not target.delivered
 
 
 def test_a_draft_that_is_slower_than_the_target_comes_late() -> None:

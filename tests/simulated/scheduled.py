@@ -176,7 +176,7 @@ def scheduled_roles(
         scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
         transport = ScheduledTransport(role, writer, scheduler, times)
         draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
-        fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws, seeded)
+        fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws)
         facts = ServerFacts(
             context=CONTEXT,
             seeded=seeded,

@@ -556,8 +556,8 @@ FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
 @pytest.mark.parametrize(
     ("told", "fed", "said"),
     [
-        ([FED, FED], FedLayer(1, 13, "seeds", True), ""),
-        ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins", True), ""),
+        ([FED, FED], FedLayer(1, 13, "seeds"), ""),
+        ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins"), ""),
         ([None, None], None, ""),
         ([FED, None], None, "only some of its servers have"),
         ([FED, {**FED, "protocol": 2}], None, "version 2 of the protocol, and this is version 1"),
@@ -571,6 +571,7 @@ def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fe
         worker.documents["/server_info"]["internal_states"][0]["lr_sglang_fed"] = one
     with connected(front.url) as backend:
         assert backend.facts.fed == fed
+        assert backend.facts.seeded == (fed is None or fed.draws == "seeds")
         assert said in backend.doubts.found.get("fed", "")
         assert bool(backend.doubts.found.get("fed")) == bool(said)
 

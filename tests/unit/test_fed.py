@@ -11,8 +11,9 @@ import pytest
 from lr_sglang.plugin.feeding import MARK, chains
 from lr_sglang.plugin.kept_lines import TRIM, KeptLine, KeptLines
 from lr_sglang.sglang_api.lines import (
-    FIRST,
+    FIRST_LINE,
     MAX_ID,
+    MAX_LINES,
     MAX_MESSAGE_LINES,
     MAX_TOKENS,
     PROTOCOL,
@@ -53,7 +54,7 @@ def test_a_right_line_gives_a_whole_width_each_time(server):
 
 @servers
 def test_a_line_that_came_with_the_request_counts_from_its_first_token(server):
-    fed = Request("fed", text(1), {FIRST: text(1)[:21]})
+    fed = Request("fed", text(1), {FIRST_LINE: text(1)[:21]})
     server.prefill(fed)
     server.step(fed)
     assert server.offered["fed"] == fed.text[1:5]
@@ -63,7 +64,7 @@ def test_a_line_that_came_with_the_request_counts_from_its_first_token(server):
 
 
 def test_a_delivery_before_the_request_runs_goes_behind_the_line_that_came_with_it(server):
-    fed = Request("fed", text(1), {FIRST: text(1)[:10]})
+    fed = Request("fed", text(1), {FIRST_LINE: text(1)[:10]})
     server.send(("fed", 10, fed.text[10:]))
     server.run(fed)
     assert fed.passes == 8 and server.counts["late"] == 0
@@ -136,6 +137,65 @@ def test_an_ended_requests_line_is_forgotten(server):
     assert server.counts["lines"] == 1  # the last one, until the next pass
     server.run(Request("third", text(3)))
     assert server.counts["lines"] == 0
+
+
+@pytest.mark.parametrize("retracted", [False, True])
+def test_an_aborted_requests_line_is_forgotten(server, retracted):
+    fed, other = Request("fed", text(1)), Request("other", text(2))
+    server.send(("fed", 0, fed.text), ("other", 0, other.text))
+    server.prefill(fed), server.prefill(other)
+    server.step(fed, other)
+    if retracted:
+        server.step(other)
+        assert server.counts["lines"] == 2
+    fed.aborted = True
+    server.step(other)
+    assert server.counts["lines"] == 1 and set(server.feeder._fed) == {"other"}
+
+
+def test_lines_that_come_when_their_requests_have_ended_make_room_for_others(server):
+    for number in range(MAX_LINES + 10):
+        one = Request(f"r{number}", text(number, 3))
+        server.run(one)
+        server.send((one.rid, 0, one.text))
+    assert server.counts["lines"] == MAX_LINES and server.counts["pushed_out"] == 10
+    assert not server.feeder._fed
+    late = Request("late", text(1))
+    server.send(("late", 0, late.text))
+    server.run(late)
+    assert late.passes == 8
+
+
+def test_of_two_who_feed_one_request_the_last_is_believed_and_the_text_is_the_targets(server):
+    """One of them is wrong from the beginning, and neither knows of the other."""
+    fed, wrong = Request("fed", text(1, 80)), text(9, 80)
+
+    def both():
+        for ids in (wrong, fed.text):
+            server.send(("fed", len(fed.written), ids[len(fed.written) :]))
+
+    server.run(fed, each=both)
+    assert fed.passes == -(-(len(fed.text) - 1) // WIDTH) and server.counts["failures"] == 0
+
+
+@pytest.mark.parametrize("place", [0, 3])
+def test_a_line_that_contradicts_what_the_request_has_written_is_not_offered(server, place):
+    """What was right before an old, wrong delivery is no reason to believe what follows it."""
+    fed = Request("fed", text(1))
+    server.prefill(fed)
+    server.send(("fed", 0, fed.text))
+    server.step(fed)
+    assert len(fed.written) == 6
+    server.send(("fed", place, text(9)))
+    server.step(fed)
+    assert server.offered["fed"] == [0] * (WIDTH - 1)
+
+
+def test_a_line_for_an_id_that_only_begins_like_a_requests_is_not_its(server):
+    fed = Request("fed", text(1))
+    server.send(("fe", 0, fed.text), ("fed2", 0, fed.text), ("FED", 0, fed.text))
+    server.run(fed)
+    assert fed.passes == len(fed.text) - 1 and server.counts["offered"] == 0
 
 
 def test_an_emptied_cache_empties_the_lines(server):
@@ -246,7 +306,7 @@ def test_a_malformed_message_is_refused_whole(body):
 
 @pytest.mark.parametrize("first", [3, "ab", [True], ["1"], [VOCABULARY], [-1], [1] * 5000], ids=str)
 def test_a_bad_line_that_came_with_a_request_is_left_out(server, first):
-    server.run(Request("a", text(1), {FIRST: first}))
+    server.run(Request("a", text(1), {FIRST_LINE: first}))
     assert server.counts["bad_first_lines"] == 1
     assert (server.counts["fed"], server.counts["failures"]) == (0, 0)
 

@@ -16,7 +16,7 @@ from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
 from lr_sglang.sglang_api.draws import place_of
-from lr_sglang.sglang_api.lines import FIELD, PROTOCOL
+from lr_sglang.sglang_api.lines import FED_FIELD, PROTOCOL
 from tests.stub import MODEL, Worker
 from tests.trained import byte_level, saved
 
@@ -141,9 +141,9 @@ def test_a_token_layer_of_a_server_that_ignores_seeds_shares_no_draws(attached):
     for drawn, shares in ((honours, True), (ignores, False)):
         server = Drawing(drawn)
         layer = {"protocol": PROTOCOL, "width": 13, "draws": "seeds"}
-        server.documents["/server_info"]["internal_states"][0][FIELD] = layer
+        server.documents["/server_info"]["internal_states"][0][FED_FIELD] = layer
         with attached(target=server) as roles:
-            assert roles["target"].facts.fed.shares_draws is shares
+            assert roles["target"].facts.seeded is shares
 
 
 def test_it_is_said_to_a_command_and_once_to_python(attached, monkeypatch):

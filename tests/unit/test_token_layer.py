@@ -13,7 +13,7 @@ from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
-from lr_sglang.sglang_api.lines import SWITCH
+from lr_sglang.sglang_api.lines import FED_SWITCH
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.trace import acceptance
@@ -147,8 +147,8 @@ def test_a_fed_target_has_chains_and_the_variable_that_turns_its_plugin_on():
         command = flags.command(Runtime(model="a/b", token_layer="fed"), 1, platform)
         assert value(command.argv, "speculative-algorithm") == "NGRAM"
         assert value(command.argv, "speculative-ngram-max-bfs-breadth") == "1"
-        assert command.env[SWITCH] == "1"
-    assert SWITCH not in flags.command(Runtime(model="a/b", token_layer="ngram"), 1, GPU).env
+        assert command.env[FED_SWITCH] == "1"
+    assert FED_SWITCH not in flags.command(Runtime(model="a/b", token_layer="ngram"), 1, GPU).env
 
 
 @pytest.mark.parametrize("name", ["ngram", "fed"])

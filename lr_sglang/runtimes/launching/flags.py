@@ -176,7 +176,7 @@ def layer_environment(layer: TokenLayer) -> dict[str, str]:
     token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
     if layer.fed:
-        return {lines.SWITCH: "1"}
+        return {lines.FED_SWITCH: "1"}
     if not layer.accept_length:
         return {}
     found = {"SGLANG_SIMULATE_ACC_LEN": str(layer.accept_length)}
