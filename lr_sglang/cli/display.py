@@ -42,18 +42,19 @@ def grid(
     apart: int = 2,
 ) -> Table:
     """A table without lines, in which no word of a cell is broken: columns aligned right, except
-    those in ``left``; ``apart`` spaces between them.
+    those in ``left``, whose cells have one line each; ``apart`` spaces between them.
     """
     table = Table(box=None, padding=(0, apart, 0, 0), header_style="bold")
     body = [[cell if isinstance(cell, Text) else Text(str(cell)) for cell in row] for row in rows]
     for number, name in enumerate(head):
         cells = [name, *(row[number].plain for row in body)]
-        words = [word for cell in cells for word in cell.split(" ")]
+        whole = name in left
+        unbroken = cells if whole else [word for cell in cells for word in cell.split(" ")]
         table.add_column(
             Text(name),
-            justify="left" if name in left else "right",
-            no_wrap=name in left,
-            min_width=max(map(len, words)),
+            justify="left" if whole else "right",
+            no_wrap=whole,
+            min_width=max(map(len, unbroken)),
         )
     for row in body:
         table.add_row(*row)

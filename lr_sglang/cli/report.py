@@ -156,6 +156,7 @@ def tell(folder: Path, display: Display) -> None:
 
 def show_report(made: Report, console: Console) -> None:
     """Prints all tables, and the verdicts."""
+    from rich.console import Console
     from rich.text import Text
 
     from lr_sglang.cli.display import grid, without_control
@@ -168,7 +169,8 @@ def show_report(made: Report, console: Console) -> None:
         rows = ([without_control(cell) for cell in row] for row in table.rows)
         shown = grid([without_control(name) for name in table.columns], rows, left=("task", "mode"))
         widest = console.measure(shown, options=console.options.update(width=1000)).minimum
-        console.print(shown, width=max(console.width, widest), crop=False)
+        wide = Console(file=console.file, width=max(console.width, widest), highlight=False)
+        wide.print(shown)
         console.print(Text(f"{without_control(table.note)}\n", style="dim"))
     for verdict in made.verdicts:
         lines = [without_control(line) for line in verdict.words()]

@@ -160,18 +160,23 @@ def program_of(group: Group) -> str:
 
 
 def _differing(alike: Sequence[Group]) -> list[str]:
-    """Settings that differ. Of settings that always differ together only one, the target's before
-    the draft's.
+    """Settings that differ. One that follows from those before it is left out: those of lookahead
+    come first, then those that tables name, and the target's before the draft's.
     """
     names = {name for group in alike for name in group.settings}
-    found: dict[str, str] = {}
+    found: list[str] = []
+    told = [()] * len(alike)  # the values of ``found``, by group
     for name in sorted(
         names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)
     ):
-        values = [json.dumps(group.settings.get(name)) for group in alike]
-        if len(set(values)) > 1:
-            found.setdefault(str([values.index(value) for value in values]), name)
-    return list(found.values())
+        with_this = [
+            (*values, json.dumps(group.settings.get(name)))
+            for group, values in zip(alike, told, strict=True)
+        ]
+        if len(set(with_this)) > len(set(told)):
+            found.append(name)
+            told = with_this
+    return found
 
 
 def short(setting: str) -> str:

@@ -1,12 +1,16 @@
 """Reading runs, the tables and plots of a report, and the command."""
 
+import io
 import json
 import xml.etree.ElementTree as ET
 from statistics import stdev
+from types import SimpleNamespace
 
 import pytest
+from rich.console import Console
 
 from lr_sglang.cli import display
+from lr_sglang.cli.report import show_report
 from lr_sglang.errors import RecordError
 from lr_sglang.results import charts, collection, figures, page, report
 from tests import synthetic
@@ -57,6 +61,39 @@ def test_records_are_sorted_by_task_mode_and_setting(tmp_path):
         ("lookahead", "depth 4", 6),
     ]
     assert [g.value("depth") for g in found.groups] == [2, 4]
+
+
+def test_a_setting_that_follows_from_another_is_no_part_of_a_label():
+    """Of layers with and without a draft model the name of the layer is said, and nothing else."""
+    layers = (("none", None, None), ("standalone", 10, "m"), ("fed", 6, None))
+    base = "runtimes.target.token_layer"
+    groups = [
+        collection.Group(
+            "pocket",
+            "lossless",
+            1,
+            {f"{base}.algorithm": name, f"{base}.tokens": tokens, f"{base}.draft_model": model},
+            [],
+        )
+        for name, tokens, model in layers
+    ]
+    assert {group.label for group in collection.labelled(groups)} == {
+        "token layer fed",
+        "token layer standalone",
+        "token layer none",
+    }
+
+
+def test_a_long_name_hides_no_figure():
+    rows = [["lossless (" + "a setting " * 20 + ")", "1.25"], ["sd", "1.50"]]
+    table = report.Table("Speed", ["mode", "seconds"], rows)
+    names = SimpleNamespace(models="", notes=())
+    found = SimpleNamespace(collection=names, tables=[table], warning="", verdicts=())
+    console = Console(width=80, file=io.StringIO())
+    show_report(found, console)
+    lines = [line.split() for line in console.file.getvalue().splitlines()]
+    assert ["sd", "1.50"] in lines
+    assert [*rows[0][0].split(), "1.25"] in lines
 
 
 def test_folders_are_merged_and_paired(tmp_path):
