@@ -5,25 +5,35 @@ answers that are fed by a draft are plain decoding's.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import random
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from lr_sglang import tasks
+from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.server_facts import scheduler_state
+from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.dsl import run_program
+from lr_sglang.programs.autoregressive import autoregressive
+from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api.lines import FED_FIELD, FIRST_LINE, ROUTE, Delivery
 from lr_sglang.steps.request import Request
+from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks.question import Work
+from lr_sglang.tasks.task import messages
+from lr_sglang.verifiers.exact import Exact
 from tests import FULL, plan
-from tests.e2e.answers import assert_idle
+from tests.e2e.answers import assert_complete, assert_idle
 from tests.e2e.conftest import Pocket
 
 PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)
@@ -58,10 +68,21 @@ def state(target: RuntimeBackend) -> dict[str, Any]:
     return scheduler_state(info)[FED_FIELD]
 
 
+async def emptied(target: RuntimeBackend) -> None:
+    """Empties the caches, which SGLang refuses while it records its last pass."""
+    async with asyncio.timeout(10):
+        while True:
+            with suppress(RuntimeRefused):
+                await target.transport.get("/flush_cache")
+                return
+            await asyncio.sleep(0.02)
+
+
 def written(
     target: RuntimeBackend, sampling: dict[str, Any], line: list[int], way: str
 ) -> tuple[list[int], int]:
     """The tokens of an answer, and the number of verifications that gave them."""
+    chance = random.Random(6)
     params = {"max_new_tokens": 160, **sampling}
     if way == "with it":
         params["custom_params"] = {FIRST_LINE: line}
@@ -70,11 +91,18 @@ def written(
     payload = {"input_ids": prompt, "sampling_params": params, "stream": True}
 
     async def one() -> dict[str, Any]:
-        await target.transport.get("/flush_cache")
+        await emptied(target)
         request, told = Request(), 0
 
         def follow(ids: list[int]) -> None:
             nonlocal told
+            if way == "attacked":
+                place = chance.choice([len(ids), len(ids) + 1, 0, chance.randrange(200), 2**31 - 1])
+                wrong = [chance.randrange(300) for _ in range(chance.randrange(20))]
+                sent = [*line[place : place + chance.randrange(9)], *wrong]
+                rid = chance.choice([request.rid, request.rid, request.rid[:-1]])
+                attack = [Delivery(rid, place, sent)]
+                deliveries.append(asyncio.ensure_future(target.transport.deliver(attack)))
             if way == "behind it":  # portions of 16, ahead of what is written
                 while told < min(len(ids) + 16, len(line)):
                     portion = Delivery(request.rid, told, line[told : told + 16])
@@ -111,12 +139,9 @@ def test_a_line_gives_the_same_text_in_fewer_verifications(
 
 
 def test_a_target_says_that_it_takes_lines(target: RuntimeBackend) -> None:
-    assert target.facts.fed is not None
-    assert (target.facts.fed.protocol, target.facts.fed.width, target.facts.fed.draws) == (
-        1,
-        TOKENS + 1,
-        "seeds",
-    )
+    fed = target.facts.fed
+    assert fed is not None
+    assert (fed.protocol, fed.width, fed.draws) == (1, TOKENS + 1, "seeds")
     assert target.facts.seeded
 
 
@@ -132,10 +157,23 @@ def test_lines_that_are_wrong_disturb_nothing(target: RuntimeBackend) -> None:
     assert written(target, GREEDY, [], "without")[0] == plain
 
 
+@pytest.mark.timeout(300)
+def test_lines_that_others_send_for_the_same_request_change_no_token(
+    target: RuntimeBackend,
+) -> None:
+    """Right and wrong ones at right and wrong places, by who knows its id."""
+    plain, _ = written(target, SAMPLED, [], "without")
+    before = state(target)
+    assert written(target, SAMPLED, plain, "attacked")[0] == plain
+    after = state(target)
+    assert after["failures"] == before["failures"]
+    assert after["messages"] > before["messages"] + 5
+
+
 def test_an_emptied_cache_has_no_lines(target: RuntimeBackend) -> None:
     call(target.transport.deliver([Delivery("someone", 0, [1, 2, 3])]), target.loop)
     assert state(target)["lines"] > 0
-    call(target.transport.get("/flush_cache"), target.loop)
+    call(emptied(target), target.loop)
     assert state(target)["lines"] == 0
 
 
@@ -162,7 +200,47 @@ def test_answers_that_a_draft_feeds_are_plain_decodings_in_one_request_each(
     assert all(one["tokens"]["target"]["calls"] == 1 for one in fed)
     assert sum(one["agreed_tokens"] for one in fed) > 0
     assert_idle(roles)
-    models = {one["target"].facts.infos[0]["model_path"] for one in (roles, pocket.roles)}
-    if len(models) == 1:  # the hybrid is another model
+    if plain_roles(roles, pocket) is pocket.roles:
         plain = answers(pocket.roles, "autoregressive", sampling)
         assert [one["ids_digest"] for one in fed] == [one["ids_digest"] for one in plain]
+
+
+def plain_roles(roles: dict[str, RuntimeBackend], pocket: Pocket) -> dict[str, RuntimeBackend]:
+    """A server of the same model that has no token layer; of the hybrid there is none, and the
+    fed one writes by guesses of SGLang's own, as test_hybrid.py has them.
+    """
+    models = {one["target"].facts.infos[0]["model_path"] for one in (roles, pocket.roles)}
+    return pocket.roles if len(models) == 1 else roles
+
+
+def traces(
+    target: RuntimeBackend, program: Any, jobs: Sequence[AnswerRequest], question: str
+) -> list[Trace]:
+    """Answers to one question, at once."""
+
+    async def run() -> None:
+        made = (run_program(program, messages(question), job, backend=target) for job in jobs)
+        await asyncio.gather(*made)
+
+    call(run(), target.loop)
+    return [job.trace for job in jobs]
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("temperature", [0.6, *[0.0, 1.0] * FULL])
+def test_fed_answers_end_at_every_token_budget_as_plain_ones(
+    roles: dict[str, RuntimeBackend], pocket: Pocket, temperature: float
+) -> None:
+    sampling = Sampling(temperature=temperature, top_p=0.95, seed=5)
+    alone = AnswerRequest(sampling=sampling, limits=Limits(max_tokens=40))
+    plain_target = plain_roles(roles, pocket)["target"]
+    (plain,) = traces(plain_target, autoregressive, [alone], PROBLEM.question)
+    jobs = [
+        AnswerRequest(sampling=sampling, limits=Limits(max_tokens=n), verifier=Exact())
+        for n in range(1, 41)
+    ]
+    for most, fed in enumerate(traces(roles["target"], lookahead, jobs, PROBLEM.question), 1):
+        assert fed.ids == plain.ids[:most], most
+        assert fed.finish == ("length" if most < len(plain.ids) else plain.finish)
+        assert_complete(fed)
+    assert_idle(roles)
