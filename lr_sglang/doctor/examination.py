@@ -39,7 +39,7 @@ from lr_sglang.verifiers import known_pairs, verifier_registry
 Status = Literal["ok", "warning", "fault"]
 BATCHES = (1, 2, 4, 8, 16)
 READS = (32, 256)
-ROUNDS = 4  # of each, of which the fastest counts
+ROUNDS = 4  # of each, of which the fastest counts; fewer of more than FREE_ANSWERS at once
 SHORT_PROMPT = 4  # tokens of a prompt after which tokens are timed
 FREE_ANSWERS = 4  # answers at once that should take no more than twice the time of one
 FIRST_TOKENS = "token at 1"
@@ -299,7 +299,9 @@ class _Examiner:
         says what follows from them.
         """
         modes = [self.plain, self.ahead, *(["lossless"] if self.alike else [])]
-        problems = tasks.load("pocket")[10::25][:PROBLEMS]
+        # short ones, of several kinds: each request of each mode has its problem in the prompt
+        easy = [one for one in tasks.load("pocket") if one.extra["operations"] == 2]
+        problems = sorted(easy, key=lambda one: len(one.question))[: 3 * PROBLEMS : 3]
         self._answers(problems[:1], modes, WARM_TOKENS)
         records = self._answers(problems, modes, ANSWER_TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
@@ -384,7 +386,8 @@ async def _times(
     for n in batches:
         if backend.facts.room is None or n <= backend.facts.room:
             prompts = probes.random_prompts(n, tokens=SHORT_PROMPT)
-            found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, ROUNDS)
+            rounds = ROUNDS if n <= FREE_ANSWERS else probes.ROUNDS
+            found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, rounds)
     for new in reads:
         found[f"reading {new}"] = await probes.read_seconds(backend.transport, new)
     return {name: round(1000 * took, 2) for name, took in found.items()}
