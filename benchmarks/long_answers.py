@@ -117,7 +117,7 @@ async def goes_on(
         if job.verifier is not None:
             await write_answer(answer)
             return
-        while not answer.ended:
+        while not answer.tree.complete:
             await write_alone(answer, answer.tree.room(answer.tree.root))
 
 

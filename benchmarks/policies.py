@@ -33,7 +33,7 @@ from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.algorithm.policy import forecast
 from lr_sglang.api.runner import keep_what_is_imported
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.slots import Slots
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
@@ -137,7 +137,7 @@ def own_slots(roles: Mapping[str, RuntimeBackend], slots: int) -> dict[str, Runt
     """The same runtimes, with slots for one answer alone."""
     mine = {role: copy(backend) for role, backend in roles.items()}
     for backend in mine.values():
-        backend.roles, backend.pool = mine, Pool(slots)
+        backend.roles, backend.slots = mine, Slots(slots)
     return mine
 
 
@@ -258,7 +258,7 @@ def predicted(scene: Conditions, shape: Shape) -> float:
     """
     known, count, model = scene.simulation, len(scene.asked), scene.simulation.model
     target, draft = (
-        forecast.Runtime(s * (1 - known.slowdown), s * known.slowdown)
+        forecast.StepTimes(s * (1 - known.slowdown), s * known.slowdown)
         for s in (STEP, STEP * known.c1)
     )
     measured = forecast.Conditions(

@@ -29,7 +29,7 @@ leave_torch_out()
 from benchmarks.role_times import random_ids  # noqa: E402
 from lr_sglang.config import Deployment, Runtime, Sampling  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
-from lr_sglang.engine.reading import drawn  # noqa: E402
+from lr_sglang.engine.target_draws import target_draws  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.steps.request import Request  # noqa: E402
@@ -62,7 +62,7 @@ def read(
     orjson.loads(text)
     parsed, began = milliseconds(began), time.perf_counter()
     rows = [row for row in reply["meta_info"].get("input_top_logprobs") or () if row]
-    drawn(rows[-tokens:], SAMPLING, 1, 0)
+    target_draws(rows[-tokens:], SAMPLING, 1, 0)
     return whole, len(text) / 1000, parsed, milliseconds(began)
 
 

@@ -12,7 +12,6 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import fork
 from lr_sglang.steps.step import DELIMITER, StepStop
 
-ALONE = 256  # tokens that the target writes alone where reading drafts does not pay
 STREAMED = 2048  # tokens of one streamed generation, whose events each have all tokens so far
 CHECKED = 8  # tokens of the target's own that it reads first, so that its reading is checked
 
@@ -20,7 +19,7 @@ CHECKED = 8  # tokens of the target's own that it reads first, so that its readi
 async def write_alone(answer: Answer, tokens: int) -> None:
     """The target writes several steps in one generation, while looking ahead does not pay."""
     root = answer.tree.root
-    if answer.job.on_tokens is not None:
+    if answer.request.on_tokens is not None:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
     answer.begin_branch("target", target, root)
@@ -47,7 +46,8 @@ async def write_fed(answer: Answer, tokens: int) -> None:
     if not answer.roles["target"].facts.increments:
         tokens = min(tokens, STREAMED)
     target = fork(root.state, "target")
-    line = DraftLine(answer, answer.begin_branch("target", target, root))
+    branch = answer.begin_branch("target", target, root)
+    line = DraftLine(answer.context, answer.reader, answer.gens, branch)
     target += answer.gens.gen(root, "target", tokens)
     ahead = asyncio.create_task(write_ahead(line))
     try:
@@ -73,7 +73,7 @@ async def check_reading(answer: Answer) -> None:
     """
     root = answer.tree.root
     target = fork(root.state, "target")
-    written = answer.begin_apart("target", target, root)
+    written = answer.begin_branch("target", target, root, apart=True)
     tokens = min(CHECKED, answer.tree.room(root))
     target += answer.gens.gen(root, "target", tokens, return_logprob=True, top_logprobs_num=1)
     result = await answer.ended(written)
@@ -82,7 +82,7 @@ async def check_reading(answer: Answer) -> None:
     root.version.guess = result.ids
     target = fork(root.state, "target")
     target += answer.text(result.ids)
-    again = answer.begin_apart("target", target, root)
+    again = answer.begin_branch("target", target, root, apart=True)
     target += answer.gens.read(root)
     await answer.ended(again)
     answer.portions.enter_check(written, result, again)

@@ -9,7 +9,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.frontend.gen_options import lookahead
-from lr_sglang.programs.common import SOLUTION, ask_rating, rating_of
+from lr_sglang.programs.common import RATE_SOLUTION, ask_rating, rating_of
 
 
 @sgl.function
@@ -23,7 +23,7 @@ def best_of_n(s: ProgramState, messages: list[dict[str, str]], samples: int = 4)
     forks = s.fork(samples)
     for fork in forks:
         fork += lookahead("answer")
-    asked = [ask_rating(fork, SOLUTION) for fork in forks]
+    asked = [ask_rating(fork, RATE_SOLUTION) for fork in forks]
     s["ratings"] = [rating_of(one) for one in asked]
     best = s["ratings"].index(max(s["ratings"]))  # of equal ratings the first
     s["answer"] = forks[best]["answer"]

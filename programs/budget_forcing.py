@@ -9,7 +9,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import backend_of, converse
 from lr_sglang.frontend.gen_options import lookahead
-from lr_sglang.programs.common import room
+from lr_sglang.programs.common import tokens_left
 from lr_sglang.steps.step import DELIMITER
 
 
@@ -28,10 +28,12 @@ def budget_forcing(
         most: maximal tokens of thinking.
     """
     converse(s, messages)
-    left, end = most, backend_of(s, "target").tokenizer.thinking.closes
+    left = most
+    end = backend_of(s, "target").tokenizer.thinking.closes
     for turn in range(waits + 1):
         s += lookahead("thought", max_tokens=left, stop=end, show=True)
-        thought, meta = s["thought"], s.get_meta_info("thought")
+        thought = s["thought"]
+        meta = s.get_meta_info("thought")
         left -= meta["completion_tokens"]
         out = meta["finish_reason"]["type"] == "length" or left <= 0
         marked = meta["finish_reason"].get("matched") == end
@@ -40,5 +42,5 @@ def budget_forcing(
         s += ("" if thought.endswith("\n") else DELIMITER) + word
     if marked or out:
         s += f"\n{end}{DELIMITER}"
-        if room(s) > 0:  # otherwise the context is full
+        if tokens_left(s) > 0:  # otherwise the context is full
             s += lookahead("conclusion", show=True)

@@ -10,14 +10,14 @@ from typing import Any
 
 from sglang.lang.interpreter import ProgramState
 
-from lr_sglang.algorithm.answer import BACKOFF_SECONDS
+from lr_sglang.algorithm.answer_context import BACKOFF_SECONDS
 from lr_sglang.errors import Cancelled, LookaheadError, PromptTooLong
 from lr_sglang.frontend.dsl import end, fork, step
-from lr_sglang.programs.rate import ask
+from lr_sglang.programs.rate import ask_digit
 from lr_sglang.steps.token_text import TokenText
 
 # The rating question for a whole solution; ``rate.QUESTION`` asks about one step.
-SOLUTION = (
+RATE_SOLUTION = (
     "Check the solution above. Are its facts and its calculations correct, and does it answer "
     "the question? Do not "
     "rate its wording. Give one digit, from 0 (certainly wrong) to 9 (certainly right)."
@@ -30,7 +30,8 @@ class Proposer:
     """
 
     def __init__(self, role: str) -> None:
-        self._role, self._rests = role, 0.0
+        self._role = role
+        self._rests = 0.0
 
     def there(self, s: ProgramState) -> bool:
         """Whether the role has a runtime that has not failed within the last
@@ -54,7 +55,7 @@ class Proposer:
 
     def failed(self, state: ProgramState, name: str = "step") -> bool:
         """Waits for what a fork generates; True if it failed, or if a draft wrote special tokens,
-        which could forge a turn.
+        which could forge a turn. Then the role is left alone for a while.
 
         Raises:
             LookaheadError: the target failed, or the answer was cancelled.
@@ -89,19 +90,19 @@ def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most:
                 raise
             break
         text += made["step"]
-        if ended(made):
+        if ended_turn(made):
             break
     return text
 
 
-def room(s: ProgramState) -> int:
+def tokens_left(s: ProgramState) -> int:
     """Tokens that lookahead reasoning can still add to a state."""
     s.sync()
     left: int = s.stream_executor.backend.room(s.stream_executor)
     return left
 
 
-def ended(s: ProgramState, name: str = "step") -> bool:
+def ended_turn(s: ProgramState, name: str = "step") -> bool:
     """Whether the model ended its turn with its last generation of that name."""
     s[name]  # raises the named error if it has failed
     finish = s.get_meta_info(name)["finish_reason"]
@@ -112,7 +113,7 @@ def ask_rating(s: ProgramState, question: str | None = None) -> ProgramState:
     """Asks the target, in a fork, to rate the assistant's text with one digit; ``rating_of`` waits
     for it.
     """
-    asked = ask(fork(s, "target"), question)
+    asked = ask_digit(fork(s, "target"), question)
     end(asked)  # takes effect after the reply
     return asked
 

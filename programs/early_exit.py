@@ -14,7 +14,7 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import backend_of, converse, fork, step
 from lr_sglang.frontend.gen_options import lookahead
-from lr_sglang.programs.common import ended, room
+from lr_sglang.programs.common import ended_turn, tokens_left
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.tasks.boxed import normal
 
@@ -45,11 +45,11 @@ def early_exit(
         s += lookahead("thought", max_tokens=every, show=True)
         if s.get_meta_info("thought")["finish_reason"]["type"] != "length":
             return
-        if not s["thought"].endswith(DELIMITER) and room(s) > 0:
+        if not s["thought"].endswith(DELIMITER) and tokens_left(s) > 0:
             s += step("rest")
-            if ended(s, "rest"):
+            if ended_turn(s, "rest"):
                 return
-        if room(s) <= len(NOW):  # the context is full: a token has a character or more
+        if tokens_left(s) <= len(NOW):  # the context is full: a token has a character or more
             return
         if marks.closes in s.text()[start:]:  # the model concludes by itself
             s += lookahead("conclusion", show=True)

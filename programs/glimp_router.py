@@ -28,7 +28,8 @@ def glimp_router(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft, target = Proposer("draft"), Proposer("target")
+    draft = Proposer("draft")
+    target = Proposer("target")
 
     def is_easy() -> bool:
         glimpse = fork(s, "draft")

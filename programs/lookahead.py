@@ -18,19 +18,20 @@ from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.draft_line import feeds
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
-from lr_sglang.programs.alone import ALONE, check_reading, finish_step, write_alone, write_fed
+from lr_sglang.programs.alone import check_reading, finish_step, write_alone, write_fed
 from lr_sglang.steps.tree import Node
 
 
 @sgl.function
-async def lookahead(s: ProgramState, messages: Conversation | Rendered, job: AnswerRequest) -> None:
-    """Answers a conversation: ``s.text()`` ends with the answer, ``job.trace`` has its steps and
-    branches.
+async def lookahead(
+    s: ProgramState, messages: Conversation | Rendered, request: AnswerRequest
+) -> None:
+    """Answers a conversation: ``s.text()`` ends with the answer, ``request.trace`` has its steps
+    and branches.
     """
     converse(s, messages)
-    async with answering(s, job) as answer:  # at its end, requests that still run are aborted
+    async with answering(s, request) as answer:  # at its end, requests that still run are aborted
         await write_answer(answer)
 
 
@@ -38,30 +39,27 @@ async def write_answer(answer: Answer) -> None:
     """Writes the answer to its end; what follows a judged thinking, which the user reads, is an
     exact answer of its own.
     """
-    if not answer.over:
-        await write_steps(answer)
-    if answer.tree.concluded and not answer.complete:
-        await write_steps(answer.conclusion())
+    if not answer.tree.over:
+        await write_by_ways(answer)
+    if answer.tree.concluded and not answer.tree.complete:
+        await write_by_ways(answer.conclusion())
 
 
-async def write_steps(answer: Answer) -> None:
-    """Writes the steps of an answer, in the schedule of its request."""
-    cycle = asynchronous if answer.job.lookahead.schedule == "async" else synchronous
-    if answer.reader.must_check and not answer.job.exact:
+async def write_by_ways(answer: Answer) -> None:
+    """Writes the steps of an answer, each in the way that ``Ways`` decides."""
+    cycle = asynchronous if answer.request.lookahead.schedule == "async" else synchronous
+    if answer.reader.must_check and not answer.request.exact:
         await check_reading(answer)  # once for a server; these tokens are not kept
-    fed = feeds(answer)
-    while not answer.over:
-        if fed and answer.job.exact:
-            await write_fed(answer, answer.tree.room(answer.tree.root))
-        elif fed and (tokens := answer.policy.tokens_alone()):
-            await write_fed(answer, tokens)
-        elif answer.reader.reads_alone(answer.policy):
-            if not await read_alone(answer):
-                await write_alone(answer, answer.policy.tokens_alone() or ALONE)
-        elif tokens := answer.policy.tokens_alone():
-            await write_alone(answer, tokens)
-        else:
-            await cycle(answer)
+    while not answer.tree.over:
+        match answer.ways.next_way():
+            case "fed":
+                await write_fed(answer, answer.ways.tokens_at_once())
+            case "portions":
+                await read_alone(answer)
+            case "alone":
+                await write_alone(answer, answer.ways.tokens_at_once())
+            case "tree":
+                await cycle(answer)
 
 
 async def asynchronous(answer: Answer) -> None:
@@ -93,22 +91,20 @@ async def synchronous(answer: Answer) -> None:
     accept(answer)
 
 
-async def read_alone(answer: Answer) -> bool:
+async def read_alone(answer: Answer) -> None:
     """The target reads what the draft writes, portion by portion, while the draft goes on; whole
-    steps are kept as they are known. Returns False where this does not pay, or cannot go on.
+    steps are kept as they are known.
     """
     if answer.reader.must_check:
         await check_reading(answer)
-    answer.reader.begin_portions()
-    while answer.portions.reads_on():
+    while answer.portions.next_portion():
         expand(answer)
         read(answer)
         draft_on(answer)
         await answer.first_done()  # a portion, or what the target says of one
     answer.portions.end()
-    if answer.tree.root.version.known and not answer.over:
+    if answer.tree.root.version.known and not answer.tree.over:
         await finish_step(answer)
-    return answer.over or (answer.reader.portions_pay() and not answer.job.exact)
 
 
 def draft_on(answer: Answer) -> None:
@@ -126,11 +122,11 @@ def propose(answer: Answer) -> None:
     """The draft writes the next step, in ``width`` versions, after every prefix that has room for
     one more.
     """
-    if not answer.can_ask("draft"):
+    if not answer.context.can_ask("draft"):
         return
     for node in answer.tree.to_propose():
         if width := answer.policy.width(node):
-            node.version.read_first = answer.reader.reads_next_step()
+            node.version.read_first = answer.ways.reads_first()
             for child in answer.tree.add_children(node, width):
                 draft = fork(node.state, "draft")
                 answer.begin_branch("draft", draft, node, child)
@@ -164,7 +160,7 @@ def expand(answer: Answer) -> int:
         n for n in answer.tree.to_expand(answer.policy.furthest) if answer.policy.should_expand(n)
     ]
     for node in nodes:
-        role = answer.reader.writer_of_rest(node.version)
+        role = answer.ways.writer_of_rest(node.version)
         writer = fork(node.state, role)
         writer += answer.text(node.version.known)
         answer.begin_branch(role, writer, node)
@@ -187,5 +183,5 @@ def accept(answer: Answer) -> None:
     for node in answer.tree.to_decide():
         if answer.tree.decide(node):
             answer.keeper.drop_others(node)
-    while not answer.over and (kept := answer.tree.advance()):
-        answer.s += answer.keeper.keep(kept)
+    while not answer.tree.over and (kept := answer.tree.advance()):
+        answer.keeper.keep(kept)

@@ -31,7 +31,8 @@ def rsd(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft, target = Proposer("draft"), Proposer("target")
+    draft = Proposer("draft")
+    target = Proposer("target")
 
     def next_step(number: int) -> ProgramState:
         for made in draft.drafts(s):

@@ -33,7 +33,8 @@ def spec_cot(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft, target = Proposer("draft"), Proposer("target")
+    draft = Proposer("draft")
+    target = Proposer("target")
 
     def next_step(number: int) -> ProgramState:
         made = draft.drafts(s, width)

@@ -34,7 +34,8 @@ def specreason(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft, target = Proposer("draft"), Proposer("target")
+    draft = Proposer("draft")
+    target = Proposer("target")
 
     def next_step(number: int) -> ProgramState:
         for made in draft.drafts(s) if number >= first else ():

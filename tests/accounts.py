@@ -44,7 +44,7 @@ class Accounts:
 @contextmanager
 def accounts() -> Iterator[Accounts]:
     """Watches the answers of a block."""
-    seen, make, end = Accounts(), policy.make, Request.end
+    seen, make, end = Accounts(), policy.make_policy, Request.end
     clocks: list[Any] = []
 
     def watched(look: Any, tree: Any, experience: Any, clock: Any) -> policy.Policy:
@@ -69,6 +69,6 @@ def accounts() -> Iterator[Accounts]:
         end(request)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(policy, "make", watched)
+        patch.setattr(policy, "make_policy", watched)
         patch.setattr(Request, "end", done)
         yield seen

@@ -6,23 +6,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
 
-from lr_sglang.algorithm import policy
+from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches, tokens_of, written
+from lr_sglang.algorithm.branches import tokens_of, written_step
+from lr_sglang.algorithm.draft_line import DraftLine
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.algorithm.keeper import Keeper
+from lr_sglang.algorithm.policy import draft_confidence
 from lr_sglang.algorithm.portions import Portions
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.shared_draws import compare_prompts, exactness, note_draws
 from lr_sglang.algorithm.step_gens import StepGens
+from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
-from lr_sglang.frontend.dsl import backend_of, sync
+from lr_sglang.frontend.dsl import sync
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.events import SILENT, EventEmitter
 from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.step import (
     Ending,
@@ -30,17 +31,11 @@ from lr_sglang.steps.step import (
     make_step,
 )
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Node, StepTree
-
-if TYPE_CHECKING:
-    from lr_sglang.algorithm.draft_line import DraftLine
-
-# After a failed draft request, before the next one: the target decodes alone meanwhile.
-BACKOFF_SECONDS = 2.0
+from lr_sglang.steps.tree import Node
 
 
 @asynccontextmanager
-async def answering(s: ProgramState, job: AnswerRequest) -> AsyncIterator[Answer]:
+async def answering(s: ProgramState, request: AnswerRequest) -> AsyncIterator[Answer]:
     """One answer in the open assistant turn of a state. At the end of the block all its requests
     are cancelled.
 
@@ -50,8 +45,9 @@ async def answering(s: ProgramState, job: AnswerRequest) -> AsyncIterator[Answer
     """
     await sync(s)
     s.text()  # a state that has failed raises here
-    answer = Answer(s, job, *backend_of(s, "target").budget(s.stream_executor, job.limits))
-    job.listen(answer.stop)
+    answer = Answer(AnswerContext.begin_answer(s, request))
+    note_draws(answer.context, answer.reader)
+    request.listen(answer.branches.stop)
     try:
         with answer.policy:
             try:
@@ -60,113 +56,59 @@ async def answering(s: ProgramState, job: AnswerRequest) -> AsyncIterator[Answer
                 await answer.branches.drain()
                 answer.note_doubts()
     finally:
-        job.listen(None)
+        request.listen(None)
 
 
 class Answer:
     """The step tree of one answer and its branches on runtimes; ``answering`` makes it.
 
-    Args:
-        s: a state with an open assistant turn, which the answer fills.
-        prompt_tokens: of the state's prompt.
-        budget: tokens that the answer may have.
-
-        before: the answer whose thinking it concludes, with which it shares branches and events.
-
     Attributes:
+        request: what is asked for; ``trace`` is its record.
+        roles: backends by role.
         tree: the steps so far.
         policy: chooses the nodes that get branches.
+        branches: the requests in flight.
         reader: says what the target can read, and what it draws there.
+        ways: decides how the target's next version comes to be.
         gens: makes the generations.
         judging: asks the verifier.
         keeper: keeps steps, drops other versions.
         portions: goes on with a version that is read portion by portion.
     """
 
-    def __init__(
-        self,
-        s: ProgramState,
-        job: AnswerRequest,
-        prompt_tokens: int,
-        budget: int,
-        before: Answer | None = None,
-    ) -> None:
-        self.s, self.job, self.trace = s, job, job.trace
-        self.roles = backend_of(s, "target").roles
-        self._resting: dict[str, float] = {}
-        self._loop, look = s.stream_executor.loop, job.lookahead
-        # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
-        guard = look.half_sentence_guard and not job.exact
-        self.tree = StepTree(look.depth, look.width, budget, guard)
-        self.tree.root.state = s
-        if before is None:
-            self.policy = policy.make(look, self.tree, job.experience, self._loop.time)
-            self.branches = Branches(self.trace, self._loop, self.policy)
-            self.emitter = EventEmitter(job.on_event, self.branches.now) if job.on_event else SILENT
-            self.branches.done = self.emitter.done
-            ended = job.concludes and self.roles["target"].thought_ended(s.stream_executor)
-            self.tree.concluded = ended
-        else:
-            self.policy = before.policy
-            self.branches = before.branches
-            self.emitter = before.emitter
-            self.policy.tree = self.tree
-            self._resting = before._resting
-            self.tree.root.follow(before.tree.root)
-        self.reader = Reader(job, self.roles, self.can_ask)
-        self.gens = StepGens(job, self.roles, self.tree, self.reader, s.stream_executor)
-        self.judging = Judging(job, self.tree, self.branches, self.emitter, self.begin)
-        self.keeper = Keeper(
-            job,
-            self.roles,
-            self.tree,
-            self.branches,
-            self.judging,
-            self.policy if before is None else None,
-            self.emitter,
-            s,
-        )
-        self.portions = Portions(
-            job,
-            self.roles,
-            self.tree,
-            self.branches,
-            self.reader,
-            self.policy,
-            self.keeper,
-            self.can_ask,
-        )
-        self.trace.prompt_tokens = prompt_tokens
-        if before is None:
-            note_draws(job, self.roles, self.reader)
-        else:
-            self.trace.conclusion = {
-                "step": len(self.trace.steps),
-                "tokens": len(self.trace.ids),
-                "seed": job.sampling.seed,
-                "text": exactness(job, self.roles["target"], self.reader),
-            }
-
-    @property
-    def over(self) -> bool:
-        """Whether nothing more is written by this answer."""
-        return self.tree.over
+    def __init__(self, context: AnswerContext) -> None:
+        self.context = context
+        self.request = context.request
+        self.trace = context.trace
+        self.roles = context.roles
+        self.tree = context.tree
+        self.policy = context.policy
+        self.branches = context.branches
+        self.reader = Reader(context)
+        self.ways = Ways(context, self.reader)
+        self.gens = StepGens(context, self.reader)
+        self.judging = Judging(context)
+        self.keeper = Keeper(context, self.judging)
+        self.portions = Portions(context, self.reader, self.ways, self.keeper)
 
     def conclusion(self) -> Answer:
-        """The answer after the thinking, in the same turn: each of its tokens is the target's."""
+        """Begins the answer after the thinking, in the same turn: each of its tokens is the
+        target's. What this one has in flight is given up.
+        """
         root = self.tree.root
         for node in (*root.children, *([root.correction] if root.correction else ())):
             self.keeper.drop(node, Outcome.CANCELLED)
         for branch in (root.version.branch, root.version.guesser):
             self.branches.give_up(branch, Outcome.CANCELLED)
         root.dropped = True
-        room = self.tree.room(self.tree.root)
-        return Answer(self.s, self.job.concluding(), self.trace.prompt_tokens, room, self)
-
-    @property
-    def complete(self) -> bool:
-        """Whether the answer has its end."""
-        return self.tree.complete
+        after = Answer(self.context.conclude())
+        self.trace.conclusion = {
+            "step": len(self.trace.steps),
+            "tokens": len(self.trace.ids),
+            "seed": after.request.sampling.seed,
+            "text": exactness(after.context, after.reader),
+        }
+        return after
 
     def note_doubts(self) -> None:
         """Records what the answer's branches show of the runtimes."""
@@ -176,70 +118,47 @@ class Answer:
             if backend.doubts.found:
                 self.trace.doubts[role] = dict(backend.doubts.found)
 
-    def stop(self) -> None:
-        """Makes ``first_done`` raise ``Cancelled``; from any thread."""
-        self._loop.call_soon_threadsafe(self.branches.put, None)
-
-    def can_ask(self, role: str) -> bool:
-        """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a
-        moment ago.
-        """
-        if role == "draft" and not self.job.drafts:
-            return False
-        return role in self.roles and self._resting.get(role, 0.0) <= self._loop.time()
-
     def text(self, ids: tuple[int, ...] | None) -> TokenText:
         """Tokens of the target's vocabulary, to append to a program's state."""
         known = self.roles["target"].tokenizer
         return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
 
     def begin_branch(
-        self, role: str, state: ProgramState, node: Node, child: Node | None = None
+        self,
+        role: str,
+        state: ProgramState,
+        node: Node,
+        child: Node | None = None,
+        *,
+        apart: bool = False,
     ) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after
-        ``node``, and waits for it.
+        ``node``, and notes it there; its result is waited for.
 
         Args:
             child: the drafted node that the step will lead to; None for the target's version.
             role: that generates.
+            apart: whether its result is no step of the tree, and ``ended`` waits for it.
         """
         version = node.version
-        branch = self.begin(role, state, node, child, 0 if child else version.place)
+        place = 0 if child else version.place
+        branch = self.context.new_branch(role, state, node, child, place)
         if child is not None:
             child.drafting = branch
-            version.since = version.since or self._loop.time()
-        elif version.branch is None:
-            version.branch = branch
-        else:
+            version.since = version.since or self.context.now()
+        elif version.branch is not None:
             version.ahead = branch
+        elif not apart:
+            version.branch = branch
         if role == "draft" and (version.read_first or version.portions):
             self.reader.hurry(branch)
         branch.reads = role == "target" and version.guess is not None
         self.branches.expect(branch)
         return branch
 
-    def begin(
-        self, role: str, state: ProgramState, node: Node, child: Node | None, tokens: int = 0
-    ) -> Branch:
-        """Makes a branch, so many ``tokens`` after ``node``, for the next generation of
-        ``state``.
-        """
-        alternative = child.alternative if child else 0
-        seed, place = self.job.draws(role, node, alternative)
-        place += tokens
-        ahead = self.tree.ahead(node)
-        branch = Branch(role, node.position, alternative, seed, self.job.key, ahead, place)
-        branch.state, branch.node, branch.child = state, node, child
-        state.stream_executor.request = branch
-        # a node that was left behind is in the tree no more
-        in_tree = node is self.tree.root or node.parent is not None
-        branch.number = self.emitter.begun(role, node if in_tree else self.tree.root, child)
-        self.branches.begin(branch)
-        return branch
-
     async def first_done(self) -> Node:
-        """Waits for the next draft step, target step or verdict; returns the prefix that it belongs
-        to.
+        """Waits for the next draft step, target step or verdict, and enters it in the tree; returns
+        the prefix that it belongs to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
@@ -250,8 +169,8 @@ class Answer:
                 return node
 
     async def all_done(self) -> list[Node]:
-        """Waits for every generation and verdict in flight; returns the prefixes that they belong
-        to.
+        """Waits for every generation and verdict in flight, and enters them in the tree; returns
+        the prefixes that they belong to.
         """
         nodes: dict[Node, None] = {}
         while self.branches:
@@ -260,15 +179,10 @@ class Answer:
                 nodes[node] = None
         return list(nodes)
 
-    def begin_apart(self, role: str, state: ProgramState, node: Node) -> Branch:
-        """``begin_branch`` for a generation whose result is no step of the tree: see ``ended``."""
-        branch = self.begin(role, state, node, None, node.version.place)
-        branch.reads = node.version.guess is not None
-        self.branches.expect(branch)
-        return branch
-
     async def ended(self, branch: Branch) -> Generation | LookaheadError:
-        """Waits for a branch of ``begin_apart``; returns its result."""
+        """Waits for a branch that began apart, and returns its result; enters in the tree what
+        comes before.
+        """
         while (arrived := await self.branches.first_done()) is not branch:
             self._enter(arrived)
         return branch.result  # type: ignore[no-any-return]
@@ -277,7 +191,8 @@ class Answer:
         """Enters a result in the tree. Returns the prefix that it belongs to; None where it is no
         longer needed.
         """
-        node, child = arrived.node, arrived.child
+        node = arrived.node
+        child = arrived.child
         assert node is not None
         needed = not (node.dropped or (child.dropped if child else node.chosen))
         if needed and isinstance(arrived, Inquiry):
@@ -298,64 +213,57 @@ class Answer:
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
-            self.draft_failed(branch.result)
+            self.context.draft_failed(branch.result)
             self.judging.reject(child, "draft", str(branch.result), failed=True)
             return
-        compare_prompts(self.job, self.roles["target"], branch, node)
-        known, room = self.roles["draft"].tokenizer, self.tree.room(node)
-        drafted, child.state = written(branch, known)
+        compare_prompts(self.context, branch, node)
+        known = self.roles["draft"].tokenizer
+        room = self.tree.room(node)
+        drafted, child.state = written_step(branch, known)
         tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
         if not drafted.ids or tokens > room:
             why = "the step is empty, or exceeds the token budget"
             self.judging.reject(child, "draft", why, failed=True)
             return
-        child.confidence = policy.confidence(branch.result.meta, len(drafted.ids))
+        child.confidence = draft_confidence(branch.result.meta, len(drafted.ids))
         self.tree.drafted(child, drafted, tokens)
-        self.emitter.drafted(child)
+        self.context.emitter.drafted(child)
         version = node.version
         if version.read_first and child.alternative == 0 and version.branch is None:
             version.guess = drafted.ids
-
-    def draft_failed(self, error: LookaheadError) -> None:
-        """Counts a failure of the draft, which is left alone for a while."""
-        self.trace.failed("draft", error.message)
-        self.leave_draft_alone()
-
-    def leave_draft_alone(self) -> None:
-        """Asks the draft for nothing for a while."""
-        self._resting["draft"] = self._loop.time() + BACKOFF_SECONDS
 
     def _enter_target(self, node: Node, branch: Branch) -> None:
         if isinstance(branch.result, LookaheadError):
             self.judging.refuse(node, branch.result)
             return
-        made, state = written(branch, self.roles["target"].tokenizer)
+        made, state = written_step(branch, self.roles["target"].tokenizer)
         self._enter_version(node, made, state)
         for late in node.children:
             if late.step is None and late.verdict is None:
                 self.judging.reject(late, "late", "the target was faster than the draft")
 
     def _enter_version(self, node: Node, step: Step, state: ProgramState) -> None:
-        """Enters the target's version of the step after ``node``."""
+        """Enters the target's version of the step after ``node``, and learns how fast it came."""
         version = node.version
         version.complete(step, state)
-        self.emitter.written(node)
+        self.context.emitter.written(node)
         if version.since:
-            seconds = (self._loop.time() - version.since) / len(step.ids or "?")
-            self.job.experience.versioned(version.was_read, seconds)
+            seconds = (self.context.now() - version.since) / len(step.ids or "?")
+            self.request.experience.versioned(version.was_read, seconds)
 
     def _enter_guess(self, node: Node, branch: Branch) -> None:
         """Enters what the draft has written after what is known of the target's version, or after
         the guess that the target reads.
         """
-        version, result = node.version, branch.result
+        version = node.version
+        result = branch.result
         is_ahead = branch is version.ahead
         if branch.outcome is not None:
             return  # it was given up
         if not is_ahead:
             version.branch = None
         if isinstance(result, LookaheadError):
-            self.draft_failed(result)
+            self.context.draft_failed(result)
             version.ahead = None if is_ahead else version.ahead
         elif is_ahead:
             version.next_guess = result.ids
@@ -368,15 +276,16 @@ class Answer:
         known = node.version.known
         if node.version.portions:
             return result.ids
-        tokenizer, ids = self.roles["draft"].tokenizer, (*known, *result.ids)
-        made = make_step(ids, result.finish, node.step, tokenizer, result.ends)
+        tokenizer = self.roles["draft"].tokenizer
+        made = make_step((*known, *result.ids), result.finish, node.step, tokenizer, result.ends)
         return made.ids[len(known) :]
 
     def _enter_read(self, node: Node, branch: Branch) -> None:
         """Enters what the target says of the drafted tokens after ``node``: they are its own, or
         its version is known up to the token that differs.
         """
-        version, drafted = node.version, len(node.version.guess or ())
+        version = node.version
+        drafted = len(version.guess or ())
         draws = self.reader.draws(branch, drafted)
         if version.portions:
             del draws[max(1, drafted) :]  # the draft goes on, and the next place is read again
@@ -385,7 +294,8 @@ class Answer:
             self.reader.agreed(taken.same, drafted, one_read=True)
         else:
             version.read_first = False
-        guesser, version.guesser = version.guesser, None
+        guesser = version.guesser
+        version.guesser = None
         outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
         self.branches.give_up(guesser, outcome)
         if version.portions:
@@ -393,11 +303,11 @@ class Answer:
             return
         child = node.children[0] if node.children else None
         if guesser is not None:
-            self.job.experience.guessed(taken.tokens)
+            self.request.experience.guessed(taken.tokens)
         elif taken.whole and child is not None and child.step is not None:
             self._enter_version(node, child.step, child.state)
             return
-        most = min(self.job.lookahead.max_step_tokens, self.tree.room(node))
+        most = min(self.request.lookahead.max_step_tokens, self.tree.room(node))
         target = self.roles["target"]
         made = make_step(version.known[:most], "length", node.step, target.tokenizer, target.ends)
         if made.complete or len(made.ids) >= most:
@@ -420,7 +330,8 @@ class Answer:
             LookaheadError: it failed; steps may have been kept.
         """
         root = self.tree.root
-        branch, before = root.version.branch, root.version.known
+        branch = root.version.branch
+        before = root.version.known
         assert branch is not None
         began = len(self.trace.ids)
 
@@ -438,7 +349,7 @@ class Answer:
             # it writes on, whatever becomes of the step that was begun
             self.branches.give_up(branch, Outcome.BONUS)
             root.version.branch = None
-        if line is not None or self.job.on_tokens is not None:
+        if line is not None or self.request.on_tokens is not None:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
             if arrived is branch:

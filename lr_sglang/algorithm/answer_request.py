@@ -62,10 +62,12 @@ class Constraints:
             own_ids: whether the runtime has the target's vocabulary; ids say nothing to another.
             counts: whether it counts them, as the request says how many they are.
         """
-        options: dict[str, Any] = {"ignore_eos": self.ignore_eos}
-        options["min_tokens"] = max(0, min(self.min_tokens - len(ids), most))
-        options["frequency_penalty"] = self.frequency_penalty
-        options["presence_penalty"] = self.presence_penalty
+        options: dict[str, Any] = {
+            "ignore_eos": self.ignore_eos,
+            "min_tokens": max(0, min(self.min_tokens - len(ids), most)),
+            "frequency_penalty": self.frequency_penalty,
+            "presence_penalty": self.presence_penalty,
+        }
         more: dict[str, Any] = {"repetition_penalty": self.repetition_penalty}
         if not own_ids:
             return options, more
@@ -79,7 +81,7 @@ class Constraints:
         return options, more
 
 
-FREE = Constraints()
+NO_CONSTRAINTS = Constraints()
 
 
 @dataclass(eq=False)
@@ -117,7 +119,7 @@ class AnswerRequest:
     key: str = field(default_factory=lambda: uuid.uuid4().hex)
     check: JudgeCheck | None = None
     trace: Trace = field(default_factory=Trace)
-    constraints: Constraints = FREE
+    constraints: Constraints = NO_CONSTRAINTS
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
 

@@ -20,14 +20,16 @@ from lr_sglang.steps.trace import Trace
 DRAIN_SECONDS = 10.0
 
 
-def written(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
+def written_step(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
     """The step that a branch has generated, and the state after it; both without tokens past the
     step's end.
 
     Args:
         known: the tokenizer of the branch's role.
     """
-    node, result, state = branch.node, branch.result, branch.state
+    node = branch.node
+    result = branch.result
+    state = branch.state
     assert node is not None
     known_before = node.version.known if branch.role == "target" else ()
     ids = (*known_before, *result.ids)
@@ -70,8 +72,11 @@ class Branches:
     """
 
     def __init__(self, trace: Trace, loop: asyncio.AbstractEventLoop, policy: Policy) -> None:
-        self._trace, self._loop, self._began, self._draining = trace, loop, loop.time(), False
+        self._trace = trace
+        self._loop = loop
         self._policy = policy
+        self._began = loop.time()
+        self._draining = False
         self._arrived: deque[Branch | Inquiry | None] = deque()
         self._wake: asyncio.Future[None] | None = None
         self._open: set[Branch | Inquiry] = set()
@@ -90,9 +95,7 @@ class Branches:
         branch.started = self.now()
         self._trace.branches.append(branch)
         self._unsettled.append(branch)
-        if (
-            self._draining
-        ):  # of a verifier whose request was cancelled, and which asks for something else
+        if self._draining:  # a verifier whose request was cancelled asks for something else
             self.give_up(branch, Outcome.CANCELLED)
 
     def expect(self, branch: Branch) -> None:
@@ -116,7 +119,8 @@ class Branches:
 
         def arrived(task: asyncio.Task[Any]) -> None:
             error = Cancelled("cancelled") if task.cancelled() else task.exception()
-            inquiry.task, inquiry.result = None, error or task.result()
+            inquiry.task = None
+            inquiry.result = error or task.result()
             self.put(inquiry)
 
         task.add_done_callback(arrived)
@@ -129,6 +133,10 @@ class Branches:
         self._arrived.append(arrived)
         if self._wake is not None and not self._wake.done():
             self._wake.set_result(None)
+
+    def stop(self) -> None:
+        """Makes ``first_done`` raise ``Cancelled``; from any thread."""
+        self._loop.call_soon_threadsafe(self.put, None)
 
     async def first_done(self) -> Branch | Inquiry:
         """Waits for the next branch or inquiry that has its result, and records the end of a

@@ -6,8 +6,9 @@ import asyncio
 import math
 from collections.abc import Sequence
 
-from lr_sglang.algorithm.answer import Answer
-from lr_sglang.engine.fed import FedLayer
+from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.reader import Reader
+from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
@@ -33,32 +34,6 @@ SLOW = 2
 BEHIND = 64
 
 
-def feeds(answer: Answer) -> bool:
-    """Whether a request of the target that writes on after the answer is fed; records why not."""
-    fed = answer.roles["target"].facts.fed
-    if fed is None:
-        return False
-    answer.trace.not_fed = _why_not(answer, fed)
-    answer.job.experience.feeds = not answer.trace.not_fed
-    return not answer.trace.not_fed
-
-
-def _why_not(answer: Answer, fed: FedLayer) -> str:
-    """Why what the draft writes is not delivered; empty if it is."""
-    job, target, draft = answer.job, answer.roles["target"], answer.roles.get("draft")
-    if job.verifier is None or draft is None:
-        return "nothing is drafted"
-    if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
-        return "draft and target have different vocabularies"
-    if not target.facts.streams:
-        return "the target's server does not stream"
-    if relaxed := target.facts.relaxes(job.parameters):
-        return f"the target's server does not verify exactly with {', '.join(relaxed)}"
-    if fed.draws == "coins" and not job.sampling.greedy and target.facts.repeatable:
-        return "a seed gives another text where drafted tokens are verified (repeatable = true)"
-    return ""
-
-
 class DraftLine:
     """The tokens of one request of the target as far as they are known: its own, then the draft's.
 
@@ -75,14 +50,18 @@ class DraftLine:
         kept: how many of those are in steps of the answer.
     """
 
-    def __init__(self, answer: Answer, branch: Branch) -> None:
-        self.answer = answer
+    def __init__(
+        self, context: AnswerContext, reader: Reader, gens: StepGens, branch: Branch
+    ) -> None:
+        self._context = context
+        self._reader = reader
+        self._gens = gens
         self.branch = branch
         self.ids: list[int] = []
         self.written = 0
         self.kept = 0
-        self._target = answer.roles["target"]
-        self._first_node = answer.tree.root  # its draws are those of the request
+        self._target = context.target
+        self._first_node = context.tree.root  # its draws are those of the request
         self._draft: Branch | None = None  # that writes now
         self._first = 0  # the place of its first token
         self._seen = 0  # tokens of it that are known
@@ -95,11 +74,11 @@ class DraftLine:
         self._other: dict[int, tuple[int, ...]] = {}  # what the line had instead, by place
         self._ended = False
         self._moved = asyncio.Event()
-        experience = answer.job.experience
+        experience = context.request.experience
         experience.fed += 1
         self._turns, self._pace = experience.feeding()
         self._turn = self._turns.number
-        self._since = answer.branches.now()
+        self._since = context.branches.now()
         self._passes = 0
         branch.reads = True
         branch.stream_interval = 1  # each pass is an event
@@ -114,7 +93,7 @@ class DraftLine:
         return False
 
     def _wants_more(self) -> bool:
-        if not self._turns.ahead or not self.answer.can_ask("draft") or self._room() < 1:
+        if not self._turns.ahead or not self._context.can_ask("draft") or self._room() < 1:
             return False
         if not self._target.ends.isdisjoint(self.ids[-1:]):
             return False  # the draft has ended the answer; the target may not
@@ -128,16 +107,16 @@ class DraftLine:
 
     def _at_a_time(self) -> int:
         """Tokens that the draft writes at a time."""
-        differ = max(0.001, 1 - self.answer.job.experience.agreed_share())
+        differ = max(0.001, 1 - self._context.request.experience.agreed_share())
         return max(FEWEST, min(math.ceil(AT_A_TIME * self._width), math.ceil(RUNS / differ)))
 
     def _room(self) -> int:
-        tree = self.answer.tree
+        tree = self._context.tree
         return tree.room(tree.root) - (len(self.ids) - self.kept)
 
     def state(self) -> ProgramState:
         """The program's state after all tokens of the line."""
-        made = self.answer.tree.root.state.fork(1)[0]
+        made = self._context.tree.root.state.fork(1)[0]
         ids = tuple(self.ids[self.kept :])
         if ids:
             known = self._target.tokenizer
@@ -146,22 +125,22 @@ class DraftLine:
 
     def begin_branch(self, draft: ProgramState) -> None:
         """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
-        branch = self.answer.begin("draft", draft, self._first_node, None, len(self.ids))
+        branch = self._context.new_branch("draft", draft, self._first_node, None, len(self.ids))
         # events of a draft that was given up may still come
         branch.on_tokens = lambda ids: self.drafted(ids) if self._draft is branch else None
-        self.answer.reader.hurry(branch)
-        self.answer.branches.expect(branch)
+        self._reader.hurry(branch)
+        self._context.branches.expect(branch)
         self._draft = branch
         self._first = len(self.ids)
         self._seen = 0
 
     def gen(self) -> SglGen:
         """The ``sgl.gen`` by which the draft writes on."""
-        return self.answer.gens.gen(
-            self.answer.tree.root,
+        return self._gens.gen(
+            self._context.tree.root,
             "draft",
             min(self._at_a_time(), self._room()),
-            self.answer.reader.draft_sampling(),
+            self._reader.draft_sampling(),
             after=tuple(self.ids[self.kept :]),
         )
 
@@ -173,7 +152,7 @@ class DraftLine:
             return
         self._seen = len(ids)
         late = min(len(new), max(0, self.written - place))
-        self.answer.trace.late_tokens += late
+        self._context.trace.late_tokens += late
         if new[:late] != self.ids[place : place + late]:
             self._give_up_draft(Outcome.REJECTED)
         elif late < len(new):
@@ -187,7 +166,7 @@ class DraftLine:
         failed = isinstance(result, LookaheadError)
         if branch is self._draft:
             if failed:
-                self.answer.draft_failed(result)
+                self._context.draft_failed(result)
             else:
                 self.drafted(result.ids)
             self._give_up_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
@@ -203,7 +182,7 @@ class DraftLine:
         self._passes += 1
         lost = self._is_lost(len(new), same)
         if known:
-            self.answer.reader.agreed(same, min(len(known), same + 1))
+            self._reader.agreed(same, min(len(known), same + 1))
         self._agreed += [number < same for number in range(len(new))]
         parting = self.written + same
         parted = same < len(known)
@@ -242,8 +221,9 @@ class DraftLine:
             self._sent = len(self.ids)
 
     def _give_up_draft(self, outcome: Outcome) -> None:
-        draft, self._draft = self._draft, None
-        self.answer.branches.give_up(draft, outcome)
+        draft = self._draft
+        self._draft = None
+        self._context.branches.give_up(draft, outcome)
         self._moved.set()
 
     def _overtaken(self) -> None:
@@ -254,29 +234,30 @@ class DraftLine:
         self._behind += 1
         if self._behind >= SLOW:
             self._behind = 0
-            self.answer.leave_draft_alone()
+            self._context.leave_draft_alone()
 
     def version(self, step: Step) -> Step | None:
         """The draft's version of the step that the target has written after those that are kept:
         the step itself where each of its tokens was in the line; None where the draft has not
         written it from its beginning.
         """
-        first, last = self.kept, self.kept + len(step.ids)
+        first = self.kept
+        last = first + len(step.ids)
         parted = min((at for at in self._other if first <= at < last), default=None)
         if all(self._agreed[first:last]):
             return step
         if parted is None or not all(self._agreed[first:parted]):
             return None
         ids = (*self.ids[first:parted], *self._other[parted])
-        known, before = self._target.tokenizer, self.answer.tree.root.step
-        return split_ids(ids, "length", known, self._target.ends, before)[0]
+        before = self._context.tree.root.step
+        return split_ids(ids, "length", self._target.tokenizer, self._target.ends, before)[0]
 
     def step_kept(self, step: Step) -> None:
         """Counts a step that is now in the answer, and learns how fast it came."""
         self.kept += len(step.ids)
         for at in [at for at in self._other if at < self.kept]:
             del self._other[at]
-        now = self.answer.branches.now()
+        now = self._context.branches.now()
         seconds = now - self._since
         # the first step has waited for the prefill
         if self.kept > len(step.ids) and seconds > 0 and self._turn == self._turns.number:
@@ -290,13 +271,13 @@ class DraftLine:
         """Learns how long a step took; without a line each pass would have given one token."""
         if self._turns.ahead:
             self._pace.add(self._passes, seconds)
-        known = self.answer.job.experience
+        known = self._context.request.experience
         expected = max(self._pace.value, known.measured_pace())  # its passes slow the target's
         self._turns.add(tokens, seconds, max(1, known.fed), expected, 0.0)
 
     def close(self) -> None:
         """Ends the line with its request."""
         self._ended = True
-        self.answer.job.experience.fed -= 1
+        self._context.request.experience.fed -= 1
         self._give_up_draft(Outcome.CANCELLED)
         self._target.lines.drop(self._rid)

@@ -27,7 +27,8 @@ class Guarded:
     """
 
     def __init__(self, inner: Any, name: str = "") -> None:
-        self.inner, self.name = inner, str(getattr(inner, "name", name or type(inner).__name__))
+        self.inner = inner
+        self.name = str(getattr(inner, "name", name or type(inner).__name__))
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
@@ -60,15 +61,15 @@ class Guarded:
         return Verdict(False, self.name, why, failed=True)
 
 
-def guarded(verifier: Any) -> Verifier:
+def guard_verifier(verifier: Any) -> Verifier:
     """A verifier of this package as it is, any other wrapped in ``Guarded``."""
     own: Verifier = verifier if type(verifier).__module__.startswith(_OWN) else Guarded(verifier)
     return own
 
 
-async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
+async def verdict_of(verifier: Verifier, inquiry: Inquiry) -> Verdict:
     """The verdict of a verifier, which it returns or computes in a coroutine."""
-    found = guarded(verifier).verify(inquiry)
+    found = guard_verifier(verifier).verify(inquiry)
     return found if isinstance(found, Verdict) else await found
 
 

@@ -49,13 +49,13 @@ class Inquiry:
             LookaheadError: the request failed, or was cancelled because the verdict is not needed
                 any more.
         """
-        executor, request = state.stream_executor, self.track(self, state)
+        executor = state.stream_executor
+        request = self.track(self, state)
         await executor.drained()
         if isinstance(request.result, Generation):
             return request.result
-        raise copy(
-            request.result or executor.error_
-        )  # a copy, whose traceback does not keep the state in memory
+        # a copy, whose traceback does not keep the state in memory
+        raise copy(request.result or executor.error_)
 
 
 class Verifier(Protocol):

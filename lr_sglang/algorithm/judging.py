@@ -6,19 +6,17 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches
-from lr_sglang.algorithm.guarded import guarded
+from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.guarded import guard_verifier
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.events import EventEmitter
-from lr_sglang.steps.tree import Node, Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node, Pair, Verdict, without_a_judge
 
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
 # waits for it.
@@ -26,47 +24,34 @@ PATIENCE = 0.05
 
 
 class Judging:
-    """Asks the verifier of one answer, and enters verdicts in its tree.
+    """Asks the verifier of one answer, and enters verdicts in its tree."""
 
-    Args:
-        begin: makes the branch of a verifier's request.
-    """
-
-    def __init__(
-        self,
-        job: AnswerRequest,
-        tree: StepTree,
-        branches: Branches,
-        emitter: EventEmitter,
-        begin: Callable[[str, ProgramState, Node, Node | None], Branch],
-    ) -> None:
-        self._job = job
-        self._tree = tree
-        self._branches = branches
-        self._emitter = emitter
-        self._begin = begin
+    def __init__(self, context: AnswerContext) -> None:
+        self._request = context.request
+        self._branches = context.branches
+        self._context = context
 
     def ask(self, child: Node) -> None:
         """Asks the verifier about a drafted step and the target's version of it, once both are
-        there, unless it is rejected without it.
+        there, unless it is rejected without it; counts the tokens on which they agree.
         """
-        verifier = self._job.verifier
+        verifier = self._request.verifier
         node = child.parent
-        pair = self._tree.pair(child)
+        pair = self._context.tree.pair(child)
         if node is None or pair is None:
             return
         if verifier is None:
             raise ConfigError("lookahead reasoning needs a verifier")
         self._compare_draws(node, child, pair)
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
-        if verdict is None and not self._job.drafts:
+        if verdict is None and not self._request.drafts:
             verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
         if verdict is not None:
             self.decide(child, verdict)
             return
         track = partial(self._track, node, child)
         child.asked = inquiry = Inquiry(pair, node.state, track, node=node, child=child)
-        found = guarded(verifier).verify(inquiry)
+        found = guard_verifier(verifier).verify(inquiry)
         if isinstance(found, Verdict):
             self.decide(child, found)
             return
@@ -81,7 +66,7 @@ class Judging:
         if not isinstance(verdict, Verdict):
             raise verdict
         if verdict.failed:
-            self._job.trace.failed("judge", f"verifier {verdict.by}: {verdict.reason}")
+            self._request.trace.failed("judge", f"verifier {verdict.by}: {verdict.reason}")
         if inquiry.child is not None:
             self.decide(inquiry.child, verdict)
 
@@ -89,7 +74,7 @@ class Judging:
         """Enters a verdict in the tree; one that comes after another is ignored."""
         if child.verdict is None:
             child.verdict = verdict
-            self._emitter.verified(child, verdict)
+            self._context.emitter.verified(child, verdict)
 
     def reject(self, child: Node, by: str, why: str, *, failed: bool = False) -> None:
         """Rejects a drafted step without a comparison; ``failed``: it was none."""
@@ -106,26 +91,26 @@ class Judging:
         )
         if not refused or node.source != "draft" or node.verdict is not None:
             raise error
-        self._job.trace.failed("draft", f"the target refused its tokens: {error.message}")
+        self._request.trace.failed("draft", f"the target refused its tokens: {error.message}")
         self.reject(node, "draft", str(error), failed=True)
 
     def _compare_draws(self, node: Node, child: Node, pair: Pair) -> None:
         """Counts the tokens on which two versions agree that were written with the same numbers, as
         reading would have shown it.
         """
-        same_numbers = self._job.trace.shared_draws or self._job.sampling.greedy
+        same_numbers = self._request.trace.shared_draws or self._request.sampling.greedy
         if same_numbers and child.alternative == 0 and not node.version.was_read:
             drafted = pair.draft.ids
             own = pair.target.ids
             same = common_prefix(drafted, own)
-            self._job.experience.read_tokens(same, same < min(len(drafted), len(own)))
+            self._request.experience.read_tokens(same, same < min(len(drafted), len(own)))
 
     def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
         """Makes the branch of a verifier's request to a runtime."""
-        branch = self._begin("judge", state, node, child)
+        branch = self._context.new_branch("judge", state, node, child)
         # a verifier that draws, and asks several times, gets a different reply each time
         where = node.lineage, child.alternative, len(inquiry.branches)
-        branch.seed = self._job.seed("verifier", node.position, *where)
+        branch.seed = self._request.seed("verifier", node.position, *where)
         branch.patience = PATIENCE
         branch.answered_by = state.stream_executor.backend.role
         inquiry.branches.append(branch)

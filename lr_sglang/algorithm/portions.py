@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.branches import Branches
+from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.keeper import Keeper
-from lr_sglang.algorithm.policy import Policy
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.algorithm.ways import Ways
 from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.tree import Node, StepTree
+from lr_sglang.steps.tree import Node
 from lr_sglang.steps.version import Taken, Version
 
 
 class Portions:
-    """Goes on with the root's version portion by portion, and keeps the steps that are whole.
+    """Goes on with the root's version portion by portion, and keeps the steps that are whole."""
 
-    Args:
-        can_ask: whether a role can be asked now.
-    """
-
-    def __init__(
-        self,
-        job: AnswerRequest,
-        roles: Mapping[str, RuntimeBackend],
-        tree: StepTree,
-        branches: Branches,
-        reader: Reader,
-        policy: Policy,
-        keeper: Keeper,
-        can_ask: Callable[[str], bool],
-    ) -> None:
-        self._job = job
-        self._roles = roles
-        self._tree = tree
-        self._branches = branches
+    def __init__(self, context: AnswerContext, reader: Reader, ways: Ways, keeper: Keeper) -> None:
+        self._tree = context.tree
+        self._branches = context.branches
+        self._context = context
         self._reader = reader
-        self._policy = policy
+        self._ways = ways
         self._keeper = keeper
-        self._can_ask = can_ask
 
     def enter_check(self, written: Branch, wrote: Generation, again: Branch) -> None:
         """Enters what the target has written and read again; an exact answer goes on after it."""
@@ -50,7 +30,7 @@ class Portions:
         self._branches.give_up(written, Outcome.BONUS)
         version = self._tree.root.version
         version.guess = None
-        if self._job.exact:
+        if self._context.request.exact:
             version.known = wrote.ids
             version.agreed = [False] * len(wrote.ids)
             version.was_read = True
@@ -64,7 +44,7 @@ class Portions:
         self._branches.give_up(branch, Outcome.ACCEPTED if taken.whole else Outcome.CORRECTED)
         version.branch = None
         if read:
-            self._reader.took_portion(taken.tokens)
+            self._ways.took_portion(taken.tokens)
         if not taken.whole:
             self._stop_drafting()
             if read and taken.tokens == taken.same:
@@ -87,20 +67,18 @@ class Portions:
         version.ahead = None
         version.next_guess = None
 
-    def reads_on(self) -> bool:
-        """Whether the target reads on, portion by portion: a portion is in flight, or another one
-        pays; to the end of the step where the policy looks ahead again.
+    def next_portion(self) -> bool:
+        """Makes what the draft wrote ahead the portion that is read next, unless one is in flight.
+        Returns False where the target reads no more.
         """
         version = self._tree.root.version
         if self._tree.over or version.branch is not None:
             return not self._tree.over
         version.portions = True
-        version.last_portion = not self._reader.reads_alone(self._policy)
-        pays = self._reader.can_read() and self._reader.portions_pay()
-        if pays and (version.known or not version.last_portion):
-            version.go_on()
-            return True
-        return False
+        if not self._ways.wants_portion(version):
+            return False
+        version.go_on()
+        return True
 
     def drafts_on(self) -> bool:
         """Whether the draft may go on after the portion that the target reads now."""
@@ -110,8 +88,8 @@ class Portions:
             reads
             and version.ahead is None
             and not version.last_portion
-            and self._job.lookahead.schedule == "async"
+            and self._context.request.lookahead.schedule == "async"
             and self._tree.room(self._tree.root) > version.place
-            and self._roles["target"].ends.isdisjoint(version.guess or ())
-            and self._can_ask("draft")
+            and self._context.target.ends.isdisjoint(version.guess or ())
+            and self._context.can_ask("draft")
         )

@@ -5,19 +5,14 @@ the draws that follow from its log-probabilities.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Mapping
 from typing import Any
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.policy import Policy
+from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.config import Sampling
-from lr_sglang.engine.reading import drawn
+from lr_sglang.engine.target_draws import target_draws
 from lr_sglang.errors import LookaheadError, RuntimeRefused
-from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.version import Version
-from lr_sglang.theory import reading
 
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
@@ -32,45 +27,35 @@ class Reader:
     A read that fails is never the answer's failure: the target writes instead, and reads no more in
     this answer. A server that has refused its first read, or told no log-probabilities, is never
     read; any other is checked again by the next answer.
-
-    Args:
-        roles: backends by role.
-        can_ask: whether a role can be asked now.
     """
 
-    def __init__(
-        self,
-        job: AnswerRequest,
-        roles: Mapping[str, RuntimeBackend],
-        can_ask: Callable[[str], bool],
-    ) -> None:
-        self._job = job
-        self._roles = roles
-        self._can_ask = can_ask
-        self._target = roles["target"]
+    def __init__(self, context: AnswerContext) -> None:
+        self._request = context.request
+        self._target = context.target
+        self._context = context
         self._has_failed = False
-        self._reads = 0  # of portions, since ``begin_portions``
-        self._taken = 0  # tokens that they gave
 
     def can_read(self) -> bool:
         """Whether the target can read drafted tokens before it writes: its draws can be made here,
         from log-probabilities.
         """
-        job, target, sampling = self._job, self._target, self._job.sampling
-        if self.own_numbers and target.facts.seeded and job.lookahead.reading != "first":
+        request = self._request
+        target = self._target
+        sampling = request.sampling
+        if self.own_numbers and target.facts.seeded and request.lookahead.reading != "first":
             return False  # the text is to be the one that this seed gives
         filtered = 0 < sampling.top_k <= MOST_READ or sampling.min_p > 0
         filtered = filtered or (sampling.top_p < 1 and sampling.temperature <= 1)
         return (
-            job.lookahead.reading != "never"
-            and job.verifier is not None
+            request.lookahead.reading != "never"
+            and request.verifier is not None
             and (sampling.greedy or filtered)
             and target.readable is not False
             and not self._has_failed
-            and not (job.exact and target.facts.token_layer)  # its guesses are as long
-            and not job.constraints.names()
-            and self._can_ask("draft")
-            and self._roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
+            and not (request.exact and target.facts.token_layer)  # its guesses are as long
+            and not request.constraints.names()
+            and self._context.can_ask("draft")
+            and self._context.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
         )
 
     @property
@@ -79,7 +64,7 @@ class Reader:
         made: then the answer is another one of the same distribution.
         """
         known = self._target.facts.seeded and self._target.facts.places == "answer"
-        return not (self._job.sampling.greedy or known)
+        return not (self._request.sampling.greedy or known)
 
     @property
     def must_check(self) -> bool:
@@ -88,42 +73,16 @@ class Reader:
         """
         return self._target.readable is None and self.can_read()
 
-    def reads_next_step(self) -> bool:
-        """Whether the next drafted step is read before it is written: as the settings say, or where
-        that was faster so far.
-        """
-        if self._target.readable is not True or not self.can_read():
-            return False
-        return self._job.lookahead.reading == "first" or self._job.experience.reads_next()
-
-    def reads_alone(self, policy: Policy) -> bool:
-        """Whether the target reads pieces of the draft, and keeps what it would have written: for
-        an exact answer, and where the policy has the target write alone and reading is faster.
-        """
-        if self._job.exact:
-            return self.can_read()
-        readable = self._target.readable is True and not self._target.facts.token_layer
-        pays = policy.tokens_alone() > 0 and self._job.experience.pieces_pay()
-        return readable and pays and self.can_read()
-
-    def writer_of_rest(self, version: Version) -> str:
-        """The role that writes what is missing of a version of the target: the draft where the
-        target reads it again and that pays, else the target.
-        """
-        pays = version.read_first and self._job.experience.guesses_pay()
-        drafts = version.portions or (pays and self._can_ask("draft"))
-        return "draft" if drafts else "target"
-
     def draft_sampling(self) -> Sampling:
         """How the draft samples what the target only reads: greedily where it shares no draws, so
         that it writes what the target is most likely to draw.
         """
-        sampling = self._job.sampling
-        return sampling if self._job.trace.shared_draws else sampling.replace(temperature=0)
+        sampling = self._request.sampling
+        return sampling if self._request.trace.shared_draws else sampling.replace(temperature=0)
 
     def hurry(self, branch: Branch) -> None:
         """Limits the time of a draft for which the target waits."""
-        branch.patience = min(1.0, DRAFT_SECONDS / self._roles["draft"].timeout)
+        branch.patience = min(1.0, DRAFT_SECONDS / self._context.roles["draft"].timeout)
 
     def options(self, drafted: int) -> dict[str, Any]:
         """The options of ``sgl.gen`` by which the target reads the last ``drafted`` tokens of the
@@ -131,7 +90,7 @@ class Reader:
         """
         if not drafted:
             return {}
-        sampling = self._job.sampling
+        sampling = self._request.sampling
         most = MOST_READ
         if sampling.greedy:
             most = 2  # two that are equally probable decide nothing
@@ -141,7 +100,7 @@ class Reader:
 
     def draws(self, branch: Branch, drafted: int) -> list[int | None]:
         """What the target draws at the places of the ``drafted`` tokens that a branch has read, and
-        after them; None where it is not known. Empty if the read has failed.
+        after them; None where it is not known. Empty if the read has failed, which is noted.
         """
         result = branch.result
         if isinstance(result, LookaheadError):
@@ -151,9 +110,9 @@ class Reader:
         if len(rows) < drafted:
             self._failed(unfit=True)
             return []
-        read = drawn(
+        read = target_draws(
             rows[len(rows) - drafted :],
-            self._job.sampling,
+            self._request.sampling,
             branch.seed or 0,
             branch.place - drafted,
             server_draws=not self.own_numbers,
@@ -167,25 +126,11 @@ class Reader:
             same: how many of the ``drafted`` tokens are the target's own.
             one_read: whether they are a read of their own; else the server counts verifications.
         """
-        self._job.trace.read_tokens += min(same + 1, drafted)
-        self._job.trace.agreed_tokens += same
+        self._request.trace.read_tokens += min(same + 1, drafted)
+        self._request.trace.agreed_tokens += same
         if one_read and drafted:
-            self._job.trace.reads[drafted, same] += 1
-        self._job.experience.read_tokens(same, same < drafted)
-
-    def begin_portions(self) -> None:
-        """Counts anew what reads of portions give."""
-        self._reads = 0
-        self._taken = 0
-
-    def took_portion(self, tokens: int) -> None:
-        """Counts a read of a portion, and the tokens that it gave."""
-        self._reads += 1
-        self._taken += tokens
-
-    def portions_pay(self) -> bool:
-        """Whether the target writes sooner by reading portions, as far as they show."""
-        return reading.pays(self._taken, self._reads)
+            self._request.trace.reads[drafted, same] += 1
+        self._request.experience.read_tokens(same, same < drafted)
 
     def check(self, written: Generation, again: Branch) -> None:
         """Notes whether the target reads what it has written as its own: draws the same tokens, or,

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -15,36 +14,39 @@ OTHER_PLACES = (
 )
 
 
-def note_draws(job: AnswerRequest, roles: Mapping[str, RuntimeBackend], reader: Reader) -> None:
+def note_draws(context: AnswerContext, reader: Reader) -> None:
     """Records whether the same seed gives the same answer, and what draft and target share."""
-    trace, target, draft = job.trace, roles["target"], roles.get("draft")
-    trace.seeded = all(backend.facts.follows_seed(job.parameters) for backend in roles.values())
-    if job.exact:
-        trace.lossless = exactness(job, target, reader)
-    if job.verifier is not None and draft is not None:
-        trace.own_draws = _why_own_draws(job, draft, target)
+    request = context.request
+    trace = context.trace
+    draft = context.roles.get("draft")
+    roles = context.roles.values()
+    trace.seeded = all(backend.facts.follows_seed(request.parameters) for backend in roles)
+    if request.exact:
+        trace.lossless = exactness(context, reader)
+    if request.verifier is not None and draft is not None:
+        trace.own_draws = _why_own_draws(request, draft, context.target)
         trace.shared_draws = not trace.own_draws
 
 
-def exactness(job: AnswerRequest, target: RuntimeBackend, reader: Reader) -> str:
+def exactness(context: AnswerContext, reader: Reader) -> str:
     """What an exact answer is: the ``text`` of plain decoding with its seed, or a draw of its
     ``distribution``.
     """
     made_here = reader.own_numbers and reader.can_read()
-    same = target.facts.follows_seed(job.parameters) and (job.sampling.greedy or not made_here)
+    same = context.target.facts.follows_seed(context.request.parameters) and not made_here
     return "text" if same else "distribution"
 
 
-def _why_own_draws(job: AnswerRequest, draft: RuntimeBackend, target: RuntimeBackend) -> str:
+def _why_own_draws(request: AnswerRequest, draft: RuntimeBackend, target: RuntimeBackend) -> str:
     """Why draft and target do not draw with the same numbers; empty if they do."""
-    if job.sampling.greedy:
+    if request.sampling.greedy:
         return "temperature 0 draws nothing"
-    if not job.lookahead.shared_draws:
+    if not request.lookahead.shared_draws:
         return "shared_draws is off"
     for one in (target, draft):
         if not one.facts.seeded:
             return f"{one.role}: {one.facts.seed_fault or 'it honours no seed'}"
-        if relaxed := one.facts.relaxes(job.parameters):
+        if relaxed := one.facts.relaxes(request.parameters):
             return f"{one.role}: it honours no seed with {', '.join(relaxed)}"
     if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
         return "draft and target have different vocabularies"
@@ -53,12 +55,12 @@ def _why_own_draws(job: AnswerRequest, draft: RuntimeBackend, target: RuntimeBac
     return ""
 
 
-def compare_prompts(job: AnswerRequest, target: RuntimeBackend, draft: Branch, node: Node) -> None:
+def compare_prompts(context: AnswerContext, draft: Branch, node: Node) -> None:
     """Records that nothing is shared where draws are counted from the prompt's beginning and the
     prompt of this draft, after ``node``, is not as long as the target's.
     """
-    trace = job.trace
-    if not trace.shared_draws or target.facts.places != "prompt":
+    trace = context.trace
+    if not trace.shared_draws or context.target.facts.places != "prompt":
         return
     if draft.prompt_tokens - node.tokens_used != trace.prompt_tokens:
         trace.shared_draws = False

@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import sglang as sgl
 
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.config import Sampling
 from lr_sglang.engine.tokenizer import resolve
-from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.frontend.executor import Executor
 from lr_sglang.sglang_api.interpreter import SglGen
 from lr_sglang.steps.step import DELIMITER, StepStop
-from lr_sglang.steps.tree import Node, StepTree
+from lr_sglang.steps.tree import Node
 
 
 class StepGens:
-    """Makes the ``sgl.gen`` expressions of one answer.
+    """Makes the ``sgl.gen`` expressions of one answer, with its program's defaults."""
 
-    Args:
-        state: of the answer, whose program's defaults are used.
-    """
-
-    def __init__(
-        self,
-        job: AnswerRequest,
-        roles: Mapping[str, RuntimeBackend],
-        tree: StepTree,
-        reader: Reader,
-        state: Executor,
-    ) -> None:
-        self._job = job
-        self._roles = roles
-        self._tree = tree
+    def __init__(self, context: AnswerContext, reader: Reader) -> None:
+        self._request = context.request
+        self._tree = context.tree
+        self._context = context
         self._reader = reader
-        self._state = state
         self._steps: dict[tuple[int, bool], SglGen] = {}
 
     def step(self, node: Node, role: str) -> SglGen:
@@ -45,12 +30,12 @@ class StepGens:
         sampling, log-probabilities for the gate.
         """
         tokens = self._room(node)
-        gated = role == "draft" and self._job.lookahead.gate > 0
+        gated = role == "draft" and self._request.lookahead.gate > 0
         made = self._steps.get((tokens, gated))
         if made is None:
             more: dict[str, Any] = {"return_logprob": True} if gated else {}
             made = self.gen(node, role, tokens, stop=StepStop(DELIMITER), **more)
-            if not self._job.constraints.names():  # shared by all branches
+            if not self._request.constraints.names():  # shared by all branches
                 self._steps[tokens, gated] = made
         return made
 
@@ -62,7 +47,7 @@ class StepGens:
             return self.step(node, role)
         version = node.version
         room = self._tree.room(node) - version.place if version.portions else self._room(node)
-        tokens = max(1, min(self._job.experience.piece(), room))
+        tokens = max(1, min(self._request.experience.piece(), room))
         ends = version.last_portion or not version.portions
         more: dict[str, Any] = {"stop": StepStop(DELIMITER)} if ends else {}
         return self.gen(node, role, tokens, self._reader.draft_sampling(), **more)
@@ -87,18 +72,19 @@ class StepGens:
         of ``sgl.gen``.
         """
         beyond: dict[str, Any] = {}
-        if self._job.constraints.names():
+        if self._request.constraints.names():
             options, beyond = self._constrained(node, role, tokens, after)
             more |= options
-        drawn_as = (sampling or self._job.sampling).drawn()
+        drawn_as = (sampling or self._request.sampling).drawn()
         made = sgl.gen("step", max_tokens=tokens, **drawn_as, **more)
-        made.sampling_params = self._state.resolve(made.sampling_params)
+        executor = self._context.state.stream_executor
+        made.sampling_params = executor.resolve(made.sampling_params)
         made.sampling_params.more = beyond
         return made
 
     def _room(self, node: Node) -> int:
         """Tokens that the step after ``node`` may still have."""
-        most = min(self._job.lookahead.max_step_tokens, self._tree.room(node))
+        most = min(self._request.lookahead.max_step_tokens, self._tree.room(node))
         return most - len(node.version.known)
 
     def _constrained(
@@ -107,15 +93,15 @@ class StepGens:
         """The options that keep the answer's constraints in a generation, of ``sgl.gen`` and
         beyond.
         """
-        known = self._roles["target"].tokenizer
-        backend = self._roles[role]
+        known = self._context.target.tokenizer
+        backend = self._context.roles[role]
         ids = after
         at: Node | None = node
         while at is not None and at is not self._tree.root and at.step is not None:
             ids = resolve(at.step.tokens(), known) + ids
             at = at.parent
-        return self._job.constraints.after(
-            (*self._job.trace.ids, *ids),
+        return self._request.constraints.after(
+            (*self._request.trace.ids, *ids),
             tokens,
             backend.tokenizer.vocabulary == known.vocabulary,
             backend.facts.counts_written,

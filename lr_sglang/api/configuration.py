@@ -140,7 +140,7 @@ class Plan:
             return runtime
         if not any(self.layered(mode) for mode in modes):
             runtime = runtime.replace(token_layer=TokenLayer())
-        slots = answers * self.branches(roles, modes) + policy.SPARE * len(roles)
+        slots = answers * self.branches(roles, modes) + policy.SPARE_SLOTS * len(roles)
         return runtime.replace(max_running_requests=runtime.max_running_requests or slots)
 
     def branches(self, roles: Collection[Role], modes: Collection[str]) -> int:

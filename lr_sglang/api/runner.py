@@ -143,8 +143,8 @@ class Runner:
                 task.result()
         finally:
             todo.clear()
-            for job in self._requests.running:
-                job.stop()
+            for request in self._requests.running:
+                request.stop()
             await asyncio.wait(tasks, timeout=STOP_SECONDS)  # grading goes on to its end
             for task in tasks:
                 task.cancel()
@@ -153,7 +153,7 @@ class Runner:
     async def _make(self, item: Work) -> Record:
         deployment = self.plan.deployment
         tell = self.on_step
-        job = self._requests.make(
+        request = self._requests.make(
             MODES[item.mode],
             self.plan.lookahead(item.mode),
             deployment.sampling,
@@ -165,13 +165,13 @@ class Runner:
         about = self._config(item.mode), self.versions
         try:
             asked = messages(item.question.question, self.asked.get("prompt_suffix", ""))
-            await answer(self._program, MODES[item.mode], asked, job, self._requests)
+            await answer(self._program, MODES[item.mode], asked, request, self._requests)
         except LookaheadError as error:
             is_down = isinstance(error, RuntimeDown) and error.role == "target"
             if is_down or isinstance(error, Cancelled | ConfigError):
                 raise
-            return record.make_record(item.question, item.mode, job, *about, error)
-        return record.make_record(item.question, item.mode, job, *about)
+            return record.make_record(item.question, item.mode, request, *about, error)
+        return record.make_record(item.question, item.mode, request, *about)
 
 
 def _next(ended: SimpleQueue[Record | None], idle: Callable[[], None]) -> Record | None:
@@ -185,24 +185,26 @@ async def answer(
     program: Program | None,
     mode: Mode,
     asked: Conversation | Rendered | TokenText,
-    job: AnswerRequest,
+    request: AnswerRequest,
     requests: RequestMaker,
 ) -> None:
-    """Answers a conversation by a program, or the mode's own program, into ``job.trace``.
+    """Answers a conversation by a program, or the mode's own program, into ``request.trace``.
 
     Args:
         asked: the conversation, or its prompt as each runtime renders it.
-        job: made by ``requests``, which has it among those that are running meanwhile.
+        request: made by ``requests``, which has it among those that are running meanwhile.
 
     Raises:
-        LookaheadError: a runtime or the program failed, or the job was stopped.
+        LookaheadError: a runtime or the program failed, or the request was stopped.
     """
-    requests.running.add(job)
+    requests.running.add(request)
     try:
         if program is not None:
-            backend = backend_for_requests(requests, job.lookahead, mode.ahead)
-            await perform(program, asked, job, backend)
+            backend = backend_for_requests(requests, request.lookahead, mode.ahead)
+            await perform(program, asked, request, backend)
         else:
-            await run_program(PROGRAMS[mode.program], asked, job, backend=requests.roles["target"])
+            await run_program(
+                PROGRAMS[mode.program], asked, request, backend=requests.roles["target"]
+            )
     finally:
-        requests.running.discard(job)
+        requests.running.discard(request)

@@ -132,8 +132,8 @@ def tell_room(
 
 def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterator[str]:
     """A warning for each runtime that has fewer slots than the answers can have branches."""
-    for pool in dict.fromkeys(backend.pool for backend in roles.values()):
-        sharing = [role for role, backend in roles.items() if backend.pool is pool]
+    for pool in dict.fromkeys(backend.slots for backend in roles.values()):
+        sharing = [role for role, backend in roles.items() if backend.slots is pool]
         facts = roles[sharing[0]].facts
         needs = [found for one in wanted if (found := _need(sharing, one))]
         total, each, answers, depth = max(needs, default=(0, 0, 0, 0))
@@ -148,7 +148,7 @@ def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterato
             deep = f" --depth {depth}" if each > 1 else ""
             more = (
                 f"lr-sglang launch{deep} --concurrency {answers}, or --max-running-requests "
-                f"{total + policy.SPARE * len(sharing)} where it is started, gives it more"
+                f"{total + policy.SPARE_SLOTS * len(sharing)} where it is started, gives it more"
             )
         yield (
             f"{' and '.join(sharing)}: it runs {facts.room} requests at a time, and {have}: the "

@@ -198,8 +198,8 @@ def _end(requests: RequestMaker, stack: ExitStack) -> None:
     """Cancels the answers in progress, then stops the servers."""
     deadline = time.monotonic() + STOP_SECONDS
     while requests.running and time.monotonic() < deadline:
-        for job in list(requests.running):
-            job.stop()
+        for request in list(requests.running):
+            request.stop()
         time.sleep(STOP_AGAIN)
     stack.close()
 
@@ -310,7 +310,7 @@ class AnswerTask:
         look = known.lookahead(_with(config.lookahead, options))
         live.requests.check(known, look.verifier)
         digest = hashlib.sha256(repr(self.messages).encode("utf-8", "replace")).hexdigest()
-        self.job = live.requests.make(
+        self.request = live.requests.make(
             known,
             look,
             _with(config.sampling, options),
@@ -323,24 +323,24 @@ class AnswerTask:
         """Answers the question, on the event loop of the deployment.
 
         Raises:
-            LookaheadError: a runtime failed, or the job was stopped.
+            LookaheadError: a runtime failed, or the request was stopped.
         """
         requests = self.live.requests
-        job = self.job
+        request = self.request
         mode = self.mode
         if mode.ahead and not self.live.given:
-            await requests.prepare(job.lookahead)
-        await answer(self.program, mode, self.messages, job, requests)
+            await requests.prepare(request.lookahead)
+        await answer(self.program, mode, self.messages, request, requests)
         asked = self.messages[-1]["content"]
         config = {
             "program": self.program.name if self.program else mode.program,
-            "lookahead": job.lookahead.to_dict() if mode.ahead else None,
-            "sampling": job.sampling.to_dict(),
-            "limits": job.limits.to_dict(),
+            "lookahead": request.lookahead.to_dict() if mode.ahead else None,
+            "sampling": request.sampling.to_dict(),
+            "limits": request.limits.to_dict(),
         }
-        question = Question(job.question, asked)
-        made = record.make_record(question, mode.name, job, config, machine.versions())
-        return Solution(asked, job.trace, made)
+        question = Question(request.question, asked)
+        made = record.make_record(question, mode.name, request, config, machine.versions())
+        return Solution(asked, request.trace, made)
 
 
 def _with(settings: S, options: dict[str, Any]) -> S:
@@ -420,7 +420,7 @@ class Stream:
     def close(self) -> None:
         """Cancels the answer if it is not complete, and waits until it has ended. Idempotent."""
         while self._made is not None and not self._made.done():
-            self._task.job.stop()
+            self._task.request.stop()
             wait([self._made], STOP_AGAIN)
 
     def __iter__(self) -> Iterator[StepRecord]:
@@ -452,8 +452,8 @@ class Stream:
     def _begin(self, put: Callable[[StepRecord | None], None]) -> Future[Solution]:
         if self._made is not None:
             raise ConfigError("a stream can be read once", hint="lr.stream(...) again")
-        self._task.job.on_step = put
-        self._task.job.on_tokens = lambda ids: None  # so that generations are streamed
+        self._task.request.on_step = put
+        self._task.request.on_tokens = lambda ids: None  # so that generations are streamed
         self._made = asyncio.run_coroutine_threadsafe(self._task.run(), self._task.live.loop)
         self._made.add_done_callback(lambda _: put(None))
         return self._made

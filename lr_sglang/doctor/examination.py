@@ -187,7 +187,7 @@ class _Examiner:
         prompt = list(backend.tokenizer.encode(TEXT))
         yield Finding(role, "server", "ok", _server(backend.facts, self.plan.models.get(role, "")))
         yield self._room(role)
-        yield _abort(role, call(probes.abort(transport, prompt), loop))
+        yield _abort(role, call(probes.measure_abort(transport, prompt), loop))
         differs = backend.doubts.found.get("tokens", "")
         yield finding(role, "tokens", not differs, "others" if differs else "as here", differs)
         if role == "judge":
@@ -201,7 +201,7 @@ class _Examiner:
         )
         yield finding(role, "seeds", not ignored, ignored or "honoured", advice)
         if role == "target":
-            weighs, best = call(probes.weighs(transport, prompt), loop)
+            weighs, best = call(probes.gives_logprobs(transport, prompt), loop)
             found = "of prompts" if best else "of the tokens only" if weighs else "none of prompts"
             advice = "verifier likelihood and reading (lossless) need them"
             yield finding(role, "log-probabilities", weighs and best, found, advice)
@@ -220,12 +220,12 @@ class _Examiner:
         sharing = self.plan.deployment.shared.items()
         asked: list[Role] = [one for one in self.roles if one == role or (one, role) in sharing]  # type: ignore[misc]
         wanted = self.plan.branches(asked, [self.ahead])
-        most = policy.limit(facts.max_running_requests, facts.kv_tokens, self.look)
+        most = policy.slot_limit(facts.max_running_requests, facts.kv_tokens, self.look)
         found = f"{facts.max_running_requests or 'unknown'} requests at a time, "
         found += f"{facts.kv_tokens or 'unknown'} tokens in its memory"
         advice = (
             f"depth {self.look.depth} can have {wanted} in flight: --max-running-requests "
-            f"{wanted + policy.SPARE} where it is started"
+            f"{wanted + policy.SPARE_SLOTS} where it is started"
         )
         if most is not None and most < 2 and role == "target" and "draft" in self.roles:
             return Finding(role, "room", "fault", found, advice)
@@ -359,7 +359,7 @@ def _server(facts: ServerFacts, model: str) -> str:
 
 
 def _reuse(backend: RuntimeBackend) -> Finding:
-    share = call(probes.reuse(backend.transport), backend.loop)
+    share = call(probes.measure_reuse(backend.transport), backend.loop)
     if share is None:
         return Finding(backend.role, "reuse", "warning", "it does not report cached tokens")
     found = f"{share:.2f} of the tokens that could be in its cache"
@@ -386,7 +386,7 @@ async def _times(
     for n in batches:
         if backend.facts.room is None or n <= backend.facts.room:
             prompts = probes.random_prompts(n, tokens=SHORT_PROMPT)
-            rounds = ROUNDS if n <= FREE_ANSWERS else probes.ROUNDS
+            rounds = ROUNDS if n <= FREE_ANSWERS else probes.PROBE_ROUNDS
             found[f"token at {n}"] = await probes.token_seconds(backend.transport, prompts, rounds)
     for new in reads:
         found[f"reading {new}"] = await probes.read_seconds(backend.transport, new)

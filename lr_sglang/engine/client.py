@@ -77,7 +77,10 @@ class Client:
     def __init__(
         self, url: str, role: str, api_key: str = "", alone: Callable[[], bool] = lambda: True
     ) -> None:
-        self.url, self.role, self.abort_failed, self._alone = url.rstrip("/"), role, False, alone
+        self.url = url.rstrip("/")
+        self.role = role
+        self.abort_failed = False
+        self._alone = alone
         self._headers = {"Content-Type": "application/json"}
         if api_key:
             self._headers["Authorization"] = f"Bearer {api_key}"
@@ -114,9 +117,8 @@ class Client:
                     key += "-again" if key and isinstance(error, WorkerLost) else ""
         except asyncio.CancelledError:
             request.raise_if_closed(self.role)
-            for server in (
-                self.servers()
-            ):  # the task was cancelled, and its connection closed: one abort is enough
+            # the task was cancelled, and its connection closed: one abort is enough
+            for server in self.servers():
                 self.start(server.post_abort(request.rid))
             raise
         finally:
@@ -175,7 +177,8 @@ class Client:
         """
         request.sending(self.abort)
         request.rid = post.rid
-        complete, headers = False, {RID_HEADER: post.rid, "Accept-Encoding": "identity"}
+        complete = False
+        headers = {RID_HEADER: post.rid, "Accept-Encoding": "identity"}
         try:
             async with self._reply(
                 "POST", post.path, orjson.dumps(post.payload), timeout, headers
@@ -202,7 +205,8 @@ class Client:
 
     async def disconnect(self) -> None:
         """Closes the connections; the next request opens new ones on its own loop."""
-        session, self._session = self._session, None
+        session = self._session
+        self._session = None
         if session is not None:
             await session.close()
 
@@ -219,7 +223,8 @@ class Client:
         task.add_done_callback(self._aborts.discard)
 
     async def _abort(self, request: Request) -> None:
-        number, last = 0, len(ABORT_AGAIN_SECONDS) - 1
+        number = 0
+        last = len(ABORT_AGAIN_SECONDS) - 1
         while True:
             await asyncio.sleep(ABORT_AGAIN_SECONDS[min(number, last)])
             if request.done:
@@ -266,12 +271,12 @@ class Client:
                 text = await reply.read()
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
-            raise refusal(reply.status, text.decode(errors="replace"), path, self.role, code)
+            raise status_error(reply.status, text.decode(errors="replace"), path, self.role, code)
         try:
             found: dict[str, Any] = orjson.loads(text) if text.strip() else {}
             if stream is not None and "error" in found:  # of a stream, whose status is 200
                 status = int(found["error"].get("code") or 400)
-                raise refusal(status, text.decode(errors="replace"), path, self.role)
+                raise status_error(status, text.decode(errors="replace"), path, self.role)
             return found
         except ValueError as error:
             if path in _IN_WORDS:
@@ -293,9 +298,8 @@ class Client:
         import aiohttp
 
         here = asyncio.get_running_loop()
-        if (
-            self._session is not None and self._loop is not here
-        ):  # the last request was made on another loop
+        # the last request was made on another loop
+        if self._session is not None and self._loop is not here:
             if self._loop.is_running():
                 asyncio.run_coroutine_threadsafe(self._session.close(), self._loop)
             self._session = None
@@ -361,7 +365,8 @@ def _messages(deliveries: Sequence[Delivery]) -> Iterator[Sequence[Delivery]]:
         tokens += len(ids)
         if number > begin and (tokens > MESSAGE_TOKENS or number - begin >= MAX_MESSAGE_LINES):
             yield deliveries[begin:number]
-            begin, tokens = number, len(ids)
+            begin = number
+            tokens = len(ids)
     if begin < len(deliveries):
         yield deliveries[begin:]
 
@@ -408,7 +413,7 @@ class WorkerLost(RuntimeBusy):
     """The router's worker for the request does not answer; another worker may."""
 
 
-def refusal(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
+def status_error(status: int, text: str, path: str, role: str, code: str = "") -> RuntimeRefused:
     """The named error for an error status, which it has as ``status``."""
     made = _named(status, text, path, role, code)
     made.status = status

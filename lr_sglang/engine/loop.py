@@ -18,14 +18,12 @@ from typing import Any, TypeVar
 from lr_sglang.errors import ConfigError
 
 T = TypeVar("T")
-STOP_SECONDS = (
-    5.0  # maximum wait for a cancelled coroutine: a user's code may ignore the cancellation
-)
+# Maximum wait for a cancelled coroutine: a user's code may ignore the cancellation.
+STOP_SECONDS = 5.0
 running_loop = asyncio._get_running_loop  # the loop that runs in this thread, or None
 _lock = threading.Lock()
-_loops: dict[
-    int, asyncio.AbstractEventLoop
-] = {}  # by process id: a forked process has no such thread
+# By process id: a forked process has no such thread.
+_loops: dict[int, asyncio.AbstractEventLoop] = {}
 
 
 def background(selector: selectors.BaseSelector | None = None) -> asyncio.AbstractEventLoop:

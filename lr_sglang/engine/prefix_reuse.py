@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 # requests that enter within this time may be one prefill batch, without a prefix to share
 BATCH_SECONDS = 0.001
 # Prompts are grouped by this number of first tokens.
-HEAD = 32
+HEAD_TOKENS = 32
 
 
 class Prefilled(NamedTuple):
@@ -48,7 +48,9 @@ class RequestLog:
         self._entries: deque[Prefilled] = deque()
         # by head, so that few requests are compared
         self._alike: defaultdict[tuple[int, ...], deque[Prefilled]] = defaultdict(deque)
-        self._size, self._most, self._tokens = size, tokens, 0
+        self._size = size
+        self._most = tokens
+        self._tokens = 0
         self.longest_output = 0
 
     def add(
@@ -70,10 +72,12 @@ class RequestLog:
             A function that gives the tokens of the prompt that an earlier request shares; to be
             called when all earlier requests have ended.
         """
-        entered, prefilled = sent, now
+        entered = sent
+        prefilled = now
         if began := float(meta.get("forward_entry_time") or 0):  # reported with --enable-metrics
             # requests in later batches find the tokens of this prefill in the cache
-            entered, prefilled = began, began + BATCH_SECONDS
+            entered = began
+            prefilled = began + BATCH_SECONDS
         alike = self._alike[_head(prompt)]
         longest = max(len(prompt), alike[-1].longest if alike else 0)
         entry = Prefilled(prompt, output, entered, prefilled, now, longest)
@@ -101,7 +105,7 @@ class RequestLog:
         alike, short = (self._alike.get(head, deque()) for head in (_head(entry.prompt), ()))
         best = _longest(entry, alike, 0, most, self.longest_output)
         best = _longest(entry, short, best, most, self.longest_output)
-        if best >= HEAD:
+        if best >= HEAD_TOKENS:
             return best  # prompts with another head share less
         return _longest(entry, self._entries, best, most, None)
 
@@ -110,7 +114,7 @@ def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
     """The first ``HEAD`` tokens; empty for a shorter prompt, which continues with
     generated tokens.
     """
-    return prompt[:HEAD] if len(prompt) >= HEAD else ()
+    return prompt[:HEAD_TOKENS] if len(prompt) >= HEAD_TOKENS else ()
 
 
 def _longest(
@@ -119,7 +123,7 @@ def _longest(
     """Tokens that ``entry`` could share with one of the others, ``best`` to ``most``; ``output`` is
     the longest output.
     """
-    prompt, entered = entry.prompt, entry.entered
+    prompt = entry.prompt
     if best >= most:
         return best
     following = prompt[best]
@@ -132,10 +136,10 @@ def _longest(
             break  # older prompts are not longer
         elif best >= size + len(other.output) - 1:
             continue
-        if other is entry or other.prefilled > entered:
+        if other is entry or other.prefilled > entry.entered:
             continue
         length = common_prefix(prompt, other.prompt)
-        if length == size and other.finished <= entered:
+        if length == size and other.finished <= entry.entered:
             written = other.output[:-1]
             length += common_prefix(written, prompt[length : length + len(written)])
         best = max(best, min(length, most))
@@ -147,7 +151,8 @@ def _longest(
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
     """Length of the longest common prefix."""
-    low, high = 0, min(len(a), len(b))
+    low = 0
+    high = min(len(a), len(b))
     if a[:high] == b[:high]:  # the usual case
         return high
     while low < high:  # comparing slices is fast

@@ -19,20 +19,25 @@ from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.sglang_api import draws
 from lr_sglang.steps.request import Request
 
-# Concurrent requests of the second measurement; tokens of a prompt or a prefilled step; two
-# generation lengths, whose difference excludes the prefill. Every time is the minimum of ROUNDS,
-# because other processes can only add to it.
-AT_ONCE, PROMPT, SHORT, LONG, ROUNDS = 8, 16, 2, 10, 2
+# Concurrent requests of the second measurement.
+CONCURRENT_PROBES = 8
+# Tokens of a prompt, or of a prefilled step.
+PROBE_PROMPT = 16
+# Two generation lengths, whose difference excludes the prefill.
+SHORT_PROBE = 2
+LONG_PROBE = 10
+# Every time is the minimum of so many, because other processes can only add to it.
+PROBE_ROUNDS = 2
 ANY_TOKEN = 100.0  # temperature; a token layer guesses no token then, so each takes a forward pass
-TIMEOUT = 60.0  # seconds for a request
+PROBE_TIMEOUT = 60.0  # seconds for a request
 
 SEEDED_TOKENS = 16
 SEEDED_TEMPERATURE = 2.0  # two seeds then hardly ever give the same tokens
 
-GROWTH = (17, 31, 64)  # tokens by which a prompt grows, as a prefix does by steps
+PROMPT_GROWTH = (17, 31, 64)  # tokens by which a prompt grows, as a prefix does by steps
 BEGUN_SECONDS = 1.0  # after which an answer that is not streamed is taken to be generated
 ABORTED_TOKENS = 400  # of an answer that is aborted
-KEY = "doctor"  # for a router, as all branches of one answer have the same
+PROBE_KEY = "doctor"  # for a router, as all branches of one answer have the same
 
 
 @dataclass(frozen=True)
@@ -56,12 +61,16 @@ class Costs:
     prefill: float = 0.0
 
 
-def random_prompts(count: int, before: Sequence[int] = (), tokens: int = PROMPT) -> list[list[int]]:
+def random_prompts(
+    count: int, before: Sequence[int] = (), tokens: int = PROBE_PROMPT
+) -> list[list[int]]:
     """Prompts of random tokens, which all models have, after the same ones."""
     return [[*before, *random.choices(range(10, 700), k=tokens)] for _ in range(count)]
 
 
-async def seconds(transport: Transport, prompts: Sequence[list[int]], tokens: int) -> float:
+async def generation_seconds(
+    transport: Transport, prompts: Sequence[list[int]], tokens: int
+) -> float:
     """Seconds until as many tokens have been generated after each prompt, all at once.
 
     Raises:
@@ -71,22 +80,22 @@ async def seconds(transport: Transport, prompts: Sequence[list[int]], tokens: in
     sampling = {"max_new_tokens": tokens, "temperature": ANY_TOKEN, "ignore_eos": True}
     payloads = [{"input_ids": ids, "sampling_params": sampling} for ids in prompts]
     began = now()
-    await asyncio.gather(*(transport.generate(one, Request(), TIMEOUT) for one in payloads))
+    await asyncio.gather(*(transport.generate(one, Request(), PROBE_TIMEOUT) for one in payloads))
     return now() - began
 
 
 async def token_seconds(
-    transport: Transport, prompts: Sequence[list[int]], rounds: int = ROUNDS
+    transport: Transport, prompts: Sequence[list[int]], rounds: int = PROBE_ROUNDS
 ) -> float:
     """Seconds of a token of as many answers at once as there are prompts; 0 if more tokens took no
-    more time. Raises as ``seconds``.
+    more time. Raises as ``generation_seconds``.
     """
 
     async def least(tokens: int) -> float:
-        return min([await seconds(transport, prompts, tokens) for _ in range(rounds)])
+        return min([await generation_seconds(transport, prompts, tokens) for _ in range(rounds)])
 
-    await seconds(transport, prompts, 1)  # puts the prompts into the cache
-    return max(0.0, await least(LONG) - await least(SHORT)) / (LONG - SHORT)
+    await generation_seconds(transport, prompts, 1)  # puts the prompts into the cache
+    return max(0.0, await least(LONG_PROBE) - await least(SHORT_PROBE)) / (LONG_PROBE - SHORT_PROBE)
 
 
 async def read_seconds(transport: Transport, new: int) -> float:
@@ -94,11 +103,16 @@ async def read_seconds(transport: Transport, new: int) -> float:
     as ``seconds``.
     """
     (prefix,) = random_prompts(1)
-    await seconds(transport, [prefix], 1)
-    return min([await seconds(transport, random_prompts(1, prefix, new), 1) for _ in range(ROUNDS)])
+    await generation_seconds(transport, [prefix], 1)
+    return min(
+        [
+            await generation_seconds(transport, random_prompts(1, prefix, new), 1)
+            for _ in range(PROBE_ROUNDS)
+        ]
+    )
 
 
-async def measure(transport: Transport, most: int | None = None) -> Costs | None:
+async def measure_costs(transport: Transport, most: int | None = None) -> Costs | None:
     """Measures by decoding and prefilling random tokens, in about the time of an answer of 100
     tokens.
 
@@ -112,24 +126,25 @@ async def measure(transport: Transport, most: int | None = None) -> Costs | None
     Raises:
         LookaheadError: the runtime failed.
     """
-    at_once = min(AT_ONCE, most or AT_ONCE)
+    at_once = min(CONCURRENT_PROBES, most or CONCURRENT_PROBES)
     prefix = random_prompts(1)
     alone = await token_seconds(transport, prefix)
     beside = await token_seconds(transport, random_prompts(at_once))
 
     async def least(new: int) -> float:
         """Of as many prompts at once with so many new tokens each."""
-        asked = (random_prompts(at_once, prefix[0], new) for _ in range(ROUNDS))
-        return min([await seconds(transport, prompts, 1) for prompts in asked])
+        asked = (random_prompts(at_once, prefix[0], new) for _ in range(PROBE_ROUNDS))
+        return min([await generation_seconds(transport, prompts, 1) for prompts in asked])
 
-    prefill = min([await seconds(transport, prefix, 1) for _ in range(ROUNDS)])
-    known, read = await least(0), await least(PROMPT)
+    prefill = min([await generation_seconds(transport, prefix, 1) for _ in range(PROBE_ROUNDS)])
+    known = await least(0)
+    read = await least(PROBE_PROMPT)
     if not alone or not beside:
         return None
     # at worst requests are served one after another; prefilling a token takes at most as long as
     # decoding one
     slowdown = min(1.0, max(0.0, beside / alone - 1) / max(1, at_once - 1))
-    reading = min(alone, max(0.0, read - known) / (at_once * PROMPT))
+    reading = min(alone, max(0.0, read - known) / (at_once * PROBE_PROMPT))
     return Costs(alone, slowdown, reading, prefill)
 
 
@@ -153,7 +168,7 @@ async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
             "input_ids": [*prompt, *before],
             "sampling_params": draws.seeded(params, seed, len(before)),
         }
-        reply = await transport.generate(payload, Request(), TIMEOUT)
+        reply = await transport.generate(payload, Request(), PROBE_TIMEOUT)
         return list(reply["output_ids"])[:tokens]
 
     async def in_pieces(seed: int) -> list[int]:
@@ -173,7 +188,7 @@ async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
     return ""
 
 
-async def reuse(transport: Transport) -> float | None:
+async def measure_reuse(transport: Transport) -> float | None:
     """Tokens found in the cache over those that could be: of a prompt that grows by steps, of two
     that grow at once, and of one that goes on from an answer that was aborted. None if the server
     does not report what it had in its cache.
@@ -181,23 +196,26 @@ async def reuse(transport: Transport) -> float | None:
     Raises:
         LookaheadError: the runtime failed.
     """
-    log, told, shareable = RequestLog(), list[int | None](), list[Callable[[], int]]()
+    log = RequestLog()
+    told: list[int | None] = []
+    shareable: list[Callable[[], int]] = []
 
     async def ask(ids: list[int]) -> None:
-        request = Request(key=KEY)
-        reply = await transport.generate(_greedy(ids, 1), request, TIMEOUT)
-        meta, output = _meta(reply), tuple(reply["output_ids"])
+        request = Request(key=PROBE_KEY)
+        reply = await transport.generate(_greedy(ids, 1), request, PROBE_TIMEOUT)
+        meta = _meta(reply)
+        output = tuple(reply["output_ids"])
         told.append(meta.get("cached_tokens"))
         shareable.append(log.add(tuple(ids), output, meta, request.sent, time.time()))
 
-    (prompt,) = random_prompts(1, tokens=2 * PROMPT)
+    (prompt,) = random_prompts(1, tokens=2 * PROBE_PROMPT)
     await ask(prompt)
-    for more in GROWTH:
+    for more in PROMPT_GROWTH:
         (prompt,) = random_prompts(1, prompt, more)
         await ask(prompt)
     await asyncio.gather(*(ask(one) for one in random_prompts(2, prompt)))
     (prompt,) = random_prompts(1, prompt)
-    await abort(transport, prompt)
+    await measure_abort(transport, prompt)
     log.add(tuple(prompt), (), {"prompt_tokens": 0}, 0.0, time.time())
     (prompt,) = random_prompts(1, prompt)
     await ask(prompt)
@@ -221,17 +239,18 @@ class Abort:
     taken: bool
 
 
-async def abort(transport: Transport, prompt: Sequence[int]) -> Abort | None:
+async def measure_abort(transport: Transport, prompt: Sequence[int]) -> Abort | None:
     """Aborts a request while its answer is generated; None if the answer was complete before.
 
     Raises:
         LookaheadError: the runtime failed.
     """
-    now, request = asyncio.get_running_loop().time, Request(key=KEY)
+    now = asyncio.get_running_loop().time
+    request = Request(key=PROBE_KEY)
     begun = asyncio.Event()
     request.on_tokens = lambda _: begun.set()
     payload = {**_greedy(prompt, ABORTED_TOKENS), "stream": True}
-    answer = asyncio.ensure_future(transport.generate(payload, request, TIMEOUT))
+    answer = asyncio.ensure_future(transport.generate(payload, request, PROBE_TIMEOUT))
     waiting = asyncio.ensure_future(begun.wait())
     await asyncio.wait(
         {answer, waiting}, timeout=BEGUN_SECONDS, return_when=asyncio.FIRST_COMPLETED
@@ -249,7 +268,7 @@ async def abort(transport: Transport, prompt: Sequence[int]) -> Abort | None:
     return Abort(now() - began, taken=ended.get("type") == "abort")
 
 
-async def weighs(transport: Transport, prompt: Sequence[int]) -> tuple[bool, bool]:
+async def gives_logprobs(transport: Transport, prompt: Sequence[int]) -> tuple[bool, bool]:
     """Whether a server gives the log-probabilities of a prompt's tokens, and those of the most
     probable ones at each place.
 
@@ -257,7 +276,7 @@ async def weighs(transport: Transport, prompt: Sequence[int]) -> tuple[bool, boo
         LookaheadError: the runtime failed.
     """
     asked = {"return_logprob": True, "logprob_start_len": 0, "top_logprobs_num": 2}
-    reply = await transport.generate({**_greedy(prompt, 0), **asked}, Request(), TIMEOUT)
+    reply = await transport.generate({**_greedy(prompt, 0), **asked}, Request(), PROBE_TIMEOUT)
     meta = _meta(reply)
     each, best = (
         [one for one in meta.get(name) or () if one and one[0] is not None]

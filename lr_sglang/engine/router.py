@@ -45,7 +45,8 @@ class RouterClient(Client):
 
     def __init__(self, url: str, role: str, api_key: str = "") -> None:
         super().__init__(url, role, api_key)
-        self._key, self._workers = api_key, dict[str, Client]()
+        self._key = api_key
+        self._workers: dict[str, Client] = {}
         self._read = float("-inf")
 
     @property

@@ -33,7 +33,7 @@ NO_ARGUMENTS: Mapping[str, Any] = MappingProxyType({})
 
 # Tokens that SGLang treats as an end without any configuration (its
 # ``attach_additional_stop_token_ids``).
-ALSO = ("<|eom_id|>", "<|content_model_end_sampling|>")
+SGLANG_ENDS = ("<|eom_id|>", "<|content_model_end_sampling|>")
 _FILES = ("config.json", "generation_config.json")
 # Classes with which a text begins with the beginning-of-sequence token unless ``add_bos_token`` is
 # false, whatever tokenizer.json says (SGLang's ``_fix_v5_add_bos_eos_token``).
@@ -44,14 +44,16 @@ BEGIN_BY_SETTING = frozenset(
     )
 )
 # The encodings of texts with fewer characters are cached.
-SHORT = 64
+SHORT_TEXT = 64
 # Texts with more characters are tokenised as a batch, which releases the interpreter's lock: a
 # megabyte takes seconds.
-LONG = 10_000
+LONG_TEXT = 10_000
 # A prefix for parts of a text, for tokenizers that add a space before a text.
 LEAD = "\n"
-# Cache sizes: rendered prompts, decoded steps, and the most tokens of such a step.
-PROMPTS, STEPS, LONG_STEP = 64, 8192, 256
+# Cache sizes: rendered prompts, and decoded steps, of at most so many tokens each.
+CACHED_PROMPTS = 64
+CACHED_STEPS = 8192
+LONG_STEP = 256
 
 
 class Tokenizer(Protocol):
@@ -129,7 +131,7 @@ class ModelTokenizer:
         own = {
             number
             for number, token in self._inner.added_tokens_decoder.items()
-            if str(token) in ALSO
+            if str(token) in SGLANG_ENDS
         }
         if self._inner.eos_token_id is not None:
             own.add(int(self._inner.eos_token_id))
@@ -141,7 +143,7 @@ class ModelTokenizer:
             number for number, token in self._inner.added_tokens_decoder.items() if token.special
         }
         self._hidden |= set(self._inner.all_special_ids)
-        self.thinking = thinking.of(" ".join([self.template, *map(str, added)]))
+        self.thinking = thinking.markers_of(" ".join([self.template, *map(str, added)]))
         marks = (self.thinking.opens, self.thinking.closes)
         shown = {one for one in self._hidden if _names(self._inner, one, marks)}
         self._hidden -= shown
@@ -160,27 +162,26 @@ class ModelTokenizer:
         self._normalizes = (
             any(t.normalized for t in added) and getattr(self._fast, "normalizer", None) is not None
         )
-        self._rendered = lru_cache(maxsize=PROMPTS)(self._render)
-        self._encoded = lru_cache(maxsize=64)(
-            self._encode
-        )  # such as the opening of the judge's reply
+        self._rendered = lru_cache(maxsize=CACHED_PROMPTS)(self._render)
+        # such as the opening of the judge's reply
+        self._encoded = lru_cache(maxsize=64)(self._encode)
         begin = self._inner.bos_token_id
         self._opening = (
             (begin,) if begin is not None and self._inner.encode("")[:1] == [begin] else ()
         )
         before, both, alone = map(tuple, self._encode_each([LEAD, LEAD + "a", "a"]))
-        spaced = (
-            both[: len(before)] == before and both[len(before) :] != alone
-        )  # it adds a space before a text
+        # whether it adds a space before a text
+        spaced = both[: len(before)] == before and both[len(before) :] != alone
         self._leading: tuple[int, ...] = before if spaced else ()
         # A step is decoded when it arrives, and again when it is split.
-        self._decoded = lru_cache(maxsize=STEPS)(self._decode)
+        self._decoded = lru_cache(maxsize=CACHED_STEPS)(self._decode)
 
     def encode(self, text: str, answer: bool = False) -> tuple[int, ...]:
-        return self._encoded(text, answer) if len(text) < SHORT else self._encode(text, answer)
+        return self._encoded(text, answer) if len(text) < SHORT_TEXT else self._encode(text, answer)
 
     def _encode(self, text: str, answer: bool) -> tuple[int, ...]:
-        mark, tokens = _unused(text), self._special if answer else self._markers
+        mark = _unused(text)
+        tokens = self._special if answer else self._markers
         parts = self._marks.split(text) if answer and self._marks else [text]
         broken = (self._break(part, tokens, mark) for part in parts[::2])
         safe = "".join(chain.from_iterable(zip_longest(broken, parts[1::2], fillvalue="")))
@@ -194,7 +195,8 @@ class ModelTokenizer:
 
     def _decode(self, ids: tuple[int, ...], special: bool = False) -> str:
         if self._marks and not special:
-            ids, special = tuple(one for one in ids if one not in self._hidden), True
+            ids = tuple(one for one in ids if one not in self._hidden)
+            special = True
         if self._fast is not None:
             return str(self._fast.decode(list(ids), skip_special_tokens=not special))
         with self._lock:
@@ -311,9 +313,8 @@ class ModelTokenizer:
         made: list[int] = []
         for number, ids in enumerate(each):
             if after or number:
-                size = len(
-                    self._leading
-                )  # if a token spans lead and part, the part is encoded by itself
+                size = len(self._leading)
+                # if a token spans lead and part, the part is encoded by itself
                 ids = (
                     ids[size:]
                     if tuple(ids[:size]) == self._leading
@@ -327,7 +328,7 @@ class ModelTokenizer:
             if self._fast is None:
                 with self._lock:
                     return [self._inner.encode(text, add_special_tokens=False) for text in texts]
-            if sum(map(len, texts)) > LONG:
+            if sum(map(len, texts)) > LONG_TEXT:
                 return [
                     one.ids
                     for one in self._fast.encode_batch_fast(list(texts), add_special_tokens=False)
@@ -407,12 +408,13 @@ def resolve(text: str, tokenizer: Tokenizer, begins: bool = False) -> tuple[int,
             if piece.vocabulary == tokenizer.vocabulary
             else tokenizer.encode(piece.text, True)
         )
-        loose, begins = "", False
+        loose = ""
+        begins = False
     ids += tokenizer.encode(loose, not begins) if loose else ()
     return tuple(ids)
 
 
-def render(s: Any, tokenizer: Tokenizer) -> TokenText:
+def render_turns(s: Any, tokenizer: Tokenizer) -> TokenText:
     """Renders the turns of a state (SGLang's executor) by the template, without the text of an open
     assistant turn.
 

@@ -13,15 +13,15 @@ from contextlib import suppress
 from typing import Any
 
 from lr_sglang.config import Limits
-from lr_sglang.engine.client import refusal
+from lr_sglang.engine.client import status_error
 from lr_sglang.engine.doubts import Doubts
 from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.line_sender import LineSender
 from lr_sglang.engine.loop import background, call
-from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.server_facts import UNKNOWN, ServerFacts
-from lr_sglang.engine.tokenizer import Tokenizer, render, resolve
+from lr_sglang.engine.slots import Slots
+from lr_sglang.engine.tokenizer import Tokenizer, render_turns, resolve
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend import changes
@@ -78,10 +78,10 @@ class RuntimeBackend(BaseBackend):
         facts: what its servers do.
         timeout: seconds for a generation of up to 1,000 tokens; proportionally more for a longer
             one.
-        pool: the slots that its requests wait for, shared with other roles of its servers.
+        slots: those that its requests wait for, shared with other roles of its servers.
 
     Attributes:
-        pool: as many slots as the servers have room for, or fewer if other processes use some of
+        slots: as many as the servers have room for, or fewer if other processes use some of
             them.
         checks: of a judge: its verdicts on pairs of steps that differ.
         readable: whether its server's log-probabilities of a prompt give what it would have drawn;
@@ -99,7 +99,7 @@ class RuntimeBackend(BaseBackend):
         facts: ServerFacts = UNKNOWN,
         *,
         timeout: float = 600.0,
-        pool: Pool | None = None,
+        slots: Slots | None = None,
     ) -> None:
         super().__init__()
         self.role = role
@@ -107,7 +107,7 @@ class RuntimeBackend(BaseBackend):
         self.tokenizer = tokenizer
         self.facts = facts
         self.timeout = timeout
-        self.pool = pool or Pool(facts.room)
+        self.slots = slots or Slots(facts.room)
         self.doubts = Doubts(role, little_reuse=facts.little_reuse, found=dict(facts.doubts))
         self.readable: bool | None = None
         self.lines = LineSender(lambda deliveries: transport.deliver(deliveries))
@@ -143,7 +143,7 @@ class RuntimeBackend(BaseBackend):
         if not s.messages_ and s.cur_role is None:
             return resolve(s.text_, self.tokenizer, begins=True)
         if s.cur_role != "assistant":
-            return render(s, self.tokenizer).ids
+            return render_turns(s, self.tokenizer).ids
         opened = self._opened_ids(s)
         written = TokenText.wrap(s.text_).ids_from(s.cur_role_begin_pos, self.tokenizer.vocabulary)
         return opened + (
@@ -157,7 +157,7 @@ class RuntimeBackend(BaseBackend):
         where = len(s.messages_), s.cur_role_begin_pos
         # otherwise cached, also for forks
         if self.tokenizer not in s.opened or s.opened[self.tokenizer][0] != where:
-            rendered = s.opening(self) if s.opening else render(s, self.tokenizer)
+            rendered = s.opening(self) if s.opening else render_turns(s, self.tokenizer)
             s.opened = {**s.opened, self.tokenizer: (where, rendered.ids)}
         ids: tuple[int, ...] = s.opened[self.tokenizer][1]
         return ids
@@ -273,11 +273,11 @@ class RuntimeBackend(BaseBackend):
         patience = self.timeout * request.patience * max(1.0, params.max_new_tokens / 1000)
         if self._loop is None:
             self.bind(asyncio.get_running_loop())
-        await self.pool.enter(request, request.order)
+        await self.slots.enter(request, request.order)
         try:
             reply = await self.transport.generate(payload, request, patience)
         finally:
-            self.pool.leave()
+            self.slots.leave()
         return self._read(reply, params, request, ids, most)
 
     def _read(
@@ -328,7 +328,7 @@ class RuntimeBackend(BaseBackend):
                 raise Cancelled("cancelled", role=self.role, generation=generation)
             message = str(finish.get("message") or "")
             if isinstance(code := finish.get("status_code"), int):  # such as for a wrong grammar
-                raise refusal(code, message, "/generate", self.role)
+                raise status_error(code, message, "/generate", self.role)
             raise BadReply(f"aborted by the runtime: {message}", role=self.role)
         if matched == NO_NUMBER:
             raise BadReply(

@@ -38,7 +38,7 @@ _PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 def after_thinking(text: str) -> str:
     """The text after the thinking; empty if the thinking never ends."""
-    return thinking.after(text)[-SEARCHED_CHARACTERS:]
+    return thinking.text_after_thinking(text)[-SEARCHED_CHARACTERS:]
 
 
 def final_answer(text: str) -> str | None:

@@ -48,7 +48,7 @@ def digest(question: str, gold: str | None, extra: Any) -> bytes:
 def make_record(
     question: Question,
     mode: str,
-    job: AnswerRequest,
+    request: AnswerRequest,
     config: dict[str, Any],
     versions: dict[str, str],
     error: LookaheadError | None = None,
@@ -58,7 +58,7 @@ def make_record(
     Args:
         error: that ended the answer; the record then has the part written before.
     """
-    trace = job.trace
+    trace = request.trace
     failure = None
     answer = boxed(trace.text) if error is None else None
     right = correct(answer, question.answer)
@@ -66,12 +66,25 @@ def make_record(
         names = ("role", "message", "hint", "retryable")
         failure = {"kind": type(error).__name__, **{name: getattr(error, name) for name in names}}
     return {
-        **{"schema": RECORD_SCHEMA, "question_id": question.id, "sample": job.sample, "mode": mode},
+        **{
+            "schema": RECORD_SCHEMA,
+            "question_id": question.id,
+            "sample": request.sample,
+            "mode": mode,
+        },
         **{"question": question.question, "gold": question.answer, "extra": question.extra},
-        **{"seed": job.sampling.seed, "seeded": trace.seeded, "shared_draws": trace.shared_draws},
+        **{
+            "seed": request.sampling.seed,
+            "seeded": trace.seeded,
+            "shared_draws": trace.shared_draws,
+        },
         **{"own_draws": trace.own_draws, "lossless": trace.lossless},
         **({"conclusion": trace.conclusion} if trace.conclusion else {}),
-        **({"false_accepts": job.check.known.to_dict()} if job.check and job.check.known else {}),
+        **(
+            {"false_accepts": request.check.known.to_dict()}
+            if request.check and request.check.known
+            else {}
+        ),
         **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
         **{
             "finish": trace.finish,

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.loop import call
-from lr_sglang.engine.pool import Pool
 from lr_sglang.engine.probes import seed_fault
 from lr_sglang.engine.router import RouterClient, reach
 from lr_sglang.engine.server_facts import (
@@ -21,6 +20,7 @@ from lr_sglang.engine.server_facts import (
     honours_seeds,
     template_defaults,
 )
+from lr_sglang.engine.slots import Slots
 from lr_sglang.engine.tokenizer import Tokenizer, load_tokenizer
 from lr_sglang.errors import RuntimeDown, RuntimeRefused
 from lr_sglang.runtimes import Fleet, launch
@@ -117,11 +117,11 @@ def _connect(fleet: Fleet, roles: dict[str, RuntimeBackend]) -> None:
         client, infos = call(_asked(url, role, fleet.keys.get(role, "")))
         tokenizer = load_tokenizer(fleet.tokenizers[role], _template(infos))
         reached[role] = Reached(runtime, client, infos, tokenizer)
-    pools: dict[str, Pool] = {}  # by URL: roles of one server share its slots
+    shared: dict[str, Slots] = {}  # by URL: roles of one server share its slots
     for role, facts in call(_facts(fleet, reached)).items():
         runtime, client, _, known = reached[role]
-        pool = pools.setdefault(fleet.urls[role], Pool(facts.room))
-        backend = RuntimeBackend(role, client, known, facts, timeout=runtime.timeout, pool=pool)
+        slots = shared.setdefault(fleet.urls[role], Slots(facts.room))
+        backend = RuntimeBackend(role, client, known, facts, timeout=runtime.timeout, slots=slots)
         backend.roles = roles
         roles[role] = backend
 

@@ -18,7 +18,7 @@ import numpy as np
 from lr_sglang.algorithm import policy
 from lr_sglang.engine.doubts import Name
 from lr_sglang.engine.loop import keep_what_is_imported
-from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.slots import Slots
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import MODES
@@ -48,7 +48,7 @@ Put = Callable[[Any], None]
 Writer = Callable[[Put], Awaitable[None]]  # writes one answer, in pieces; cancelling it stops it
 
 
-class Admission(Pool):
+class Admission(Slots):
     """A bounded queue, first come first served, before a number of places.
 
     Args:

@@ -39,12 +39,12 @@ class LookaheadAnswer:
         self._asked = asked
         self._prompt = prompt
         self._put = put
-        self._job = job = engine.requests.make(
+        self._request = request = engine.requests.make(
             asked.mode, asked.lookahead, asked.sampling, asked.limits, on_step=self._on_step
         )
-        job.on_tokens = self._on_tokens
-        job.constraints = asked.constraints
-        job.on_event = put if asked.request.wish.trace else None
+        request.on_tokens = self._on_tokens
+        request.constraints = asked.constraints
+        request.on_event = put if asked.request.wish.trace else None
         self._tools = asked.conclusion.tools if asked.conclusion else ()
         self._held = ""  # what follows the thinking, where calls of tools are to be found in it
         self._seen = 0  # tokens that were given to ``_delivery``
@@ -73,18 +73,18 @@ class LookaheadAnswer:
         """Runs the program that writes it."""
         engine = self._engine
         asked = self._asked
-        job = self._job
+        request = self._request
         program = engine.program
         said = self._prompt.said if engine.program else self._prompt
         if (conclusion := asked.conclusion) is not None:
-            program = concluding(conclusion, job.limits.max_tokens)
+            program = concluding(conclusion, request.limits.max_tokens)
             said = conclusion.prompt
         try:
-            await answer(program, asked.mode, said, job, engine.requests)
+            await answer(program, asked.mode, said, request, engine.requests)
         except ConfigError as error:
             # the request was checked before: the operator's program or verifier is wrong
             raise ProgramError(error.message, role=error.role, hint=error.hint) from error
-        if program is not None and job.trace.ids:
+        if program is not None and request.trace.ids:
             self._on_step(None)  # delivers the tokens of the record that are in no step
 
     def _on_step(self, step: StepRecord | None) -> None:
@@ -92,7 +92,7 @@ class LookaheadAnswer:
         self._step_at = time.monotonic()
         if before:
             self._engine.metrics.step.observe(self._step_at - before)
-        record = self._job.trace
+        record = self._request.trace
         own = written = record.ids[self._seen :]
         if record.steps:
             ends = self._engine.roles["target"].ends | set(self._asked.constraints.stop_token_ids)
@@ -100,7 +100,7 @@ class LookaheadAnswer:
         self._deliver(own, len(written) - len(own))
 
     def _on_tokens(self, ids: Sequence[int]) -> None:
-        self._deliver(ids[self._seen - len(self._job.trace.ids) :])
+        self._deliver(ids[self._seen - len(self._request.trace.ids) :])
 
     def _deliver(self, ids: Sequence[int], silent: int = 0) -> None:
         """Puts the text of the answer's next tokens, of which the last have none.
@@ -122,12 +122,12 @@ class LookaheadAnswer:
     def _put_written(self, chunks: list[Chunk]) -> None:
         if chunks:
             said = self._delivery
-            trace = self._job.trace
+            trace = self._request.trace
             counts = trace.prompt_tokens, said.tokens, said.reasoning_tokens
             self._put(WrittenText(chunks, usage_of(*counts, cached_of(trace))))
 
     def _summary(self, calls: Sequence[dict[str, Any]] = ()) -> Summary:
-        trace = self._job.trace
+        trace = self._request.trace
         written = self._delivery.tokens
         # the judge is not asked for a while after a failure, which counts as one failure only
         resting = any(
@@ -135,7 +135,7 @@ class LookaheadAnswer:
             for step in trace.steps
             for verdict in step.verdicts
         )
-        missing = not self._job.drafts or bool(trace.failures) or resting
+        missing = not self._request.drafts or bool(trace.failures) or resting
         missing = missing or self._engine.health.disturbed(self._began)
         degraded = self._asked.mode.ahead and missing
         return Summary(trace, self._delivery, costs_of(trace, written), degraded, calls)

@@ -50,7 +50,7 @@ class PassedAnswer:
         self._name = await self._engine.target_name()
         post = asked.post(self._name)
         seconds = self._engine.service.timeout
-        await target.pool.enter(request)
+        await target.slots.enter(request)
         try:
             async with aclosing(target.transport.forward(post, request, seconds)) as reply:
                 head = await anext(reply)
@@ -73,7 +73,7 @@ class PassedAnswer:
                 raise BadReply(why, role="target")
             put(self._rewritten(whole))
         finally:
-            target.pool.leave()
+            target.slots.leave()
 
     def _passed(self, event: bytes, post: Post) -> bytes:
         """An event as the client gets it; raises the ``Refusal`` of an error in it."""

@@ -76,7 +76,7 @@ async def think_then_conclude(
 def concluding(conclusion: Conclusion, most: int | None) -> Program:
     """``think_then_conclude`` for one request, whose answer has ``most`` tokens."""
     function = think_then_conclude.bind(grammar=conclusion.grammar, most=most)
-    return Program("think_then_conclude", function, takes_job=False, continues=True)
+    return Program("think_then_conclude", function, takes_request=False, continues=True)
 
 
 class Thinking:

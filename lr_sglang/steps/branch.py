@@ -28,10 +28,8 @@ def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
     ``prefill_finished_time`` as times of day.
     """
     queued = _positive(meta.get("queue_time"))
-    began, ended = (
-        _positive(meta.get("forward_entry_time")),
-        _positive(meta.get("prefill_finished_time")),
-    )
+    began = _positive(meta.get("forward_entry_time"))
+    ended = _positive(meta.get("prefill_finished_time"))
     prefill = ended - began if began and ended and ended >= began else None
     return queued, prefill
 
@@ -44,13 +42,16 @@ def _positive(value: Any) -> float | None:
 class Outcome(StrEnum):
     """The outcome of a branch."""
 
-    ACCEPTED = (
-        "accepted"  # a draft step that was kept, or the target step that it was compared with
-    )
-    REJECTED = "rejected"  # a draft step that the verifier rejected, or that came too late
-    CORRECTED = "corrected"  # a target step used in place of rejected drafts
-    BONUS = "bonus"  # a target step used where there was no draft
-    CANCELLED = "cancelled"  # the branch was no longer needed
+    # a draft step that was kept, or the target step that it was compared with
+    ACCEPTED = "accepted"
+    # a draft step that the verifier rejected, or that came too late
+    REJECTED = "rejected"
+    # a target step used in place of rejected drafts
+    CORRECTED = "corrected"
+    # a target step used where there was no draft
+    BONUS = "bonus"
+    # the branch was no longer needed
+    CANCELLED = "cancelled"
 
 
 @dataclass(eq=False)
@@ -114,13 +115,16 @@ class Branch(Request):
         Args:
             seconds: since the answer began.
         """
-        self.ended, made = seconds, self.result
+        self.ended = seconds
+        made = self.result
         if isinstance(made, LookaheadError):
             self.error = "" if isinstance(made, Cancelled) else str(made)
             made = getattr(made, "generation", None)
         if isinstance(made, Generation):
-            self.prompt_tokens, self.cached_tokens = made.prompt_tokens, made.cached_tokens
-            self.generated_tokens, self.shareable = len(made.ids) + made.dropped, made.shareable
+            self.prompt_tokens = made.prompt_tokens
+            self.cached_tokens = made.cached_tokens
+            self.generated_tokens = len(made.ids) + made.dropped
+            self.shareable = made.shareable
             if "spec_verify_ct" in made.meta:
                 self.sd = tuple(int(made.meta.get(name) or 0) for name in SD)
                 self.sd_accepted = tuple(map(int, made.meta.get(SD_ACCEPTED) or ()))
@@ -158,6 +162,7 @@ def settle_reuse(waiting: deque[Branch], include_unfinished: bool = False) -> No
     """
     while waiting and (include_unfinished or waiting[0].ended is not None):
         branch = waiting.popleft()
-        shareable, branch.shareable = branch.shareable, None
+        shareable = branch.shareable
+        branch.shareable = None
         if shareable is not None and branch.cached_tokens is not None:  # else it is not reported
             branch.shared_tokens = shareable()

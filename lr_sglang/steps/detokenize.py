@@ -12,7 +12,7 @@ from typing import NamedTuple
 from lr_sglang.steps.token_text import TokenText
 
 HALF = "\ufffd"  # the decoding of an incomplete character
-MAX_BYTES = 4  # bytes of one character; each may be a token
+CHARACTER_BYTES = 4  # bytes of one character; each may be a token
 CONTEXT = 32  # number of tokens that are searched for one with a text
 
 Decode = Callable[[Sequence[int]], str]
@@ -44,10 +44,10 @@ def added(head: Ids, ids: Sequence[int], decode: Decode, last: bool = False) -> 
     run = (*head, *ids)
     shown, _ = _whole(head, decode)
     text, size = _whole(run, decode)
-    if last and size < len(
-        run
-    ):  # decoded apart: some decoders drop a character before an incomplete one
-        text, size = text + decode(run[size:]), len(run)
+    if last and size < len(run):
+        # decoded apart: some decoders drop a character before an incomplete one
+        text += decode(run[size:])
+        size = len(run)
     return Added(text[len(shown) :], run[_context(run, size, text, decode) :], len(run) - size)
 
 
@@ -57,13 +57,16 @@ def joined(text: TokenText, vocabulary: str, decode: Decode) -> str:
     Args:
         vocabulary: of ``decode``; a piece of another vocabulary, or without tokens, keeps its text.
     """
-    said, tail = "", Ids()
+    said = ""
+    tail: Ids = ()
     for piece in text.pieces:
         if piece.ids is not None and piece.vocabulary == vocabulary:
             read = added(tail, piece.ids, decode)
-            said, tail = said + read.text, read.tail
+            said += read.text
+            tail = read.tail
         else:
-            said, tail = said + added(tail, (), decode, last=True).text + piece.text, ()
+            said += added(tail, (), decode, last=True).text + piece.text
+            tail = ()
     return said + added(tail, (), decode, last=True).text
 
 
@@ -75,7 +78,7 @@ def _whole(run: Ids, decode: Decode) -> tuple[str, int]:
     if not text.endswith(HALF):
         return text, len(run)
     parts = [text]  # index: number of last tokens that are left out
-    while parts[-1].endswith(HALF) and len(parts) < min(MAX_BYTES, len(run) + 1):
+    while parts[-1].endswith(HALF) and len(parts) < min(CHARACTER_BYTES, len(run) + 1):
         parts.append(decode(run[: len(run) - len(parts)]))
     if parts[-1].endswith(HALF):  # bytes that no further token can complete
         late = next((late for late, text in enumerate(parts) if text == parts[0][:-1]), 0)

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from lr_sglang.steps.branch import Outcome
+from lr_sglang.steps.step import Step
 from lr_sglang.steps.tree import Node, Verdict
 
 Kind = Literal[
@@ -86,7 +87,8 @@ class EventEmitter:
     """
 
     def __init__(self, on_event: Callable[[Event], None] | None, now: Callable[[], float]) -> None:
-        self._on_event, self._now = on_event, now
+        self._on_event = on_event
+        self._now = now
         self._numbers = 0
         self._begun = 0
         self._running: dict[int, Event] = {}  # by the branch's number, its first event
@@ -108,16 +110,11 @@ class EventEmitter:
 
     def drafted(self, node: Node) -> None:
         """The draft's version of a step has arrived."""
-        assert node.step is not None
-        self._emit(
-            "drafted", "draft", node.parent, node, text=node.step.text, tokens=len(node.step.ids)
-        )
+        self._emit("drafted", "draft", node.parent, node, node.step)
 
     def written(self, prefix: Node) -> None:
         """The target's version of a step has arrived."""
-        step = prefix.version.step
-        assert step is not None
-        self._emit("written", "target", prefix, None, text=step.text, tokens=len(step.ids))
+        self._emit("written", "target", prefix, None, prefix.version.step)
 
     def verified(self, node: Node, verdict: Verdict) -> None:
         """The verdict on a drafted step has arrived."""
@@ -125,10 +122,9 @@ class EventEmitter:
 
     def kept(self, prefix: Node, node: Node, outcome: Outcome) -> None:
         """A step of the answer is decided."""
-        assert node.step is not None
         kind: Kind = "accepted" if outcome is Outcome.ACCEPTED else "corrected"
         kind = "bonus" if outcome is Outcome.BONUS else kind
-        self._emit(kind, node.source, prefix, node, text=node.step.text, tokens=len(node.step.ids))
+        self._emit(kind, node.source, prefix, node, node.step)
 
     def dropped(self, role: str, prefix: Node | None, node: Node | None, outcome: Outcome) -> None:
         """A drafted node, or the target's branch after a prefix, was dropped."""
@@ -141,23 +137,22 @@ class EventEmitter:
         self._on_event = None
 
     def _emit(
-        self, kind: Kind, role: str, prefix: Node | None, node: Node | None, **more: Any
+        self,
+        kind: Kind,
+        role: str,
+        prefix: Node | None,
+        node: Node | None,
+        step: Step | None = None,
+        **more: Any,
     ) -> Event | None:
         if self._on_event is not None and prefix is not None:
             if prefix.number is None and prefix.parent is not None:
-                step = (
-                    prefix.step
-                )  # the target's version, which branches may follow before it is kept
-                assert step is not None
-                self._emit(
-                    "prepared",
-                    "target",
-                    prefix.parent,
-                    prefix,
-                    text=step.text,
-                    tokens=len(step.ids),
-                )
-            before, number = self._number(prefix), None if node is None else self._number(node)
+                # the target's version, which branches may follow before it is kept
+                self._emit("prepared", "target", prefix.parent, prefix, prefix.step)
+            if step is not None:
+                more |= {"text": step.text, "tokens": len(step.ids)}
+            before = self._number(prefix)
+            number = None if node is None else self._number(node)
             event = Event(kind, self._now(), role, prefix.position, before, number, **more)
             self._on_event(event)
             return event
@@ -165,7 +160,8 @@ class EventEmitter:
 
     def _number(self, node: Node) -> int:
         if node.number is None:
-            node.number, self._numbers = self._numbers, self._numbers + 1
+            node.number = self._numbers
+            self._numbers += 1
         return node.number
 
 

@@ -67,11 +67,15 @@ def until(
         ends: ids that end a sequence.
         stops: stop strings; the text is cut before the first one.
     """
-    kept, why = ids[:most], finish
+    kept = ids[:most]
+    why = finish
     if (at := first_of(ends, kept)) is not None:
-        kept, why = kept[: at + 1], {"type": "stop", "matched": kept[at]}
+        why = {"type": "stop", "matched": kept[at]}
+        kept = kept[: at + 1]
     if kept != ids or why != finish:
         text = decode(kept if at is None else kept[:-1])
     if found := first_stop(text, stops):
-        why, text = {"type": "stop", "matched": found[1]}, text[: found[0]]
+        end, stop = found
+        why = {"type": "stop", "matched": stop}
+        text = text[:end]
     return kept, why, text

@@ -15,7 +15,8 @@ from lr_sglang.errors import Cancelled
 STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
 # Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the
 # prefix of another.
-_PROCESS, _numbers = uuid.uuid4().hex[:12], itertools.count()
+_PROCESS = uuid.uuid4().hex[:12]
+_numbers = itertools.count()
 
 
 class Request:
@@ -47,19 +48,23 @@ class Request:
     def __init__(
         self, seed: int | None = None, key: str = "", order: int = 0, place: int = 0
     ) -> None:
-        self.seed, self.place, self.key, self.order = seed, place, key, order
+        self.seed = seed
+        self.place = place
+        self.key = key
+        self.order = order
         self.patience = 1.0
         self.on_tokens: Callable[[list[int]], None] | None = None
         self.stream_interval = STREAM_TOKENS
         self.increments = False
-        self.sent, self.rid = 0.0, ""
+        self.sent = 0.0
+        self.rid = ""
         self.cancelled = self.done = self.connection_closed = self.unheard = False
         self.result: Any = None
         self._abort: Callable[[Request], None] | None = None
         self._task: asyncio.Task[Any] | None = None
 
     def sending(self, abort: Callable[[Request], None]) -> str:
-        """Gives the request a new id; call it right before sending.
+        """Gives the request a new id, and notes how to abort it; call it right before sending.
 
         Args:
             abort: aborts the request on the server.
@@ -69,12 +74,10 @@ class Request:
         """
         if self.cancelled:
             raise Cancelled("cancelled before it was sent")
-        self.sent, self._abort, self._task, self.done = (
-            time.time(),
-            abort,
-            asyncio.current_task(),
-            False,
-        )
+        self.sent = time.time()
+        self.done = False
+        self._abort = abort
+        self._task = asyncio.current_task()
         self.rid = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}"
         return self.rid
 
@@ -97,7 +100,8 @@ class Request:
 
     def end(self) -> None:
         """Records that the request was answered or has failed, so that aborts of it stop."""
-        self.done, self._abort, self._task = True, None, None
+        self.done = True
+        self._abort = self._task = None
 
     def cancel(self) -> None:
         """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when

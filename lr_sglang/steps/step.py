@@ -152,9 +152,11 @@ def make_step(
         ends: ids that end a sequence.
         last: whether the answer ends with it, so that its text shows an incomplete last character.
     """
-    kept, ending = tuple(ids), Ending.CAP if finish == "length" else Ending.DELIMITER
+    kept = tuple(ids)
+    ending = Ending.CAP if finish == "length" else Ending.DELIMITER
     if (at := first_of(ends, kept)) is not None:
-        kept, ending = kept[: at + 1], Ending.END
+        kept = kept[: at + 1]
+        ending = Ending.END
     head = _head(before, known)
     read = added(
         head,
@@ -170,7 +172,8 @@ def make_step(
     )
     end = delimiter_end(seam, read.text)
     if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
-        kept, ending = _shortest(kept, end, head, known), Ending.DELIMITER
+        kept = _shortest(kept, end, head, known)
+        ending = Ending.DELIMITER
         read = added(head, kept, known.decode)
     special = known.special(kept[:-1] if ending is Ending.END else kept)
     closes = marker in seam + read.text
@@ -192,7 +195,8 @@ def _shortest(
     ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary
 ) -> tuple[int, ...]:
     """The fewest leading ids whose text reaches ``end``."""
-    low, high = 1, len(ids)
+    low = 1
+    high = len(ids)
     middle = high - 1  # in most cases no token is dropped
     while low < high:
         reached = len(added(head, ids[:middle], known.decode).text) >= end
@@ -208,7 +212,8 @@ def up_to_marker(step: Step, before: Step | None, known: Vocabulary) -> Step:
         before: the step before it.
         known: the tokenizer that its ids belong to.
     """
-    marker, head = known.thinking.closes, _head(before, known)
+    marker = known.thinking.closes
+    head = _head(before, known)
     end = (step.seam + step.text).find(marker) + len(marker) - len(step.seam)
     ids = _shortest(step.ids, max(1, end), head, known)
     read = added(head, ids, known.decode)
@@ -233,7 +238,8 @@ def split_ids(
 ) -> list[Step]:
     """Splits the tokens of a generation into steps; arguments as for ``make_step``."""
     steps: list[Step] = []
-    at, window = 0, WINDOW
+    at = 0
+    window = WINDOW
     while at < len(ids):
         rest = ids[at : at + window]
         whole = at + window >= len(ids)
@@ -243,5 +249,6 @@ def split_ids(
             window *= 2
             continue
         steps.append(step)
-        at, window = at + len(step.ids), WINDOW
+        at += len(step.ids)
+        window = WINDOW
     return steps

@@ -36,7 +36,7 @@ class Markers:
 
 
 TAGS = Markers("deepseek-r1", "<think>", "</think>")
-FAMILIES = (
+MARKER_FAMILIES = (
     # harmony: messages of several channels, of which ``final`` is the answer
     Markers(
         "gpt-oss",
@@ -55,16 +55,16 @@ FAMILIES = (
 )
 
 
-def of(known: str) -> Markers:
+def markers_of(known: str) -> Markers:
     """The markers of a model, by the text of its chat template and of its added tokens; ``<think>``
     if there is none of the others.
     """
-    return next((one for one in FAMILIES if one.opens in known), TAGS)
+    return next((one for one in MARKER_FAMILIES if one.opens in known), TAGS)
 
 
-def after(text: str) -> str:
+def text_after_thinking(text: str) -> str:
     """The text after the thinking, whose markers may be any; empty if the thinking never ends."""
-    for one in FAMILIES:
+    for one in MARKER_FAMILIES:
         text = text.rpartition(one.closes)[2]
         if one.opens in text:
             return ""

@@ -29,13 +29,13 @@ class TokenText(str):
 
     __slots__ = ("_tail", "pieces")
     pieces: tuple[Piece, ...]
-    _tail: (
-        tuple[int, str, tuple[int, ...]] | None
-    )  # start, vocabulary and ids of the last call of ids_from
+    # start, vocabulary and ids of the last call of ids_from
+    _tail: tuple[int, str, tuple[int, ...]] | None
 
     def __new__(cls, pieces: tuple[Piece, ...] = (), text: str | None = None) -> TokenText:
         self = super().__new__(cls, "".join(p.text for p in pieces) if text is None else text)
-        self.pieces, self._tail = pieces, None
+        self.pieces = pieces
+        self._tail = None
         return self
 
     @classmethod
@@ -69,9 +69,11 @@ class TokenText(str):
         if not isinstance(key, slice) or key.step not in (None, 1):
             return super().__getitem__(key)
         start, stop, _ = key.indices(len(self))
-        kept, at, first = [], 0, 0
+        kept = []
+        at = first = 0
         if stop == len(self):  # the end of a long text is found from there
-            at, first = stop, len(self.pieces)
+            at = stop
+            first = len(self.pieces)
             while first and at >= start:
                 first -= 1
                 at -= len(self.pieces[first].text)
@@ -94,9 +96,10 @@ class TokenText(str):
         of a long answer.
         """
         if self._tail is None or self._tail[:2] != (start, vocabulary):
-            at, number = 0, 0
+            at = number = 0
             while at < start and number < len(self.pieces):
-                at, number = at + len(self.pieces[number].text), number + 1
+                at += len(self.pieces[number].text)
+                number += 1
             ids = _ids(self.pieces[number:], vocabulary) if at == start else None
             if ids is None:
                 return None

@@ -21,7 +21,8 @@ from lr_sglang.steps.version import Version
 # Lineages are computed modulo a prime: they are unique among the nodes of a tree and do not grow
 # with the answer. They do not depend on the width, because the number of the target's version is
 # larger than that of any draft.
-_LINEAGES, _TARGETS = 2**61 - 1, MAX_WIDTH
+_LINEAGES = 2**61 - 1
+_TARGETS = MAX_WIDTH
 
 
 @dataclass(frozen=True)
@@ -263,12 +264,14 @@ class StepTree:
         tokens, if different.
         """
         assert node.parent is not None
-        node.step, self._live = step, None
+        node.step = step
+        self._live = None
         node.tokens_used = node.parent.tokens_used + (len(step.ids) if tokens is None else tokens)
 
     def drop(self, node: Node) -> list[Node]:
         """Removes a node and all nodes after it; returns them, ``node`` first."""
-        below, self._live = list(node.subtree()), None
+        below = list(node.subtree())
+        self._live = None
         for one in below:
             one.dropped = True
         return below
@@ -313,7 +316,8 @@ class StepTree:
         """
         if self.root.chosen is None:
             return None
-        self.root, self._live = self.root.chosen, None
+        self.root = self.root.chosen
+        self._live = None
         return self.root
 
 

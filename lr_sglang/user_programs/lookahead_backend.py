@@ -107,8 +107,8 @@ class LookaheadBackend(BaseBackend):
         made = copy.copy(self)
         made.roles = run.roles
         made._run = run
-        made.limits = run.job.limits
-        made.on_event = run.job.on_event or self.on_event
+        made.limits = run.request.limits
+        made.on_event = run.request.on_event or self.on_event
         return made
 
     @property
@@ -188,12 +188,12 @@ class LookaheadBackend(BaseBackend):
             if isinstance(mark, LookaheadMark)
             else self.options
         )
-        job = self._job(s, look, params)
+        request = self._answer_request(s, look, params)
         delivery = StreamText(known.decode, stops_of(mark))
         with (
-            run.ahead(s, job)
+            run.ahead(s, request)
             if run is not None
-            else nullcontext(GenerationTrace(0.0, "target", job.trace)) as part
+            else nullcontext(GenerationTrace(0.0, "target", request.trace)) as part
         ):
             shown = (
                 run
@@ -211,16 +211,16 @@ class LookaheadBackend(BaseBackend):
 
             def keep(step: StepRecord) -> None:
                 nonlocal told
-                ids = job.trace.ids[told:]
-                told = len(job.trace.ids)
+                ids = request.trace.ids[told:]
+                told = len(request.trace.ids)
                 own = step.spoken(ids, self.target.ends)
                 give(whole.add(delivery.add(own, len(ids) - len(own)), own), step)
                 if delivery.stopped:
                     raise Cancelled("a stop string was written")
 
-            job.on_step = keep
+            request.on_step = keep
             if on_event := self.on_event:  # with seconds since the program began
-                job.on_event = lambda event: on_event(
+                request.on_event = lambda event: on_event(
                     replace(event, seconds=event.seconds + part.began)
                 )
             if shown is not None and mark.name != "answer":
@@ -229,16 +229,16 @@ class LookaheadBackend(BaseBackend):
                 )
             state = self._beside(s)
             try:
-                async with answering(state, job) as answer:
+                async with answering(state, request) as answer:
                     await write_answer(answer)
             except Cancelled:
                 if not delivery.stopped:
                     raise
-                job.trace.finish = "stop"
+                request.trace.finish = "stop"
             finally:
                 end(state)
             give(whole.rest(delivery.rest()))
-        return part.given, _meta(job.trace, delivery)
+        return part.given, _meta(request.trace, delivery)
 
     def _beside(self, s: Executor) -> ProgramState:
         """A fork of a state during its generation, at the text before that generation."""
@@ -256,10 +256,12 @@ class LookaheadBackend(BaseBackend):
             return self._run.identify(s)
         return self.seed, *self._samples.next(s)
 
-    def _job(self, s: Executor, look: Lookahead, params: SglSamplingParams) -> AnswerRequest:
+    def _answer_request(
+        self, s: Executor, look: Lookahead, params: SglSamplingParams
+    ) -> AnswerRequest:
         seed, question, sample = self._identify(s)
         most = [n for n in (params.max_new_tokens, self.limits.max_tokens) if n is not None]
-        job = self._requests.make(
+        request = self._requests.make(
             MODES["lookahead"],
             look,
             Sampling(
@@ -274,8 +276,8 @@ class LookaheadBackend(BaseBackend):
             sample=sample,
         )
         if self._run is not None:
-            job.key = self._run.job.key
-        return job
+            request.key = self._run.request.key
+        return request
 
 
 def backend_for_requests(requests: RequestMaker, look: Lookahead, ahead: bool) -> LookaheadBackend:

@@ -1,7 +1,8 @@
 """Runs a program for one answer: any ``@sgl.function`` that takes a conversation and leaves an
 answer.
 
-Its first argument after ``s`` is the conversation; an argument ``job`` is the ``AnswerRequest``.
+Its first argument after ``s`` is the conversation; an argument ``request`` is the
+``AnswerRequest``.
 The answer is the variable ``answer``, or else the text of the assistant's last turn.
 """
 
@@ -37,14 +38,14 @@ class Program:
 
     Attributes:
         name: as given to ``--program``.
-        takes_job: whether it has an argument ``job`` for the answer's ``AnswerRequest``.
+        takes_request: whether it has an argument ``request`` for the answer's ``AnswerRequest``.
         continues: whether its generations continue each other, in one answer, which then draws as
             the target does in a single generation: with one seed, and places from its first token.
     """
 
     name: str
     function: SglFunction
-    takes_job: bool
+    takes_request: bool
     continues: bool = False
 
     @classmethod
@@ -78,51 +79,51 @@ class Program:
         names = function.arg_names
         needed = (
             set(names[1 : len(names) - len(function.arg_defaults)])
-            - {"job"}
+            - {"request"}
             - function.bind_arguments.keys()
         )
-        if not names or names[0] == "job" or needed:
+        if not names or names[0] == "request" or needed:
             why = (
                 f"it also needs {', '.join(sorted(needed))}"
                 if needed
                 else "it takes no conversation"
             )
             raise ConfigError(
-                f"program {name}: {why}", hint=f"(s, messages) or (s, messages, job); {_HINT}"
+                f"program {name}: {why}", hint=f"(s, messages) or (s, messages, request); {_HINT}"
             )
-        return cls(name, function, "job" in names)
+        return cls(name, function, "request" in names)
 
 
 async def perform(
     program: Program,
     messages: Conversation | Rendered | str,
-    job: AnswerRequest,
+    request: AnswerRequest,
     backend: LookaheadBackend,
 ) -> None:
-    """Runs the program for one answer and completes ``job.trace``, also if the program fails.
+    """Runs the program for one answer and completes ``request.trace``, also if the program fails.
 
-    The job's sampling and token limits are the defaults of the program's generations.
+    The request's sampling and token limits are the defaults of the program's generations.
 
     Args:
         messages: the conversation, or the prompt of a program that takes one.
 
     Raises:
         ProgramError: the program raised an error, or left no answer.
-        LookaheadError: a runtime failed, or the job was stopped.
+        LookaheadError: a runtime failed, or the request was stopped.
     """
     backend.bind(asyncio.get_running_loop())
     roles = backend.runtimes if backend.ahead else {"target": backend.target}
-    run = ProgramRun(job, roles, program.continues)
+    run = ProgramRun(request, roles, program.continues)
     inside = backend.within(run)
     text: TokenText | None = None
     finish: str | None = None
-    more: dict[str, Any] = {"job": run.own} if program.takes_job else {}
+    more: dict[str, Any] = {"request": run.own} if program.takes_request else {}
     asked = messages
     if not isinstance(messages, str) and not callable(messages):
         asked = [dict(message) for message in messages]
     try:
-        most = job.limits.max_tokens or UNLIMITED
-        drawn = {"max_new_tokens": most, **job.sampling.drawn()}
+        most = request.limits.max_tokens or UNLIMITED
+        drawn = {"max_new_tokens": most, **request.sampling.drawn()}
         state = await run_program(program.function, asked, backend=inside, **drawn, **more)
         answer = _answer(program.name, state)
         finish = _finish(state)
@@ -149,12 +150,12 @@ async def perform(
         ) from error
     finally:
         await run.close()
-        told = len(job.trace.steps)
+        told = len(request.trace.steps)
         run.complete(text, finish if text is not None else "", backend.target)
-        job.trace.program = {"name": program.name, **job.trace.program}
-    if not program.takes_job and job.on_step:
-        for step in job.trace.steps[told:]:  # which are known only when the program has ended
-            job.on_step(step)
+        request.trace.program = {"name": program.name, **request.trace.program}
+    if not program.takes_request and request.on_step:
+        for step in request.trace.steps[told:]:  # which are known only when the program has ended
+            request.on_step(step)
 
 
 def _behind(error: BaseException, failures: Sequence[LookaheadError]) -> LookaheadError | None:

@@ -90,7 +90,7 @@ def check_arguments(name: str, takes: Sequence[str], options: Collection[str]) -
     Raises:
         ConfigError: it lacks one.
     """
-    taken = [one for one in takes if one != "job"]
+    taken = [one for one in takes if one != "request"]
     if wrong := sorted(set(options) - set(taken)):
         every = f"it takes {', '.join(taken)}" if taken else "it takes no options"
         raise ConfigError(

@@ -51,15 +51,15 @@ class Samples:
 
 
 class ProgramRun:
-    """The generations of one run of a program. ``complete`` writes them to the job's record.
+    """The generations of one run of a program. ``complete`` writes them to the request's record.
 
     Args:
-        job: the answer's request; stopping it stops every generation.
+        request: the answer's request; stopping it stops every generation.
         roles: the runtimes.
         continues: as ``Program.continues``.
 
     Attributes:
-        own: the request that the program gets as ``job``; it has the same record.
+        own: the request that the program gets as ``request``; it has the same record.
         counts: number of generations with ``lookahead``, and of others by the reason.
         states: the program's states that have generated.
         errors: the failures of generations.
@@ -67,13 +67,13 @@ class ProgramRun:
     """
 
     def __init__(
-        self, job: AnswerRequest, roles: Mapping[str, RuntimeBackend], continues: bool = False
+        self, request: AnswerRequest, roles: Mapping[str, RuntimeBackend], continues: bool = False
     ) -> None:
-        self.job = job
-        self.own = dataclasses.replace(job, _wake=None)
+        self.request = request
+        self.own = dataclasses.replace(request, _wake=None)
         self.counts = Counter[str]()
         self._samples = Samples()
-        self._seed = job.seed("program")
+        self._seed = request.seed("program")
         self._continues = continues
         self._prompt_tokens: int | None = None  # before the first generation
         self.roles: dict[str, RecordingBackend] = {}
@@ -91,7 +91,7 @@ class ProgramRun:
         self.errors: list[LookaheadError] = []
         self.shown = TokenText()
         self._returned = 0.0
-        job.listen(self._stop_soon)
+        request.listen(self._stop_soon)
 
     def now(self) -> float:
         return self._loop.time() - self._began
@@ -103,15 +103,15 @@ class ProgramRun:
         part: GenerationTrace | None = None,
         step: StepRecord | None = None,
     ) -> None:
-        """Adds text to the shown answer, and calls the job's ``on_step`` with its step."""
-        record = self.job.trace
+        """Adds text to the shown answer, and calls the request's ``on_step`` with its step."""
+        record = self.request.trace
         self.shown += text
         record.text += str.__str__(text)
         record.ids += resolve(text, known)
         if part is not None and step is not None:
             record.steps.append(part.moved(step, len(record.steps) - step.position))
-            if self.job.on_step:
-                self.job.on_step(record.steps[-1])
+            if self.request.on_step:
+                self.request.on_step(record.steps[-1])
 
     def register(self, s: Executor) -> None:
         """Adds a state before it generates; raises ``ConfigError`` if its prompt is empty."""
@@ -129,7 +129,7 @@ class ProgramRun:
     def identify(self, s: Executor) -> tuple[int, str, int]:
         """What the draws of a state's next generation follow from: seed, question and sample."""
         if self._continues:
-            return self.job.sampling.seed, self.job.question, self.job.sample
+            return self.request.sampling.seed, self.request.question, self.request.sample
         return self._seed, *self._samples.next(s)
 
     def _place(self, s: Executor, known: RuntimeBackend) -> int:
@@ -165,28 +165,28 @@ class ProgramRun:
                 while self._running:
                     self._changed.clear()
                     await self._changed.wait()
-        self.job.listen(None)
+        self.request.listen(None)
 
     @contextmanager
-    def ahead(self, s: Executor, job: AnswerRequest) -> Iterator[GenerationTrace]:
+    def ahead(self, s: Executor, request: AnswerRequest) -> Iterator[GenerationTrace]:
         """One generation by lookahead reasoning. Its own draws are numbered from its beginning."""
         self._place(s, self.roles["target"].inner)
-        self._enter(job)
-        part = GenerationTrace(self.now(), "target", job.trace)
+        self._enter(request)
+        part = GenerationTrace(self.now(), "target", request.trace)
         try:
             yield part
         except LookaheadError as error:
             self.errors.append(error)
             raise
         finally:
-            self._leave(job, part)
+            self._leave(request, part)
 
     @contextmanager
     def choosing(self, s: Executor) -> Iterator[None]:
         """Registers a ``select``, so that ``stop`` cancels it; it generates no text and is not
         recorded.
         """
-        s.request = request = Request(key=self.job.key)
+        s.request = request = Request(key=self.request.key)
         self._enter(request)
         try:
             yield
@@ -205,7 +205,7 @@ class ProgramRun:
         where = () if known.role == "target" else (known.role,)
         seed = derived_seed(*self.identify(s), *where)
         place = self._place(s, known)
-        branch = Branch(known.role, 0, seed=seed, key=self.job.key, place=place)
+        branch = Branch(known.role, 0, seed=seed, key=self.request.key, place=place)
         seeded = known.facts.follows_seed(params.sent)
         part = GenerationTrace(
             self.now(), known.role, Trace(branches=[branch], seeded=seeded), ahead=False
@@ -233,17 +233,17 @@ class ProgramRun:
         self._changed.set()
 
     def complete(self, text: TokenText | None, finish: str | None, target: RuntimeBackend) -> None:
-        """Writes the job's record: the answer, the steps of the generations that are in it, and all
-        branches.
+        """Writes the request's record: the answer, the steps of the generations that are in it, and
+        all branches.
 
         Args:
             text: the answer; None if the program has failed, so that the shown text is the answer.
             finish: the finish type of the answer; None for that of the last generation in it.
         """
-        record = self.job.trace
+        record = self.request.trace
         seconds = self._returned
         known = target.tokenizer
-        if record.branches:  # the program used an ``Answer`` with its job
+        if record.branches:  # the program used an ``Answer`` with its request
             own = TokenText.wrap(record.text)
             self._parts.append(
                 GenerationTrace(0.0, "target", dataclasses.replace(record), given=own)
@@ -299,7 +299,7 @@ class RecordingBackend:
 
     def _room(self, s: Executor) -> int:
         prompt = len(self.inner.prompt_ids(s))
-        room = self.run.job.limits.budget(prompt, self.inner.facts.context)
+        room = self.run.request.limits.budget(prompt, self.inner.facts.context)
         if room < 1:
             raise PromptTooLong(
                 f"the program's prompt has {prompt} tokens, which leaves no room for more"

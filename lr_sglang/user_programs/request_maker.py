@@ -15,7 +15,7 @@ from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import FED, Limits, Lookahead, Sampling
 from lr_sglang.engine.judge_check import JudgeCheck
-from lr_sglang.engine.probes import Costs, measure
+from lr_sglang.engine.probes import Costs, measure_costs
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import Able, Mode, check_mode
@@ -155,7 +155,7 @@ class RequestMaker:
         with suppress(LookaheadError):  # the first answer will report it
             if target not in _costs:
                 target.bind(asyncio.get_running_loop())
-                _costs[target] = await measure(target.transport, target.facts.room)
+                _costs[target] = await measure_costs(target.transport, target.facts.room)
             statistics.load("target").costs = _costs[target]
 
     def _check(self, look: Lookahead) -> JudgeCheck | None:

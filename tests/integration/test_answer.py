@@ -163,17 +163,17 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
     """It was asked about a step that was ahead then; its judge takes one request at a time."""
     target, taken = scripted(draft=0.001), []
     judge = target.roles["judge"]
-    judge.transport.seconds, judge.pool.size = lambda text: 1.0, 1
+    judge.transport.seconds, judge.slots.size = lambda text: 1.0, 1
     job = AnswerRequest(
         Lookahead(depth=3), verifier=make_verifier("oracle:1", Setup(target.roles, "paper"))
     )
 
     async def other(begins, name):
         await asyncio.sleep(begins)
-        await judge.pool.enter(Request())
+        await judge.slots.enter(Request())
         taken.append((name, len(judge.transport.requests)))
         await asyncio.sleep(1)
-        judge.pool.leave()
+        judge.slots.leave()
 
     async def main():
         others = asyncio.gather(other(0.5, "first"), other(1.5, "second"))

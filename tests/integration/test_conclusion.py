@@ -69,7 +69,7 @@ def answer(
     if exact:
         job.conclusion = Exact()
     backend = deployment(**asked)
-    state = run_virtually(run_program(lookahead, messages=messages, job=job, backend=backend))
+    state = run_virtually(run_program(lookahead, messages=messages, request=job, backend=backend))
     return job, asked["target"], state.text()
 
 

@@ -185,7 +185,10 @@ def answers(
             made.append(job)
         program = lookahead if draft else autoregressive
         await asyncio.gather(
-            *(run_program(program, messages=CONVERSATION, job=job, backend=backend) for job in made)
+            *(
+                run_program(program, messages=CONVERSATION, request=job, backend=backend)
+                for job in made
+            )
         )
         return [job.trace for job in made], clock() - began
 
@@ -439,7 +442,9 @@ def test_answers_that_are_stopped_or_aborted_leave_nothing_on_the_servers() -> N
                     rid = lambda: job.trace.of("target")[0].rid
                     loop.call_later(when, lambda: target.transport.abort(rid()))
                 try:
-                    await run_program(lookahead, messages(asked.question), job=job, backend=target)
+                    await run_program(
+                        lookahead, messages(asked.question), request=job, backend=target
+                    )
                     ends.append(job.trace.finish)
                 except Exception as error:  # noqa: BLE001 - counted
                     ends.append(type(error).__name__)
@@ -452,7 +457,7 @@ def test_answers_that_are_stopped_or_aborted_leave_nothing_on_the_servers() -> N
         for backend in roles.values():
             scheduler = backend.transport.scheduler
             assert not scheduler.waiting and not scheduler.running and not scheduler._jobs
-            assert not backend.transport._open and backend.pool.waiting == 0
+            assert not backend.transport._open and backend.slots.waiting == 0
         assert target.lines._task is None and not target.lines._waiting
         return ends
 

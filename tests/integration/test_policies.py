@@ -11,15 +11,15 @@ import random
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
-from lr_sglang.algorithm.policy.confidence import Calibration, confidence
+from lr_sglang.algorithm.policy.confidence import Calibration, draft_confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
-from lr_sglang.algorithm.policy.forecast import Runtime, best, forecast
+from lr_sglang.algorithm.policy.forecast import StepTimes, best_shape, forecast
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.probes import Costs, measure
+from lr_sglang.engine.probes import Costs, measure_costs
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.step import Ending, Step
@@ -60,7 +60,7 @@ def _corrected(tree, node):
 
 def test_confidence_is_the_mean_of_the_steps_own_tokens():
     assert (
-        confidence(
+        draft_confidence(
             {"output_token_logprobs": [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]}, 2
         )
         == -2.0
@@ -118,7 +118,7 @@ class Measured:
 
 
 def test_what_requests_cost_is_measured_at_start():
-    costs = run_virtually(measure(Measured()))
+    costs = run_virtually(measure_costs(Measured()))
     assert costs.token == pytest.approx(Measured.token)
     assert costs.slowdown == pytest.approx(Measured.slowdown, rel=0.02)
     assert costs.reading == pytest.approx(Measured.reading, rel=0.1)
@@ -161,16 +161,16 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
 
 
 def scene(alpha, answers, slowdown=0.02, c1=0.1, schedule="async"):
-    target, draft = (Runtime(s * (1 - slowdown), s * slowdown) for s in (1.0, c1))
+    target, draft = (StepTimes(s * (1 - slowdown), s * slowdown) for s in (1.0, c1))
     return Scene(schedule, alpha, alpha, target, draft, 0.05, answers)
 
 
 def test_lookahead_gives_way_to_load():
-    depths = [best(scene(0.6, answers), 12, 1).depth for answers in (1, 4, 16, 128)]
+    depths = [best_shape(scene(0.6, answers), 12, 1).depth for answers in (1, 4, 16, 128)]
     assert depths == sorted(depths, reverse=True)
     assert depths[0] >= 4
-    assert best(scene(0.3, 128), 12, 3).depth == 0
-    assert best(scene(0.9, 1, c1=1.2), 12, 1).depth == 0, "a draft slower than the target"
+    assert best_shape(scene(0.3, 128), 12, 3).depth == 0
+    assert best_shape(scene(0.9, 1, c1=1.2), 12, 1).depth == 0, "a draft slower than the target"
 
 
 FORECASTS = list(itertools.product((0.5, 0.9), (0.05, 0.2), (2, 6), (1,)))

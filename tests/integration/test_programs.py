@@ -459,7 +459,7 @@ TWICE = "import sglang as sgl\n@sgl.function\ndef twice(s, messages): pass"
         ("self_consistancy", "", "no program", None),
         ("self_consistency:sample=3", "", "no option 'sample'", None),
         ("self_consistency:3", "", "no KEY=VALUE", None),
-        ("lookahead:job=1", "", "no option 'job'", None),
+        ("lookahead:request=1", "", "no option 'request'", None),
         ("judge", "", "no program", None),
         ("nowhere.py:x", "", "no file", None),
         ("", "", "no program", None),

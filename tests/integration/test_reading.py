@@ -20,10 +20,10 @@ from hypothesis import strategies as st
 from lr_sglang.algorithm import reader
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
-from lr_sglang.algorithm.policy.forecast import Choice
+from lr_sglang.algorithm.policy.forecast import TreeShape
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.reading import drawn, uniform
+from lr_sglang.engine.target_draws import target_draws, uniform_of_ids
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
@@ -199,7 +199,10 @@ def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
 def test_two_tokens_of_the_same_probability_decide_nothing():
     """The server may take either."""
     tie = [(-0.7, 5, None), (-0.7, 9, None)]
-    assert drawn([tie, [(-0.6, 5, None), tie[1]]], Sampling(temperature=0), 1, 0) == [None, 5]
+    assert target_draws([tie, [(-0.6, 5, None), tie[1]]], Sampling(temperature=0), 1, 0) == [
+        None,
+        5,
+    ]
 
 
 def test_a_draft_that_agrees_on_nothing_is_left_alone():
@@ -381,7 +384,9 @@ def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
 def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeypatch):
     """The answer is what the target writes, and no step of it counts as a judged one."""
     monkeypatch.setattr(
-        adaptive, "best", lambda known, *_: Choice(0, 1, 1 / known.target.step(known.answers))
+        adaptive,
+        "best_shape",
+        lambda known, *_: TreeShape(0, 1, 1 / known.target.step(known.answers)),
     )
     look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
     greedy, found = Sampling(temperature=0), list[Any]()
@@ -398,7 +403,9 @@ def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeyp
 
 def test_the_target_alone_draws_each_token_it_reads_with_a_number_of_its_own(monkeypatch):
     monkeypatch.setattr(
-        adaptive, "best", lambda known, *_: Choice(0, 1, 1 / known.target.step(known.answers))
+        adaptive,
+        "best_shape",
+        lambda known, *_: TreeShape(0, 1, 1 / known.target.step(known.answers)),
     )
     look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
     reads = 0
@@ -581,7 +588,7 @@ def test_the_numbers_are_those_of_the_server(seed):
     for place in (0, 1, 77):
         key = seeds.keys(torch.tensor([seed]), torch.tensor([9]))
         theirs = seeds.uniform(key, torch.tensor([9 + place]), torch.from_numpy(ids).view(1, -1))
-        assert (theirs[0].numpy() == uniform(seed, place, ids)).all()
+        assert (theirs[0].numpy() == uniform_of_ids(seed, place, ids)).all()
 
 
 def test_what_is_drawn_from_the_likeliest_is_the_draw_or_nothing():
@@ -606,11 +613,11 @@ def test_what_is_drawn_from_the_likeliest_is_the_draw_or_nothing():
         )
         best, at = torch.log_softmax(logits, -1).topk(48)
         row = [(float(one), int(n), None) for one, n in zip(best, at, strict=True)]
-        (own,) = drawn([row], sampling, number, 4)
+        (own,) = target_draws([row], sampling, number, 4)
         asked += 1
         decided += own is not None
         for known in (2, 4, 8, 16):  # fewer of them decide less, and never otherwise
-            (less,) = drawn([row[:known]], sampling, number, 4)
+            (less,) = target_draws([row[:known]], sampling, number, 4)
             assert less in (None, int(server))
         assert own in (None, int(server))
     assert decided > asked / 3
@@ -631,7 +638,7 @@ def test_a_large_vocabulary_decides_nearly_every_draw():
                 top_ps=torch.tensor([sampling.top_p]),
             )
             for kind, found in decided.items():
-                (own,) = drawn([row], sampling, seed, 4, server_draws=kind)
+                (own,) = target_draws([row], sampling, seed, 4, server_draws=kind)
                 assert own in (None, int(server))
                 found.append(own is not None)
         # with numbers that are not the server's, what is decided is the same for all of them

@@ -7,7 +7,7 @@ import pytest
 
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.probes import measure
+from lr_sglang.engine.probes import measure_costs
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
@@ -256,7 +256,7 @@ def transport(**flags) -> ScheduledTransport:
 
 
 def test_the_probes_measure_what_the_file_says():
-    costs = run_virtually(measure(transport()))
+    costs = run_virtually(measure_costs(transport()))
     assert costs.token == pytest.approx(0.01) and costs.slowdown == pytest.approx(0.0, abs=1e-6)
     assert costs.prefill == pytest.approx(0.04), "with the host's time"
 

@@ -9,12 +9,12 @@ from functools import cache
 import pytest
 from jinja2.exceptions import TemplateError
 
-from lr_sglang.engine.client import refusal
+from lr_sglang.engine.client import status_error
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.step import DELIMITER
-from lr_sglang.steps.thinking import FAMILIES
+from lr_sglang.steps.thinking import MARKER_FAMILIES
 from lr_sglang.steps.token_text import TokenText
 from tests.endpoint import ASK, SERVICE, TOOL, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, set_facts
@@ -66,7 +66,7 @@ class Target(ScriptedTransport):
         if path == "/generate":
             sampling = body["sampling_params"]
             if sampling.get("regex") == BAD or BAD in sampling.get("json_schema", ""):
-                raise refusal(400, f"Failed to compile: {BAD}", path, "target")
+                raise status_error(400, f"Failed to compile: {BAD}", path, "target")
             return {}
         text, _, call = body["text"].partition("<tool_call>")
         whole = call.endswith("</tool_call>")
@@ -96,7 +96,7 @@ class Opens(CharTokenizer):
         return rendered + TokenText.of(opened, self.encode(opened), self.vocabulary)
 
 
-HARMONY = FAMILIES[0]
+HARMONY = MARKER_FAMILIES[0]
 
 
 class Harmony(Opens):

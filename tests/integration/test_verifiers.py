@@ -25,7 +25,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.programs.rate import OPENING, QUESTION, rate
+from lr_sglang.programs.rate import OPENING, RATE_STEP, rate
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import verifier_registry
@@ -145,7 +145,7 @@ def test_a_rating_is_one_digit_of_the_target(said, threshold, accepted, score):
     asked = next(r for r in target.requests if r["text"] == OPENING)
     assert asked["sampling_params"]["max_new_tokens"] == 1
     prompt = "".join(chr(i) for i in asked["input_ids"])
-    assert f"ONE A.\n\n\x02\x01{QUESTION}\x02\x01{OPENING}" in prompt
+    assert f"ONE A.\n\n\x02\x01{RATE_STEP}\x02\x01{OPENING}" in prompt
 
 
 @pytest.mark.parametrize("name", ["score", "likelihood"])

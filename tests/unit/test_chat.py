@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from sglang.srt.utils.hf_transformers_utils import get_tokenizer
 
 from lr_sglang.engine.tokenizer import (
-    LONG,
+    LONG_TEXT,
     ModelTokenizer,
     ends_of_model,
     ends_of_server,
@@ -238,7 +238,7 @@ def test_a_tokenizer_that_cannot_be_read_is_a_named_error(held, tmp_path):
 def test_a_long_text_has_the_same_tokens():
     tokenizer = load_tokenizer(str(weights("target")))
     line = "Sam buys 3 pens<|im_end|> for 4 dollars each.\n\n"
-    times = LONG // len(line) + 1
+    times = LONG_TEXT // len(line) + 1
     assert tokenizer.encode(line * times) == tokenizer.encode(line) * times
 
 

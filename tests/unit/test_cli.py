@@ -18,7 +18,7 @@ import pytest
 from lr_sglang.api import session
 from lr_sglang.cli import COMMANDS, options, settings
 from lr_sglang.config import Deployment, Runtime
-from lr_sglang.engine.client import Client, refusal
+from lr_sglang.engine.client import Client, status_error
 from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
@@ -853,7 +853,7 @@ def test_another_server_than_sglangs_is_recognised(owner, path, said, monkeypatc
     async def get(self, route, timeout=0):
         if route == "/v1/models" and not self.url.endswith("/v1"):
             return {"data": [{"id": "m", "owned_by": owner}]}
-        raise refusal(404, "not found", route, "target")
+        raise status_error(404, "not found", route, "target")
 
     monkeypatch.setattr(Client, "get", get)
     with pytest.raises(ConfigError, match=said) as caught:

@@ -316,7 +316,7 @@ def test_whether_a_server_takes_aborts_is_found_out(server, http, impatient, mon
         handler.reply({**REPLY, "meta_info": {"finish_reason": {"type": "abort"}}})
 
     def found():
-        return call(probes.abort(http.client, [1, 2, 3]))
+        return call(probes.measure_abort(http.client, [1, 2, 3]))
 
     assert found() is None, "the answer was complete"
     server.generate = generate

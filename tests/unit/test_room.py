@@ -49,7 +49,7 @@ def test_slots_fewer_than_branches_are_told(options, answers, said):
 
 def test_roles_that_share_a_server_share_its_slots():
     made = roles()
-    made["judge"].pool = made["target"].pool
+    made["judge"].slots = made["target"].slots
     (text,) = told({"judge": "target"}, 8, made)
     assert text.startswith("target and judge: it runs 42 requests at a time, and 8 answers at dep")
     assert "can have 80" in text and "--max-running-requests 84" in text

@@ -11,7 +11,7 @@ import pytest
 from lr_sglang import pocket
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery.stream_text import Reasoning, Stops, StreamText
-from lr_sglang.engine.client import refusal as of_runtime
+from lr_sglang.engine.client import status_error as of_runtime
 from lr_sglang.errors import (
     BadReply,
     Cancelled,

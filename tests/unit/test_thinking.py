@@ -12,7 +12,7 @@ from lr_sglang.steps.step import DELIMITER, Ending, make_step, same_ending, spli
 from lr_sglang.steps.token_text import TokenText
 from tests.trained import byte_level, saved
 
-HARMONY = thinking.FAMILIES[0]
+HARMONY = thinking.MARKER_FAMILIES[0]
 TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
 # The turns of gpt-oss: every message names its channel, and an answer begins by naming one.
 TEMPLATE = (
@@ -36,7 +36,7 @@ def gpt(tmp_path_factory) -> ModelTokenizer:
 ANSWER = f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}{SAID}"
 
 
-@pytest.mark.parametrize("family", thinking.FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
 def test_the_markers_are_those_of_sglangs_own_parser(family):
     from sglang.srt.parser.reasoning_parser import ReasoningParser
 
@@ -44,14 +44,14 @@ def test_the_markers_are_those_of_sglangs_own_parser(family):
     assert parser.think_start_token == family.opens
     # of harmony SGLang names the end of the message, which one more of the same channel may follow
     assert family.closes.startswith(parser.think_end_token)
-    assert thinking.of(f"... {family.opens} ...") == family
-    assert thinking.after(f"{family.opens}so{family.closes}4") == "4"
-    assert thinking.after(f"{family.opens}so") == ""
+    assert thinking.markers_of(f"... {family.opens} ...") == family
+    assert thinking.text_after_thinking(f"{family.opens}so{family.closes}4") == "4"
+    assert thinking.text_after_thinking(f"{family.opens}so") == ""
 
 
 def test_a_model_without_markers_counts_as_one_with_tags():
-    assert thinking.of("a template") is thinking.TAGS
-    assert thinking.after("no thinking") == "no thinking"
+    assert thinking.markers_of("a template") is thinking.TAGS
+    assert thinking.text_after_thinking("no thinking") == "no thinking"
 
 
 def test_harmonys_markers_are_text_and_its_other_tokens_are_not(gpt):
@@ -131,7 +131,7 @@ def test_reasoning_and_answer_of_harmony_are_told_apart(gpt, size):
     assert stream.reasoning_tokens == len(gpt.raw(f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}"))
 
 
-@pytest.mark.parametrize("family", thinking.FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
 def test_an_answer_is_graded_after_the_thinking(family):
     thought = f"{family.opens}Is it \\boxed{{3}}?"
     assert final_answer(f"{thought}{family.closes}{SAID}") == "4"

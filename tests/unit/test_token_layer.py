@@ -296,11 +296,11 @@ def test_slots_are_what_a_whole_tree_has(schedule, depth, width):
 def test_servers_get_the_slots_that_their_roles_and_answers_need():
     plan = settings.settle({"depth": 3, "judge": "target"})
     needed = plan.needed(["lookahead"], answers=4)
-    assert needed.runtimes["target"].max_running_requests == 4 * 3 + 4 * 3 + 2 * policy.SPARE
-    assert needed.runtimes["draft"].max_running_requests == 4 + policy.SPARE
+    assert needed.runtimes["target"].max_running_requests == 4 * 3 + 4 * 3 + 2 * policy.SPARE_SLOTS
+    assert needed.runtimes["draft"].max_running_requests == 4 + policy.SPARE_SLOTS
     assert (
         plan.needed(["autoregressive"], answers=4).runtimes["target"].max_running_requests
-        == 4 + policy.SPARE
+        == 4 + policy.SPARE_SLOTS
     )
 
 

@@ -10,28 +10,28 @@ import time
 from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.adaptive import Adaptive
-from lr_sglang.algorithm.policy.confidence import Calibration, confidence
+from lr_sglang.algorithm.policy.confidence import Calibration, draft_confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
-from lr_sglang.algorithm.policy.forecast import SPARE, in_flight, limit, running_requests
+from lr_sglang.algorithm.policy.forecast import SPARE_SLOTS, in_flight, running_requests, slot_limit
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.tree import StepTree
 
 __all__ = [
-    "SPARE",
+    "SPARE_SLOTS",
     "Adaptive",
     "Calibration",
     "Policy",
     "RunStatistics",
-    "confidence",
+    "draft_confidence",
     "in_flight",
-    "limit",
-    "make",
+    "make_policy",
     "running_requests",
+    "slot_limit",
 ]
 
 
-def make(
+def make_policy(
     look: Lookahead,
     tree: StepTree,
     experience: RunStatistics,

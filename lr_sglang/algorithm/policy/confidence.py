@@ -17,7 +17,7 @@ NO_COMPARISON = ("late", "draft", "guard")
 Sample = tuple[float, bool]
 
 
-def confidence(meta: Mapping[str, Any], tokens: int) -> float | None:
+def draft_confidence(meta: Mapping[str, Any], tokens: int) -> float | None:
     """The mean log-probability of a step's tokens, from a reply's meta_info; None if it
     has none.
     """
@@ -53,13 +53,16 @@ class Calibration:
         if not samples:
             return cls()
         xs, ys = np.array(samples, float).T
-        centre, scale = xs.mean(), xs.std() if np.ptp(xs) else 1.0
+        centre = xs.mean()
+        scale = xs.std() if np.ptp(xs) else 1.0
         # one acceptance and one rejection at the mean confidence keep the curve finite
-        points, ys = np.append((xs - centre) / scale, [0.0, 0.0]), np.append(ys, [0.0, 1.0])
+        points = np.append((xs - centre) / scale, [0.0, 0.0])
+        ys = np.append(ys, [0.0, 1.0])
 
         def loss(at: Any) -> tuple[float, Any]:
             """The negative log-likelihood, and its gradient."""
-            odds, slope = at[0] + at[1] * points, at[1]
+            slope = at[1]
+            odds = at[0] + slope * points
             off = expit(odds) - ys
             loss = np.logaddexp(0.0, odds).sum() - ys @ odds + slope * slope / 2
             return loss, np.array([off.sum(), off @ points + slope])

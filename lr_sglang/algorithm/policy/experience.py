@@ -8,41 +8,46 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
-from lr_sglang.algorithm.policy.forecast import Conditions, Runtime, rounded
+from lr_sglang.algorithm.policy.forecast import Conditions, StepTimes, rounded
 from lr_sglang.algorithm.policy.load import Load
-from lr_sglang.algorithm.policy.turns import Pace, Turns, Way
+from lr_sglang.algorithm.policy.turns import Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
 
 # Effective number of verdicts in a mean; the weight of older ones decays exponentially.
-MEMORY = 400
+MEAN_MEMORY = 400
 # Weight of the prior acceptance rate of 1/2, in verdicts.
-PRIOR = 2.0
+PRIOR_WEIGHT = 2.0
 # Tokens of a step, and c1, that are assumed before the first step.
-TYPICAL, TYPICAL_C1 = 20.0, 0.1
+TYPICAL_TOKENS = 20.0
+TYPICAL_C1 = 0.1
 # Further versions of a step have the acceptance rate of the first as their prior, with the weight
 # of 16 verdicts: a low prior would never be corrected, because versions that are not drafted are
 # not measured.
-SECOND = 16.0
+SECOND_WEIGHT = 16.0
 # The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
 # verdicts.
-COMMON = 16.0
-# Reading a drafted step first and writing at once are compared by their times, after more than
-# TRIES of both; before that by the agreement. The slower way is tried at most once in TRY_AGAIN
-# steps, and so rarely that this costs TRYING of the time.
-TRIES, TRY_AGAIN, TRYING = 3, 64, 0.01
+COMMON_WEIGHT = 16.0
+# Reading a drafted step first and writing at once are compared by their times, after more than so
+# many of both; before that by the agreement.
+READ_TRIES = 3
+# The slower of the two is tried at most once in so many steps, and so rarely that this costs this
+# share of the time.
+TRY_AGAIN = 64
+TRY_AGAIN_COST = 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
-AGREEMENT, AGREED = 0.92, 1.0
+TYPICAL_AGREEMENT = 0.92
+AGREEMENT_WEIGHT = 1.0
 # Turns do not try to read steps first, or not to, where the agreement lets expect that the other
 # way is so many times as fast.
-NEARLY = 1.2
+NEARLY_EQUAL = 1.2
 # The target alone reads where the formula expects at least this gain: nobody times what it would do
 # otherwise, and a read may take longer than the formula assumes.
-ALONE = 1.2
+PIECES_GAIN = 1.2
 # Of several answers a read waits for half of that of others in the mean, and takes all that wait
 # with it.
-WAITS = 1.5
+READS_WAIT = 1.5
 _REFIT = 16  # new verdicts between two fits of the calibration
 
 
@@ -55,8 +60,8 @@ class Mean:
 
     def add(self, value: float, times: int = 1) -> None:
         """Adds a value, ``times`` in a row."""
-        fade = (1 - 1 / MEMORY) ** times
-        added = (1 - fade) * MEMORY
+        fade = (1 - 1 / MEAN_MEMORY) ** times
+        added = (1 - fade) * MEAN_MEMORY
         self.weight = self.weight * fade + added
         if added:
             self.value += (value - self.value) * added / self.weight
@@ -111,15 +116,15 @@ class RunStatistics:
     agreement: Mean = field(default_factory=Mean)
     untried: int = 0
     can_read: bool = False
-    way: Way | None = None
-    in_flight: Counter[Way] = field(default_factory=Counter)
+    way: TurnWay | None = None
+    in_flight: Counter[TurnWay] = field(default_factory=Counter)
     layered: bool = False
     fed: int = 0
     feeds: bool = False
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
     _feeding: dict[int, tuple[Turns, Pace]] = field(default_factory=dict)
-    _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEMORY))
+    _samples: deque[Sample] = field(default_factory=lambda: deque(maxlen=MEAN_MEMORY))
     _new: int = 0
 
     def load(self, role: str) -> Load:
@@ -145,7 +150,8 @@ class RunStatistics:
         """Expected acceptance of a step's first draft, in an answer that has accepted so many of
         those judged.
         """
-        return (accepted + COMMON * self.first.given(0.5, PRIOR)) / (judged + COMMON)
+        common = self.first.given(0.5, PRIOR_WEIGHT)
+        return (accepted + COMMON_WEIGHT * common) / (judged + COMMON_WEIGHT)
 
     def conditions(self, schedule: Schedule, alpha: float) -> Conditions | None:
         """What a forecast needs, rounded so that small changes alter no choice; None before the
@@ -154,13 +160,14 @@ class RunStatistics:
         Args:
             alpha: expected acceptance of a step's first draft.
         """
-        tokens = max(1.0, self.tokens.value or TYPICAL)
+        tokens = max(1.0, self.tokens.value or TYPICAL_TOKENS)
         target, draft = (self.load(role).runtime(tokens) for role in ("target", "draft"))
         if target and not draft and self.load("target").costs:
-            draft = Runtime(0.0, TYPICAL_C1 * target.step(1))
+            draft = StepTimes(0.0, TYPICAL_C1 * target.step(1))
         if not target or not draft:
             return None
-        others, judge = round(self.others.given(alpha, SECOND), 2), rounded(self.verdict.value)
+        others = round(self.others.given(alpha, SECOND_WEIGHT), 2)
+        judge = rounded(self.verdict.value)
         return Conditions(schedule, round(alpha, 2), others, target, draft, judge, self.answers)
 
     def decided(self, node: Node) -> bool | None:
@@ -185,8 +192,8 @@ class RunStatistics:
         return compared[0].accepted
 
     def reads_next(self) -> bool:
-        """Whether the target should read the next drafted step before it writes: the faster way,
-        and now and then the other.
+        """Decides whether the target reads the next drafted step before it writes: the faster way,
+        and now and then the other. Notes that drafted steps can be read.
         """
         if not self.can_read:
             self.can_read = True
@@ -196,7 +203,7 @@ class RunStatistics:
             return self.way == "read"
         gain = self.reading_gain()
         self.untried += 1
-        if self.untried < max(TRY_AGAIN, (max(gain, 1 / gain) - 1) / TRYING):
+        if self.untried < max(TRY_AGAIN, (max(gain, 1 / gain) - 1) / TRY_AGAIN_COST):
             return gain > 1
         self.untried = 0
         return gain <= 1
@@ -205,22 +212,23 @@ class RunStatistics:
         """How many times sooner the target's version of a step is there if a drafted one is read
         first: as measured, or as the agreement lets expect.
         """
-        if min(self.read.weight, self.wrote.weight) > TRIES:
+        if min(self.read.weight, self.wrote.weight) > READ_TRIES:
             return self.wrote.value / self.read.value
         return self._foreseen_gain()
 
     def _foreseen_gain(self) -> float:
         return reading.gain(self.agreed_share(), self.read_times())
 
-    def ways(self) -> tuple[Way, ...]:
+    def ways(self) -> tuple[TurnWay, ...]:
         """The ways to write steps that can be tried: reading steps first, or not, where the
         agreement does not let expect that one is much the faster.
         """
-        if self.can_read and self._gain_known() and 1 / NEARLY < self._foreseen_gain() < NEARLY:
+        known = self.can_read and self._gain_known()
+        if known and 1 / NEARLY_EQUAL < self._foreseen_gain() < NEARLY_EQUAL:
             return "alone", "written", "read"
         return "alone", self._way_ahead()
 
-    def _way_ahead(self) -> Way:
+    def _way_ahead(self) -> TurnWay:
         """The way to look ahead that the agreement lets expect to be the faster one."""
         reads = self.can_read and self._gain_known() and self._foreseen_gain() > 1
         return "read" if reads else "written"
@@ -236,12 +244,13 @@ class RunStatistics:
         """What a read of the target takes, and a drafted token, in tokens of the target alone, with
         as many answers as there are now; typical ones before requests were measured.
         """
-        target, draft, answers = self.load("target"), self.load("draft"), max(1, self.answers)
-        costs = target.costs
+        draft = self.load("draft")
+        costs = self.load("target").costs
+        answers = max(1, self.answers)
         if not costs or not costs.prefill:
             return reading.TYPICAL_TIMES
         token = self.token_seconds()
-        waits = WAITS if answers > 1 else 1.0
+        waits = READS_WAIT if answers > 1 else 1.0
         drafted = draft.pace(answers) if draft.known else TYPICAL_C1 * costs.token
         rows = waits * answers * costs.reading
         return reading.ReadTimes(waits * costs.prefill / token, (drafted + rows) / token)
@@ -285,13 +294,13 @@ class RunStatistics:
         """The share of drafted tokens that the target would have written there, as far as is
         known.
         """
-        return self.agreement.given(AGREEMENT, AGREED)
+        return self.agreement.given(TYPICAL_AGREEMENT, AGREEMENT_WEIGHT)
 
     def pieces_pay(self) -> bool:
         """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
         expect.
         """
-        return reading.gain(self.agreed_share(), self.read_times()) > ALONE
+        return reading.gain(self.agreed_share(), self.read_times()) > PIECES_GAIN
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
@@ -305,4 +314,5 @@ class RunStatistics:
         self._samples.append((confidence, accepted))
         self._new += 1
         if self._new >= min(_REFIT, len(self._samples)):
-            self.calibration, self._new = Calibration.fit(self._samples), 0
+            self.calibration = Calibration.fit(self._samples)
+            self._new = 0

@@ -14,10 +14,10 @@ from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
 
 # The gate opens for every branch until the calibration has this number of verdicts.
-LEARNS = 16
+GATE_SAMPLES = 16
 # The gate's threshold for drafts, as a share of that for target branches: a draft costs less, and a
 # target branch can begin at once if its draft is there.
-DRAFTS = 0.25
+DRAFT_GATE = 0.25
 
 
 class Policy:
@@ -40,8 +40,12 @@ class Policy:
         experience: RunStatistics,
         clock: Callable[[], float] = lambda: 0.0,
     ) -> None:
-        self.look, self.tree, self.experience, self.clock = look, tree, experience, clock
-        self._accepted = self._judged = 0  # first drafted versions of this answer's steps
+        self.look = look
+        self.tree = tree
+        self.experience = experience
+        self.clock = clock
+        self._accepted = 0  # of the first drafted versions of this answer's steps
+        self._judged = 0
         self._began: dict[Branch, float] = {}
 
     def __enter__(self) -> Policy:
@@ -52,7 +56,7 @@ class Policy:
 
     def width(self, node: Node) -> int:
         """How many versions of the step after ``node`` may be drafted now; 0 to wait."""
-        return self.look.width if self._likely(node, DRAFTS * self.look.gate) else 0
+        return self.look.width if self._likely(node, DRAFT_GATE * self.look.gate) else 0
 
     @property
     def furthest(self) -> int:
@@ -69,7 +73,7 @@ class Policy:
         if (
             not self.look.gate
             or node is self.tree.root
-            or self.experience.calibration.samples < LEARNS
+            or self.experience.calibration.samples < GATE_SAMPLES
         ):
             return True
         chance = self.chance(node)
@@ -106,7 +110,7 @@ class Policy:
         """The probability that ``node`` is chosen, given that its parent is."""
         if node.verdict is not None:
             return float(node.verdict.accepted)
-        if node.confidence is not None and self.experience.calibration.samples >= LEARNS:
+        if node.confidence is not None and self.experience.calibration.samples >= GATE_SAMPLES:
             return self.experience.calibration.chance(node.confidence)
         return self.alpha()
 

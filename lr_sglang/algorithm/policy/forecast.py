@@ -16,20 +16,22 @@ from lr_sglang.theory.judged import speedup
 from lr_sglang.theory.paper import expected_run
 
 # Upper limits of alpha and c1, just below 1, where the formulas have a pole.
-_ALPHA, _C1 = 0.995, 0.99
-# Iterations between concurrent requests and durations; they end when the pace changes by less than
-# this share.
-_ROUNDS, _SETTLED = 8, 1e-4
+_MAX_ALPHA = 0.995
+_MAX_C1 = 0.99
+# Iterations between concurrent requests and durations.
+_ROUNDS = 8
+# They end when the pace changes by less than this share.
+_SETTLED = 1e-4
 # The minimum speed-up for looking ahead.
 GAIN = 1.01
 # Slots for requests that were cancelled and have not left the runtime yet.
-SPARE = 2
+SPARE_SLOTS = 2
 # The maximum number of prefixes in a tree of width > 1 under the adaptive policy.
 MAX_NODES = 64
 
 
 @dataclass(frozen=True)
-class Runtime:
+class StepTimes:
     """Seconds of a step with n concurrent requests: ``base + more n``.
 
     Attributes:
@@ -48,7 +50,8 @@ class Runtime:
         """Seconds of a step with this number of concurrent requests; if ``ahead``, each prefills a
         drafted step.
         """
-        writing, reading = self.base + self.more * max(1.0, requests), requests if ahead else 0.0
+        writing = self.base + self.more * max(1.0, requests)
+        reading = requests if ahead else 0.0
         # requests that arrive during a pass share the next prefill, so at most every other pass is
         # a prefill
         return writing + self.reading * reading + self.prefill * min(reading, self.passes)
@@ -68,18 +71,18 @@ class Conditions:
     schedule: Schedule
     alpha: float
     others: float
-    target: Runtime
-    draft: Runtime
+    target: StepTimes
+    draft: StepTimes
     judge: float
     answers: int
 
     def accepted(self, width: int) -> float:
         """The probability that at least one of ``width`` drafts is accepted."""
-        return min(_ALPHA, 1 - (1 - self.alpha) * (1 - self.others) ** (width - 1))
+        return min(_MAX_ALPHA, 1 - (1 - self.alpha) * (1 - self.others) ** (width - 1))
 
 
 @dataclass(frozen=True)
-class Choice:
+class TreeShape:
     """A depth (0: no lookahead) and a width; ``pace`` is the steps per second of one answer."""
 
     depth: int
@@ -88,18 +91,21 @@ class Choice:
 
 
 @lru_cache(maxsize=4096)
-def best(conditions: Conditions, depth: int, width: int, worthwhile: float = GAIN) -> Choice:
+def best_shape(
+    conditions: Conditions, depth: int, width: int, worthwhile: float = GAIN
+) -> TreeShape:
     """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that
     of depth 0.
     """
-    plain = Choice(0, 1, 1 / conditions.target.step(conditions.answers))
+    plain = TreeShape(0, 1, 1 / conditions.target.step(conditions.answers))
     found = plain
     for wide in range(1, width + 1):
         fallen = 0
         for deep in range(1 if conditions.schedule == "sync" else 2, deepest(depth, wide) + 1):
             pace = forecast(conditions, deep, wide)
             if pace > found.pace * (1 + 1e-9):
-                found, fallen = Choice(deep, wide, pace), 0
+                found = TreeShape(deep, wide, pace)
+                fallen = 0
             else:
                 fallen += 1
             if fallen > 3:
@@ -114,27 +120,30 @@ def rounded(value: float) -> float:
 
 def forecast(conditions: Conditions, depth: int, width: int) -> float:
     """Steps per second of each answer."""
-    accepted, answers = conditions.accepted(width), conditions.answers
-    target, draft = float(answers), 1.0  # requests at once on the two runtimes
+    accepted = conditions.accepted(width)
+    answers = conditions.answers
+    target = float(answers)  # requests at once on its runtime
+    draft = 1.0
     step = pace = 0.0
     for _ in range(_ROUNDS):
         step = conditions.target.step(target, ahead=True)
-        c1, judge = conditions.draft.step(draft, ahead=True) / step, conditions.judge / step
-        if c1 >= _C1:
+        c1 = conditions.draft.step(draft, ahead=True) / step
+        judge = conditions.judge / step
+        if c1 >= _MAX_C1:
             return 0.0  # every draft would be late
-        steps = speedup(
-            conditions.schedule, accepted, c1, depth, judge
-        )  # in the time of a target step
-        written, drafted = branches(conditions.schedule, accepted, c1, judge, depth, width)
+        # in the time of a target step
+        steps = speedup(conditions.schedule, accepted, c1, depth, judge)
+        written, drafted = branch_times(conditions.schedule, accepted, c1, judge, depth, width)
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2
-        before, pace = pace, steps / step
+        before = pace
+        pace = steps / step
         if abs(pace - before) <= _SETTLED * pace:
             break
     return pace
 
 
-def branches(
+def branch_times(
     schedule: Schedule, accepted: float, c1: float, judge: float, depth: int, width: int
 ) -> tuple[float, float]:
     """Time that target and draft spend for a kept step, in target steps.
@@ -148,7 +157,9 @@ def branches(
         kept = expected_run(accepted, depth + 1)
         sizes = [width**m for m in range(depth + 1)]
         return sum(sizes) / kept, c1 * sum(sizes[1:]) / kept
-    refused, target, draft = 1 - accepted, 1.0, c1
+    refused = 1 - accepted
+    target = 1.0
+    draft = c1
     for m in range(1, depth + 1):
         dropped = refused * width**m + accepted * (width**m - width ** (m - 1))
         if m < depth:
@@ -203,10 +214,12 @@ def deepest(depth: int, width: int) -> int:
 
 def running_requests(look: Lookahead, role: Role, answers: int) -> int:
     """Requests that a role's runtime should run at a time for ``answers`` concurrent answers."""
-    return answers * in_flight(look, role) + SPARE
+    return answers * in_flight(look, role) + SPARE_SLOTS
 
 
-def limit(max_running_requests: int | None, kv_tokens: int | None, look: Lookahead) -> int | None:
+def slot_limit(
+    max_running_requests: int | None, kv_tokens: int | None, look: Lookahead
+) -> int | None:
     """Requests that a runtime can have in flight without a queue; None if there is no known limit.
 
     Args:

@@ -6,16 +6,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from lr_sglang.algorithm.policy.forecast import Runtime, rounded
+from lr_sglang.algorithm.policy.forecast import StepTimes, rounded
 from lr_sglang.engine.probes import Costs
 
 # Prior: each further request slows the others by 1 %, because a GPU is bandwidth-bound for small
-# batches. It has the weight of one measurement DOUBT requests away from the mean; if a slowdown was
-# measured at start, MEASURED away.
-SLOWDOWN, DOUBT, MEASURED = 0.01, 2.0, 20.0
+# batches.
+SLOWDOWN = 0.01
+# It has the weight of one measurement so many requests away from the mean; and if a slowdown was
+# measured at start.
+PRIOR_DISTANCE = 2.0
+MEASURED_DISTANCE = 20.0
 # Effective number of measurements; the weight of older ones decays exponentially.
-MEMORY = 2000.0
-NOTHING = Costs(0.0, 0.0)
+LOAD_MEMORY = 2000.0
+NO_COSTS = Costs(0.0, 0.0)
 
 
 @dataclass
@@ -55,9 +58,10 @@ class Load:
         self.running -= 1
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
-            requests, pace = (self._area - mark[1]) / seconds, seconds / tokens
+            requests = (self._area - mark[1]) / seconds
+            pace = seconds / tokens
             # the time of prefills meanwhile is subtracted, at most half of the pace
-            costs = self.costs or NOTHING
+            costs = self.costs or NO_COSTS
             read = (costs.reading + (costs.prefill or costs.token) / tokens) * max(
                 0.0, requests - alone
             )
@@ -73,22 +77,21 @@ class Load:
         the first branch.
         """
         if not self.known and self.costs:
-            return self.costs.token * (
-                1 - self.costs.slowdown
-            ), self.costs.token * self.costs.slowdown
+            base = self.costs.token * (1 - self.costs.slowdown)
+            return base, self.costs.token * self.costs.slowdown
         more = self._more()
         return self._y - more * self._n, more
 
-    def runtime(self, tokens: float) -> Runtime | None:
+    def runtime(self, tokens: float) -> StepTimes | None:
         """Seconds of a step of this many tokens, rounded so that small changes alter no choice;
         None if unknown.
         """
         if not (self.known or self.costs):
             return None
-        costs = self.costs or NOTHING
+        costs = self.costs or NO_COSTS
         prefill = costs.prefill or costs.token
         parts = (*(tokens * part for part in (*self.line(), costs.reading)), prefill, tokens)
-        return Runtime(*map(rounded, parts))
+        return StepTimes(*map(rounded, parts))
 
     def pace(self, requests: int) -> float:
         """Seconds per token with so many concurrent requests."""
@@ -96,9 +99,9 @@ class Load:
         return base + more * max(1, requests)
 
     def _more(self) -> float:
-        slowdown, doubt = (self.costs.slowdown, MEASURED) if self.costs else (SLOWDOWN, DOUBT)
+        slowdown = self.costs.slowdown if self.costs else SLOWDOWN
         guess = slowdown * self._y / (1 + slowdown * max(0.0, self._n - 1))
-        trust = doubt**2
+        trust = (MEASURED_DISTANCE if self.costs else PRIOR_DISTANCE) ** 2
         more = (self._ny + trust * guess) / (self._nn + trust)
         # at best a larger batch takes no longer, at worst the runtime serves its requests one after
         # another
@@ -110,9 +113,10 @@ class Load:
             self._now = now
 
     def _learn(self, requests: float, pace: float) -> None:
-        fade = 1 - 1 / MEMORY
+        fade = 1 - 1 / LOAD_MEMORY
         self._weight = self._weight * fade + 1
-        aside, apart = requests - self._n, pace - self._y
+        aside = requests - self._n
+        apart = pace - self._y
         self._n += aside / self._weight
         self._y += apart / self._weight
         # West's update of the fading sums about the means

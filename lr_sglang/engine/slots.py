@@ -14,7 +14,7 @@ from lr_sglang.errors import Cancelled
 from lr_sglang.steps.request import Request
 
 
-class Pool:
+class Slots:
     """Assigns slots to requests by urgency, then in order of arrival. Belongs to one event loop.
 
     Args:
@@ -22,7 +22,8 @@ class Pool:
     """
 
     def __init__(self, size: int | None = None) -> None:
-        self.size, self.running = size, 0
+        self.size = size
+        self.running = 0
         self._heap: list[tuple[int, int, asyncio.Future[None]]] = []
         self._ready: dict[Request, asyncio.Future[None]] = {}
         self._numbers = itertools.count()
@@ -67,9 +68,8 @@ class Pool:
         ready = self._ready.get(request)
         if ready is not None and not ready.done():
             heapq.heappush(self._heap, (order, next(self._numbers), ready))
-            if len(self._heap) > 64 + 8 * len(
-                self._ready
-            ):  # under lasting load, cancelled ones never come to the top
+            # under lasting load, cancelled ones never come to the top
+            if len(self._heap) > 64 + 8 * len(self._ready):
                 self._heap = sorted(entry for entry in self._heap if not entry[2].done())
 
     def leave(self) -> None:
@@ -85,8 +85,7 @@ class Pool:
     def _admit(self) -> None:
         while self._heap and self.free():
             _, _, ready = heapq.heappop(self._heap)
-            if (
-                not ready.done()
-            ):  # otherwise it was cancelled, or has a slot and an entry from before a reorder
+            # one that is done was cancelled, or has a slot and an entry from before a reorder
+            if not ready.done():
                 self.running += 1
                 ready.set_result(None)

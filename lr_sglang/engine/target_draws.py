@@ -17,13 +17,14 @@ from numpy.typing import NDArray
 from lr_sglang.config import Sampling
 
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1, _MIX_2 = np.uint64(0xBF58476D1CE4E5B9), np.uint64(0x94D049BB133111EB)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
 _SEED_BITS = 2**63 - 1
 
 Row = Sequence[tuple[float, int, Any]]  # log-probability, token id, text
 
 
-def drawn(
+def target_draws(
     rows: Sequence[Row], sampling: Sampling, seed: int, place: int, *, server_draws: bool = True
 ) -> list[int | None]:
     """The tokens that the target would have drawn.
@@ -58,7 +59,7 @@ def _drawn(row: Row, sampling: Sampling, seed: int, place: int, server_draws: bo
     if not most or (fewest < most and not server_draws):
         return None
     weights = np.exp((logs[:most] - logs[0]) / sampling.temperature)
-    race = weights / -np.log(uniform(seed, place, ids[:most]))
+    race = weights / -np.log(uniform_of_ids(seed, place, ids[:most]))
     best = int(race.argmax())
     return int(ids[best]) if best < fewest else None
 
@@ -92,7 +93,7 @@ def _kept(logs: NDArray[np.float64], sampling: Sampling) -> tuple[int, int]:
     return (fewest, kept) if bounded else (0, 0)
 
 
-def uniform(seed: int, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
+def uniform_of_ids(seed: int, place: int, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Uniform numbers in (0, 1), one for each token id, as `lr_sglang.plugin.seeds` has them."""
     with np.errstate(over="ignore"):
         key = _mix(_mix(np.uint64(seed & _SEED_BITS) + _GOLDEN) + np.uint64(place) * _GOLDEN)

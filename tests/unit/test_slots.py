@@ -5,7 +5,7 @@ import random
 
 import pytest
 
-from lr_sglang.engine.pool import Pool
+from lr_sglang.engine.slots import Slots
 from lr_sglang.errors import Cancelled
 from lr_sglang.steps.request import Request
 from tests import run_by
@@ -44,7 +44,7 @@ async def settled():
 
 async def full(size=1):
     """A pool whose slots are all taken."""
-    asks = Asks(Pool(size))
+    asks = Asks(Slots(size))
     for n in range(size):
         await asks.ask(n)
     asks.entered.clear()
@@ -115,7 +115,7 @@ async def test_who_is_cancelled_when_its_turn_has_just_come_gives_it_on(by):
 async def test_however_they_come_and_go_no_slot_is_lost():
     """Never more than there are, and never one free while somebody waits."""
 
-    rng, pool, most = random.Random(0), Pool(3), 0
+    rng, pool, most = random.Random(0), Slots(3), 0
     running, done = set(), []
 
     async def one(request):

@@ -1,0 +1,140 @@
+"""How the target's next version comes to be: the one place where that is decided."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.reader import Reader
+from lr_sglang.engine.fed import FedLayer
+from lr_sglang.steps.version import Version
+from lr_sglang.theory import reading
+
+# Tokens that the target writes alone where reading drafts does not pay.
+TOKENS_ALONE = 256
+
+# ``fed``: the target writes several steps in one generation, and verifies in each pass what the
+# draft has written ahead of it. ``portions``: it reads what the draft writes, portion by portion.
+# ``alone``: it writes several steps in one generation. ``tree``: it has its version after each
+# prefix of the tree, written, or read first.
+Way = Literal["fed", "portions", "alone", "tree"]
+
+
+class Ways:
+    """Decides how the target's versions come to be in one answer: as the settings say, the servers
+    can, and was faster so far.
+
+    Args:
+        reader: says whether drafted tokens can be read.
+    """
+
+    def __init__(self, context: AnswerContext, reader: Reader) -> None:
+        self._request = context.request
+        self._experience = context.request.experience
+        self._context = context
+        self._reader = reader
+        self._way: Way = "tree"
+        self._feeds: bool | None = None
+        self._reads = 0  # of portions, since they began
+        self._taken = 0  # tokens that they gave
+
+    def next_way(self) -> Way:
+        """Decides the way of the next versions; records why none is fed, and counts anew what
+        portions give.
+        """
+        if self._feeds is None:
+            self._feeds = self._can_feed()
+        self._way = self._after(self._way)
+        if self._way == "portions":
+            self._reads = 0
+            self._taken = 0
+        return self._way
+
+    def _after(self, last: Way) -> Way:
+        writes_alone = self._context.policy.tokens_alone() > 0
+        if self._feeds and (self._request.exact or writes_alone):
+            return "fed"
+        if last == "portions" and (self._request.exact or not self._portions_pay()):
+            return "alone"  # for a while, then reading is tried again
+        if self._reads_portions():
+            return "portions"
+        return "alone" if writes_alone else "tree"
+
+    def tokens_at_once(self) -> int:
+        """Tokens that the target may write in one generation, fed or alone."""
+        tree = self._context.tree
+        if self._way == "fed" and self._request.exact:
+            return tree.room(tree.root)
+        return self._context.policy.tokens_alone() or TOKENS_ALONE
+
+    def reads_first(self) -> bool:
+        """Whether the target reads the next drafted step before it writes its version; asked once
+        for each step.
+        """
+        if self._context.target.readable is not True or not self._reader.can_read():
+            return False
+        return self._request.lookahead.reading == "first" or self._experience.reads_next()
+
+    def writer_of_rest(self, version: Version) -> str:
+        """The role that writes what is missing of a version of the target: the draft where the
+        target reads it again and that pays, else the target.
+        """
+        pays = version.read_first and self._experience.guesses_pay()
+        drafts = version.portions or (pays and self._context.can_ask("draft"))
+        return "draft" if drafts else "target"
+
+    def wants_portion(self, version: Version) -> bool:
+        """Whether a version is read on, by a portion more; where not because the policy looks ahead
+        again, one more to the end of the step that was begun. Notes in the version whether it is
+        the last.
+        """
+        version.last_portion = not self._reads_portions()
+        pays = self._reader.can_read() and self._portions_pay()
+        return pays and (bool(version.known) or not version.last_portion)
+
+    def took_portion(self, tokens: int) -> None:
+        """Counts a read of a portion, and the tokens that it gave."""
+        self._reads += 1
+        self._taken += tokens
+
+    def _reads_portions(self) -> bool:
+        """Whether the target reads portions: for an exact answer, and where the policy has it write
+        alone and reading is faster.
+        """
+        if self._request.exact:
+            return self._reader.can_read()
+        target = self._context.target
+        readable = target.readable is True and not target.facts.token_layer
+        pays = self._context.policy.tokens_alone() > 0 and self._experience.pieces_pay()
+        return readable and pays and self._reader.can_read()
+
+    def _portions_pay(self) -> bool:
+        """Whether the target writes sooner by reading portions, as far as they show."""
+        return reading.pays(self._taken, self._reads)
+
+    def _can_feed(self) -> bool:
+        """Whether the target's requests that write on after the answer are fed; records why not."""
+        fed = self._context.target.facts.fed
+        if fed is None:
+            return False
+        why_not = self._why_not_fed(fed)
+        self._context.trace.not_fed = why_not
+        self._experience.feeds = not why_not
+        return not why_not
+
+    def _why_not_fed(self, fed: FedLayer) -> str:
+        """Why what the draft writes is not delivered; empty if it is."""
+        request = self._request
+        target = self._context.target
+        draft = self._context.roles.get("draft")
+        if request.verifier is None or draft is None:
+            return "nothing is drafted"
+        if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
+            return "draft and target have different vocabularies"
+        if not target.facts.streams:
+            return "the target's server does not stream"
+        if relaxed := target.facts.relaxes(request.parameters):
+            return f"the target's server does not verify exactly with {', '.join(relaxed)}"
+        if fed.draws == "coins" and not request.sampling.greedy and target.facts.repeatable:
+            return "a seed gives another text where drafted tokens are verified (repeatable = true)"
+        return ""
