@@ -134,17 +134,17 @@ class InProcess:
             last = now
 
         ahead = MODES[mode].ahead
-        job = AnswerRequest(
+        request = AnswerRequest(
             MODES[mode].lookahead(self.look),
             Sampling(temperature=0.0, seed=0),
             Limits(),
             self.verifier if ahead else None,
             experience=self.experience,
         )
-        job.on_step = on_step
+        request.on_step = on_step
         asked = [{"role": "user", "content": question}]
         program = PROGRAMS[MODES[mode].program]
-        await run_program(program, asked, job, backend=self.roles["target"])
+        await run_program(program, asked, request, backend=self.roles["target"])
         return gaps
 
 

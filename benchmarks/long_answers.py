@@ -107,14 +107,14 @@ def known_steps(tokens: int) -> list[TokenText]:
 
 @sgl.function
 async def goes_on(
-    s: ProgramState, before: Sequence[TokenText], job: AnswerRequest, mode: str
+    s: ProgramState, before: Sequence[TokenText], request: AnswerRequest, mode: str
 ) -> None:
     """Goes on with an answer in one mode."""
     converse(s, ASKED)
     for step in before:
         s += step
-    async with answering(s, job) as answer:
-        if job.verifier is not None:
+    async with answering(s, request) as answer:
+        if request.verifier is not None:
             await write_answer(answer)
             return
         while not answer.tree.complete:
@@ -137,13 +137,13 @@ def seconds_a_step(
         half_sentence_guard=False,
     )
     # Of other seeds than another mode's: it would find in the cache what that has written.
-    job = AnswerRequest(
+    request = AnswerRequest(
         look, Endless(1.0, 1.0, seed=seed), Limits(max_tokens=steps * STEP), question=mode
     )
     if ahead:
-        job.verifier = verifiers.make_verifier(look.verifier, verifiers.Setup(roles, "pocket"))
-    goes_on.run(before, job, mode, backend=roles["target"])
-    return job.trace.seconds * STEP / len(job.trace.ids)
+        request.verifier = verifiers.make_verifier(look.verifier, verifiers.Setup(roles, "pocket"))
+    goes_on.run(before, request, mode, backend=roles["target"])
+    return request.trace.seconds * STEP / len(request.trace.ids)
 
 
 def read(
@@ -232,19 +232,19 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
     async def answer() -> AnswerRequest:
         roles = simulated_roles(Simulation(model, judge_seconds=0.01, c1=0.1), writer)
         judge = verifiers.make_verifier("judge", verifiers.Setup(roles, "paper"))
-        job = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
-        job.on_step = lambda _: marks.append(
-            (len(job.trace.ids), time.process_time(), len(job.trace.branches))
+        request = AnswerRequest(Lookahead(depth=DEPTH), verifier=judge)
+        request.on_step = lambda _: marks.append(
+            (len(request.trace.ids), time.process_time(), len(request.trace.branches))
         )
-        await run_program(lookahead, ASKED, job, backend=roles["target"])
-        return job
+        await run_program(lookahead, ASKED, request, backend=roles["target"])
+        return request
 
     keep_what_is_imported()  # as run and serve do
-    job = run_virtually(answer())
+    request = run_virtually(answer())
     for position in positions:
         near = [mark for mark in marks if abs(mark[0] - position) <= 16 * STEP]
         cpu, calls = (near[-1][n] - near[0][n] for n in (1, 2))
-        ids, began = job.trace.ids[:position], time.process_time()
+        ids, began = request.trace.ids[:position], time.process_time()
         for _ in range(100):
             orjson.dumps({"input_ids": ids})
         yield (
@@ -254,10 +254,12 @@ def on_the_virtual_clock(positions: Sequence[int]) -> Iterator[tuple[int, float,
             10 * (time.process_time() - began),
         )
     began = time.process_time()
-    line = store.record_line(record.make_record(Question("long", "?"), "lookahead", job, {}, {}))
+    line = store.record_line(
+        record.make_record(Question("long", "?"), "lookahead", request, {}, {})
+    )
     made = time.process_time() - began
     click.echo(
-        f"the record of {len(job.trace.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",
+        f"the record of {len(request.trace.ids)} tokens: {len(line) / 1e6:.1f} MB, {made:.2f} s",
         err=True,
     )
 

@@ -81,17 +81,17 @@ class Comparison:
         look = Lookahead(depth=self._deployment.lookahead.depth, verifier="exact")
         if ahead:
             look = look.with_options(schedule=way)
-        job = AnswerRequest(
+        request = AnswerRequest(
             look, Sampling(temperature=0.0), Limits(max_tokens=400), question=question.id
         )
         if ahead:
-            job.verifier = verifiers.make_verifier(
+            request.verifier = verifiers.make_verifier(
                 "exact", verifiers.Setup(roles, self._deployment.judge_prompt)
             )
         (lookahead if ahead else autoregressive).run(
-            _messages(question), job, backend=roles["target"]
+            _messages(question), request, backend=roles["target"]
         )
-        return job.trace
+        return request.trace
 
     def _gap(self, target: RuntimeBackend, question: Question, known: Trace, other: Trace) -> float:
         at = next(

@@ -53,14 +53,14 @@ def answer(mode: str, question: tasks.Question, deployment: Deployment, roles: R
     schedule = mode.removesuffix("+sd")
     ahead = schedule in ("async", "sync")
     look = deployment.lookahead.with_options(schedule=schedule if ahead else None)
-    job = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
+    request = AnswerRequest(look, deployment.sampling, Limits(max_tokens=400), question=question.id)
     if ahead:
-        job.verifier = verifiers.make_verifier(
+        request.verifier = verifiers.make_verifier(
             look.verifier, verifiers.Setup(roles, deployment.judge_prompt)
         )
     program = lookahead if ahead else autoregressive
-    program.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
-    return job.trace
+    program.run([{"role": "user", "content": question.question}], request, backend=roles["target"])
+    return request.trace
 
 
 def measure(

@@ -124,15 +124,17 @@ def served(worker: str) -> float:
 def answer(question: tasks.Question, roles: Roles) -> Trace:
     """One question."""
     judge = verifiers.make_verifier("exact", verifiers.Setup(roles, "pocket"))
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(verifier="exact"),
         Sampling(temperature=0.0),
         Limits(max_tokens=400),
         judge,
         question.id,
     )
-    lookahead.run([{"role": "user", "content": question.question}], job, backend=roles["target"])
-    return job.trace
+    lookahead.run(
+        [{"role": "user", "content": question.question}], request, backend=roles["target"]
+    )
+    return request.trace
 
 
 def round_of(

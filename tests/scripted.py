@@ -122,7 +122,7 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
 def set_facts(backend: RuntimeBackend, **facts: Any) -> None:
     """Makes the runtime's servers others."""
     backend.facts = replace(backend.facts, **facts)
-    backend.pool.size = backend.facts.room
+    backend.slots.size = backend.facts.room
 
 
 def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
@@ -227,6 +227,6 @@ def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
     """The record of an answer whose draft has another vocabulary."""
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = tokenizer()
-    job = AnswerRequest(look, verifier=verifier)
-    lookahead.run(CONVERSATION, job, backend=backend)
-    return job.trace
+    request = AnswerRequest(look, verifier=verifier)
+    lookahead.run(CONVERSATION, request, backend=backend)
+    return request.trace

@@ -132,8 +132,8 @@ def tell_room(
 
 def short_of_room(roles: Mapping[str, Any], wanted: Sequence[Wanted]) -> Iterator[str]:
     """A warning for each runtime that has fewer slots than the answers can have branches."""
-    for pool in dict.fromkeys(backend.slots for backend in roles.values()):
-        sharing = [role for role, backend in roles.items() if backend.slots is pool]
+    for slots in dict.fromkeys(backend.slots for backend in roles.values()):
+        sharing = [role for role, backend in roles.items() if backend.slots is slots]
         facts = roles[sharing[0]].facts
         needs = [found for one in wanted if (found := _need(sharing, one))]
         total, each, answers, depth = max(needs, default=(0, 0, 0, 0))

@@ -380,7 +380,8 @@ async def _read_stream(pieces: AsyncIterator[bytes], request: Request) -> bytes:
 
     Where each event has all tokens so far, only the last of those that arrive together is read.
     """
-    parser, last = sse.EventParser(), b""
+    parser = sse.EventParser()
+    last = b""
     ids: list[int] = []
     texts: list[str] = []
     async for piece in pieces:

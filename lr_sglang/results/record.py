@@ -65,41 +65,39 @@ def make_record(
     if error is not None:
         names = ("role", "message", "hint", "retryable")
         failure = {"kind": type(error).__name__, **{name: getattr(error, name) for name in names}}
+    check = request.check
     return {
-        **{
-            "schema": RECORD_SCHEMA,
-            "question_id": question.id,
-            "sample": request.sample,
-            "mode": mode,
-        },
-        **{"question": question.question, "gold": question.answer, "extra": question.extra},
-        **{
-            "seed": request.sampling.seed,
-            "seeded": trace.seeded,
-            "shared_draws": trace.shared_draws,
-        },
-        **{"own_draws": trace.own_draws, "lossless": trace.lossless},
+        "schema": RECORD_SCHEMA,
+        "question_id": question.id,
+        "sample": request.sample,
+        "mode": mode,
+        "question": question.question,
+        "gold": question.answer,
+        "extra": question.extra,
+        "seed": request.sampling.seed,
+        "seeded": trace.seeded,
+        "shared_draws": trace.shared_draws,
+        "own_draws": trace.own_draws,
+        "lossless": trace.lossless,
         **({"conclusion": trace.conclusion} if trace.conclusion else {}),
-        **(
-            {"false_accepts": request.check.known.to_dict()}
-            if request.check and request.check.known
-            else {}
-        ),
-        **{"text": trace.text, "answer": answer, "correct": right, "error": failure},
-        **{
-            "finish": trace.finish,
-            "seconds": round(trace.seconds, 6),
-            "drained": round(trace.drained, 6),
-        },
-        **{"prompt_tokens": trace.prompt_tokens, "cycles": trace.cycles},
-        **{"read_tokens": trace.read_tokens, "agreed_tokens": trace.agreed_tokens},
-        **{"late_tokens": trace.late_tokens, "not_fed": trace.not_fed},
-        **{
-            "judged": trace.judged,
-            "accepted": trace.accepted,
-            "alpha": trace.alpha,
-            "tokens": trace.tokens(),
-        },
+        **({"false_accepts": check.known.to_dict()} if check and check.known else {}),
+        "text": trace.text,
+        "answer": answer,
+        "correct": right,
+        "error": failure,
+        "finish": trace.finish,
+        "seconds": round(trace.seconds, 6),
+        "drained": round(trace.drained, 6),
+        "prompt_tokens": trace.prompt_tokens,
+        "cycles": trace.cycles,
+        "read_tokens": trace.read_tokens,
+        "agreed_tokens": trace.agreed_tokens,
+        "late_tokens": trace.late_tokens,
+        "not_fed": trace.not_fed,
+        "judged": trace.judged,
+        "accepted": trace.accepted,
+        "alpha": trace.alpha,
+        "tokens": trace.tokens(),
         "outcomes": {role: dict(counts) for role, counts in trace.outcomes().items()},
         "failures": {role: count for role, count in trace.failures.items() if count},
         **({"causes": dict(trace.causes)} if trace.causes else {}),
@@ -110,7 +108,8 @@ def make_record(
         "branches": [of_branch(branch) for branch in trace.branches],
         **({"doubts": trace.doubts} if trace.doubts else {}),
         **({"program": trace.program} if trace.program else {}),
-        **{"config": config, "versions": versions},
+        "config": config,
+        "versions": versions,
     }
 
 
@@ -119,21 +118,19 @@ def of_branch(branch: Branch) -> Record:
     ended = branch.ended
     outcome = branch.outcome
     return {
-        **{name: getattr(branch, name) for name in ("role", "position", "alternative", "seed")},
-        **{
-            "started": round(branch.started, 6),
-            "ended": None if ended is None else round(ended, 6),
-        },
-        **{
-            "prompt": branch.prompt_tokens,
-            "cached": branch.cached_tokens,
-            "shareable": branch.shared_tokens,
-        },
-        **{
-            "generated": branch.generated_tokens,
-            "sd": list(branch.sd) if branch.sd[0] else None,
-        },
-        **{"outcome": None if outcome is None else str(outcome), "error": branch.error},
+        "role": branch.role,
+        "position": branch.position,
+        "alternative": branch.alternative,
+        "seed": branch.seed,
+        "started": round(branch.started, 6),
+        "ended": None if ended is None else round(ended, 6),
+        "prompt": branch.prompt_tokens,
+        "cached": branch.cached_tokens,
+        "shareable": branch.shared_tokens,
+        "generated": branch.generated_tokens,
+        "sd": list(branch.sd) if branch.sd[0] else None,
+        "outcome": None if outcome is None else str(outcome),
+        "error": branch.error,
         **{
             name: round(known, 6)
             for name in BRANCH_WAITS

@@ -27,10 +27,10 @@ def ask(
     setup = verifiers.Setup(pocket.roles, "pocket")
     verifier = None if plain else verifiers.make_verifier(look.verifier, setup)
     limits, about = Limits(max_tokens=most), {"question": question.id, "sample": sample}
-    job = AnswerRequest(look, sampling, limits, verifier=verifier, **about)
+    request = AnswerRequest(look, sampling, limits, verifier=verifier, **about)
     asked = [{"role": "user", "content": question.question}]
-    (autoregressive if plain else lookahead).run(asked, job, backend=pocket.roles["target"])
-    return job.trace
+    (autoregressive if plain else lookahead).run(asked, request, backend=pocket.roles["target"])
+    return request.trace
 
 
 def answer(

@@ -145,18 +145,20 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     pocket: Pocket, milliseconds: int
 ) -> None:
     judge = verifiers.make_verifier("judge", verifiers.Setup(pocket.roles, "pocket"))
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(), Sampling(), Limits(max_tokens=2000), verifier=judge, question="cancelled"
     )
     message = {"role": "user", "content": PROBLEMS[0].question}
-    thread, found = in_thread(lambda: lookahead.run([message], job, backend=pocket.roles["target"]))
+    thread, found = in_thread(
+        lambda: lookahead.run([message], request, backend=pocket.roles["target"])
+    )
     time.sleep(milliseconds / 1000)
-    job.stop()
+    request.stop()
     thread.join(5)
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket.roles)
-    assert all(b.outcome is not None for b in job.trace.branches)
+    assert all(b.outcome is not None for b in request.trace.branches)
 
 
 # -- verifiers that ask the target

@@ -25,8 +25,8 @@ from tests.simulated.transport import simulated_roles
 ASK = [{"role": "user", "content": "How many?"}]
 
 
-def solve(job, backend, program=lookahead):
-    run_virtually(run_program(program, ASK, job, backend=backend))
+def solve(request, backend, program=lookahead):
+    run_virtually(run_program(program, ASK, request, backend=backend))
 
 
 def test_auto_writes_alone_where_looking_ahead_does_not_pay():
@@ -35,10 +35,12 @@ def test_auto_writes_alone_where_looking_ahead_does_not_pay():
     record = {}
     for program, mode in ((lookahead, "auto"), (autoregressive, "autoregressive")):
         roles = simulated_roles(slow)
-        job = AnswerRequest(MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7))
-        job.verifier = make_verifier("exact", Setup(roles, "paper"))
-        solve(job, roles["target"], program)
-        record[mode] = job.trace
+        request = AnswerRequest(
+            MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7)
+        )
+        request.verifier = make_verifier("exact", Setup(roles, "paper"))
+        solve(request, roles["target"], program)
+        record[mode] = request.trace
     seconds = {mode: one.seconds for mode, one in record.items()}
     assert seconds["auto"] <= seconds["autoregressive"] / 0.95, seconds
     assert len(record["auto"].of("target")) < 150, "most steps come in generations of several"
@@ -59,9 +61,9 @@ def scripted(target=0.01, draft=0.02):
 
 def job_for(target, on_step=None, **look):
     asked = Lookahead(depth=3, schedule="sync", verifier="exact", **look)
-    job = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
-    job.verifier = make_verifier("exact", Setup(target.roles, "paper"))
-    return job
+    request = AnswerRequest(asked, Sampling(seed=1), on_step=on_step)
+    request.verifier = make_verifier("exact", Setup(target.roles, "paper"))
+    return request
 
 
 @pytest.mark.parametrize("streamed", [False, True])
@@ -83,12 +85,12 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
 
     monkeypatch.setattr(policy.Policy, "tokens_alone", tokens_alone)
     target = scripted()
-    job = job_for(target)
-    job.lookahead = job.lookahead.replace(schedule=schedule)
+    request = job_for(target)
+    request.lookahead = request.lookahead.replace(schedule=schedule)
     heard = []
-    job.on_tokens = heard.append if streamed else None
-    solve(job, target)
-    record = job.trace
+    request.on_tokens = heard.append if streamed else None
+    solve(request, target)
+    record = request.trace
     assert bool(heard) is (streamed and tokens > 1)
     assert "".join(step.text for step in record.steps) == "".join(
         step.text for step in whole.trace.steps
@@ -111,21 +113,21 @@ class Enough(Exception):
 def test_plain_decoding_is_told_as_it_is_written(enough):
     """Steps and the tokens between them, in virtual time; who has read enough stops the target."""
     roles = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
-    job = AnswerRequest(sampling=Sampling(seed=0), question="q")
+    request = AnswerRequest(sampling=Sampling(seed=0), question="q")
     told, steps = [], []
 
     def hear(ids):
-        told.append((len(job.trace.ids) + len(ids), job.trace.branches[0].ended))
+        told.append((len(request.trace.ids) + len(ids), request.trace.branches[0].ended))
         if enough and told[-1][0] >= enough:
             raise Enough
 
     async def main():
-        job.on_tokens, job.on_step = hear, lambda step: steps.append(step.seconds)
+        request.on_tokens, request.on_step = hear, lambda step: steps.append(step.seconds)
         with pytest.raises(Enough) if enough else nullcontext():
-            await run_program(autoregressive, ASK, job, backend=roles["target"])
+            await run_program(autoregressive, ASK, request, backend=roles["target"])
 
     run_virtually(main())
-    (branch,) = job.trace.branches
+    (branch,) = request.trace.branches
     assert branch.outcome == "bonus" and branch.result is None
     written = [tokens for tokens, _ in told]
     assert written == sorted(written) and all(ended is None for _, ended in told)
@@ -138,24 +140,24 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     whole = AnswerRequest(sampling=Sampling(seed=0), question="q")
     again = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
     solve(whole, again["target"], autoregressive)
-    assert whole.trace.ids == job.trace.ids
+    assert whole.trace.ids == request.trace.ids
 
 
 @pytest.mark.parametrize("program", [lookahead, autoregressive])
 @pytest.mark.parametrize("how", ["stop", "cancel"])
 def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
     target = scripted(target=0.3 if program is autoregressive else 0.05, draft=0.05)
-    job = job_for(target)
+    request = job_for(target)
 
     async def main():
-        task = asyncio.create_task(run_program(program, ASK, job, backend=target))
-        asyncio.get_running_loop().call_later(0.07, job.stop if how == "stop" else task.cancel)
+        task = asyncio.create_task(run_program(program, ASK, request, backend=target))
+        asyncio.get_running_loop().call_later(0.07, request.stop if how == "stop" else task.cancel)
         with pytest.raises(Cancelled if how == "stop" else asyncio.CancelledError):
             await task
         return len(asyncio.all_tasks())
 
     assert run_virtually(main()) == 1
-    assert all(b.outcome is not None and b.result is None for b in job.trace.branches)
+    assert all(b.outcome is not None and b.result is None for b in request.trace.branches)
     assert not any(backend.transport.running for backend in target.roles.values())
 
 
@@ -164,7 +166,7 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
     target, taken = scripted(draft=0.001), []
     judge = target.roles["judge"]
     judge.transport.seconds, judge.slots.size = lambda text: 1.0, 1
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(depth=3), verifier=make_verifier("oracle:1", Setup(target.roles, "paper"))
     )
 
@@ -177,7 +179,7 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
 
     async def main():
         others = asyncio.gather(other(0.5, "first"), other(1.5, "second"))
-        await run_program(lookahead, ASK, job, backend=target)
+        await run_program(lookahead, ASK, request, backend=target)
         await others
 
     run_virtually(main())
@@ -194,7 +196,7 @@ def test_after_a_listener_has_left_no_step_is_recorded(error):
         if step.position == 2:
             raise error("enough")
 
-    job = job_for(target, on_step=hear)
+    request = job_for(target, on_step=hear)
     with pytest.raises(error, match="enough"):
-        solve(job, target)
-    assert told == [0, 1, 2] == [step.position for step in job.trace.steps]
+        solve(request, target)
+    assert told == [0, 1, 2] == [step.position for step in request.trace.steps]

@@ -63,14 +63,16 @@ def answer(
 ) -> tuple[AnswerRequest, ScriptedTransport, str]:
     asked = servers(alike(target), alike(draft))
     limits = Limits(max_tokens=more.pop("max_tokens", 400))
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Anything()
     )
     if exact:
-        job.conclusion = Exact()
+        request.conclusion = Exact()
     backend = deployment(**asked)
-    state = run_virtually(run_program(lookahead, messages=messages, request=job, backend=backend))
-    return job, asked["target"], state.text()
+    state = run_virtually(
+        run_program(lookahead, messages=messages, request=request, backend=backend)
+    )
+    return request, asked["target"], state.text()
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -78,8 +80,8 @@ def answer(
 def test_the_thinking_is_judged_and_the_conclusion_is_the_targets(
     schedule: str, policy: str
 ) -> None:
-    job, target, text = answer(schedule=schedule, policy=policy)
-    trace = job.trace
+    request, target, text = answer(schedule=schedule, policy=policy)
+    trace = request.trace
     thought, _, said = trace.text.partition("</think>")
     assert said == "\n\nthe answer\n\nis nine" and text.endswith(trace.text)
     assert "".join(step.text for step in trace.steps) == trace.text
@@ -98,36 +100,36 @@ def test_the_thinking_is_judged_and_the_conclusion_is_the_targets(
 
 
 def test_the_requests_of_a_conclusion_have_its_seed_and_places_from_its_beginning() -> None:
-    job, target, _ = answer()
-    seed = job.trace.conclusion["seed"]
+    request, target, _ = answer()
+    seed = request.trace.conclusion["seed"]
     after = [one for one in target.requests if one["text"].endswith("</think>")]
     drawn = [one["sampling_params"] for one in after]
     drawn = [one for one in drawn if one["sampling_seed"] == seed]
     assert drawn and all(place_of(one.get("custom_params")) == 0 for one in drawn)
-    assert seed != job.sampling.seed
+    assert seed != request.sampling.seed
 
 
 def test_without_it_the_whole_answer_is_judged() -> None:
-    job, _, _ = answer(exact=False)
-    assert job.trace.text.endswith("IS TEN") and not job.trace.conclusion
+    request, _, _ = answer(exact=False)
+    assert request.trace.text.endswith("IS TEN") and not request.trace.conclusion
 
 
 @pytest.mark.parametrize("max_tokens", [*range(12, 30), 33])
 def test_a_budget_that_ends_around_the_end_of_the_thinking_is_exact(max_tokens: int) -> None:
-    job, _, _ = answer(max_tokens=max_tokens)
-    assert len(job.trace.ids) == max_tokens and job.trace.finish == "length"
-    assert job.trace.text.lower() == TARGET[:max_tokens].lower()
-    said = job.trace.text.partition("</think>")[2]
+    request, _, _ = answer(max_tokens=max_tokens)
+    assert len(request.trace.ids) == max_tokens and request.trace.finish == "length"
+    assert request.trace.text.lower() == TARGET[:max_tokens].lower()
+    said = request.trace.text.partition("</think>")[2]
     assert said == said.lower()
 
 
 @pytest.mark.parametrize("closing", ["</think>", "x</think> so", "</think>" + chr(END)])
 def test_the_thinking_ends_at_its_marker_whatever_stands_around_it(closing: str) -> None:
     whole = f"{THOUGHT}\n\n{closing}\n\nit is nine" + chr(END)
-    job, _, _ = answer(whole, whole.upper().replace("THINK", "think"))
-    said = job.trace.text.partition("</think>")[2]
+    request, _, _ = answer(whole, whole.upper().replace("THINK", "think"))
+    said = request.trace.text.partition("</think>")[2]
     assert said == said.lower()
-    before = job.trace.steps[: job.trace.conclusion["step"]]
+    before = request.trace.steps[: request.trace.conclusion["step"]]
     assert "".join(step.text for step in before).endswith("</think>")
 
 
@@ -167,17 +169,17 @@ def test_after_a_turn_whose_thinking_has_ended_all_is_the_targets(name: str, sch
     opened, prefix, ended = BEGINNINGS[name]
     begun = opened + prefix
     whole = begun + "it is\n\nnine" + chr(END)
-    job, target, _ = answer(
+    request, target, _ = answer(
         whole,
         begun + "IT IS\n\nTEN" + chr(END),
         messages=Begun(opened, prefix),
         schedule=schedule,
     )
-    trace = job.trace
+    trace = request.trace
     assert trace.text == ("it is\n\nnine" if ended else "IT IS\n\nTEN")
     assert trace.lossless == "" and bool(trace.conclusion) == ended
     if ended:
-        seed = job.concluding().sampling.seed
+        seed = request.concluding().sampling.seed
         assert trace.conclusion == {"step": 0, "tokens": 0, "seed": seed, "text": "text"}
         assert trace.tokens()["judged"] == trace.judged == trace.accepted == 0
         assert {one["sampling_params"]["sampling_seed"] for one in target.requests} == {seed}
@@ -201,9 +203,9 @@ def performed(program: Any, target: Writer, draft: Writer) -> Any:
     asked = servers(target, draft)
     look = Lookahead(depth=2, verifier="random:1")
     backend = LookaheadBackend(deployment(**asked).roles, look, judge_prompt="paper")
-    job = AnswerRequest(look, Sampling(temperature=0.6, seed=5), Limits(max_tokens=400))
-    run_virtually(perform(Program.load(program), QUESTION, job, backend))
-    return job.trace, asked["target"]
+    request = AnswerRequest(look, Sampling(temperature=0.6, seed=5), Limits(max_tokens=400))
+    run_virtually(perform(Program.load(program), QUESTION, request, backend))
+    return request.trace, asked["target"]
 
 
 def test_a_program_that_ends_the_thinking_itself_goes_on_exactly() -> None:

@@ -58,18 +58,18 @@ def runtimes(answer, server, drafted=None):
 
 
 def plain(answer, server):
-    job = AnswerRequest(Lookahead(max_step_tokens=CAP))
-    autoregressive.run(CONVERSATION, job, backend=runtimes(answer, server))
-    return job.trace
+    request = AnswerRequest(Lookahead(max_step_tokens=CAP))
+    autoregressive.run(CONVERSATION, request, backend=runtimes(answer, server))
+    return request.trace
 
 
 def looked_ahead(answer, server, verifier, schedule, drafted=None):
     backend = runtimes(answer, server, drafted)
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles)
     )
-    lookahead.run(CONVERSATION, job, backend=backend)
-    return job.trace
+    lookahead.run(CONVERSATION, request, backend=backend)
+    return request.trace
 
 
 def same(record, answer):
@@ -109,12 +109,12 @@ def rendered(backend):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_endpoints_plain_mode_ends_there_too(kind):
     for place, server in itertools.product(PLACES, SERVERS):
-        answer, job = (
+        answer, request = (
             "abcdefghijklmnop"[:place] + KINDS[kind],
             AnswerRequest(Lookahead(max_step_tokens=CAP)),
         )
-        autoregressive.run(rendered, job, backend=runtimes(answer, server))
-        same(job.trace, answer)
+        autoregressive.run(rendered, request, backend=runtimes(answer, server))
+        same(request.trace, answer)
 
 
 @pytest.mark.parametrize("most", [7, 8, 9, 10, 11])
@@ -124,11 +124,11 @@ def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
         ended = len(answer) <= most
         for verifier in (None, "exact"):
             backend = runtimes(answer, server)
-            job = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
-            job.verifier = verifier and made(verifier, backend.roles)
-            (lookahead if verifier else autoregressive).run(CONVERSATION, job, backend=backend)
-            assert job.trace.finish == ("stop" if ended else "length")
-            assert job.trace.ids == tuple(map(ord, answer))[:most]
+            request = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
+            request.verifier = verifier and made(verifier, backend.roles)
+            (lookahead if verifier else autoregressive).run(CONVERSATION, request, backend=backend)
+            assert request.trace.finish == ("stop" if ended else "length")
+            assert request.trace.ids == tuple(map(ord, answer))[:most]
 
 
 @sgl.function
@@ -234,8 +234,9 @@ def test_what_a_user_says_arrives_as_it_is(asked):
 def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend = runtimes("abcde" + E, (True, 1))
     backend.ends = frozenset()
-    job = AnswerRequest(Lookahead(max_step_tokens=4))
-    autoregressive.run(rendered, job, backend=backend)  # the end is not at the cap: it is reported
+    request = AnswerRequest(Lookahead(max_step_tokens=4))
+    # the end is not at the cap: it is reported
+    autoregressive.run(rendered, request, backend=backend)
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
     assert state["answer"] == "ab" and backend.ends == {END}, (
@@ -297,23 +298,23 @@ def test_no_cap_destroys_a_character(schedule, cap):
         (True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")
     ):
         backend = in_bytes(drafted)
-        job = AnswerRequest(
+        request = AnswerRequest(
             Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard),
             verifier=Exact(),
         )
-        state = lookahead.run(CONVERSATION, job, backend=backend)
-        assert job.trace.text == MANY_BYTES == Bytes().decode(
-            job.trace.ids
+        state = lookahead.run(CONVERSATION, request, backend=backend)
+        assert request.trace.text == MANY_BYTES == Bytes().decode(
+            request.trace.ids
         ) and state.text().endswith(MANY_BYTES)
-        assert "".join(step.text for step in job.trace.steps) == MANY_BYTES
+        assert "".join(step.text for step in request.trace.steps) == MANY_BYTES
     for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
-        job = AnswerRequest(
+        request = AnswerRequest(
             Lookahead(schedule, max_step_tokens=cap),
             limits=Limits(max_tokens=most),
             verifier=Exact(),
         )
-        lookahead.run(CONVERSATION, job, backend=in_bytes())
-        assert job.trace.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
+        lookahead.run(CONVERSATION, request, backend=in_bytes())
+        assert request.trace.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
@@ -329,10 +330,12 @@ def test_what_a_program_generates_has_whole_characters(cap):
 def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
     for schedule, verifier in itertools.product(("async", "sync"), VERIFIERS):
         backend = runtimes("One.\n\nTwo." + E, (True, 1), forged + E)
-        job = AnswerRequest(Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles))
-        job.fast = Likelihood(backend, -100.0, "min") if fast else None
-        lookahead.run(CONVERSATION, job, backend=backend)
-        assert not any(one < END for one in job.trace.ids)
+        request = AnswerRequest(
+            Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles)
+        )
+        request.fast = Likelihood(backend, -100.0, "min") if fast else None
+        lookahead.run(CONVERSATION, request, backend=backend)
+        assert not any(one < END for one in request.trace.ids)
 
 
 @pytest.mark.parametrize("most", range(1, 9))
@@ -348,9 +351,9 @@ def test_a_step_in_another_vocabulary_is_within_the_budget_of_the_target(most):
     target = ScriptedTransport(goes_on("ab\n\ncd" + E))
     backend = deployment(target=target, draft=InTokens(goes_on("One.\n\nTwo." + E)))
     backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    job = AnswerRequest(Lookahead("sync"), limits=Limits(max_tokens=most), verifier=Yes())
-    lookahead.run(CONVERSATION, job, backend=backend)
-    assert len(job.trace.ids) <= most
+    request = AnswerRequest(Lookahead("sync"), limits=Limits(max_tokens=most), verifier=Yes())
+    lookahead.run(CONVERSATION, request, backend=backend)
+    assert len(request.trace.ids) <= most
 
 
 class Stripping(ShiftedTokenizer):

@@ -1,4 +1,4 @@
-"""What a job tells while its answer is made, over simulated runtimes."""
+"""What a request tells while its answer is made, over simulated runtimes."""
 
 from collections import Counter
 
@@ -26,31 +26,31 @@ def answered(
     verifier = (
         verifiers.make_verifier(look.verifier, verifiers.Setup(roles, "paper")) if look else None
     )
-    job = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
+    request = AnswerRequest(lookahead=look or Lookahead(), verifier=verifier, on_event=told.append)
     seen = []
-    job.on_step = lambda step: seen.append(job.trace.finish)
-    program.run(ASKED, job, backend=roles["target"])
+    request.on_step = lambda step: seen.append(request.trace.finish)
+    program.run(ASKED, request, backend=roles["target"])
     # another thread that saw the end earlier would take the answer for complete without its last
     # step
-    assert seen == [""] * len(job.trace.steps) and job.trace.finish == "stop"
-    return job, told
+    assert seen == [""] * len(request.trace.steps) and request.trace.finish == "stop"
+    return request, told
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 @pytest.mark.parametrize("width", [1, 2])
 def test_events_tell_the_answer_and_every_node_of_it(schedule, width):
-    job, told = answered(Lookahead(schedule=schedule, depth=3, width=width), c1=0.2)
+    request, told = answered(Lookahead(schedule=schedule, depth=3, width=width), c1=0.2)
     kept = [event for event in told if event.kind in ("accepted", "corrected", "bonus")]
-    assert "".join(event.text for event in kept) == job.trace.text
-    assert [event.position for event in kept] == list(range(len(job.trace.steps)))
-    assert [event.kind for event in kept] == [step.outcome for step in job.trace.steps]
+    assert "".join(event.text for event in kept) == request.trace.text
+    assert [event.position for event in kept] == list(range(len(request.trace.steps)))
+    assert [event.kind for event in kept] == [step.outcome for step in request.trace.steps]
     assert [event.prefix for event in kept] == [0, *(event.node for event in kept[:-1])]
-    assert told[-1].kind == "ended" and told[-1].outcome == job.trace.finish
+    assert told[-1].kind == "ended" and told[-1].outcome == request.trace.finish
     assert [event.seconds for event in told] == sorted(event.seconds for event in told)
 
     begun = Counter(event.role for event in told if event.kind == "begun")
     # what a draft's thread has gone on to write, and nobody has claimed, belongs to no node
-    unclaimed = Counter(branch.role for branch in job.trace.branches)
+    unclaimed = Counter(branch.role for branch in request.trace.branches)
     unclaimed.subtract(begun)
     assert unclaimed["target"] == unclaimed["judge"] == 0 <= unclaimed["draft"]
     nodes = [event.node for event in told if event.kind == "begun" and event.role == "draft"]
@@ -87,12 +87,14 @@ def test_a_stop_is_never_lost(schedule):
         )
         roles = simulated_roles(simulation)
         look = Lookahead(schedule=schedule, depth=4, verifier="exact")
-        job = AnswerRequest(
+        request = AnswerRequest(
             lookahead=look,
             verifier=verifiers.make_verifier("exact", verifiers.Setup(roles, "paper")),
         )
-        job.on_step = lambda step, job=job, at=at: job.stop() if step.position == at else None
+        request.on_step = lambda step, request=request, at=at: (
+            request.stop() if step.position == at else None
+        )
         with pytest.raises(Cancelled):
-            lookahead.run(ASKED, job, backend=roles["target"])
-        assert len(job.trace.steps) < at + 8
-        assert all(branch.outcome for branch in job.trace.branches)
+            lookahead.run(ASKED, request, backend=roles["target"])
+        assert len(request.trace.steps) < at + 8
+        assert all(branch.outcome for branch in request.trace.branches)

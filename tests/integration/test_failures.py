@@ -308,11 +308,15 @@ def reads_not(error, schedule, verifier):
     )
     draft = ScriptedTransport(lambda text, seed: ODD + "\n\n", seconds=lambda text: 0.01)
     look, limits = Lookahead(schedule, depth=2), Limits(max_tokens=300)
-    job = AnswerRequest(look, Sampling(temperature=0.0), limits, verifier=verifier, question="q")
+    request = AnswerRequest(
+        look, Sampling(temperature=0.0), limits, verifier=verifier, question="q"
+    )
     backend = deployment(target=target, draft=draft)
-    run_virtually(run_program(lookahead, [{"role": "user", "content": "q"}], job, backend=backend))
-    assert [step.text.strip() for step in job.trace.steps] == steps
-    return job.trace
+    run_virtually(
+        run_program(lookahead, [{"role": "user", "content": "q"}], request, backend=backend)
+    )
+    assert [step.text.strip() for step in request.trace.steps] == steps
+    return request.trace
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -335,10 +339,12 @@ def test_a_verdict_that_comes_after_the_targets_refusal_changes_nothing():
     versions = itertools.cycle([ODD + "\n\n", "other\n\n"])
     draft = ScriptedTransport(lambda text, seed: next(versions))
     look = Lookahead("async", depth=2, width=2)
-    job = AnswerRequest(look, limits=Limits(max_tokens=7), verifier=Later())
+    request = AnswerRequest(look, limits=Limits(max_tokens=7), verifier=Later())
     backend = deployment(target=target, draft=draft)
-    run_virtually(run_program(lookahead, [{"role": "user", "content": "q"}], job, backend=backend))
-    assert job.trace.failures["draft"] == 1 and job.trace.text == "other\n\n"
+    run_virtually(
+        run_program(lookahead, [{"role": "user", "content": "q"}], request, backend=backend)
+    )
+    assert request.trace.failures["draft"] == 1 and request.trace.text == "other\n\n"
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])

@@ -174,7 +174,7 @@ def answers(
         made = []
         for number in range(many):
             look = Lookahead(max_step_tokens=20, policy=policy)
-            job = AnswerRequest(
+            request = AnswerRequest(
                 look,
                 sampling.replace(seed=sampling.seed + number),
                 Limits(max_tokens=max_tokens),
@@ -182,15 +182,15 @@ def answers(
                 experience=experience,
                 **more,
             )
-            made.append(job)
+            made.append(request)
         program = lookahead if draft else autoregressive
         await asyncio.gather(
             *(
-                run_program(program, messages=CONVERSATION, request=job, backend=backend)
-                for job in made
+                run_program(program, messages=CONVERSATION, request=request, backend=backend)
+                for request in made
             )
         )
-        return [job.trace for job in made], clock() - began
+        return [request.trace for request in made], clock() - began
 
     return run_virtually(run())
 
@@ -406,14 +406,14 @@ def test_where_auto_writes_alone_it_is_fed() -> None:
 
 def test_a_fed_answer_that_is_stopped_leaves_nothing_running() -> None:
     target, draft = Running(3, width=WIDTH), Running(3, 0.0, 0.002)
-    jobs: list[AnswerRequest] = []
+    requests: list[AnswerRequest] = []
 
     def stop(step: Any) -> None:
         raise RuntimeError("enough")
 
     with pytest.raises(RuntimeError, match="enough"):
         answers(target, draft, SAMPLED, on_step=stop)
-    assert not jobs and not target.live and not draft.live
+    assert not requests and not target.live and not draft.live
 
 
 def test_answers_that_are_stopped_or_aborted_leave_nothing_on_the_servers() -> None:
@@ -433,19 +433,21 @@ def test_answers_that_are_stopped_or_aborted_leave_nothing_on_the_servers() -> N
 
         async def answer(asked: Any, fate: str) -> None:
             look = Lookahead(max_step_tokens=100)
-            job = AnswerRequest(look, SAMPLED, Limits(), verifier=Exact(), experience=experience)
+            request = AnswerRequest(
+                look, SAMPLED, Limits(), verifier=Exact(), experience=experience
+            )
             async with free:
                 if fate == "stopped":
-                    loop.call_later(chance.uniform(0, 1), job.stop)
+                    loop.call_later(chance.uniform(0, 1), request.stop)
                 if fate == "aborted":
                     when = chance.uniform(0.2, 1)
-                    rid = lambda: job.trace.of("target")[0].rid
+                    rid = lambda: request.trace.of("target")[0].rid
                     loop.call_later(when, lambda: target.transport.abort(rid()))
                 try:
                     await run_program(
-                        lookahead, messages(asked.question), request=job, backend=target
+                        lookahead, messages(asked.question), request=request, backend=target
                     )
-                    ends.append(job.trace.finish)
+                    ends.append(request.trace.finish)
                 except Exception as error:  # noqa: BLE001 - counted
                     ends.append(type(error).__name__)
                     assert fate, error

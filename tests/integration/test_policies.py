@@ -145,11 +145,11 @@ def test_auto_notices_a_change_in_answers_of_a_few_steps():
         maker = RequestMaker(roles, "paper", known)
         look = MODES["auto"].lookahead(Lookahead(depth=5))
         for asked in questions(count):
-            job = maker.make(MODES["auto"], look, Sampling(seed=1), Limits(), question=asked.id)
+            request = maker.make(MODES["auto"], look, Sampling(seed=1), Limits(), question=asked.id)
             await run_program(
-                PROGRAMS["lookahead"], messages(asked.question), job, backend=roles["target"]
+                PROGRAMS["lookahead"], messages(asked.question), request, backend=roles["target"]
             )
-            accepted.append(job.trace.accepted)
+            accepted.append(request.trace.accepted)
 
     async def all_answers():
         await answers(0.0, 20)

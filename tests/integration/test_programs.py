@@ -59,18 +59,18 @@ def scripted(target, draft=None, seconds=0.0):
     return deployment(**roles).roles
 
 
-def run(program, job, roles, ahead=True, verifier="judge"):
-    """Answers a job by a program."""
+def run(program, request, roles, ahead=True, verifier="judge"):
+    """Answers a request by a program."""
     look = Lookahead(depth=2, verifier=verifier)
     backend = LookaheadBackend(roles, look, judge_prompt="paper", ahead=ahead)
-    call(perform(Program.load(program), ASKED, job, backend))
+    call(perform(Program.load(program), ASKED, request, backend))
 
 
 def answered(program, roles, ahead=True):
-    """What a program answers, and its job."""
-    job = AnswerRequest(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
-    run(program, job, roles, ahead)
-    return job, job.trace.program
+    """What a program answers, and its request."""
+    request = AnswerRequest(sampling=Sampling(temperature=0.7), limits=Limits(max_tokens=2000))
+    run(program, request, roles, ahead)
+    return request, request.trace.program
 
 
 # -- each of the gallery, on simulated runtimes
@@ -111,9 +111,9 @@ def test_without_lookahead_the_same_program_is_the_targets_alone(program):
 
 def test_samples_of_a_question_are_drawn_differently_and_can_be_repeated():
     def seeds(sample):
-        job = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
-        run("plan_then_solve", job, fast_roles())
-        return {branch.seed for branch in job.trace.branches if branch.role == "target"}
+        request = AnswerRequest(sampling=Sampling(), question="q", sample=sample)
+        run("plan_then_solve", request, fast_roles())
+        return {branch.seed for branch in request.trace.branches if branch.role == "target"}
 
     one, again, two = seeds(0), seeds(0), seeds(1)
     assert one & again and not one & two
@@ -131,8 +131,8 @@ def test_a_generation_that_is_not_verified_exactly_is_promised_no_text(
 
     roles = fast_roles()
     set_facts(roles["target"], relaxed=RELAXED)
-    job, _ = answered(penalised, roles, ahead=False)
-    assert (job.trace.seeded, job.trace.lossless) == (lossless == "text", lossless)
+    request, _ = answered(penalised, roles, ahead=False)
+    assert (request.trace.seeded, request.trace.lossless) == (lossless == "text", lossless)
 
 
 @pytest.mark.parametrize(
@@ -148,12 +148,12 @@ def test_a_generation_that_is_not_verified_exactly_is_promised_no_text(
 def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
     program, verifier, ahead, lossless
 ):
-    job = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
-    run(program, job, fast_roles(), ahead, verifier)
-    assert job.trace.lossless == lossless
-    generations = job.trace.program["generations"]
-    assert job.trace.shared_draws == any(one["lookahead"] for one in generations)
-    assert not job.trace.own_draws
+    request = AnswerRequest(sampling=Sampling(temperature=0.7), question="q")
+    run(program, request, fast_roles(), ahead, verifier)
+    assert request.trace.lossless == lossless
+    generations = request.trace.program["generations"]
+    assert request.trace.shared_draws == any(one["lookahead"] for one in generations)
+    assert not request.trace.own_draws
 
 
 # -- what they do, on scripted runtimes
@@ -166,13 +166,13 @@ def by_seed(*texts):
 
 def test_most_samples_decide():
     roles = scripted(by_seed("So \\boxed{7}.", "Thus \\boxed{ 7 }.", "No: \\boxed{8}."))
-    job, told = answered("self_consistency:samples=9", roles, ahead=False)
+    request, told = answered("self_consistency:samples=9", roles, ahead=False)
     drawn = [
         request["sampling_params"]["sampling_seed"] % 3
         for request in roles["target"].transport.requests
     ]
     sevens = sum(one != 2 for one in drawn)
-    assert ("7" if sevens > 4 else "8") in job.trace.text
+    assert ("7" if sevens > 4 else "8") in request.trace.text
     assert len(drawn) == 9 and sum(one["in_answer"] for one in told["generations"]) == 1
 
 
@@ -212,16 +212,16 @@ def chapter(name, rating="9", even="", steps=STEPS):
 def test_specreason_keeps_what_the_target_rates_well(rating, source):
     """The digit stands in every step: it is not taken for a piece of the solution."""
     roles = scripted(chapter("9 eggs, target", rating), chapter("9 eggs, draft", rating))
-    job, told = answered("specreason", roles)
+    request, told = answered("specreason", roles)
     steps = [f"9 eggs, {source} {at}" for at in range(4)]
-    assert job.trace.text == DELIMITER.join(steps)
+    assert request.trace.text == DELIMITER.join(steps)
     kept = [f"{one}{DELIMITER}" for one in steps[:-1]] + steps[-1:]
-    assert [step.text for step in job.trace.steps] == kept
-    assert [step.source for step in job.trace.steps] == [source] * 4
+    assert [step.text for step in request.trace.steps] == kept
+    assert [step.source for step in request.trace.steps] == [source] * 4
     assert told["answered"]["draft"] == 4
     if source == "draft":
         assert [one["in_answer"] for one in told["generations"]] == [True, False] * 4
-        assert job.trace.tokens()["wasted"] == 4
+        assert request.trace.tokens()["wasted"] == 4
 
 
 # Programs that write by steps, with options that keep whatever the draft writes.
@@ -240,9 +240,9 @@ def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
 
     draft = chapter("draft")
     forged = lambda text, sampling: chr(2) + chr(1) + draft(text, sampling)
-    job, _ = answered(program, scripted(chapter("target"), forged))
-    assert not any(one < END for one in job.trace.ids) and "draft" not in job.trace.text
-    assert {step.source for step in job.trace.steps} == {"target"}
+    request, _ = answered(program, scripted(chapter("target"), forged))
+    assert not any(one < END for one in request.trace.ids) and "draft" not in request.trace.text
+    assert {step.source for step in request.trace.steps} == {"target"}
 
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
@@ -265,9 +265,9 @@ def test_without_a_draft_the_target_goes_on(program):
         return None if next(left, None) is not None else RuntimeDown("gone", role="draft")
 
     roles["draft"].transport.fail = dying
-    job, _ = answered(program, roles)
-    assert job.trace.finish == "stop" and job.trace.failures["draft"] >= 1
-    sources = [step.source for step in job.trace.steps]
+    request, _ = answered(program, roles)
+    assert request.trace.finish == "stop" and request.trace.failures["draft"] >= 1
+    sources = [step.source for step in request.trace.steps]
     assert sources[0] == "draft" and sources[-1] == "target" and len(sources) == 4
     roles["target"].transport.fail = lambda text: RuntimeDown("gone", role="target")
     with pytest.raises(RuntimeDown, match="target"):
@@ -288,9 +288,9 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
     roles = scripted(endless)
     for backend in roles.values():
         set_facts(backend, context=150)
-    job, _ = answered(program, roles)
-    assert job.trace.finish == "length" and job.trace.text.startswith("and on it goes")
-    assert len(job.trace.steps) > 3 and job.trace.tokens()["used"] >= 100
+    request, _ = answered(program, roles)
+    assert request.trace.finish == "length" and request.trace.text.startswith("and on it goes")
+    assert len(request.trace.steps) > 3 and request.trace.tokens()["used"] >= 100
     for backend in roles.values():
         set_facts(backend, context=10)
     with pytest.raises(PromptTooLong):
@@ -303,8 +303,10 @@ def test_a_plan_comes_first_and_the_answer_follows_it():
 
     seen = []
     roles = scripted(write)
-    job, told = answered("plan_then_solve", roles, ahead=False)
-    assert job.trace.text == "It is 7." and [one["in_answer"] for one in told["generations"]] == [
+    request, told = answered("plan_then_solve", roles, ahead=False)
+    assert request.trace.text == "It is 7." and [
+        one["in_answer"] for one in told["generations"]
+    ] == [
         False,
         True,
     ]
@@ -328,8 +330,8 @@ def thinker(thoughts, conclusion="It is 7."):
 @pytest.mark.parametrize("ahead", [True, False])
 def test_who_stops_thinking_is_told_to_wait(ahead):
     roles = scripted(thinker(["It is 6.", ", it is 7.", " again."]))
-    job, _ = answered("budget_forcing:waits=2", roles, ahead=ahead)
-    thinking, _, said = job.trace.text.partition(THINK_END)
+    request, _ = answered("budget_forcing:waits=2", roles, ahead=ahead)
+    thinking, _, said = request.trace.text.partition(THINK_END)
     assert thinking.count("Wait") == 2 and "It is 6." in thinking and ", it is 7." in thinking
     assert said.strip() == "It is 7." and THINK_END not in said
 
@@ -338,14 +340,14 @@ def test_who_thinks_for_too_long_is_told_to_end():
     def write(text, sampling):
         return "It is 7." + chr(END) if THINK_END in text else ("hm " * 9 + DELIMITER) * 50
 
-    job, _ = answered("budget_forcing:most=100", scripted(write))
-    thinking, _, said = job.trace.text.partition(THINK_END)
+    request, _ = answered("budget_forcing:most=100", scripted(write))
+    thinking, _, said = request.trace.text.partition(THINK_END)
     assert len(thinking) <= 101 and said.strip() == "It is 7."
 
 
 def test_a_model_without_the_marker_goes_on_after_its_end():
-    job, _ = answered("budget_forcing", scripted(lambda text, sampling: "done" + chr(END)))
-    assert job.trace.text == f"done{DELIMITER}Waitdone" and job.trace.finish == "stop"
+    request, _ = answered("budget_forcing", scripted(lambda text, sampling: "done" + chr(END)))
+    assert request.trace.text == f"done{DELIMITER}Waitdone" and request.trace.finish == "stop"
 
 
 # -- a program of one's own
@@ -534,12 +536,12 @@ def chooses_in_a_fork(s, messages):
 )
 def test_stopping_frees_the_runtimes(program):
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
-    job = AnswerRequest(sampling=Sampling(temperature=0.0))
-    job.verifier = Exact()
-    thread, raised = in_thread(lambda: run(program, job, roles, verifier="exact"))
+    request = AnswerRequest(sampling=Sampling(temperature=0.0))
+    request.verifier = Exact()
+    thread, raised = in_thread(lambda: run(program, request, roles, verifier="exact"))
     until(lambda: roles["target"].transport.running or not thread.is_alive(), 20)
     began = time.monotonic()
-    job.stop()
+    request.stop()
     thread.join(30)
     assert [type(error) for error in raised] == [Cancelled] and time.monotonic() - began < 8
     assert not any(backend.transport.running for backend in roles.values())
@@ -554,8 +556,8 @@ def stops_at_a_string(s, messages):
 @pytest.mark.parametrize("ahead", [True, False])
 def test_an_answer_that_a_stop_string_ended_says_so(ahead):
     roles = scripted(chapters(["One.", "Two STOP three.", "Four."]))
-    job, _ = answered(stops_at_a_string, roles, ahead)
-    assert job.trace.text == "One.\n\nTwo " and job.trace.finish == "stop"
+    request, _ = answered(stops_at_a_string, roles, ahead)
+    assert request.trace.text == "One.\n\nTwo " and request.trace.finish == "stop"
 
 
 def test_options_are_json_or_text():
@@ -586,8 +588,8 @@ def test_what_a_program_leaves_behind_is_ended():
         s["answer"] = "mine"
 
     roles = scripted(lambda text, sampling: "x" * 50 + DELIMITER, seconds=60.0)
-    job, _ = answered(careless, roles)
-    assert job.trace.text == "mine" and job.trace.steps == []
+    request, _ = answered(careless, roles)
+    assert request.trace.text == "mine" and request.trace.steps == []
     assert not any(backend.transport.running for backend in roles.values())
 
 
@@ -603,42 +605,44 @@ def shows_its_turn(s, messages):
 
 
 def heard(program, roles, **options):
-    """How much of the answer had been written when each of its steps was told, the job, and the
+    """How much of the answer had been written when each of its steps was told, the request, and the
     steps.
     """
-    told, job = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
-    job.on_step = lambda step: told.append(
-        (step, job.trace.text, len(job.trace.ids), job.trace.finish)
+    told, request = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
+    request.on_step = lambda step: told.append(
+        (step, request.trace.text, len(request.trace.ids), request.trace.finish)
     )
-    run(program, job, roles)
-    return told, job
+    run(program, request, roles)
+    return told, request
 
 
 @pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
 def test_steps_are_told_as_they_are_kept(program):
-    told, job = heard(program, fast_roles())
-    assert [step for step, *_ in told] == job.trace.steps and len(told) >= 12
+    told, request = heard(program, fast_roles())
+    assert [step for step, *_ in told] == request.trace.steps and len(told) >= 12
     written = [text for _, text, *_ in told]
-    assert all(job.trace.text.startswith(text) for text in written) and len(set(written)) == len(
-        told
-    )
+    assert all(request.trace.text.startswith(text) for text in written) and len(
+        set(written)
+    ) == len(told)
     assert not any(finish for *_, finish in told)  # all of them before the end
     tokens = [size for *_, size, _ in told]
-    assert tokens == sorted(tokens) and tokens[-1] <= len(job.trace.ids)
-    assert ("And so: " in job.trace.text) == (program is shows_its_turn)
+    assert tokens == sorted(tokens) and tokens[-1] <= len(request.trace.ids)
+    assert ("And so: " in request.trace.text) == (program is shows_its_turn)
 
 
 def test_what_was_shown_stays_when_the_rest_fails():
     roles = fast_roles()
-    job = AnswerRequest(limits=Limits(max_tokens=2000))
-    job.on_step = lambda step: setattr(roles["target"].transport.faults, "dead", step.position >= 3)
-    with pytest.raises(RuntimeDown):
-        run(shows_its_turn, job, roles)
-    assert (
-        job.trace.text.startswith("".join(step.text for step in job.trace.steps))
-        and len(job.trace.steps) > 3
+    request = AnswerRequest(limits=Limits(max_tokens=2000))
+    request.on_step = lambda step: setattr(
+        roles["target"].transport.faults, "dead", step.position >= 3
     )
-    assert job.trace.finish == "" and job.trace.program["generations"]
+    with pytest.raises(RuntimeDown):
+        run(shows_its_turn, request, roles)
+    assert (
+        request.trace.text.startswith("".join(step.text for step in request.trace.steps))
+        and len(request.trace.steps) > 3
+    )
+    assert request.trace.finish == "" and request.trace.program["generations"]
 
 
 # -- on the endpoint, and from outside

@@ -180,11 +180,11 @@ def run(
         backend.roles["judge"].tokenizer = Whole()
     for role, slots in case.slots.items():
         set_facts(backend.roles[role], max_running_requests=slots)
-    job = AnswerRequest(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
+    request = AnswerRequest(case.look, limits=Limits(max_tokens=case.budget), verifier=verifier)
     if isinstance(verifier, str):
-        job.verifier = made(verifier, backend.roles)
+        request.verifier = made(verifier, backend.roles)
     if late is not None:
-        job.verifier = Late(job.verifier, *late, case.seed)
+        request.verifier = Late(request.verifier, *late, case.seed)
     sent_at_the_end = []
 
     def on_step(step):
@@ -193,22 +193,22 @@ def run(
                 {role: len(transport.requests) for role, transport in transports.items()}
             )
 
-    job.on_step = on_step
+    request.on_step = on_step
     with accounts() as told:
-        run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
+        run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
     told.check()
-    check(job, transports, case.slots, sent_at_the_end)
-    return job, transports
+    check(request, transports, case.slots, sent_at_the_end)
+    return request, transports
 
 
 def check(
-    job: AnswerRequest,
+    request: AnswerRequest,
     transports: dict[str, ScriptedTransport],
     slots: dict[str, int],
     sent: list[dict[str, int]],
 ) -> None:
     """What holds for every run."""
-    record = job.trace
+    record = request.trace
     for role, transport in transports.items():
         assert not transport.running, f"a {role} branch outlives the run"
         assert transport.most <= slots.get(role, 10**6), role
@@ -223,28 +223,32 @@ def check(
         assert branch.ended is not None and branch.ended >= branch.started
         assert branch.result is None and branch.shareable is None
         # steps in one generation
-        alone = branch.role == "target" and job.lookahead.policy == "adaptive"
+        alone = branch.role == "target" and request.lookahead.policy == "adaptive"
         assert (
             branch.role == "judge"
             or alone
-            or branch.generated_tokens <= job.lookahead.max_step_tokens
+            or branch.generated_tokens <= request.lookahead.max_step_tokens
         )
-    check_text(job)
-    check_tokens(job)
+    check_text(request)
+    check_tokens(request)
 
 
-def check_text(job: AnswerRequest) -> None:
+def check_text(request: AnswerRequest) -> None:
     """The answer is a sequence of accepted draft steps and target steps, in order."""
-    record, guard, before = job.trace, job.lookahead.half_sentence_guard and not job.exact, ""
+    record, guard, before = (
+        request.trace,
+        request.lookahead.half_sentence_guard and not request.exact,
+        "",
+    )
     assert "".join(s.text for s in record.steps) == record.text
     assert sum(s.tokens for s in record.steps) == len(record.ids)
     assert record.finish == ("stop" if record.ids[-1] == END else "length")
-    assert len(record.ids) == job.limits.max_tokens or record.finish == "stop"
-    assert len(record.ids) <= job.limits.max_tokens
+    assert len(record.ids) == request.limits.max_tokens or record.finish == "stop"
+    assert len(record.ids) <= request.limits.max_tokens
     for position, step in enumerate(record.steps):
         assert step.position == position
-        alone = step.outcome == "bonus" and job.lookahead.policy == "adaptive"
-        assert alone or step.tokens <= job.lookahead.max_step_tokens
+        alone = step.outcome == "bonus" and request.lookahead.policy == "adaptive"
+        assert alone or step.tokens <= request.lookahead.max_step_tokens
         assert not (guard and before == "token cap" and step.source == "draft"), (
             "the half-sentence guard"
         )
@@ -264,8 +268,8 @@ def check_text(job: AnswerRequest) -> None:
     assert all(s.ending != "end of sequence" for s in record.steps[:-1])
 
 
-def check_tokens(job: AnswerRequest) -> None:
-    record = job.trace
+def check_tokens(request: AnswerRequest) -> None:
+    record = request.trace
     counts = record.tokens()
     assert counts["used"] == len(record.ids)
     assert counts["used"] + counts["wasted"] == counts["generated"]
@@ -275,7 +279,7 @@ def check_tokens(job: AnswerRequest) -> None:
     assert outcomes["draft"]["accepted"] == accepted
     branches = outcomes["target"]["corrected"] + outcomes["target"]["bonus"]
     own = len(record.steps) - accepted
-    assert branches == own or (job.lookahead.policy == "adaptive" and branches < own), (
+    assert branches == own or (request.lookahead.policy == "adaptive" and branches < own), (
         "steps in one generation"
     )
 
@@ -325,8 +329,8 @@ def with_everything(case: Case, verifier: str, late: tuple[float, float] | None)
     target.write, target.fail_to_weigh = rated, by_chance
     judge = Faulty(lambda text, _: rng.choice("AU"), target.seconds, by_chance)
     judge.order(case.faults.get("judge", ()), case.seed)
-    job, _ = run(case, verifier, {**transports, "judge": judge}, late)
-    return job
+    request, _ = run(case, verifier, {**transports, "judge": judge}, late)
+    return request
 
 
 @pytest.mark.parametrize("verifier", VERIFIERS)
@@ -339,23 +343,23 @@ def with_everything(case: Case, verifier: str, late: tuple[float, float] | None)
 def test_with_every_verifier_whatever_goes_wrong(verifier, case, late, faults):
     """Late, failing, hanging, dying and raving drafts and judges; late verdicts."""
     case = dataclasses.replace(case, faults=faults)
-    job = with_everything(case, verifier, late)
+    request = with_everything(case, verifier, late)
     if verifier in LOSSLESS:
-        assert job.trace.ids == case.ids
+        assert request.trace.ids == case.ids
     for role in ("target", "draft"):
-        drawn = [b.seed for b in job.trace.of(role)]
-        assert job.exact or len(set(drawn)) == len(drawn), (
+        drawn = [b.seed for b in request.trace.of(role)]
+        assert request.exact or len(set(drawn)) == len(drawn), (
             "no two branches of an answer draw with the same seed"
         )
-        assert at_once(job.trace.of(role)) <= policy.in_flight(case.look, role)
+        assert at_once(request.trace.of(role)) <= policy.in_flight(case.look, role)
 
 
 @settings(quietly, max_examples=examples(100))
 @given(cases)
 def test_with_the_exact_verifier_the_answer_is_the_targets_own(case):
-    job, _ = run(case, Exact())
-    assert job.trace.ids == case.ids
-    assert job.trace.text == case.answer[:-1][: case.budget]
+    request, _ = run(case, Exact())
+    assert request.trace.ids == case.ids
+    assert request.trace.text == case.answer[:-1][: case.budget]
 
 
 def at_once(branches) -> int:
@@ -392,17 +396,17 @@ def test_a_stopped_answer_leaves_nothing_running(case, after):
     # nobody waits for its requests
     slow = Case(case.answer, case.look, case.alpha, case.seed, 0.0, (3600.0, 3600.0))
     transports = slow.transports()
-    job = AnswerRequest(case.look, verifier=Exact())
+    request = AnswerRequest(case.look, verifier=Exact())
 
     async def main():
         loop = asyncio.get_running_loop()
-        loop.call_later(after, job.stop)
+        loop.call_later(after, request.stop)
         with pytest.raises(Cancelled):
-            await run_program(lookahead, CONVERSATION, job, backend=deployment(**transports))
+            await run_program(lookahead, CONVERSATION, request, backend=deployment(**transports))
         assert loop.time() <= after + 0.001
 
     with accounts() as told:
         run_virtually(main())
     told.check()
     assert not transports["target"].running | transports["draft"].running
-    assert all(b.outcome is not None for b in job.trace.branches)
+    assert all(b.outcome is not None for b in request.trace.branches)

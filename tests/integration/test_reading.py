@@ -55,10 +55,10 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     for one in backend.roles.values():
         set_facts(one, seeded=seeded)
     more.setdefault("verifier", Exact() if draft else None)
-    job = AnswerRequest(look, sampling, tokens, **more)
-    s = program.run(CONVERSATION, job, backend=backend)
-    assert s.text().endswith(job.trace.text)
-    return job.trace
+    request = AnswerRequest(look, sampling, tokens, **more)
+    s = program.run(CONVERSATION, request, backend=backend)
+    assert s.text().endswith(request.trace.text)
+    return request.trace
 
 
 SAMPLINGS = [
@@ -190,10 +190,10 @@ def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
     target.token, target.read, draft.hangs_after = 0.01, 0.01, 2
     backend = deployment(target=target, draft=draft)
     backend.readable, look = True, Lookahead(reading="first", max_step_tokens=20)
-    job = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
-    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
-    assert job.trace.failures["draft"] == 1 and len(job.trace.ids) == 150
-    assert reader.DRAFT_SECONDS < job.trace.seconds < 4.5
+    request = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    assert request.trace.failures["draft"] == 1 and len(request.trace.ids) == 150
+    assert reader.DRAFT_SECONDS < request.trace.seconds < 4.5
 
 
 def test_two_tokens_of_the_same_probability_decide_nothing():
@@ -248,9 +248,9 @@ def timed(
     target.token, target.read, draft.token = 1.0, 1.5, 0.13
     backend = deployment(target=target, draft=draft)
     backend.readable = True
-    job = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
-    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
-    return job.trace
+    request = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    return request.trace
 
 
 @settings(max_examples=examples(15), derandomize=True, phases=(Phase.explicit, Phase.generate))
@@ -285,14 +285,17 @@ def test_what_begins_ends_once_at_its_own_time(
 
     async def all_of_them():
         for at_once in (1, answers):
-            jobs = [
+            requests = [
                 AnswerRequest(
                     look, sampling, limits, verifier(), question=str(n), experience=experience
                 )
                 for n in range(at_once)
             ]
             await asyncio.gather(
-                *(run_program(lookahead, CONVERSATION, job, backend=backend) for job in jobs)
+                *(
+                    run_program(lookahead, CONVERSATION, request, backend=backend)
+                    for request in requests
+                )
             )
 
     with accounts() as told:
@@ -336,7 +339,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
     bytes_at: list[tuple[int, int]] = []
 
     def on_step(step: Any) -> None:
-        written = len(job.trace.ids)
+        written = len(request.trace.ids)
         if written >= 160 * (2 * len(kept) + 1):
             gc.collect()
             bytes_at.append((written, tracemalloc.get_traced_memory()[0]))
@@ -344,7 +347,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
             ours = (one for one in kinds if one.__module__.startswith(("lr_sglang", "sglang")))
             kept.append(collections.Counter(one.__qualname__ for one in ours))
 
-    job = AnswerRequest(
+    request = AnswerRequest(
         look,
         Sampling(temperature=0.6, seed=2),
         Limits(max_tokens=600),
@@ -353,7 +356,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
     )
     tracemalloc.start(1)
     try:
-        run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
+        run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
     finally:
         tracemalloc.stop()
     first, last = kept

@@ -46,16 +46,16 @@ WHOLE = "\n\n".join(STEPS)
 
 
 def solve(
-    target, draft=None, verifier=None, schedule="async", job=None, program=lookahead, **options
+    target, draft=None, verifier=None, schedule="async", request=None, program=lookahead, **options
 ):
     runtimes = {"target": target} | ({"draft": draft} if draft else {})
     backend = deployment(**runtimes)
-    job = job or AnswerRequest(
+    request = request or AnswerRequest(
         Lookahead(schedule=schedule, **options), verifier=verifier or Exact()
     )
-    s = program.run(CONVERSATION, job, backend=backend)
-    assert s.text().endswith(job.trace.text)
-    return job.trace
+    s = program.run(CONVERSATION, request, backend=backend)
+    assert s.text().endswith(request.trace.text)
+    return request.trace
 
 
 @pytest.fixture(params=SCHEDULES)
@@ -140,9 +140,9 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 def test_a_draft_that_is_late_is_rejected_as_late():
     target = ScriptedTransport(chapters(STEPS), slow(0.01))
     backend = deployment(target=target, draft=fixed(WHOLE + E, seconds=slow(60)))
-    job = AnswerRequest(verifier=Yes())
-    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
-    record = job.trace
+    request = AnswerRequest(verifier=Yes())
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    record = request.trace
     assert record.text == WHOLE and record.seconds < 1
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
@@ -155,14 +155,14 @@ def test_a_draft_that_is_late_is_rejected_as_late():
 @pytest.mark.parametrize("cap", [5, 100])
 def test_the_token_budget_is_exact(limits, mode, cap):
     """The prompt of CONVERSATION has 7 tokens: four of text, and three marks."""
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead("async" if mode == "autoregressive" else mode, max_step_tokens=cap),
         limits=limits,
         verifier=Exact(),
     )
     program = autoregressive if mode == "autoregressive" else lookahead
     target = ScriptedTransport(chapters(STEPS), slow(0.003))
-    record = solve(target, ScriptedTransport(chapters(STEPS)), job=job, program=program)
+    record = solve(target, ScriptedTransport(chapters(STEPS)), request=request, program=program)
     assert record.prompt_tokens == 7
     assert len(record.ids) == (limits.max_tokens or 17)
     assert record.text == WHOLE[: len(record.ids)]
@@ -173,7 +173,7 @@ def test_the_token_budget_is_exact(limits, mode, cap):
 def test_a_prompt_that_leaves_no_room_is_too_long(program):
     target = ScriptedTransport(chapters(STEPS))
     with pytest.raises(PromptTooLong, match="7 tokens") as caught:
-        solve(target, job=AnswerRequest(limits=Limits(max_total_tokens=7)), program=program)
+        solve(target, request=AnswerRequest(limits=Limits(max_total_tokens=7)), program=program)
     assert caught.value.role == "target"
     assert target.requests == []
 
@@ -217,14 +217,14 @@ def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, af
         fail=broken(lambda text: text.count("\n\n") >= after or program is autoregressive),
     )
     draft = ScriptedTransport(chapters(STEPS), slow(0.002))
-    job = AnswerRequest(Lookahead(schedule), verifier=Exact())
+    request = AnswerRequest(Lookahead(schedule), verifier=Exact())
     threads, started = threading.active_count(), time.monotonic()
     with pytest.raises(RuntimeDown) as caught:
-        solve(target, draft, job=job, program=program)
+        solve(target, draft, request=request, program=program)
     assert caught.value.role == "target"
     assert time.monotonic() - started < 3
     assert not target.running | draft.running
-    assert all(b.outcome for b in job.trace.branches)
+    assert all(b.outcome for b in request.trace.branches)
     caught.value.__traceback__ = None
     settle(threads)
 
@@ -235,7 +235,7 @@ def settle(threads: int) -> None:
 
 
 def seeds(schedule, width=1, seed=0, question="q", sample=0):
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(schedule, width=width, depth=3),
         Sampling(seed=seed),
         verifier=Exact(),
@@ -243,8 +243,8 @@ def seeds(schedule, width=1, seed=0, question="q", sample=0):
         sample=sample,
     )
     target = ScriptedTransport(chapters(STEPS), slow(0.02))
-    solve(target, ScriptedTransport(chapters(STEPS)), job=job)
-    return {(b.role, b.position, b.alternative): b.seed for b in job.trace.branches}
+    solve(target, ScriptedTransport(chapters(STEPS)), request=request)
+    return {(b.role, b.position, b.alternative): b.seed for b in request.trace.branches}
 
 
 def drawn(schedule, width=1, verifier=None, **look):
@@ -253,13 +253,13 @@ def drawn(schedule, width=1, verifier=None, **look):
         ScriptedTransport(chapters(STEPS), slow(0.02)),
         ScriptedTransport(chapters(STEPS)),
     )
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(schedule, width=width, depth=3, **look),
         Sampling(seed=7),
         verifier=verifier or Same(),
         question="q",
     )
-    solve(target, draft, job=job)
+    solve(target, draft, request=request)
     sent = {
         role: [
             (
@@ -271,29 +271,29 @@ def drawn(schedule, width=1, verifier=None, **look):
         for role, transport in (("target", target), ("draft", draft))
     }
     assert {seed for seed, _ in sent["target"] + sent["draft"]} <= {
-        b.seed for b in job.trace.branches
+        b.seed for b in request.trace.branches
     }
-    return job, sent
+    return request, sent
 
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_a_step_is_drawn_with_the_same_numbers_by_the_target_and_by_one_draft(schedule, width):
     """Alternatives have numbers of their own, also those of one position under other parents."""
-    job, sent = drawn(schedule, width)
-    assert job.trace.shared_draws and not job.trace.lossless
+    request, sent = drawn(schedule, width)
+    assert request.trace.shared_draws and not request.trace.lossless
     target, draft = (Counter(sent[role]) for role in ("target", "draft"))
     assert set((target + draft).values()) <= {1, 2} and max(target.values()) == 1
     assert max(draft.values()) == 1
     assert {place for _, place in target + draft} == {0}, "a step has a seed of its own"
-    first = {(b.seed, 0) for b in job.trace.of("draft") if b.alternative == 0}
-    others = {(b.seed, 0) for b in job.trace.of("draft") if b.alternative}
+    first = {(b.seed, 0) for b in request.trace.of("draft") if b.alternative == 0}
+    others = {(b.seed, 0) for b in request.trace.of("draft") if b.alternative}
     assert first <= set(target) or schedule == "async"
     assert not others & set(target) and bool(others) == (width > 1)
 
 
 def test_draws_of_their_own(schedule):
-    job, sent = drawn(schedule, width=3, shared_draws=False)
-    assert (job.trace.shared_draws, job.trace.own_draws) == (False, "shared_draws is off")
+    request, sent = drawn(schedule, width=3, shared_draws=False)
+    assert (request.trace.shared_draws, request.trace.own_draws) == (False, "shared_draws is off")
     every = Counter(sent["target"] + sent["draft"])
     assert len(sent["draft"]) > 3 and max(every.values()) == 1
 
@@ -315,14 +315,14 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
         judge = ScriptedTransport(lambda text, sampling: "n")
         target = ScriptedTransport(chapters(STEPS), slow(0.02))
         draft = ScriptedTransport(chapters([f"{step}." for step in STEPS]))
-        job = AnswerRequest(Lookahead(schedule, depth=2), Sampling(seed=7), verifier=Asks())
+        request = AnswerRequest(Lookahead(schedule, depth=2), Sampling(seed=7), verifier=Asks())
         lookahead.run(
-            CONVERSATION, job, backend=deployment(target=target, draft=draft, judge=judge)
+            CONVERSATION, request, backend=deployment(target=target, draft=draft, judge=judge)
         ).sync()
-        steps = {b.seed for b in job.trace.branches if b.role != "judge"}
+        steps = {b.seed for b in request.trace.branches if b.role != "judge"}
         drawn = [one["sampling_params"]["sampling_seed"] for one in judge.requests]
         assert len(drawn) == len(set(drawn)) >= 2 and not steps & set(drawn)
-        assert set(drawn) == {b.seed for b in job.trace.of("judge")}
+        assert set(drawn) == {b.seed for b in request.trace.of("judge")}
         return sorted(drawn)
 
     first, again = asked(), asked()
@@ -332,14 +332,14 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
 
 @pytest.mark.parametrize("width", [1, 2])
 def test_an_exact_answer_has_one_seed_and_the_place_of_a_step_is_its_first_token(schedule, width):
-    job, sent = drawn(schedule, width, Exact())
-    assert job.trace.lossless == "text" and job.trace.shared_draws
-    ends = list(itertools.accumulate((step.tokens for step in job.trace.steps), initial=0))
-    own = job.seed()
+    request, sent = drawn(schedule, width, Exact())
+    assert request.trace.lossless == "text" and request.trace.shared_draws
+    ends = list(itertools.accumulate((step.tokens for step in request.trace.steps), initial=0))
+    own = request.seed()
     assert {seed for seed, _ in sent["target"]} == {own}
     assert set(ends[:-1]) <= {place for _, place in sent["target"]}
     assert (own, 0) in sent["draft"]
-    alternatives = {b.seed for b in job.trace.of("draft") if b.alternative}
+    alternatives = {b.seed for b in request.trace.of("draft") if b.alternative}
     assert own not in alternatives and bool(alternatives) == (width > 1)
 
 
@@ -371,9 +371,9 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
     )
     for role in backend.roles.values():
         set_facts(role, places="prompt")
-    job = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
-    lookahead.run(CONVERSATION, job, backend=backend).sync()
-    assert job.trace.of("draft") and job.trace.shared_draws and not job.trace.own_draws
+    request = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
+    lookahead.run(CONVERSATION, request, backend=backend).sync()
+    assert request.trace.of("draft") and request.trace.shared_draws and not request.trace.own_draws
 
 
 @pytest.mark.parametrize(
@@ -396,9 +396,9 @@ def test_what_is_not_shared_says_why(change, why):
         target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
     )
     change(backend.roles)
-    job = AnswerRequest(verifier=Same())
-    lookahead.run(CONVERSATION, job, backend=backend)
-    assert not job.trace.shared_draws and why in job.trace.own_draws
+    request = AnswerRequest(verifier=Same())
+    lookahead.run(CONVERSATION, request, backend=backend)
+    assert not request.trace.shared_draws and why in request.trace.own_draws
 
 
 def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
@@ -415,9 +415,9 @@ def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     target = ScriptedTransport(chapters(STEPS))
     backend = deployment(target=target)
     set_facts(backend, seeded=False)
-    job = AnswerRequest(verifier=Exact())
-    lookahead.run(CONVERSATION, job, backend=backend)
-    assert job.trace.seeded is False and job.trace.lossless == "distribution"
+    request = AnswerRequest(verifier=Exact())
+    lookahead.run(CONVERSATION, request, backend=backend)
+    assert request.trace.seeded is False and request.trace.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
 
 
@@ -426,17 +426,17 @@ def test_one_runtime_without_seeds_is_enough_for_another_answer_each_time():
         target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
     )
     set_facts(backend.roles["draft"], seeded=False)
-    job = AnswerRequest(verifier=Same())
-    lookahead.run(CONVERSATION, job, backend=backend)
-    assert job.trace.seeded is False
+    request = AnswerRequest(verifier=Same())
+    lookahead.run(CONVERSATION, request, backend=backend)
+    assert request.trace.seeded is False
 
 
 def test_an_answer_that_is_stopped_before_it_begins_asks_for_nothing():
-    target, job = ScriptedTransport(chapters(STEPS)), AnswerRequest(verifier=Exact())
-    job.stop()
+    target, request = ScriptedTransport(chapters(STEPS)), AnswerRequest(verifier=Exact())
+    request.stop()
     with pytest.raises(Cancelled):
-        solve(target, ScriptedTransport(chapters(STEPS)), job=job)
-    assert not job.trace.text and not target.running
+        solve(target, ScriptedTransport(chapters(STEPS)), request=request)
+    assert not request.trace.text and not target.running
 
 
 def test_a_draft_that_writes_nothing_is_no_step(schedule):
@@ -455,11 +455,11 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
     judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
     backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
     backend.roles["judge"].tokenizer = Whole()
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"])
     )
-    lookahead.run(CONVERSATION, job, backend=backend)
-    return job.trace, judge
+    lookahead.run(CONVERSATION, request, backend=backend)
+    return request.trace, judge
 
 
 @pytest.mark.parametrize(
@@ -521,14 +521,14 @@ def test_a_judge_in_flight_when_the_answer_ends_is_cancelled():
     backend = deployment(
         target=fixed("Ist" + E, seconds=slow(0.01)), draft=fixed("Is" + E), judge=judge
     )
-    job = AnswerRequest(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
-    threading.Timer(0.2, job.stop).start()
+    request = AnswerRequest(verifier=Judge(backend.roles["judge"], PROMPTS["paper"]))
+    threading.Timer(0.2, request.stop).start()
     started = time.monotonic()
     with pytest.raises(Cancelled):
-        lookahead.run(CONVERSATION, job, backend=backend)
+        lookahead.run(CONVERSATION, request, backend=backend)
     assert time.monotonic() - started < 3
     assert not judge.running
-    assert job.trace.outcomes()["judge"] == {"cancelled": 1}
+    assert request.trace.outcomes()["judge"] == {"cancelled": 1}
 
 
 class Slowly:
@@ -542,16 +542,16 @@ class Slowly:
 
 
 def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
-    job = AnswerRequest(Lookahead(depth=3), verifier=Slowly())
-    threading.Timer(0.15, job.stop).start()
+    request = AnswerRequest(Lookahead(depth=3), verifier=Slowly())
+    threading.Timer(0.15, request.stop).start()
     with pytest.raises(Cancelled):
         solve(
             ScriptedTransport(chapters(STEPS), slow(0.01)),
             ScriptedTransport(chapters(STEPS)),
-            job=job,
+            request=request,
         )
     time.sleep(0.12)
-    assert all(b.outcome for b in job.trace.branches)
+    assert all(b.outcome for b in request.trace.branches)
 
 
 # -- two vocabularies
@@ -576,8 +576,8 @@ def test_other_vocabularies_are_never_exactly_the_same(schedule):
 
 
 def test_an_alternative_that_agreed_and_was_not_chosen_is_not_rejected():
-    job = AnswerRequest(Lookahead("sync", depth=1, width=2), verifier=Yes())
-    record = solve(fixed(WHOLE + E), fixed(WHOLE + E), job=job)
+    request = AnswerRequest(Lookahead("sync", depth=1, width=2), verifier=Yes())
+    record = solve(fixed(WHOLE + E), fixed(WHOLE + E), request=request)
     assert record.text == WHOLE
     assert record.outcomes()["draft"] == {"accepted": record.accepted, "cancelled": record.accepted}
 
@@ -602,17 +602,17 @@ def test_what_follows_a_step_does_not_see_the_tokens_that_were_dropped_after_it(
 def test_an_interrupt_while_waiting_leaves_nothing_running():
     """Ctrl-C reaches the main thread where it waits for the runtimes."""
     target, draft = fixed(WHOLE + E, seconds=slow(30)), fixed(WHOLE + E, seconds=slow(30))
-    job = AnswerRequest(verifier=Exact())
+    request = AnswerRequest(verifier=Exact())
     threads = threading.active_count()
     main = threading.main_thread().ident
     timer = threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT])
     timer.start()
     started = time.monotonic()
     with pytest.raises(KeyboardInterrupt) as caught:
-        solve(target, draft, job=job)
+        solve(target, draft, request=request)
     assert time.monotonic() - started < 3
     assert not target.running | draft.running
-    assert all(b.outcome for b in job.trace.branches)
+    assert all(b.outcome for b in request.trace.branches)
     caught.value.__traceback__ = None
     timer.join()
     settle(threads)
@@ -632,11 +632,13 @@ def test_what_the_target_writes_after_a_rejected_draft_is_aborted_with_it():
         running = [prompts[one.rid] for one in target.running if not one.cancelled]
         left.append(sum(prompt.startswith(wrong) for prompt in running))
 
-    job = AnswerRequest(Lookahead("async", depth=3), verifier=Exact(), on_step=told)
+    request = AnswerRequest(Lookahead("async", depth=3), verifier=Exact(), on_step=told)
     run_virtually(
-        run_program(lookahead, CONVERSATION, job, backend=deployment(target=target, draft=draft))
+        run_program(
+            lookahead, CONVERSATION, request, backend=deployment(target=target, draft=draft)
+        )
     )
-    assert job.trace.text == WHOLE
+    assert request.trace.text == WHOLE
     assert any(one["text"].startswith(wrong) for one in target.requests), "it was asked ahead"
     assert left == [0] * len(STEPS)
 
@@ -647,10 +649,10 @@ def test_what_a_runtime_wrote_past_the_end_counts_as_generated():
     target.passes = 4
     replies, reply = [], target._reply
     target._reply = lambda *given: (replies.append(reply(*given)), replies[-1])[1]
-    job = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
-    run_virtually(run_program(lookahead, CONVERSATION, job, backend=deployment(target=target)))
-    assert job.trace.text == WHOLE
+    request = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=deployment(target=target)))
+    assert request.trace.text == WHOLE
     wrote = sum(len(one["output_ids"]) for one in replies)
-    tokens = job.trace.tokens()
+    tokens = request.trace.tokens()
     assert tokens["generated"] == wrote == tokens["used"] + tokens["wasted"]
-    assert wrote > len(job.trace.ids)
+    assert wrote > len(request.trace.ids)

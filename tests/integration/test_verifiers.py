@@ -57,9 +57,11 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
     """
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
-    job = AnswerRequest(Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles))
-    lookahead.run(CONVERSATION, job, backend=backend)
-    return job.trace, target
+    request = AnswerRequest(
+        Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles)
+    )
+    lookahead.run(CONVERSATION, request, backend=backend)
+    return request.trace, target
 
 
 def named(name):
@@ -282,18 +284,18 @@ def test_a_cascade_asks_nothing_more_once_its_answer_is_stopped():
     target = ScriptedTransport(answer, lambda text: 30.0 if text == "ONE A.\n\n" else 0.01)
     judge = ScriptedTransport(lambda text, sampling: "A", slow(30))
     backend = deployment(target=target, draft=fixed(THEIRS), judge=judge)
-    job = AnswerRequest(
+    request = AnswerRequest(
         Lookahead(depth=1), verifier=named("cascade:likelihood,judge")(backend.roles)
     )
 
     async def main():
-        asyncio.get_running_loop().call_later(1, job.stop)
+        asyncio.get_running_loop().call_later(1, request.stop)
         with pytest.raises(Cancelled):
-            await run_program(lookahead, CONVERSATION, job, backend=backend)
+            await run_program(lookahead, CONVERSATION, request, backend=backend)
 
     run_virtually(main())
-    assert job.trace.drained < 2 and not judge.requests
-    assert job.trace.outcomes()["judge"]["cancelled"] == len(job.trace.of("judge")) == 2
+    assert request.trace.drained < 2 and not judge.requests
+    assert request.trace.outcomes()["judge"]["cancelled"] == len(request.trace.of("judge")) == 2
 
 
 @pytest.mark.parametrize(
@@ -450,11 +452,11 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
     target, draft = fixed(OURS, seconds=slow(0.01)), fixed(THEIRS)
     backend = deployment(target=target, draft=draft, judge=judge)
     verifier = named("judge")(backend.roles)
-    job = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
-    run_virtually(run_program(lookahead, CONVERSATION, job, backend=backend))
-    assert job.trace.text == OURS[:-1] and job.trace.failures["judge"]
+    request = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    assert request.trace.text == OURS[:-1] and request.trace.failures["judge"]
     assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
-    assert job.trace.seconds < len(waited) * waited[0] + 1 < backend.timeout
+    assert request.trace.seconds < len(waited) * waited[0] + 1 < backend.timeout
 
 
 @pytest.mark.parametrize(
@@ -563,11 +565,14 @@ def test_a_verifier_that_asks_the_judge_is_checked_whosever_it_is(verifier, tmp_
     roles["judge"].checks = JudgeChecks(warn=warned.append)
     look, maker = Lookahead(verifier=verifier), RequestMaker(roles, "paper")
     run_virtually(maker.check_judge(look))
-    job, found = maker.make(MODES["lookahead"], look, Sampling(), Limits()), roles["judge"].checks
+    request, found = (
+        maker.make(MODES["lookahead"], look, Sampling(), Limits()),
+        roles["judge"].checks,
+    )
     if verifier.startswith("oracle") or verifier.endswith("never"):
-        assert found.worst() is None and job.drafts and not warned
+        assert found.worst() is None and request.drafts and not warned
     else:
-        assert found.worst().asked == 20 and not job.drafts and len(warned) == 1
+        assert found.worst().asked == 20 and not request.drafts and len(warned) == 1
         assert own == ("own.py" in warned[0])
 
 
@@ -585,13 +590,13 @@ def test_a_draft_in_flight_when_the_judge_is_distrusted_is_rejected(schedule):
     judge = fixed("a")
     backend = deployment(target=target, draft=draft, judge=judge)
     check = JudgeCheck("judge", lambda _: None, asks=True)
-    job = AnswerRequest(Lookahead(schedule=schedule, depth=1), check=check)
-    job.verifier = named("judge")(backend.roles)
+    request = AnswerRequest(Lookahead(schedule=schedule, depth=1), check=check)
+    request.verifier = named("judge")(backend.roles)
 
     async def main():
         asyncio.get_running_loop().call_later(0.05, check.add, [True] * 20, 0.1)
-        await run_program(lookahead, CONVERSATION, job, backend=backend)
+        await run_program(lookahead, CONVERSATION, request, backend=backend)
 
     run_virtually(main())
-    assert job.trace.text == OURS[:-1] and not judge.requests and len(draft.requests) == 1
-    assert [verdict.by for verdict in job.trace.steps[0].verdicts] == ["guard"]
+    assert request.trace.text == OURS[:-1] and not judge.requests and len(draft.requests) == 1
+    assert [verdict.by for verdict in request.trace.steps[0].verdicts] == ["guard"]

@@ -45,10 +45,10 @@ def events(steps: int = 9, wrap: str = "{}") -> list[dict[str, Any]]:
     model = Model(trace=(tuple(n % 9 not in REFUSED for n in range(steps)),), steps=steps)
     roles, told = simulated_roles(Simulation(model, 0.4, 0.2, 0.05)), []
     verifier = make_verifier("judge", Setup(roles, "paper"))
-    job = AnswerRequest(Lookahead(depth=5), verifier=verifier, on_event=told.append)
+    request = AnswerRequest(Lookahead(depth=5), verifier=verifier, on_event=told.append)
     asked = [{"role": "user", "content": QUESTION}]
     with ThreadPoolExecutor(1) as thread:  # in this one runs Playwright's event loop
-        program = run_program(lookahead, asked, job, backend=roles["target"])
+        program = run_program(lookahead, asked, request, backend=roles["target"])
         thread.submit(run_virtually, program).result()
     found = [event.to_dict() for event in told]
     for event in found:

@@ -101,10 +101,12 @@ def answers(
         async def answer(number: int) -> None:
             asked = known[number]
             async with free:
-                job = maker.make(mode, look, SAMPLING, Limits(), question=asked.id)
+                request = maker.make(mode, look, SAMPLING, Limits(), question=asked.id)
                 program = PROGRAMS[mode.program]
-                await run_program(program, messages(asked.question), job, backend=roles["target"])
-                traces.append(job.trace)
+                await run_program(
+                    program, messages(asked.question), request, backend=roles["target"]
+                )
+                traces.append(request.trace)
 
         known = questions(count)
         await asyncio.gather(*(answer(number) for number in range(count)))

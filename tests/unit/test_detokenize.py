@@ -261,9 +261,11 @@ def pool(known, seed):
 
 
 def answered(program, backend, look, most, verifier=None):
-    job = AnswerRequest(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier)
-    run_virtually(run_program(program, CONVERSATION, job, backend=backend))
-    return job.trace
+    request = AnswerRequest(
+        look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier
+    )
+    run_virtually(run_program(program, CONVERSATION, request, backend=backend))
+    return request.trace
 
 
 @settings(deadline=None, max_examples=examples(25))
@@ -388,14 +390,16 @@ def test_text_that_is_held_back_takes_no_more_tokens_than_were_generated(
     known = tokenizers[which]
     model = Model(known, pool(known, seed), seed)
     stops = tuple({text[:1] + "\ue000" for token in model.pool if (text := known.decode([token]))})
-    job = AnswerRequest(look.replace(verifier="exact"))
+    request = AnswerRequest(look.replace(verifier="exact"))
     ahead = LookaheadBackend(
-        played(target=Played(model), draft=Played(model)).roles, job.lookahead, judge_prompt="paper"
+        played(target=Played(model), draft=Played(model)).roles,
+        request.lookahead,
+        judge_prompt="paper",
     )
     run_virtually(
-        perform(Program.load(ahead_once.bind(most=most, stop=stops)), CONVERSATION, job, ahead)
+        perform(Program.load(ahead_once.bind(most=most, stop=stops)), CONVERSATION, request, ahead)
     )
-    assert job.trace.ids == model.whole(known.chat(CONVERSATION, True).ids, most)
+    assert request.trace.ids == model.whole(known.chat(CONVERSATION, True).ids, most)
 
 
 class Tokenizing:
@@ -462,12 +466,12 @@ def test_a_chat_template_that_fails_is_a_named_error(tokenizers, template, monke
         [{"role": "user", "content": "which was never rendered"}],
     )
     for program in (lookahead, autoregressive):
-        backend, job = (
+        backend, request = (
             played(target=Played(model), draft=Played(model)),
             AnswerRequest(verifier=Exact()),
         )
         with pytest.raises(BadReply, match=r"template|no such role") as caught:
-            run_virtually(run_program(program, asked, job, backend=backend))
+            run_virtually(run_program(program, asked, request, backend=backend))
         assert caught.value.role == "target"
 
 

@@ -137,14 +137,14 @@ def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, m
     roles = judged(lambda text: True)
     check(roles)
     look = Lookahead(verifier=verifier, max_false_accepts=most)
-    job = RequestMaker(roles, "paper").make(
+    request = RequestMaker(roles, "paper").make(
         MODES["lookahead"], look, Sampling(), Limits(), question="q"
     )
     asked = [{"role": "user", "content": "?"}]
-    call(run_program(lookahead, asked, job, backend=roles["target"]), roles["target"].loop)
-    assert job.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
-    assert job.trace.text == "\n\n".join(STEPS)
-    made = record.make_record(Question("q", "?"), "lookahead", job, {}, {})
+    call(run_program(lookahead, asked, request, backend=roles["target"]), roles["target"].loop)
+    assert request.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
+    assert request.trace.text == "\n\n".join(STEPS)
+    made = record.make_record(Question("q", "?"), "lookahead", request, {}, {})
     low = pytest.approx(0.839, abs=1e-3)
     known = {"accepted": 20, "asked": 20, "surely": low, "interval": [low, 1]}
     assert made.get("false_accepts") == (None if drafts else known)

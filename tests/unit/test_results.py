@@ -24,7 +24,7 @@ from tests import FULL, synthetic
 CONFIG = {"mode": "lookahead", "lookahead": {"depth": 6}, "sampling": {"seed": 0}}
 
 
-def job(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
+def request(text="One.\n\n\\boxed{17}", sample=0, seconds=2.0):
     """A finished answer: a drafted step and a corrected one."""
     made = AnswerRequest(question="q", sample=sample)
     trace = made.trace
@@ -79,7 +79,7 @@ def record(name="q", sample=0, mode="lookahead", gold="17", seconds=2.0, **chang
     made = make_record(
         Question(name, "how many?", gold),
         mode,
-        job(sample=sample, seconds=seconds),
+        request(sample=sample, seconds=seconds),
         CONFIG,
         {"sglang": "1"},
     )

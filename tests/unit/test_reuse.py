@@ -92,7 +92,7 @@ def test_it_equals_the_definition(head, requests):
     """Every request of the runtime compared in full, token by token. Some runtimes report when a
     request entered.
     """
-    with patch("lr_sglang.engine.prefix_reuse.HEAD", head):
+    with patch("lr_sglang.engine.prefix_reuse.HEAD_TOKENS", head):
         log, made = RequestLog(), []
         for text, entered, ended, output, told in requests:
             meta = {"forward_entry_time": entered} if told and entered else {}

@@ -109,7 +109,7 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize("family", thinking.FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
 @pytest.mark.parametrize(("prompt", "written", "ended"), TURNS)
 def test_the_thinking_of_a_turn_has_ended_where_its_marker_follows_a_thought(
     family, prompt, written, ended
