@@ -11,10 +11,11 @@ import random
 import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
+from lr_sglang.algorithm.policy import make_policy
 from lr_sglang.algorithm.policy.confidence import Calibration, draft_confidence
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
-from lr_sglang.algorithm.policy.forecast import StepTimes, best_shape, forecast
+from lr_sglang.algorithm.policy.forecast import StepTimes, best_shape, forecast, furthest
 from lr_sglang.algorithm.policy.load import Load
 from lr_sglang.algorithm.policy.turns import Turns
 from lr_sglang.api.runner import PROGRAMS
@@ -34,6 +35,17 @@ from tests.simulated.transport import simulated_roles
 from tests.simulated.virtual import questions
 
 STEP = Step("a\n\n", (1,), Ending.DELIMITER)
+
+
+# -- depth
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
+@pytest.mark.parametrize("depth", [1, 2, 4])
+def test_the_target_writes_no_further_ahead_than_the_settings_say(schedule, depth):
+    look = Lookahead(schedule, depth=depth, policy="adaptive")
+    with make_policy(look, StepTree(depth, 1, 1000), RunStatistics()) as unmeasured:
+        assert unmeasured.furthest == furthest(schedule, depth)
 
 
 # -- seeds

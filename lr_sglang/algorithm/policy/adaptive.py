@@ -111,7 +111,8 @@ class Adaptive(Policy):
 
     @property
     def furthest(self) -> int:
-        return furthest(self.look.schedule, self.choice.depth)
+        # a choice without measurements, or to measure, knows no settings
+        return furthest(self.look.schedule, min(self.choice.depth, self.look.depth))
 
     def should_expand(self, node: Node) -> bool:
         return node is self.tree.root or super().should_expand(node)
