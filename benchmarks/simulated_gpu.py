@@ -3,8 +3,9 @@ are known: the real programs on SGLang's scheduler, on the virtual clock.
 
     python -m benchmarks.simulated_gpu --times h200 --agreement .75 --alpha .6 --step-tokens 40 \
         --at-once 1,8
-    python -m benchmarks.simulated_gpu --validate   # tables that were measured, calculated again
+    python -m benchmarks.simulated_gpu --auto       # `auto` over the best mode of its servers
     python -m benchmarks.simulated_gpu --profile    # where the time of one point goes
+    python -m benchmarks.simulated_gpu --validate   # tables that were measured, calculated again
 
 Each mode stands with the best of the settings that are tried. Two GPUs of the same kind are as one
 of them; what a scheduler does not do is not in it: memory, network, other clients.
@@ -12,11 +13,12 @@ of them; what a scheduler does not do is not in it: memory, network, other clien
 
 from __future__ import annotations
 
+import argparse
 import dataclasses
 import itertools
 import json
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,10 +38,39 @@ PLAIN = Setting("autoregressive")
 SD_TOKENS, FED_TOKENS, DEPTHS = (3, 6), (7, 15), (3, 6)
 
 
-def ways(agreement: float) -> dict[str, list[Setting]]:
+@dataclass(frozen=True)
+class Point:
+    """A pair of models on a machine, and a number of answers at once.
+
+    Attributes:
+        ngrams: share of SGLang's own guesses that are right, which a fed target verifies where
+            nothing was delivered.
+    """
+
+    times: Times
+    agreement: float
+    alpha: float
+    step_tokens: int
+    at_once: int
+    steps: int = 10
+    seed: int = 0
+    ngrams: float = 0.0
+
+    def best(self, settings: Sequence[Setting], count: int, first: int = 0) -> tuple[Setting, Made]:
+        """The fastest of some settings; ``first`` as of ``answers``."""
+        made = [(one, self.made(one, count, first)) for one in settings]
+        return max(made, key=lambda one: one[1].pace)
+
+    def made(self, setting: Setting, count: int, first: int = 0) -> Made:
+        """The answers of one setting."""
+        writer = pair(self.agreement, self.alpha, self.step_tokens, self.steps, seed=self.seed)
+        return answers(self.times, writer, setting, self.at_once, count, first=first, seeded=False)
+
+
+def ways(point: Point) -> dict[str, list[Setting]]:
     """The settings that are tried of each way to answer."""
-    standalone = {k: Flags("standalone", k, agreement) for k in SD_TOKENS}
-    fed = [Flags("fed", k) for k in FED_TOKENS]
+    standalone = {k: Flags("standalone", k, point.agreement) for k in SD_TOKENS}
+    fed = [Flags("fed", k, point.ngrams) for k in FED_TOKENS]
     return {
         "sd": [Setting("sd", layer) for layer in standalone.values()],
         "lookahead": [Setting("lookahead", depth=d, reading="never") for d in DEPTHS],
@@ -57,25 +88,27 @@ def ways(agreement: float) -> dict[str, list[Setting]]:
     }
 
 
-@dataclass(frozen=True)
-class Point:
-    """A pair of models on a machine, and a number of answers at once."""
-
-    times: Times
-    agreement: float
-    alpha: float
-    step_tokens: int
-    at_once: int
-    steps: int = 10
-
-    def best(self, settings: Sequence[Setting], count: int) -> tuple[Setting, Made]:
-        """The fastest of some settings."""
-        writer = pair(self.agreement, self.alpha, self.step_tokens, self.steps)
-        made = [
-            (one, answers(self.times, writer, one, self.at_once, count, seeded=False))
-            for one in settings
+def servers(point: Point) -> dict[str, tuple[Setting, list[Setting]]]:
+    """For each kind of target servers `auto` on them, and the modes that it can be compared
+    with.
+    """
+    found = {}
+    layers = {
+        "no layer": Flags(),
+        "STANDALONE": Flags("standalone", SD_TOKENS[0], point.agreement),
+        "fed": Flags("fed", FED_TOKENS[0], point.ngrams),
+    }
+    for name, layer in layers.items():
+        ahead = "lookahead+sd" if layer.layer else "lookahead"
+        modes = [
+            Setting("sd" if layer.layer == "standalone" else "autoregressive", layer),
+            *(Setting(ahead, layer, depth, "never") for depth in DEPTHS),
+            Setting(ahead, layer),
         ]
-        return max(made, key=lambda one: one[1].pace)
+        if layer.layer != "standalone":
+            modes.append(Setting("lossless", layer))
+        found[name] = Setting("auto", layer), modes
+    return found
 
 
 def named(setting: Setting) -> str:
@@ -89,7 +122,7 @@ def row(point: Point, only: Sequence[str], count: int) -> Iterator[tuple[str, st
     """Of each way its name, its best setting, its answers and the speed-up over plain decoding."""
     _, plain = point.best([PLAIN], count)
     yield "plain", "", plain, 1.0
-    for name, settings in ways(point.agreement).items():
+    for name, settings in ways(point).items():
         if not only or name in only:
             setting, made = point.best(settings, count)
             yield name, named(setting), made, made.pace / plain.pace
@@ -116,6 +149,33 @@ def validate() -> None:
     click.echo(f"\n{inside} of {number} rows within {measured_tables.NEAR:.0%}")
 
 
+@dataclass(frozen=True)
+class Score:
+    """How `auto` does on one kind of servers.
+
+    Attributes:
+        first, second: its tokens per second over those of the best mode, in the first and in the
+            second half of the answers.
+    """
+
+    servers: str
+    best: Setting
+    first: float
+    second: float
+
+
+def score(point: Point, only: Sequence[str], count: int) -> Iterator[Score]:
+    """`auto` over the best mode of the same servers, which is the best one for the second half of
+    the answers; the same answers by both.
+    """
+    half = count // 2
+    for name, (auto, modes) in servers(point).items():
+        if not only or name in only:
+            mode, fixed = point.best(modes, half, half)
+            made = point.made(auto, half, half)
+            yield Score(name, mode, made.first_pace / fixed.first_pace, made.pace / fixed.pace)
+
+
 def profile(point: Point, count: int) -> None:
     """Prints where the target's time of one point goes."""
     click.echo(
@@ -140,136 +200,148 @@ def profile(point: Point, count: int) -> None:
         click.echo(f"| {name} | " + " | ".join(f"{one:.2f}" for one in cells) + " |")
 
 
-def _numbers(kind: Callable[[str], float | int]) -> Callable[..., list[float | int]]:
-    def read(context: object, option: object, given: str) -> list[float | int]:
-        try:
-            return [kind(one) for one in given.split(",")]
-        except ValueError as error:
-            raise click.BadParameter(f"{given!r} is no list of numbers") from error
+def numbers(kind: Callable[[str], float]) -> Callable[[str], list[float]]:
+    """Reads a list of numbers."""
 
-    return read
+    def list_of_numbers(given: str) -> list[float]:
+        return [kind(one) for one in given.split(",")]
+
+    return list_of_numbers
 
 
-@click.command(help=__doc__.split("\n\n")[0] if __doc__ else None)
-@click.option(
-    "--times",
-    "name",
-    default="h200",
-    show_default=True,
-    help="A file of role_times, or a name in benchmarks/times.",
-)
-@click.option(
-    "--agreement",
-    default=".75",
-    callback=_numbers(float),
-    show_default=True,
-    help="Of the draft's tokens: A[,A].",
-)
-@click.option(
-    "--alpha",
-    default=".6",
-    callback=_numbers(float),
-    show_default=True,
-    help="Of the drafted steps, one for each agreement or for all.",
-)
-@click.option("--step-tokens", default=40, show_default=True, help="Mean tokens of a step.")
-@click.option("--steps", default=10, show_default=True, help="Of an answer.")
-@click.option(
-    "--at-once",
-    default="1,8",
-    callback=_numbers(int),
-    show_default=True,
-    help="Answers at once: N[,N].",
-)
-@click.option(
-    "--gpus",
-    type=click.Choice(["one", "each", "both"]),
-    default="one",
-    show_default=True,
-    help="One GPU for all servers, or one for each.",
-)
-@click.option(
-    "--graphs", is_flag=True, help="Prefills are full CUDA graphs (the file's 'graph prefill')."
-)
-@click.option(
-    "--only", multiple=True, help="One way to answer, as the table names it; several times."
-)
-@click.option(
-    "--answers",
-    "count",
-    default=12,
-    show_default=True,
-    help="Of each setting; three times as many for several at once.",
-)
-@click.option(
-    "--output", type=click.Path(dir_okay=False, path_type=Path), help="JSON of every figure."
-)
-@click.option("--validate", "validates", is_flag=True, help="Calculate the measured tables again.")
-@click.option("--profile", "profiles", is_flag=True, help="Where the time of each point goes.")
-def main(
-    name: str,
-    agreement: list[float],
-    alpha: list[float],
-    step_tokens: int,
-    steps: int,
-    at_once: list[int],
-    gpus: str,
-    graphs: bool,
-    only: tuple[str, ...],
-    count: int,
-    output: Path | None,
-    validates: bool,
-    profiles: bool,
-) -> None:
-    keep_what_is_imported()
-    if validates:
-        return validate()
-    alphas = alpha * len(agreement) if len(alpha) == 1 else alpha
-    if len(alphas) != len(agreement):
-        raise click.UsageError("as many --alpha as --agreement, or one")
-    found = []
-    for shared, (agrees, accepted), many in itertools.product(
-        {"one": [True], "each": [False], "both": [True, False]}[gpus],
-        zip(agreement, alphas, strict=True),
-        at_once,
+def arguments() -> argparse.Namespace:
+    """What the command line says."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add = parser.add_argument
+    add("--times", default="h200", help="a file of role_times, or a name in benchmarks/times")
+    add("--agreement", type=numbers(float), default=[0.75], help="of the draft's tokens: A[,A]")
+    add(
+        "--alpha",
+        type=numbers(float),
+        default=[0.6],
+        help="of the drafted steps, one for each agreement or for all",
+    )
+    add("--step-tokens", type=int, default=40, help="mean tokens of a step")
+    add("--steps", type=int, default=10, help="of an answer")
+    add(
+        "--ngrams",
+        type=float,
+        default=0.0,
+        help="share of SGLang's own guesses that are right, where a fed target has no line",
+    )
+    add("--seed", type=int, default=0, help="of the texts")
+    add("--at-once", type=numbers(int), default=[1, 8], help="answers at once: N[,N]")
+    add(
+        "--gpus",
+        choices=["one", "each", "both"],
+        default="one",
+        help="one GPU for all servers, or one for each",
+    )
+    add(
+        "--graphs",
+        action="store_true",
+        help="prefills are full CUDA graphs (the file's 'graph prefill')",
+    )
+    add(
+        "--only",
+        action="append",
+        default=[],
+        help="one way to answer, as the table names it, or with --auto one kind of servers; "
+        "several times",
+    )
+    add(
+        "--answers",
+        type=int,
+        default=0,
+        help="of each setting (12; with --auto 32, half of which are counted); three times as many "
+        "for several at once, with --auto twice",
+    )
+    add("--output", type=Path, help="JSON of every figure")
+    add("--auto", action="store_true", help="auto over the best mode of its servers")
+    add("--profile", action="store_true", help="where the time of each point goes")
+    add("--validate", action="store_true", help="calculate the measured tables again")
+    given = parser.parse_args()
+    if len(given.alpha) == 1:
+        given.alpha *= len(given.agreement)
+    if len(given.alpha) != len(given.agreement):
+        parser.error("as many --alpha as --agreement, or one")
+    return given
+
+
+def points(given: argparse.Namespace) -> Iterator[tuple[Point, dict[str, object]]]:
+    """The points that are asked for, and how each is recorded."""
+    for shared, (agreement, alpha), at_once in itertools.product(
+        {"one": [True], "each": [False], "both": [True, False]}[given.gpus],
+        zip(given.agreement, given.alpha, strict=True),
+        given.at_once,
     ):
-        times = Times.load(name)
+        times = Times.load(given.times)
         times = times if shared else times.alone()
-        if graphs:
+        if given.graphs:
             times = times.with_graphs()
-        point = Point(times, agrees, accepted, step_tokens, many, steps)
         machine = "one GPU" if shared else "a GPU for each role"
         click.echo(
-            f"\nagreement {agrees:g}, alpha {accepted:g}, {many} at once, {machine}: calculated"
+            f"\nagreement {agreement:g}, alpha {alpha:g}, {at_once} at once, {machine}: calculated"
         )
-        if profiles:
-            profile(point, count if many == 1 else 3 * count)
+        yield (
+            Point(
+                times,
+                agreement,
+                alpha,
+                given.step_tokens,
+                at_once,
+                given.steps,
+                given.seed,
+                given.ngrams,
+            ),
+            {
+                "gpus": machine,
+                "graphs": given.graphs,
+                "agreement": agreement,
+                "alpha": alpha,
+                "at_once": at_once,
+            },
+        )
+
+
+def table(point: Point, given: argparse.Namespace) -> Iterator[Mapping[str, object]]:
+    """Prints all ways at a point, and returns their figures."""
+    count = (given.answers or 12) * (1 if point.at_once == 1 else 3)
+    for way, setting, made, speedup in row(point, given.only, count):
+        click.echo(
+            f"  {way:22} {speedup:5.2f}x {made.pace:7.1f} tokens/s  {setting:20} "
+            f"prefills a step {made.prefills:.2f}"
+        )
+        kept = {k: v for k, v in dataclasses.asdict(made).items() if k not in ("traces", "alpha")}
+        yield {"way": way, "setting": setting, "speedup": speedup, "accepted": made.alpha, **kept}
+
+
+def scores(point: Point, given: argparse.Namespace) -> Iterator[Mapping[str, object]]:
+    """Prints how `auto` does at a point, and returns its figures."""
+    count = (given.answers or 32) * (1 if point.at_once == 1 else 2)
+    for one in score(point, given.only, count):
+        best = f"{one.best.mode}, reading {one.best.reading}, {named(one.best)}"
+        click.echo(f"  {one.servers:12} {one.first:.2f}, then {one.second:.2f} of {best}")
+        yield {"servers": one.servers, "best": best, "first": one.first, "second": one.second}
+
+
+def main() -> None:
+    keep_what_is_imported()
+    given = arguments()
+    if given.validate:
+        return validate()
+    found = list[Mapping[str, object]]()
+    for point, known in points(given):
+        if given.profile:
+            profile(point, (given.answers or 12) * (1 if point.at_once == 1 else 3))
             continue
         began = time.monotonic()
-        for way, setting, made, speedup in row(point, only, count if many == 1 else 3 * count):
-            click.echo(
-                f"  {way:22} {speedup:5.2f}x {made.pace:7.1f} tokens/s  {setting:20} "
-                f"prefills a step {made.prefills:.2f}"
-            )
-            kept = {
-                k: v for k, v in dataclasses.asdict(made).items() if k not in ("traces", "alpha")
-            }
-            found.append(
-                {
-                    "gpus": machine,
-                    "graphs": graphs,
-                    "agreement": agrees,
-                    "alpha": accepted,
-                    "at_once": many,
-                    "way": way,
-                    "setting": setting,
-                    "speedup": speedup,
-                    "accepted": made.alpha,
-                    **kept,
-                }
-            )
-            if output is not None:
-                output.write_text(json.dumps(found, indent=1), "utf-8")
+        for figures in (scores if given.auto else table)(point, given):
+            found.append({**known, **figures})
+            if given.output is not None:
+                given.output.write_text(json.dumps(found, indent=1), "utf-8")
         click.echo(f"  ({time.monotonic() - began:.0f} s)")
 
 

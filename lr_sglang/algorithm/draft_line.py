@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer_context import AnswerContext
+from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.engine.prefix_reuse import common_prefix
@@ -29,6 +30,8 @@ FEWEST = 4
 LOST = 3
 # Drafts in a row that the target may overtake before they are left alone for a while.
 SLOW = 2
+# Passes may be so many times as fast while no draft is written.
+FREED = 1.25
 # Tokens before the target's place that are delivered at most: where the line was wrong, the server
 # still holds it for a pass.
 BEHIND = 64
@@ -74,9 +77,10 @@ class DraftLine:
         self._other: dict[int, tuple[int, ...]] = {}  # what the line had instead, by place
         self._ended = False
         self._moved = asyncio.Event()
-        experience = context.request.experience
-        experience.fed += 1
-        self._turns, self._pace = experience.feeding()
+        self._experience = context.request.experience
+        self._experience.fed += 1
+        self._turns, self._pace = self._experience.feeding()
+        self._choose_way()
         self._turn = self._turns.number
         self._since = context.branches.now()
         self._passes = 0
@@ -93,12 +97,17 @@ class DraftLine:
         return False
 
     def _wants_more(self) -> bool:
-        if not self._turns.ahead or not self._context.can_ask("draft") or self._room() < 1:
+        if not self._is_fed or not self._context.can_ask("draft") or self._room() < 1:
             return False
         if not self._target.ends.isdisjoint(self.ids[-1:]):
             return False  # the draft has ended the answer; the target may not
         ahead = len(self.ids) - self.written
         return ahead < min(AHEAD * self._width, self._at_a_time())
+
+    @property
+    def _is_fed(self) -> bool:
+        """Whether the draft writes ahead now; of an answer that is not exact its policy decides."""
+        return not self._context.request.exact or self._turns.way == "fed"
 
     @property
     def _width(self) -> int:
@@ -268,16 +277,26 @@ class DraftLine:
         self._moved.set()
 
     def _learn(self, tokens: int, seconds: float) -> None:
-        """Learns how long a step took; without a line each pass would have given one token."""
-        if self._turns.ahead:
+        """Learns how long a step took."""
+        way: TurnWay = "fed" if self._is_fed else "alone"
+        if way == "fed":
             self._pace.add(self._passes, seconds)
-        known = self._context.request.experience
-        expected = max(self._pace.value, known.measured_pace())  # its passes slow the target's
-        self._turns.add(tokens, seconds, max(1, known.fed), expected, 0.0)
+        answers = max(1, self._experience.fed)
+        self._turns.add(way, self._turns.number, tokens, seconds, answers=answers)
+        self._choose_way()
+
+    def _choose_way(self) -> None:
+        """Goes on with the faster way, or tries the other: without a line each pass would give one
+        token, and may be faster.
+        """
+        expected = FREED * max(self._pace.value, self._experience.measured_pace())
+        alone = Forecast(expected) if expected else None
+        answers = max(1, self._experience.fed)
+        self._turns.choose({"fed": None, "alone": alone}, answers=answers)
 
     def close(self) -> None:
         """Ends the line with its request."""
         self._ended = True
-        self._context.request.experience.fed -= 1
+        self._experience.fed -= 1
         self._give_up_draft(Outcome.CANCELLED)
         self._target.lines.drop(self._rid)

@@ -44,6 +44,7 @@ class Ways:
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
+        self._experience.can_read = self._can_read()
         self._way = self._after(self._way)
         if self._way == "portions":
             self._reads = 0
@@ -51,14 +52,17 @@ class Ways:
         return self._way
 
     def _after(self, last: Way) -> Way:
-        writes_alone = self._context.policy.tokens_alone() > 0
-        if self._feeds and (self._request.exact or writes_alone):
+        if self._request.exact:
+            if self._feeds:
+                return "fed"
+            if last == "portions":
+                return "alone"  # for a while, then reading is tried again
+            return "portions" if self._reads_portions() else "tree"
+        if not self._context.policy.tokens_alone():
+            return "tree"
+        if self._feeds and self._context.policy.way == "fed":
             return "fed"
-        if last == "portions" and (self._request.exact or not self._portions_pay()):
-            return "alone"  # for a while, then reading is tried again
-        if self._reads_portions():
-            return "portions"
-        return "alone" if writes_alone else "tree"
+        return "portions" if self._reads_portions() else "alone"
 
     def tokens_at_once(self) -> int:
         """Tokens that the target may write in one generation, fed or alone."""
@@ -71,7 +75,7 @@ class Ways:
         """Whether the target reads the next drafted step before it writes its version; asked once
         for each step.
         """
-        if self._context.target.readable is not True or not self._reader.can_read():
+        if not self._can_read():
             return False
         return self._request.lookahead.reading == "first" or self._experience.reads_next()
 
@@ -89,7 +93,7 @@ class Ways:
         the last.
         """
         version.last_portion = not self._reads_portions()
-        pays = self._reader.can_read() and self._portions_pay()
+        pays = self._reader.can_read() and (not self._request.exact or self._portions_pay())
         return pays and (bool(version.known) or not version.last_portion)
 
     def took_portion(self, tokens: int) -> None:
@@ -97,16 +101,15 @@ class Ways:
         self._reads += 1
         self._taken += tokens
 
+    def _can_read(self) -> bool:
+        """Whether the target can read, and its server is known to."""
+        return self._context.target.readable is True and self._reader.can_read()
+
     def _reads_portions(self) -> bool:
-        """Whether the target reads portions: for an exact answer, and where the policy has it write
-        alone and reading is faster.
-        """
+        """Whether the target reads portions: for an exact answer, and where the policy says so."""
         if self._request.exact:
             return self._reader.can_read()
-        target = self._context.target
-        readable = target.readable is True and not target.facts.token_layer
-        pays = self._context.policy.tokens_alone() > 0 and self._experience.pieces_pay()
-        return readable and pays and self._reader.can_read()
+        return self._context.policy.way == "portions" and self._can_read()
 
     def _portions_pay(self) -> bool:
         """Whether the target writes sooner by reading portions, as far as they show."""
@@ -119,7 +122,7 @@ class Ways:
             return False
         why_not = self._why_not_fed(fed)
         self._context.trace.not_fed = why_not
-        self._experience.feeds = not why_not
+        self._experience.fed_tokens = 0 if why_not else fed.width - 1
         return not why_not
 
     def _why_not_fed(self, fed: FedLayer) -> str:

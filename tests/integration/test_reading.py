@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from lr_sglang.algorithm import reader
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
+from lr_sglang.algorithm.policy import experience as experience_of_runs
 from lr_sglang.algorithm.policy.forecast import TreeShape
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.prefix_reuse import RequestLog
@@ -383,14 +384,16 @@ def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     assert gain == pytest.approx(expected, rel=0.1)
 
 
+def never_ahead(monkeypatch):
+    """Nothing is expected of looking ahead."""
+    monkeypatch.setattr(adaptive, "fastest_shape", lambda *_: TreeShape(2, 1, 0.0))
+    monkeypatch.setattr(experience_of_runs, "forecast", lambda *_: 0.0)
+
+
 @pytest.mark.parametrize(("noise", "least", "most"), [(0.3, 1.8, 4.0), (3.0, 0.8, 1.05)])
 def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeypatch):
     """The answer is what the target writes, and no step of it counts as a judged one."""
-    monkeypatch.setattr(
-        adaptive,
-        "best_shape",
-        lambda known, *_: TreeShape(0, 1, 1 / known.target.step(known.answers)),
-    )
+    never_ahead(monkeypatch)
     look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
     greedy, found = Sampling(temperature=0), list[Any]()
     for model in range(12):
@@ -405,11 +408,7 @@ def test_the_target_alone_reads_where_that_is_faster(noise, least, most, monkeyp
 
 
 def test_the_target_alone_draws_each_token_it_reads_with_a_number_of_its_own(monkeypatch):
-    monkeypatch.setattr(
-        adaptive,
-        "best_shape",
-        lambda known, *_: TreeShape(0, 1, 1 / known.target.step(known.answers)),
-    )
+    never_ahead(monkeypatch)
     look, experience = Lookahead(policy="adaptive", max_step_tokens=20), RunStatistics()
     reads = 0
     for model in range(6):

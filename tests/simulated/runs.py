@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
@@ -13,6 +13,7 @@ from lr_sglang.config import ROLES, Limits, Lookahead, Sampling
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.steps.trace import Trace
+from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from lr_sglang.user_programs.request_maker import RequestMaker
 from tests.simulated.alike import Alike, AlikeWriter
@@ -59,7 +60,8 @@ class Made:
     """The answers of one setting.
 
     Attributes:
-        seconds: mean, of an answer; ``pace``: tokens per second of an answer.
+        seconds: mean, of an answer; ``pace``: tokens per second of an answer; ``first_pace``: of
+            those that were made first and are not counted.
         prefills, passes: of the target, for each step of the answers.
         requests: to the target, for each step.
         busy: share of the time in which each server computed: of the target in prefills and in
@@ -73,6 +75,7 @@ class Made:
     passes: float
     requests: float
     busy: Mapping[str, float]
+    first_pace: float
     traces: tuple[Trace, ...] = ()
 
 
@@ -83,9 +86,16 @@ def answers(
     at_once: int,
     count: int,
     *,
+    first: int = 0,
     seeded: bool = True,
 ) -> Made:
-    """Makes ``count`` answers, ``at_once`` at a time, each of its own question."""
+    """Makes ``count`` answers, ``at_once`` at a time, each of its own question.
+
+    Args:
+        first: further answers that are made before and are not counted. As many run beside the last
+            ones that are counted.
+    """
+    number_made = count + first + (at_once - 1 if first else 0)
 
     async def make() -> Made:
         roles = scheduled_roles(times, writer, setting.server_flags(times), seeded=seeded)
@@ -94,45 +104,51 @@ def answers(
         look = mode.lookahead(Lookahead(depth=setting.depth, reading=setting.reading))
         if mode.ahead:
             await maker.measure_costs(look)
-        free, traces, began = asyncio.Semaphore(at_once), list[Trace](), loop.time()
+        free, began = asyncio.Semaphore(at_once), loop.time()
         servers = {role: roles[role].transport for role in ROLES}
         before = {role: _counts(one) for role, one in servers.items()}
 
-        async def answer(number: int) -> None:
-            asked = known[number]
+        async def answer(asked: Question) -> Trace:
             async with free:
                 request = maker.make(mode, look, SAMPLING, Limits(), question=asked.id)
                 program = PROGRAMS[mode.program]
                 await run_program(
                     program, messages(asked.question), request, backend=roles["target"]
                 )
-                traces.append(request.trace)
+                return request.trace
 
-        known = questions(count)
-        await asyncio.gather(*(answer(number) for number in range(count)))
+        made = await asyncio.gather(*(answer(asked) for asked in questions(number_made)))
         seconds = loop.time() - began
         spent = {
             role: [new - old for new, old in zip(_counts(one), before[role], strict=True)]
             for role, one in servers.items()
         }
-        steps = sum(len(one.steps) for one in traces)
+        steps = sum(len(one.steps) for one in made)
         prefills, passes, prefilling, decoding = spent["target"]
+        traces = made[first : first + count]
         judged = sum(one.judged for one in traces)
         busy = {"prefills": prefilling / seconds, "passes": decoding / seconds}
         for role in ("draft", "judge"):
             busy[role] = (spent[role][2] + spent[role][3]) / seconds
         return Made(
             fmean(one.seconds for one in traces),
-            sum(len(one.ids) for one in traces) / sum(one.seconds for one in traces),
+            _pace(traces),
             sum(one.accepted for one in traces) / judged if judged else None,
             prefills / steps,
             passes / steps,
-            sum(len(one.of("target")) for one in traces) / steps,
+            sum(len(one.of("target")) for one in made) / steps,
             busy,
+            _pace(made[:first]),
             tuple(traces),
         )
 
     return run_virtually(make())
+
+
+def _pace(traces: Sequence[Trace]) -> float:
+    """Tokens per second of an answer."""
+    seconds = sum(one.seconds for one in traces)
+    return sum(len(one.ids) for one in traces) / seconds if seconds else 0.0
 
 
 def _counts(transport: object) -> tuple[float, ...]:

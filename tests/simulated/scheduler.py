@@ -28,9 +28,10 @@ class Flags:
 
     Attributes:
         layer: ``standalone``: its draft writes the guesses within the pass; ``ngram``: guesses of
-            its own that cost nothing; ``fed``: ``ngram`` that guesses what is delivered.
+            its own that cost nothing; ``fed``: ``ngram`` that guesses what is delivered, if there
+            is any.
         draft_tokens: guessed tokens of a verification.
-        layer_agreement: share of the guesses of ``standalone`` and ``ngram`` that are the target's.
+        layer_agreement: share of the layer's own guesses that are the target's.
         overlap: whether a pass is chosen while the one before it runs.
         prefill_graph: whether a prefill is a full CUDA graph.
         prefill_decode_interval: passes that decode between two prefills, while at least
@@ -280,8 +281,9 @@ class Scheduler:
         found = []
         for job in batch.jobs:
             width, same = self.flags.draft_tokens, 0
-            if self.flags.layer == "fed":
-                same = common_prefix([*job.guess(width)], [*job.ids[job.written :]])
+            delivered = [*job.guess(width)]
+            if delivered:
+                same = common_prefix(delivered, [*job.ids[job.written :]])
             elif job.guessing:
                 while same < width and job.noise.random() < self.flags.layer_agreement:
                     same += 1

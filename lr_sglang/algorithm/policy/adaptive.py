@@ -1,6 +1,4 @@
-"""The adaptive policy: depth and width follow measurements; lookahead stops where it gives no
-speed-up.
-"""
+"""The adaptive policy: the way to write steps, depth and width follow measurements."""
 
 from __future__ import annotations
 
@@ -11,11 +9,11 @@ from collections.abc import Callable
 from lr_sglang.algorithm.policy.experience import TYPICAL_TOKENS, RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import (
-    GAIN,
     Conditions,
     StepTimes,
     TreeShape,
     best_shape,
+    fastest_shape,
     furthest,
 )
 from lr_sglang.algorithm.policy.turns import Turns, TurnWay
@@ -23,23 +21,22 @@ from lr_sglang.config import Lookahead
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
 
-# Where lookahead gives no speed-up, one step in so many of all answers (of up to MOST_ANSWERS at
-# once) is drafted all the same, to detect when it would.
+# Where the target writes alone, one step in so many of all answers (of up to MOST_ANSWERS at once)
+# is drafted and judged all the same, to detect when looking ahead would pay.
 PROBE_INTERVAL = 24
 MOST_ANSWERS = 8
 # One in so many of these probes has depth 2, to measure the cost of more branches.
 DEEP_PROBE = 4
-# Number of steps at the start of a run that are drafted even against the forecast, to measure their
-# acceptance.
-FIRST_PROBES = 8
-# The minimum forecast speed-up for looking ahead before a step of the target has been measured.
-FIRST_GAIN = 1.15
+# Number of steps at the start of a run that are drafted in any case, to measure their acceptance.
+FIRST_PROBES = 2
 # The highest acceptance rate that is assumed possible.
 HIGHEST_ALPHA = 0.95
 # Steps that the target alone writes in one generation, times the number of answers (up to
 # MOST_ANSWERS), all of which wait for its prefill: one request for each would cost a fifth of the
 # speed.
 STEPS_ALONE = 8.0
+# The weight of a step while which requests of another way were in flight, in the pace of its way.
+MIXED = 0.25
 # Without any measurement, also at start: UNMEASURED is chosen for up to FEW_ANSWERS concurrent
 # answers, NO_LOOKAHEAD for more.
 UNMEASURED = TreeShape(4, 1, 0.0)
@@ -59,12 +56,22 @@ class Part:
     mixed: bool
 
 
-class Adaptive(Policy):
-    """The fixed policy with a depth and a width that are chosen at every step, up to those in the
-    settings.
+@dataclasses.dataclass
+class Together:
+    """Steps that were kept at the same time, in the time of the first."""
 
-    A forecast chooses them; ``Turns`` then measures whether looking ahead is faster than the target
-    alone.
+    part: Part
+    seconds: float
+    weight: float
+    tokens: int = 0
+    steps: int = 0
+
+
+class Adaptive(Policy):
+    """Chooses at every step the way in which it is written, and a depth and a width up to those in
+    the settings.
+
+    ``Turns`` chooses the way by what each was measured to give, a forecast the depth and the width.
     """
 
     def __init__(
@@ -77,13 +84,15 @@ class Adaptive(Policy):
         super().__init__(look, tree, experience, clock)
         self._open: dict[Branch, tuple[float, float]] = {}
         self._since = self._probes = 0
-        self.choice = NO_LOOKAHEAD
-        # The turns that the next step belongs to, the part of them in which each branch began and
-        # in which the last steps were written, and the time of the last decided step.
+        self._choice = NO_LOOKAHEAD
+        self._chosen = False  # since the last step was kept
+        # The turns that the next step belongs to; where each branch began, and the last steps; what
+        # was kept and is not counted yet; the time of the last decided step.
         self._turn: Turns | None = None
         self._parts: dict[Branch, Part] = {}
         self._ways: dict[Branch, TurnWay] = {}  # of branches in flight
         self._part: Part | None = None
+        self._together: Together | None = None
         self._at = 0.0
 
     def __enter__(self) -> Adaptive:
@@ -93,16 +102,29 @@ class Adaptive(Policy):
         self._probes = self.experience.answers
         self.experience.answers += 1
         self._at = self.clock()
-        self._choose()
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._count()
         for branch in list(self._open):
             self.ended(branch)
         self.experience.answers -= 1
         self.experience.since = self._since
         if self.experience.explorer is self:
             self.experience.explorer = None
+
+    @property
+    def choice(self) -> TreeShape:
+        """The depth and the width of the next steps; depth 0 where the target writes alone."""
+        if not self._chosen:
+            self._chosen = True
+            self._count()
+            self._choose()
+        return self._choice
+
+    @property
+    def way(self) -> TurnWay | None:
+        return self._turn.way if not self.choice.depth and self._turn is not None else None
 
     def width(self, node: Node) -> int:
         if self.tree.ahead(node) >= self.choice.depth or not super().width(node):
@@ -124,50 +146,60 @@ class Adaptive(Policy):
             return 0
         if not tokens and not self.experience.load("target").costs:
             return 0
-        steps = STEPS_ALONE * min(self.experience.answers, MOST_ANSWERS)
-        if self._turn is not None:
-            steps = min(steps, max(1.0, self._turn.left))
+        steps = 1.0  # until all answers write in this way, and where another is chosen soon
+        turn = self._turn
+        if turn is not None and (self._part is None or self._part.number == turn.number):
+            steps = STEPS_ALONE * min(self.experience.answers, MOST_ANSWERS)
+            steps = steps if turn.sure else min(steps, max(1.0, turn.left))
         return min(self.tree.room(root), math.ceil(steps * (tokens or TYPICAL_TOKENS)))
 
     def decided(self, node: Node) -> None:
         super().decided(node)
         now = self.clock()
         before = self._part
-        mixed = False
         if node.version.branch:
             self._part = self._parts.get(node.version.branch)
-            # the first step has waited for what was in flight
-            if before is not None and self._part is not None:
-                mixed = before.number != self._part.number
         part = self._part
         self._parts = {one: at for one, at in self._parts.items() if one.outcome is None}
+        if now > self._at:
+            self._count()
         if part and node.chosen and node.chosen.step:
-            known = self.experience
-            expected = 1 / known.token_seconds()
-            gain = self.choice.pace * max(1.0, known.tokens.value) / expected
-            sure = not (known.can_read or known.feeds or known.layered)
-            part.turns.add(
-                len(node.chosen.step.ids),
-                now - self._at,
-                known.answers,
-                expected,
-                gain,
-                sure,
-                of=(part.way, part.number),
-                mixed=part.mixed or self._mixed(part.way) or (mixed and part.way != "alone"),
-                ways=known.ways(),
-            )
+            if self._together is None:
+                weight = 1.0
+                if before is not None and before.number != part.number:
+                    weight = 0.0  # the first has waited for what was in flight, or had it ahead
+                elif part.mixed or self._mixed(part.way):
+                    weight = MIXED
+                self._together = Together(part, now - self._at, weight)
+            self._together.tokens += len(node.chosen.step.ids)
+            self._together.steps += 1
         self._at = now
-        self._choose()
+        self._since += not self._choice.depth
+        self._chosen = False
+
+    def _count(self) -> None:
+        """Counts what was kept for the way in which it was written."""
+        made = self._together
+        self._together = None
+        if made is not None:
+            made.part.turns.add(
+                made.part.way,
+                made.part.number,
+                made.tokens,
+                made.seconds,
+                answers=max(1, self.experience.answers),
+                steps=made.steps,
+                weight=made.weight,
+            )
 
     def begun(self, branch: Branch) -> None:
         super().begun(branch)
         self._open[branch] = self.experience.load(branch.role).begin(self.clock())
         if branch.role == "target" and self._turn is not None:
             turns = self._turn
-            part = Part(turns, turns.way, turns.number, self._mixed(turns.way))
-            same = next((one for one in self._parts.values() if one == part), part)
-            self._parts[branch] = part = same
+            self._parts[branch] = part = Part(
+                turns, turns.way, turns.number, self._mixed(turns.way)
+            )
             self.experience.in_flight[turns.way] += 1
             self._ways[branch] = turns.way
             if not turns.ahead:
@@ -194,30 +226,29 @@ class Adaptive(Policy):
             self.experience.load(branch.role).end(self.clock(), mark, tokens, alone)
 
     def _choose(self) -> None:
-        conditions = self.experience.conditions(self.look.schedule, self.alpha())
-        if conditions:
-            worthwhile = GAIN if self.experience.load("target").known else FIRST_GAIN
-            self.choice = best_shape(conditions, self.look.depth, self.look.width, worthwhile)
+        known = self.experience
+        conditions = known.conditions(self.look.schedule, self.alpha())
+        self._turn = known.way = None
+        if conditions is None:
+            self._choice = UNMEASURED if known.answers <= FEW_ANSWERS else NO_LOOKAHEAD
+        elif self._waits():
+            self._choice = NO_LOOKAHEAD
         else:
-            self.choice = UNMEASURED if self.experience.answers <= FEW_ANSWERS else NO_LOOKAHEAD
-        self._turn = self.experience.way = None
-        target = self.experience.load("target")
-        if self.choice.depth and (target.known or target.costs):
-            self._turn = turns = self.experience.turns(self.experience.answers)
-            self.experience.way = turns.way
-            if not turns.ahead:
-                self.choice = TreeShape(0, 1, self.choice.pace)
-        if self.choice.depth or self._turn is not None or self._cannot_pay(conditions):
+            ahead = fastest_shape(conditions, self.look.depth, self.look.width)
+            self._turn = turns = known.turns(known.answers)
+            turns.choose(known.forecasts(conditions, ahead), answers=known.answers)
+            known.way = turns.way
+            self._choice = ahead if turns.ahead else NO_LOOKAHEAD
+        if self._choice.depth or (self._cannot_pay(conditions) and not self._waits()):
             return
-        self._since += 1
-        interval = PROBE_INTERVAL * min(self.experience.answers, MOST_ANSWERS)
+        interval = PROBE_INTERVAL * min(known.answers, MOST_ANSWERS)
         if self._since >= interval or self._explores():
-            self.experience.probes += 1
+            known.probes += 1
             self._since = 0
             self._probes += 1
             self._turn = None  # what a probe takes belongs to no way
             deep = self._probes % DEEP_PROBE == 0 and conditions is not None
-            self.choice = TreeShape(2 if deep else 1, 1, 0.0)
+            self._choice = TreeShape(2 if deep else 1, 1, 0.0)
 
     def _explores(self) -> bool:
         """Whether this answer drafts the first steps of a run; one answer alone does, if request
@@ -226,7 +257,15 @@ class Adaptive(Policy):
         known = self.experience
         if known.load("target").costs and known.explorer is None:
             known.explorer = self
-        return known.probes < FIRST_PROBES and known.explorer in (None, self)
+        return self._learns() and known.explorer in (None, self)
+
+    def _waits(self) -> bool:
+        """Whether several answers write alone until the first has shown what drafts are worth."""
+        return self.experience.answers > 1 and self._learns()
+
+    def _learns(self) -> bool:
+        """Whether the first steps of a run are not drafted yet."""
+        return self.experience.probes < FIRST_PROBES
 
     def _cannot_pay(self, conditions: Conditions | None) -> bool:
         """Whether looking ahead would not pay even with a draft that costs no time and is nearly

@@ -5,12 +5,18 @@ the runtimes.
 from __future__ import annotations
 
 from collections import Counter, deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
-from lr_sglang.algorithm.policy.forecast import Conditions, StepTimes, rounded
+from lr_sglang.algorithm.policy.forecast import (
+    Conditions,
+    StepTimes,
+    TreeShape,
+    forecast,
+    rounded,
+)
 from lr_sglang.algorithm.policy.load import Load
-from lr_sglang.algorithm.policy.turns import Pace, Turns, TurnWay
+from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
@@ -39,14 +45,8 @@ TRY_AGAIN_COST = 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 TYPICAL_AGREEMENT = 0.92
 AGREEMENT_WEIGHT = 1.0
-# Turns do not try to read steps first, or not to, where the agreement lets expect that the other
-# way is so many times as fast.
-NEARLY_EQUAL = 1.2
-# The target alone reads where the formula expects at least this gain: nobody times what it would do
-# otherwise, and a read may take longer than the formula assumes.
-PIECES_GAIN = 1.2
-# Of several answers a read waits for half of that of others in the mean, and takes all that wait
-# with it.
+# Of several answers a read waits for half of a pass of others in the mean, and takes all that wait
+# with it, with their tokens.
 READS_WAIT = 1.5
 _REFIT = 16  # new verdicts between two fits of the calibration
 
@@ -91,12 +91,12 @@ class RunStatistics:
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
         agreement: share of drafted tokens that the target would have written there.
         untried: number of drafted steps since the slower of the two ways was tried.
-        can_read: whether the target may read drafted steps first.
+        can_read: whether the target may read drafted tokens.
         way: in which steps are written now, where the policy decides that in turns.
         in_flight: number of branches of the target by the way of the turn in which they began.
         layered: whether the target has a token layer.
-        fed: number of concurrent requests of the target that are fed; ``feeds``: whether there
-            can be any.
+        fed: number of concurrent requests of the target that are fed; ``fed_tokens``: drafted
+            tokens that such a request verifies in a pass, 0 where none can be fed.
     """
 
     answers: int = 0
@@ -120,7 +120,7 @@ class RunStatistics:
     in_flight: Counter[TurnWay] = field(default_factory=Counter)
     layered: bool = False
     fed: int = 0
-    feeds: bool = False
+    fed_tokens: int = 0
     _loads: dict[str, Load] = field(default_factory=dict)
     _turns: dict[int, Turns] = field(default_factory=dict)
     _feeding: dict[int, tuple[Turns, Pace]] = field(default_factory=dict)
@@ -135,10 +135,12 @@ class RunStatistics:
         """The turns for this number of concurrent answers; 1, 2 to 3, 4 to 7 and so on have one
         object each.
         """
-        if (found := self._turns.get(answers.bit_length())) is None:
-            found = self._turns[answers.bit_length()] = Turns()
-            found.prefer(self._way_ahead())
-        return found
+        of = answers.bit_length()
+        if of not in self._turns:
+            known = [one for one in self._turns if self._turns[one].paces]
+            nearest = min(known, key=lambda one: abs(one - of), default=None)
+            self._turns[of] = Turns(nearest=None if nearest is None else self._turns[nearest])
+        return self._turns[of]
 
     def feeding(self) -> tuple[Turns, Pace]:
         """The turns of feeding the target and leaving it alone, and its passes per second while it
@@ -193,12 +195,8 @@ class RunStatistics:
 
     def reads_next(self) -> bool:
         """Decides whether the target reads the next drafted step before it writes: the faster way,
-        and now and then the other. Notes that drafted steps can be read.
+        and now and then the other.
         """
-        if not self.can_read:
-            self.can_read = True
-            for one in self._turns.values():
-                one.prefer(self._way_ahead())
         if self.way is not None:
             return self.way == "read"
         gain = self.reading_gain()
@@ -219,26 +217,42 @@ class RunStatistics:
     def _foreseen_gain(self) -> float:
         return reading.gain(self.agreed_share(), self.read_times())
 
-    def ways(self) -> tuple[TurnWay, ...]:
-        """The ways to write steps that can be tried: reading steps first, or not, where the
-        agreement does not let expect that one is much the faster.
-        """
-        known = self.can_read and self._gain_known()
-        if known and 1 / NEARLY_EQUAL < self._foreseen_gain() < NEARLY_EQUAL:
-            return "alone", "written", "read"
-        return "alone", self._way_ahead()
+    def forecasts(
+        self, conditions: Conditions, written: TreeShape
+    ) -> dict[TurnWay, Forecast | None]:
+        """What is expected of each way that can be used, in tokens per second of one answer.
 
-    def _way_ahead(self) -> TurnWay:
-        """The way to look ahead that the agreement lets expect to be the faster one."""
-        reads = self.can_read and self._gain_known() and self._foreseen_gain() > 1
-        return "read" if reads else "written"
-
-    def _gain_known(self) -> bool:
-        """Whether it is known what the target alone takes for a token: with a token layer, only
-        after a turn without lookahead.
+        Args:
+            written: the fastest depth and width under these conditions.
         """
-        turns = self._turns.get(self.answers.bit_length())
-        return not self.layered or (turns is not None and turns.pace("alone") > 0)
+        tokens = max(1.0, self.tokens.value or TYPICAL_TOKENS)
+        alone = self._forecast_alone()
+        gain = self._foreseen_gain()
+        found: dict[TurnWay, Forecast | None] = {
+            "alone": alone,
+            "written": Forecast(written.pace * tokens),
+        }
+        if self.can_read:
+            sooner = conditions.target.sooner(gain)
+            read = forecast(replace(conditions, target=sooner), written.depth, written.width)
+            found["read"] = Forecast(read * tokens)
+        if alone is not None and self.fed_tokens:
+            passes = reading.reading_speedup(
+                self.agreed_share(), 1 + self.fed_tokens, reading.ReadTimes(1, 0)
+            )
+            found["fed"] = Forecast(alone.pace * passes)
+        elif alone is not None and self.can_read and not self.layered:
+            found["portions"] = Forecast(alone.pace * gain)
+        return found
+
+    def _forecast_alone(self) -> Forecast | None:
+        """Of the target alone: as requests were measured at start; where its server has a token
+        layer, which accepts none of their random tokens, as its branches were.
+        """
+        if (measured := self.measured_pace()) and (self.fed_tokens or not self.layered):
+            return Forecast(measured, MEASURED)
+        target = self.load("target")
+        return Forecast(1 / target.pace(self.answers)) if target.known else None
 
     def read_times(self) -> reading.ReadTimes:
         """What a read of the target takes, and a drafted token, in tokens of the target alone, with
@@ -252,7 +266,7 @@ class RunStatistics:
         token = self.token_seconds()
         waits = READS_WAIT if answers > 1 else 1.0
         drafted = draft.pace(answers) if draft.known else TYPICAL_C1 * costs.token
-        rows = waits * answers * costs.reading
+        rows = answers * costs.reading
         return reading.ReadTimes(waits * costs.prefill / token, (drafted + rows) / token)
 
     def token_seconds(self) -> float:
@@ -295,12 +309,6 @@ class RunStatistics:
         known.
         """
         return self.agreement.given(TYPICAL_AGREEMENT, AGREEMENT_WEIGHT)
-
-    def pieces_pay(self) -> bool:
-        """Whether the target alone is faster by reading pieces of the draft, as the agreement lets
-        expect.
-        """
-        return reading.gain(self.agreed_share(), self.read_times()) > PIECES_GAIN
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import furthest
+from lr_sglang.algorithm.policy.turns import TurnWay
 from lr_sglang.config import Lookahead
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.tree import Node, StepTree
@@ -117,6 +118,11 @@ class Policy:
     def alpha(self) -> float:
         """Expected acceptance of the first drafted version of a step of this answer."""
         return self.experience.alpha(self._accepted, self._judged)
+
+    @property
+    def way(self) -> TurnWay | None:
+        """In which the next steps are written; None where the settings decide that."""
+        return None
 
     def tokens_alone(self) -> int:
         """Tokens that the target may write in one generation now, because looking ahead does not

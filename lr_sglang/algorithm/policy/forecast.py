@@ -8,7 +8,7 @@ answer gains at the cost of the others. ``docs/policies.md`` has the derivation.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from lr_sglang.config import Lookahead, Role, Schedule
@@ -56,6 +56,10 @@ class StepTimes:
         # a prefill
         return writing + self.reading * reading + self.prefill * min(reading, self.passes)
 
+    def sooner(self, gain: float) -> StepTimes:
+        """Those of a target that writes a step so many times as fast."""
+        return replace(self, base=self.base / gain, more=self.more / gain)
+
 
 @dataclass(frozen=True)
 class Conditions:
@@ -91,26 +95,30 @@ class TreeShape:
 
 
 @lru_cache(maxsize=4096)
-def best_shape(
-    conditions: Conditions, depth: int, width: int, worthwhile: float = GAIN
-) -> TreeShape:
-    """The fastest depth and width up to these; depth 0 unless its pace is ``worthwhile`` times that
-    of depth 0.
-    """
-    plain = TreeShape(0, 1, 1 / conditions.target.step(conditions.answers))
-    found = plain
+def fastest_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
+    """The fastest depth and width up to these; depth 0 only where none is allowed."""
+    found = TreeShape(0, 1, 0.0)
     for wide in range(1, width + 1):
         fallen = 0
         for deep in range(1 if conditions.schedule == "sync" else 2, deepest(depth, wide) + 1):
             pace = forecast(conditions, deep, wide)
-            if pace > found.pace * (1 + 1e-9):
+            if not found.depth or pace > found.pace * (1 + 1e-9):
                 found = TreeShape(deep, wide, pace)
                 fallen = 0
             else:
                 fallen += 1
             if fallen > 3:
                 break
-    return found if found.pace > plain.pace * worthwhile else plain
+    return found
+
+
+def best_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
+    """The fastest shape, or depth 0 where that is not ``GAIN`` times as fast as the target
+    alone.
+    """
+    plain = TreeShape(0, 1, 1 / conditions.target.step(conditions.answers))
+    found = fastest_shape(conditions, depth, width)
+    return found if found.pace > plain.pace * GAIN else plain
 
 
 def rounded(value: float) -> float:
@@ -118,6 +126,7 @@ def rounded(value: float) -> float:
     return math.exp(round(math.log(value) * 32) / 32) if value > 0 else 0.0
 
 
+@lru_cache(maxsize=4096)
 def forecast(conditions: Conditions, depth: int, width: int) -> float:
     """Steps per second of each answer."""
     accepted = conditions.accepted(width)

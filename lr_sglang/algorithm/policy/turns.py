@@ -1,42 +1,46 @@
-"""Ways to write steps in turns, for all answers of a run: the fastest gets the longest turns."""
+"""Ways to write steps in turns, for all answers of a run: what each gives is measured, and each
+turn goes to the way that may be the fastest.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection
+from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, NamedTuple
 
-# The target alone; looking ahead, where each step is written, or is read first.
-TurnWay = Literal["alone", "written", "read"]
-# Steps of each answer in a trial of looking ahead by one answer.
-TRIAL_STEPS = 5.0
-# The same in a trial of several answers, or of the target alone, whose steps differ less.
-SHORT_TRIAL = 3.0
-# Steps before the target alone is tried first, if looking ahead is faster than its expected pace;
-# and where that is hardly known.
-ALONE_AFTER = 16.0
-ALONE_SOON = 6.0
-# The weight of the forecast in the pace of looking ahead, in measured steps.
-FORECAST_WEIGHT = 8.0
-# The target alone is not tried while looking ahead has at least this many times its expected pace,
-# and that is known well.
-SURE_GAIN = 1.5
-# A turn ends where another way is so many times as fast.
-MUCH_FASTER = 1.1
-# The share of the time that trials may cost.
-TRIAL_COST = 0.01
-# The minimum and maximum number of steps in a turn of the fastest way.
-SHORTEST_TURN = 24.0
-LONGEST_TURN = 512.0
-# After the first trial of the slower way a turn has at most so many steps (of up to MANY_ANSWERS so
-# many times as many), after each further one twice as many: a trial may be unlucky.
-PAUSE_AFTER_TRIAL = 40.0
-MANY_ANSWERS = 4
-# What a trial is added to weighs at most so many times as much.
-OLD_WEIGHT = 3.0
-# Effective number of steps in a pace; the weight of older ones decays exponentially.
-PACE_MEMORY = 64.0
+# The target alone; fed, or reading portions, with what the draft writes; looking ahead, where each
+# step is written, or is read first.
+TurnWay = Literal["alone", "fed", "portions", "written", "read"]
+# Steps in a way's first turn, of one answer, or of each of several; each further turn that follows
+# at once is twice as long, up to LONGEST.
+TURN = 5.0
+SHORT_TURN = 3.0
+LONGEST = 24.0
+# A turn ends before where another way may be so many times as fast.
+MUCH_FASTER = 1.2
+# A way may be so many standard errors faster than it was measured: none at first, because a trial
+# costs a short run more than it gains, and so many after that many steps of each answer.
+HOPE = 1.0
+HOPE_STEPS = 40.0
+# The standard error of a forecast, as a share of it; and of what was measured at start.
+UNSURE = 0.25
+MEASURED = 0.1
+# The scatter of a step's tokens about what its time lets expect, as a share of them, and in how
+# many steps it is assumed to have shown.
+SCATTER = 1.0
+ASSUMED = 4.0
+# Effective number of steps of each answer in a pace; the weight of older ones decays.
+MEMORY = 160.0
+
+
+class Forecast(NamedTuple):
+    """A pace in tokens per second of one answer that was not measured in turns, and its standard
+    error as a share of it.
+    """
+
+    pace: float
+    error: float = UNSURE
 
 
 @dataclass
@@ -46,150 +50,146 @@ class Pace:
     tokens: float = 0.0
     seconds: float = 0.0
     steps: float = 0.0
+    _tokens_squared: float = 0.0
+    _tokens_seconds: float = 0.0
+    _seconds_squared: float = 0.0
 
-    def add(self, tokens: float, seconds: float) -> None:
-        """Adds a step."""
-        fade = 1 - 1 / PACE_MEMORY
-        self.tokens = self.tokens * fade + tokens
-        self.seconds = self.seconds * fade + seconds
-        self.steps = self.steps * fade + 1
+    def add(self, tokens: float, seconds: float, steps: float = 1.0, weight: float = 1.0) -> None:
+        """Adds some steps that came together."""
+        self.tokens += weight * tokens
+        self.seconds += weight * seconds
+        self.steps += weight * steps
+        self._tokens_squared += weight * tokens * tokens
+        self._tokens_seconds += weight * tokens * seconds
+        self._seconds_squared += weight * seconds * seconds
 
-    def forget(self, most: float) -> None:
-        """Leaves the weight of at most so many steps."""
-        share = min(1.0, most / self.steps) if self.steps else 1.0
+    def fade(self, share: float) -> None:
+        """Leaves this share of the weight."""
         self.tokens *= share
         self.seconds *= share
         self.steps *= share
+        self._tokens_squared *= share
+        self._tokens_seconds *= share
+        self._seconds_squared *= share
 
     @property
     def value(self) -> float:
         """Tokens per second."""
         return self.tokens / self.seconds if self.seconds > 0 else 0.0
 
+    @property
+    def error(self) -> float:
+        """The standard error of ``value``, by the scatter of what was added."""
+        if not self.seconds:
+            return math.inf
+        pace = self.value
+        scatter = self._tokens_squared - 2 * pace * self._tokens_seconds
+        scatter = max(0.0, scatter + pace * pace * self._seconds_squared)
+        scatter += ASSUMED * (SCATTER * self.tokens / self.steps) ** 2
+        return math.sqrt(scatter * self.steps / (self.steps + ASSUMED)) / self.seconds
+
 
 @dataclass(eq=False)
 class Turns:
-    """Alternates between the ways to write steps, and measures each, because forecasts omit some
-    costs.
+    """Writes steps in turns of several ways, and measures each.
 
     Attributes:
         way: of this turn.
-        number: the number of this turn.
+        number: of changes of the way so far.
         left: steps of each answer until the turn ends.
         paces: of each way that was measured.
+        nearest: the turns with another number of answers, by which forecasts are corrected: each
+            way may be so much faster or slower than its forecast as it was there.
     """
 
-    way: TurnWay = "written"
+    way: TurnWay = "alone"
     number: int = 0
-    left: float = TRIAL_STEPS
+    left: float = 0.0
     paces: dict[TurnWay, Pace] = field(default_factory=dict)
-    _trial: bool = True
-    _foreseen: bool = False
-    _steps: float = 0.0
-    _mixed: Pace = field(default_factory=Pace)  # of this turn
-    _tried: dict[TurnWay, int] = field(default_factory=dict)  # the number of each way's last turn
-    _trials: dict[TurnWay, int] = field(default_factory=dict)  # of each way
+    nearest: Turns | None = None
+    _length: float = TURN
+    _steps: float = 0.0  # of each answer
+    _forecasts: Mapping[TurnWay, Forecast | None] = field(default_factory=dict)
 
     @property
     def ahead(self) -> bool:
         """Whether answers look ahead in this turn."""
-        return self.way != "alone"
+        return self.way in ("written", "read")
 
     def pace(self, way: TurnWay) -> float:
         """Tokens per second of an answer in this way; 0 if it was not measured."""
         return self.paces[way].value if way in self.paces else 0.0
 
-    def prefer(self, way: TurnWay) -> None:
-        """Begins with this way of looking ahead, where none was measured yet."""
-        if not self.paces and self.ahead:
-            self.way = way
-
     def add(
         self,
+        way: TurnWay,
+        number: int,
         tokens: int,
         seconds: float,
-        answers: int,
-        expected: float,
-        gain: float,
-        sure: bool = True,
         *,
-        of: tuple[TurnWay, int] | None = None,
-        mixed: bool = False,
-        ways: Collection[TurnWay] = ("alone", "written"),
+        answers: int = 1,
+        steps: int = 1,
+        weight: float = 1.0,
     ) -> None:
-        """Adds a step, and begins another turn where this one has ended.
+        """Adds what an answer has written.
 
         Args:
+            way, number: of the turn in which it began; a slow step may end in a later one.
             answers: number of concurrent answers.
-            expected: tokens per second of an answer by the target alone, as far as is known without
-                a trial.
-            gain: the forecast speed-up of looking ahead by writing over ``expected``; 0 if there is
-                no forecast yet.
-            sure: whether ``expected`` is known well.
-            of: the way and the number of the turn in which it began; None if that is this turn. A
-                slow step may end in a later one.
-            mixed: whether requests of another way were in flight when it began: it counts only
-                where nothing else tells what a way takes.
-            ways: that are used and tried.
+            steps: that came together.
+            weight: how much they say of this way.
         """
-        way, number = of or (self.way, self.number)
-        if gain and way == "written" and not self._foreseen:
-            self._foreseen = True
-            foreseen = FORECAST_WEIGHT * tokens
-            self._measured(way).add(foreseen, foreseen / (expected * gain))
-        if mixed:
-            self._mixed.add(tokens, seconds)
-        else:
-            self._measured(way).add(tokens, seconds)
+        self.paces.setdefault(way, Pace()).add(tokens, seconds, steps, weight)
+        self._steps += steps / answers
         if number == self.number:
-            self.left -= (0.5 if mixed else 1.0) / answers
-            if self.left <= 0 and self.way not in self.paces:
-                self.paces[self.way] = self._mixed
-        self._steps += 1 / answers
-        if not self.paces:
+            self.left -= steps / answers
+
+    def choose(self, forecasts: Mapping[TurnWay, Forecast | None], *, answers: int = 1) -> None:
+        """Begins the next turn if this one has ended.
+
+        Args:
+            forecasts: of the ways that can be used; None where there is no forecast.
+            answers: number of concurrent answers.
+        """
+        self._forecasts = forecasts
+        hoped = {way: self.hoped(way) for way in forecasts}
+        best = max(hoped, key=hoped.__getitem__)
+        if self.left > 0 and hoped.get(self.way, 0.0) * MUCH_FASTER > hoped[best]:
             return
-        best = max((one for one in self.paces if one in ways), key=self.pace, default=self.way)
-        slow = not self._trial and self.pace(best) >= MUCH_FASTER * self.pace(self.way)
-        if self.left > 0 and self.way in ways and not slow:
-            return
-        untried = [one for one in ways if one not in self.paces and self._due(one, expected, sure)]
-        if untried:
-            self._begin(untried[0], answers, trial=True)
-        elif self._trial or best != self.way:
-            self._begin(best, answers)
+        for one in self.paces.values():
+            one.fade(1 - self._length / MEMORY)
+        if best == self.way and self.paces:
+            self._length = min(LONGEST, 2 * self._length)
         else:
-            others = [one for one in ways if one in self.paces and one != best]
-            oldest = min(others, key=lambda one: self._tried.get(one, -1), default=best)
-            self._begin(oldest, answers, trial=oldest != best)
+            self._length = TURN if answers == 1 else SHORT_TURN
+        self.number += best != self.way
+        self.way = best
+        self.left = self._length
 
-    def _measured(self, way: TurnWay) -> Pace:
-        return self.paces.setdefault(way, Pace())
+    @property
+    def sure(self) -> bool:
+        """Whether no other way may be as fast as this one is."""
+        others = (self.hoped(way) for way in self._forecasts if way != self.way)
+        return self.hoped(self.way, 0.0) >= max(others, default=0.0)
 
-    def _due(self, way: TurnWay, expected: float, sure: bool) -> bool:
-        """Whether a way that was not tried is tried now."""
-        if way != "alone":
-            return True
-        later = SURE_GAIN if sure else math.inf
-        enough = later if self._steps >= (ALONE_AFTER if sure else ALONE_SOON) else 1.0
-        return max(map(self.pace, self.paces), default=0.0) < enough * expected
+    def hoped(self, way: TurnWay, errors: float = HOPE) -> float:
+        """The pace that a way may have, by its forecast and what was measured, each with the weight
+        that its error gives it; so many standard errors above their mean.
+        """
+        known = []
+        if (forecast := self._forecasts.get(way)) is not None:
+            known.append(Forecast(forecast.pace * self._correction(way), forecast.error))
+        if self.pace(way):
+            known.append(Forecast(self.pace(way), self.paces[way].error / self.pace(way)))
+        if not known:
+            return math.inf
+        weights = [1 / max(1e-9, one.pace * one.error) ** 2 for one in known]
+        mean = sum(w * one.pace for w, one in zip(weights, known, strict=True)) / sum(weights)
+        return mean + errors * min(1.0, self._steps / HOPE_STEPS) / math.sqrt(sum(weights))
 
-    def _begin(self, way: TurnWay, answers: int, trial: bool = False) -> None:
-        self.number += way != self.way
-        self.way = way
-        self._trial = trial
-        self._tried[way] = self.number
-        self._mixed = Pace()
-        length = TRIAL_STEPS if answers == 1 and self.ahead else SHORT_TRIAL
-        others = [one for one in self.paces if one != way]
-        if trial:
-            self._trials[way] = self._trials.get(way, 0) + 1
-            if way in self.paces:
-                self.paces[way].forget(OLD_WEIGHT * length * answers)
-        if trial or not others:
-            self.left = length
-            return
-        slower = min(others, key=self.pace)
-        pause = length * (self.pace(way) / max(self.pace(slower), 1e-9) - 1) / TRIAL_COST
-        trials = min(17, self._trials.get(slower, 1))
-        known = PAUSE_AFTER_TRIAL * min(answers, MANY_ANSWERS) * 2 ** (trials - 1)
-        self.left = max(SHORTEST_TURN, min(LONGEST_TURN, pause, known))
+    def _correction(self, way: TurnWay) -> float:
+        """How many times as fast as its forecast a way was with the nearest number of answers."""
+        if self.nearest is None or not self.nearest.pace(way):
+            return 1.0
+        forecast = self.nearest._forecasts.get(way)
+        return self.nearest.pace(way) / forecast.pace if forecast and forecast.pace else 1.0
