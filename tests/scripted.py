@@ -1,4 +1,5 @@
-"""Scripted runtimes (``lr_sglang.testing``) that are also slow, failing or late, or unlike SGLang.
+"""Scripted runtimes (``lr_sglang.testing``) that are also slow, failing or late, or unlike SGLang;
+and verifiers over them.
 
 A writer is a function of the text in the prompt's open turn, and chr(END) ends what it writes.
 """
@@ -16,8 +17,13 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.tree import Verdict
 from lr_sglang.testing import END as END
 from lr_sglang.testing import LIKELY as LIKELY
+from lr_sglang.verifiers import Setup, make_verifier
+from lr_sglang.verifiers.cascade import Cascade
+from lr_sglang.verifiers.embedding import Embedding
+from lr_sglang.verifiers.verifier_registry import CascadeStage
 from tests.prefixes import PrefixCache
 
 
@@ -230,3 +236,55 @@ def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
     request = AnswerRequest(look, verifier=verifier)
     lookahead.run(CONVERSATION, request, backend=backend)
     return request.trace
+
+
+def made(name: str, roles):
+    """``sure`` is a cascade with thresholds: its first stage decides the clear cases."""
+    if name == "embedding":
+        return Embedding(Lengths(), 0.9)
+    if name == "sure":
+        setup = Setup(roles, "paper")
+        return Cascade(
+            [(make_verifier("score:5", setup), CascadeStage("score", 3, 7))],
+            make_verifier("judge", setup),
+        )
+    return make_verifier(name, Setup(roles, "paper"))
+
+
+class Lengths:
+    """An encoder: texts of about the same length are alike. Some batches fail."""
+
+    def encode(self, sentences):
+        if any(text.startswith("o") for text in sentences):
+            raise ValueError("no vector for that")
+        return [(1.0, len(text)) for text in sentences]
+
+
+VERIFIERS = (
+    *("exact", "random:0.5", "judge", "embedding", "score:5", "likelihood:min:-1"),
+    *("cascade:score,likelihood,judge", "cascade:likelihood:min:-1,exact", "sure"),
+)
+
+
+class Yes:
+    """A verifier that agrees with everything it is asked."""
+
+    name = "yes"
+
+    def __init__(self):
+        self.asked = []
+
+    def verify(self, inquiry):
+        self.asked.append(inquiry.pair)
+        return Verdict(True, self.name)
+
+
+class Same:
+    """Accepts versions with the same text, as a judge may: not by tokens, so the answer need not be the
+    target's own draw.
+    """
+
+    name = "same"
+
+    def verify(self, inquiry):
+        return Verdict(inquiry.pair.target.text == inquiry.pair.draft.text, self.name)

@@ -12,8 +12,7 @@ from lr_sglang import tasks
 from lr_sglang.config import Lookahead, Sampling, Schedule
 from lr_sglang.steps.trace import Trace
 from tests import FULL
-from tests.e2e.answers import ask, assert_complete, assert_idle
-from tests.e2e.conftest import Pocket
+from tests.e2e.conftest import Pocket, ask, assert_complete, assert_idle
 from tests.serving import HTTP
 
 PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)

@@ -33,8 +33,7 @@ from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
 from tests import FULL, plan
-from tests.e2e.answers import assert_complete, assert_idle
-from tests.e2e.conftest import Pocket
+from tests.e2e.conftest import Pocket, assert_complete, assert_idle
 
 PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)
 PROBLEM = PROBLEMS[0]

@@ -26,8 +26,7 @@ from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs import program_registry
 from tests import FULL, ROOT, SCHEDULES, in_thread, plan
-from tests.e2e.answers import answer, ask, assert_complete, assert_idle
-from tests.e2e.conftest import Pocket
+from tests.e2e.conftest import Pocket, answer, ask, assert_complete, assert_idle
 from tools.pocket.meaning import meaning
 
 PROBLEMS = tasks.load("pocket", limit=50 if FULL else 6)

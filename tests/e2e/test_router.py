@@ -31,8 +31,7 @@ from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
 from tests import FULL
 from tests.called import called
-from tests.e2e.answers import answer, assert_complete
-from tests.e2e.conftest import Pocket
+from tests.e2e.conftest import Pocket, answer, assert_complete
 from tests.serving import in_flight, until
 
 pytestmark = pytest.mark.skipif(not FULL, reason="minutes: only in test-full")

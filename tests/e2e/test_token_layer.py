@@ -39,8 +39,7 @@ from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
 from tests import FULL, ROOT, in_thread, plan, records
-from tests.e2e.answers import assert_idle
-from tests.e2e.conftest import Pocket
+from tests.e2e.conftest import Pocket, assert_idle
 
 PROBLEMS = tasks.load("pocket", limit=50 if FULL else 2)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)

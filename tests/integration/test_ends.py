@@ -21,16 +21,18 @@ from tests import FULL
 from tests.scripted import (
     CONVERSATION,
     END,
+    VERIFIERS,
     CharTokenizer,
     ScriptedTransport,
     ShiftedTokenizer,
     ShiftedTransport,
     Whole,
+    Yes,
     deployment,
     goes_on,
+    made,
     other_vocabulary,
 )
-from tests.verifiers import VERIFIERS, Yes, made
 
 CAP = 6
 E = chr(END)

@@ -25,15 +25,16 @@ from tests.accounts import accounts
 from tests.scripted import (
     CONVERSATION,
     END,
+    VERIFIERS,
     ScriptedTransport,
     Whole,
     deployment,
+    made,
     reasoner,
     set_facts,
 )
 from tests.simulated.clock import run_virtually
 from tests.simulated.runtime import Fault, Faults
-from tests.verifiers import VERIFIERS, made
 
 PIECES = ("a", "bc", "d e f", "12", "", "\n", "\n\n", "\n\n\n", "\n\n\n\n")
 answers = st.lists(st.sampled_from(PIECES), min_size=1, max_size=12).map(

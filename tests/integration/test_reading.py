@@ -37,9 +37,8 @@ from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
 from tests.dice import LETTERS, Dice
-from tests.scripted import CONVERSATION, END, deployment, set_facts
+from tests.scripted import CONVERSATION, END, Same, deployment, set_facts
 from tests.simulated.clock import run_virtually
-from tests.verifiers import Same
 
 
 def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **more: Any) -> Any:

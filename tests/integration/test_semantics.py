@@ -27,9 +27,11 @@ from tests.scripted import (
     CONVERSATION,
     END,
     E,
+    Same,
     ScriptedTransport,
     ShiftedTransport,
     Whole,
+    Yes,
     chapters,
     deployment,
     fixed,
@@ -39,7 +41,6 @@ from tests.scripted import (
 )
 from tests.serving import until
 from tests.simulated.clock import run_virtually
-from tests.verifiers import Same, Yes
 
 STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
 WHOLE = "\n\n".join(STEPS)

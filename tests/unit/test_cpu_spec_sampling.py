@@ -15,18 +15,20 @@ from lr_sglang.cpu.speculation import sampling
 from lr_sglang.plugin import seeds
 from lr_sglang.sglang_api import draws
 from tests import grid
-from tests.attention import registered, same_numbers, visible  # noqa: F401
-from tests.speculation import (
+from tests.attention import (  # noqa: F401
     DRAFTS,
     FILTERS,
     SHAPES,
     START,
     VOCABULARY,
     drafted,
+    registered,
     requests,
+    same_numbers,
     sample,
     settings,
     target,
+    visible,
 )
 
 MANY = 2000  # sequences in one batch

@@ -9,15 +9,16 @@ import torch
 
 from lr_sglang.cpu.speculation import sampling
 from lr_sglang.plugin import seeds, verification
-from tests.attention import registered, same_numbers  # noqa: F401
-from tests.speculation import (
+from tests.attention import (  # noqa: F401
     DRAFTS,
     FILTERS,
     SHAPES,
     START,
     VOCABULARY,
     drafted,
+    registered,
     requests,
+    same_numbers,
     sample,
     settings,
     target,
