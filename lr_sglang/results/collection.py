@@ -165,11 +165,12 @@ def _differing(alike: Sequence[Group]) -> list[str]:
     """
     names = {name for group in alike for name in group.settings}
     found: list[str] = []
-    told = [()] * len(alike)  # the values of ``found``, by group
+    # the values of ``found``, by group
+    told: list[tuple[str, ...]] = [()] * len(alike)
     for name in sorted(
         names, key=lambda name: (not name.startswith("lookahead."), name not in _SHORT, name)
     ):
-        with_this = [
+        with_this: list[tuple[str, ...]] = [
             (*values, json.dumps(group.settings.get(name)))
             for group, values in zip(alike, told, strict=True)
         ]
