@@ -8,7 +8,6 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.steps.version import Version
-from lr_sglang.theory import reading
 
 # Tokens that the target writes alone where reading drafts does not pay.
 TOKENS_ALONE = 256
@@ -35,20 +34,17 @@ class Ways:
         self._reader = reader
         self._way: Way = "tree"
         self._feeds: bool | None = None
-        self._reads = 0  # of portions, since they began
-        self._taken = 0  # tokens that they gave
 
     def next_way(self) -> Way:
-        """Decides the way of the next versions; records why none is fed, and counts anew what
-        portions give.
+        """Decides the way of the next versions; records why none is fed, and that portions are
+        tried again after what the target wrote alone.
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
         self._experience.can_read = self._can_read()
+        if self._way == "alone":
+            self._experience.try_portions_again()
         self._way = self._after(self._way)
-        if self._way == "portions":
-            self._reads = 0
-            self._taken = 0
         return self._way
 
     def _after(self, last: Way) -> Way:
@@ -57,7 +53,9 @@ class Ways:
                 return "fed"
             if last == "portions":
                 return "alone"  # for a while, then reading is tried again
-            return "portions" if self._reads_portions() else "tree"
+            if self._reads_portions():
+                return "portions" if self._experience.portions_pay() else "alone"
+            return "tree"
         if not self._context.policy.tokens_alone():
             return "tree"
         if self._feeds and self._context.policy.way == "fed":
@@ -93,13 +91,9 @@ class Ways:
         the last.
         """
         version.last_portion = not self._reads_portions()
-        pays = self._reader.can_read() and (not self._request.exact or self._portions_pay())
+        pays = not self._request.exact or self._experience.portions_pay()
+        pays = pays and self._reader.can_read()
         return pays and (bool(version.known) or not version.last_portion)
-
-    def took_portion(self, tokens: int) -> None:
-        """Counts a read of a portion, and the tokens that it gave."""
-        self._reads += 1
-        self._taken += tokens
 
     def _can_read(self) -> bool:
         """Whether the target can read, and its server is known to."""
@@ -110,10 +104,6 @@ class Ways:
         if self._request.exact:
             return self._reader.can_read()
         return self._context.policy.way == "portions" and self._can_read()
-
-    def _portions_pay(self) -> bool:
-        """Whether the target writes sooner by reading portions, as far as they show."""
-        return reading.pays(self._taken, self._reads)
 
     def _can_feed(self) -> bool:
         """Whether the target's requests that write on after the answer are fed; records why not."""

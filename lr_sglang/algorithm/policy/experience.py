@@ -45,6 +45,8 @@ TRY_AGAIN_COST = 0.01
 # The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
 TYPICAL_AGREEMENT = 0.92
 AGREEMENT_WEIGHT = 1.0
+# Reads of portions pay until they have given so many tokens less than they had to.
+MOST_LACKING = 4.0
 # Of several answers a read waits for half of a pass of others in the mean, and takes all that wait
 # with it, with their tokens.
 READS_WAIT = 1.5
@@ -89,6 +91,8 @@ class RunStatistics:
         read, wrote: mean seconds per token from where a step could begin until the target's version
             was there, if a drafted one was read first, and if not.
         guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
+        lacking: how many tokens fewer the last reads of portions gave than they had to; 0 where
+            they gave more.
         agreement: share of drafted tokens that the target would have written there.
         untried: number of drafted steps since the slower of the two ways was tried.
         can_read: whether the target may read drafted tokens.
@@ -113,6 +117,7 @@ class RunStatistics:
     read: Mean = field(default_factory=Mean)
     wrote: Mean = field(default_factory=Mean)
     guesses: Mean = field(default_factory=Mean)
+    lacking: float = 0.0
     agreement: Mean = field(default_factory=Mean)
     untried: int = 0
     can_read: bool = False
@@ -309,6 +314,18 @@ class RunStatistics:
         known.
         """
         return self.agreement.given(TYPICAL_AGREEMENT, AGREEMENT_WEIGHT)
+
+    def portion(self, tokens: int) -> None:
+        """Learns how many tokens a read of a portion gave."""
+        self.lacking = max(0.0, self.lacking + reading.LEAST_TOKENS_A_READ - tokens)
+
+    def portions_pay(self) -> bool:
+        """Whether the target writes sooner by reading portions, as far as the run's reads show."""
+        return self.lacking < MOST_LACKING
+
+    def try_portions_again(self) -> None:
+        """Has the next read of a portion decide whether they pay now."""
+        self.lacking = min(self.lacking, MOST_LACKING - 1)
 
     def guessed(self, tokens: int) -> None:
         """Learns how many tokens were kept by reading a drafted rest of a step."""
