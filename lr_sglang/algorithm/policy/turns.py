@@ -45,7 +45,9 @@ class Forecast(NamedTuple):
 
 @dataclass
 class Pace:
-    """A mean pace in tokens per second of one answer; 0 before the first step."""
+    """A mean pace in tokens per second of one answer, or in what else is added (``feeding`` counts
+    passes); 0 before the first step.
+    """
 
     tokens: float = 0.0
     seconds: float = 0.0
