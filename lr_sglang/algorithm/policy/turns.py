@@ -20,9 +20,11 @@ LONGEST = 24.0
 # A turn ends before where another way may be so many times as fast.
 MUCH_FASTER = 1.2
 # A way may be so many standard errors faster than it was measured: none at first, because a trial
-# costs a short run more than it gains, and so many after that many steps of each answer.
+# costs a short run more than it gains, and so many after that many steps of each answer. Where the
+# target has the draft's help, no branch is dropped, and a trial costs little: so many at once.
 HOPE = 1.0
 HOPE_STEPS = 40.0
+HELPED: frozenset[TurnWay] = frozenset({"fed", "portions"})
 # The standard error of a forecast, as a share of it; and of what was measured at start.
 UNSURE = 0.25
 MEASURED = 0.1
@@ -187,7 +189,8 @@ class Turns:
             return math.inf
         weights = [1 / max(1e-9, one.pace * one.error) ** 2 for one in known]
         mean = sum(w * one.pace for w, one in zip(weights, known, strict=True)) / sum(weights)
-        return mean + errors * min(1.0, self._steps / HOPE_STEPS) / math.sqrt(sum(weights))
+        share = 1.0 if way in HELPED else min(1.0, self._steps / HOPE_STEPS)
+        return mean + errors * share / math.sqrt(sum(weights))
 
     def _correction(self, way: TurnWay) -> float:
         """How many times as fast as its forecast a way was with the nearest number of answers."""
