@@ -6,33 +6,37 @@ from __future__ import annotations
 
 import asyncio
 import random
+import signal
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
+import psutil
 import pytest
 
 from lr_sglang import tasks
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.server_facts import scheduler_state
-from lr_sglang.errors import RuntimeRefused
+from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.runtimes import load_deployment
-from lr_sglang.runtimes.connect import deployed
+from lr_sglang.runtimes import launch, load_deployment
+from lr_sglang.runtimes.connect import connected
+from lr_sglang.runtimes.launching.server import Server
 from lr_sglang.sglang_api.lines import FED_FIELD, FIRST_LINE, ROUTE, Delivery
 from lr_sglang.steps.request import Request
-from lr_sglang.steps.trace import Trace
+from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks.question import Work
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
-from tests import FULL, plan
+from tests import FULL, examples, plan
 from tests.e2e.conftest import Pocket, assert_complete, assert_idle
 
 PROBLEMS = tasks.load("pocket", limit=20 if FULL else 3)
@@ -42,19 +46,36 @@ GREEDY = {"temperature": 0.0}
 SAMPLED = {"temperature": 0.6, "top_p": 0.95, "sampling_seed": 3}
 
 
+@dataclass
+class Pair:
+    """A target with the layer, and its draft."""
+
+    roles: dict[str, RuntimeBackend]
+    draft: Server
+
+
 @pytest.fixture(scope="module", params=["pocket:target", *["pocket:target-hybrid"] * FULL])
-def roles(
+def pair(
     request: pytest.FixtureRequest, pocket: Pocket, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[dict[str, RuntimeBackend]]:
-    """A target with the layer, and the session's draft."""
+) -> Iterator[Pair]:
+    """The draft is the session's; in the full run one of its own, which may be killed."""
     deployment = load_deployment("pocket")
     runtime = deployment.runtimes["target"].replace(
         model=request.param, token_layer=TokenLayer("fed", tokens=TOKENS), max_running_requests=8
     )
-    runtimes = {"target": runtime, "draft": Runtime(url=pocket.fleet.urls["draft"])}
-    pair = deployment.replace(runtimes=runtimes, shared={})
-    with deployed(pair, tmp_path_factory.mktemp("logs"), timeout=280) as roles:
-        yield roles
+    shared = Runtime(url=pocket.fleet.urls["draft"])
+    runtimes = {"target": runtime, "draft": deployment.runtimes["draft"] if FULL else shared}
+    made = deployment.replace(runtimes=runtimes, shared={})
+    with launch(made, tmp_path_factory.mktemp("logs"), timeout=280) as fleet:
+        draft = fleet.server("draft") or pocket.fleet.server("draft")
+        assert draft is not None
+        with connected(fleet) as roles:
+            yield Pair(roles, draft)
+
+
+@pytest.fixture
+def roles(pair: Pair) -> dict[str, RuntimeBackend]:
+    return pair.roles
 
 
 @pytest.fixture
@@ -243,3 +264,104 @@ def test_fed_answers_end_at_every_token_budget_as_plain_ones(
         assert fed.finish == ("length" if most < len(plain.ids) else plain.finish)
         assert_complete(fed)
     assert_idle(roles)
+
+
+@pytest.mark.timeout(600)
+def test_of_answers_that_are_hung_up_on_or_aborted_nothing_is_left_on_the_servers(
+    roles: dict[str, RuntimeBackend], pocket: Pocket
+) -> None:
+    """The others are plain decoding's."""
+    count, chance = examples(20), random.Random(8)
+    limits = Limits(max_tokens=120)
+    samplings = [Sampling(temperature=0.6, top_p=0.95, seed=seed) for seed in range(count)]
+    alone = [AnswerRequest(sampling=one, limits=limits) for one in samplings]
+    plain = traces(plain_roles(roles, pocket)["target"], autoregressive, alone, PROBLEM.question)
+    jobs = [AnswerRequest(sampling=one, limits=limits, verifier=Exact()) for one in samplings]
+    target = roles["target"]
+    fates = [("stopped", "aborted", "", "", "")[number % 5] for number in range(count)]
+
+    async def made(job: AnswerRequest, fate: str) -> str:
+        left = chance.randrange(1, 4)  # steps
+
+        def strike(step: StepRecord) -> None:
+            nonlocal left
+            left -= 1
+            if not left and fate == "stopped":
+                job.stop()
+            elif not left and fate == "aborted":
+                client = target.transport.servers()[0]
+                client.start(client.post_abort(job.trace.of("target")[0].rid))
+
+        job.on_step = strike
+        try:
+            await run_program(lookahead, messages(PROBLEM.question), job, backend=target)
+        except LookaheadError as error:
+            return type(error).__name__
+        return ""
+
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*map(made, jobs, fates))
+
+    ends = call(all_of_them(), target.loop)
+    assert_idle(roles, 15.0)
+    for fate, end, job, one in zip(fates, ends, jobs, plain, strict=True):
+        assert job.trace.ids == one.ids[: len(job.trace.ids)]
+        if end:
+            assert fate, end
+        else:  # one may have ended before it was struck
+            assert (job.trace.ids, job.trace.finish) == (one.ids, one.finish)
+    assert len(set(ends)) == 3, ends
+    written(target, GREEDY, [], "without")  # a pass, which forgets the lines of those that ended
+    told = state(target)
+    assert told["failures"] == 0 and told["lines"] <= count
+    assert not target.lines._waiting
+
+
+def signalled(server: Server, number: signal.Signals) -> None:
+    """Sends a signal to all processes of a server."""
+    assert server.pid is not None
+    for process in psutil.Process(server.pid).children(recursive=True):
+        process.send_signal(number)
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("number", [signal.SIGSTOP, *[signal.SIGKILL] * FULL], ids=str)
+def test_a_draft_that_hangs_or_dies_in_the_middle_costs_speed_only_and_is_told(
+    pair: Pair, pocket: Pocket, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """The last of the module: a draft that was killed stays dead."""
+    # short, so that an answer lasts long enough to notice
+    monkeypatch.setattr("lr_sglang.algorithm.reader.DRAFT_SECONDS", 0.2)
+    monkeypatch.setattr("lr_sglang.algorithm.answer_context.BACKOFF_SECONDS", 0.1)
+    target = pair.roles["target"]
+    common: dict[str, Any] = {
+        "sampling": Sampling(temperature=0.6, top_p=0.95, seed=5),
+        "limits": Limits(max_tokens=400),
+        "constraints": Constraints(ignore_eos=True),
+    }
+    plain_target = plain_roles(pair.roles, pocket)["target"]
+    (plain,) = traces(plain_target, autoregressive, [AnswerRequest(**common)], PROBLEM.question)
+    kept = []
+
+    def strike(step: StepRecord) -> None:
+        kept.append(step)
+        if len(kept) == 2:
+            signalled(pair.draft, number)
+
+    job = AnswerRequest(**common, verifier=Exact(), on_step=strike)
+    try:
+        (fed,) = traces(target, lookahead, [job], PROBLEM.question)
+    finally:
+        if number == signal.SIGSTOP:
+            signalled(pair.draft, signal.SIGCONT)
+    assert fed.ids == plain.ids and fed.agreed_tokens > 0
+    assert_complete(fed)
+    drafts = [(one.outcome, one.generated_tokens, one.ended, one.error) for one in fed.of("draft")]
+    assert fed.failures["draft"] > 0 and fed.causes["draft"], (drafts, fed.seconds)
+    assert len(fed.of("target")) == 1 and fed.lossless == "text"
+    assert state(target)["failures"] == 0
+    if number == signal.SIGSTOP:
+        assert_idle(pair.roles, 15.0)
+        again = AnswerRequest(**common, verifier=Exact())
+        (fed,) = traces(target, lookahead, [again], PROBLEM.question)
+        assert fed.ids == plain.ids and fed.agreed_tokens > 0 and not fed.failures
