@@ -3,15 +3,18 @@ verify, accept.
 
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
 are the drafted versions of the next step, ``node.version`` is the target's own. ``fork`` copies a
-state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says what it
-is for: when the generation ends, ``first_done`` returns the node.
+state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and enters the
+generation in the tree: when it ends, ``first_done`` returns the node.
 
 An exact answer is written in one generation of the target, which verifies what the draft writes
-ahead of it (``programs/alone.py``), or is read portion by portion (``read_alone``). Where looking
-ahead does not pay, the target writes several steps in one generation too, fed or alone.
+ahead of it (``programs/alone.py``), or is read portion by portion (``read_alone``); where neither
+can be done, by the cycle with the verifier ``exact``. Where looking ahead does not pay, the target
+writes several steps in one generation too: fed, reading portions, or alone.
 """
 
 from __future__ import annotations
+
+from typing import assert_never
 
 import sglang as sgl
 from sglang.lang.interpreter import ProgramState
@@ -60,6 +63,8 @@ async def write_by_ways(answer: Answer) -> None:
                 await write_alone(answer, answer.ways.tokens_at_once())
             case "tree":
                 await cycle(answer)
+            case other:
+                assert_never(other)
 
 
 async def asynchronous(answer: Answer) -> None:

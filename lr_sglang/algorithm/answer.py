@@ -68,7 +68,7 @@ class Answer:
         tree: the steps so far.
         policy: chooses the nodes that get branches.
         branches: the requests in flight.
-        reader: says what the target can read, and what it draws there.
+        reader: says what the target can read, and what it draws there; checks its server once.
         ways: decides how the target's next version comes to be.
         gens: makes the generations.
         judging: asks the verifier.
@@ -157,8 +157,8 @@ class Answer:
         return branch
 
     async def first_done(self) -> Node:
-        """Waits for the next draft step, target step or verdict, and enters it in the tree; returns
-        the prefix that it belongs to.
+        """Waits for the next draft step, version of the target, part of one, or verdict, and enters
+        it in the tree; returns the prefix that it belongs to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.

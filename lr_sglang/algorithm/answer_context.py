@@ -115,7 +115,7 @@ class AnswerContext:
         after ``node``, and records it.
 
         Args:
-            child: the drafted node that it writes or judges; None where the target writes.
+            child: the drafted node that it writes or judges; None for the target's version.
         """
         alternative = child.alternative if child else 0
         seed, place = self.request.draws(role, node, alternative)

@@ -26,8 +26,8 @@ class StepGens:
         self._steps: dict[tuple[int, bool], SglGen] = {}
 
     def step(self, node: Node, role: str) -> SglGen:
-        """``dsl.step`` for the step after ``node``, or what is missing of it: its token limit, the
-        sampling, log-probabilities for the gate.
+        """Generates the step after ``node``, or what is missing of it, up to its token limit; with
+        log-probabilities for the gate.
         """
         tokens = self._room(node)
         gated = role == "draft" and self._request.lookahead.gate > 0

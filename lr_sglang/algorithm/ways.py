@@ -1,4 +1,4 @@
-"""How the target's next version comes to be: the one place where that is decided."""
+"""How the target's next version comes to be: the one place that chooses."""
 
 from __future__ import annotations
 

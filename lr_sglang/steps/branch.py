@@ -42,13 +42,14 @@ def _positive(value: Any) -> float | None:
 class Outcome(StrEnum):
     """The outcome of a branch."""
 
-    # a draft step that was kept, or the target step that it was compared with
+    # a draft step that was kept, or the target step that it was compared with; what the draft wrote
+    # ahead of a fed target; a read or a guess that the target agrees with to its end
     ACCEPTED = "accepted"
     # a draft step that the verifier rejected, or that came too late
     REJECTED = "rejected"
-    # a target step used in place of rejected drafts
+    # a target step used in place of rejected drafts; a read that has found another token
     CORRECTED = "corrected"
-    # a target step used where there was no draft
+    # steps of the target where there was no draft to compare with, and every fed request
     BONUS = "bonus"
     # the branch was no longer needed
     CANCELLED = "cancelled"
@@ -61,11 +62,11 @@ class Branch(Request):
 
     Attributes:
         node: the prefix that it goes on from; child: the drafted node that it writes, or judges;
-            None where the target writes. They, ``state`` and ``result`` are None once the answer
-            has entered the result.
+            None where it writes, reads or guesses the target's version. They, ``state`` and
+            ``result`` are None once the answer has entered the result.
         state: the program's state that generates.
-        reads: whether it reads drafted tokens, so that its time does not tell what a written
-            token costs.
+        reads: whether it reads drafted tokens, or is fed with them, so that its time does not tell
+            what a written token costs.
         number: of its events; 0 where there are none.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.

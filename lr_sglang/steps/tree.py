@@ -73,6 +73,11 @@ class Node:
             needed.
         version: the target's version of the step after it.
         number: the node's number in events (see ``events``).
+        drafting: the request that writes the step; ``proposed``: whether drafts were begun after
+            this prefix.
+        asked: the inquiry about the step; ``verdict`` is its outcome.
+        chosen: the node after this one that was decided on, a drafted one or the correction.
+        dropped: whether the node is no longer needed.
     """
 
     parent: Node | None

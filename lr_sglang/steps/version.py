@@ -35,7 +35,7 @@ class Version:
         read_first: whether a drafted step is read by the target before it writes.
         known: its first tokens, as far as they are known.
         guess: drafted tokens after those, which the target has not read yet; None if there are
-            none.
+            none. Where it is (), the target is to read no token, and draws the next itself.
         guesser: the branch that wrote them; None where they are the drafted step.
         was_read: whether the target has read a part of it.
         branch: the request that writes, reads or guesses what comes after ``known``: in flight, or

@@ -26,7 +26,8 @@ if TYPE_CHECKING:  # they import SGLang
     from lr_sglang.frontend.backend import RuntimeBackend
     from lr_sglang.programs.judge import JudgePrompt
 
-# Name -> the roles that it asks; for a cascade, see ``asks``. The class is ``Name`` in ``name.py``.
+# Name -> the roles that it asks; for a cascade, see ``asks``. The class is ``Name`` in ``name.py``
+# (``oracle`` is in ``random.py``).
 ASKS: dict[str, tuple[Role, ...]] = {
     "judge": ("judge",),
     "exact": (),

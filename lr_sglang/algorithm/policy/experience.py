@@ -86,7 +86,7 @@ class RunStatistics:
         calibration: of the draft's confidence.
         probes: steps that were drafted only to learn from them; ``explorer`` is the answer that
             drafts the first ones.
-        since: steps since the last of them, when an answer last ended.
+        since: steps from the last of them to the end of the answer that ended last.
         measured: whether the costs of requests were measured at start, or are being measured.
         read, wrote: mean seconds per token from where a step could begin until the target's version
             was there, if a drafted one was read first, and if not.
