@@ -67,7 +67,7 @@ def guard_verifier(verifier: Any) -> Verifier:
     return own
 
 
-async def verdict_of(verifier: Verifier, inquiry: Inquiry) -> Verdict:
+async def ask(verifier: Verifier, inquiry: Inquiry) -> Verdict:
     """The verdict of a verifier, which it returns or computes in a coroutine."""
     found = guard_verifier(verifier).verify(inquiry)
     return found if isinstance(found, Verdict) else await found

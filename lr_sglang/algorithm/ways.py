@@ -48,6 +48,7 @@ class Ways:
         return self._way
 
     def _after(self, last: Way) -> Way:
+        writes_alone = self._context.policy.tokens_alone() > 0
         if self._request.exact:
             if self._feeds:
                 return "fed"
@@ -55,8 +56,8 @@ class Ways:
                 return "alone"  # for a while, then reading is tried again
             if self._reads_portions():
                 return "portions" if self._experience.portions_pay() else "alone"
-            return "tree"
-        if not self._context.policy.tokens_alone():
+            return "alone" if writes_alone else "tree"
+        if not writes_alone:
             return "tree"
         if self._feeds and self._context.policy.way == "fed":
             return "fed"

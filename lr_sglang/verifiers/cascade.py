@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lr_sglang.algorithm.guarded import verdict_of
+from lr_sglang.algorithm.guarded import ask
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers import verifier_registry
@@ -40,8 +40,8 @@ class Cascade:
         now = inquiry.state.stream_executor.loop.time
         for verifier, stage in self.stages:
             asked = now()
-            verdict = await verdict_of(verifier, inquiry)
+            verdict = await ask(verifier, inquiry)
             if (sure := stage.decides(verdict.score)) is not None:
                 return dataclasses.replace(verdict, accepted=sure, earlier=earlier)
             earlier += (dataclasses.replace(verdict, seconds=now() - asked),)
-        return dataclasses.replace(await verdict_of(self.last, inquiry), earlier=earlier)
+        return dataclasses.replace(await ask(self.last, inquiry), earlier=earlier)

@@ -12,7 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lr_sglang.algorithm.guarded import verdict_of
+from lr_sglang.algorithm.guarded import ask
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier
 from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.engine.tokenizer import Tokenizer
@@ -84,7 +84,7 @@ async def show(
         for one, other in pairs
     ]
     found = await asyncio.gather(
-        *(verdict_of(verifier, inquiry) for inquiry in shown), return_exceptions=True
+        *(ask(verifier, inquiry) for inquiry in shown), return_exceptions=True
     )
     for error in found:
         if isinstance(error, BaseException) and not isinstance(error, LookaheadError):

@@ -150,5 +150,6 @@ def test_a_conclusion_is_a_plain_requests_with_its_seed(
         concluded = sum(pool.map(compared, answers))
     # some budgets end inside the thinking
     assert len(answers) / 4 <= concluded <= len(answers) - (way == "a budget")
-    assert any(answer.trace.tokens()["judged"] for answer in answers)
+    # a budget may end an answer before a draft has come
+    assert way == "a budget" or any(answer.trace.tokens()["judged"] for answer in answers)
     assert not any(in_flight(thinking.fleet.urls).values())

@@ -94,7 +94,7 @@ def words(draw: random.Random, count: int) -> list[int]:
 @on(list(dict.fromkeys([*SERVERS, *EXPERTS, *ROUNDING])))
 @pytest.mark.timeout(900)
 def test_the_tokens_are_those_of_transformers(server: RuntimeBackend) -> None:
-    draw, folder = random.Random(7), server.infos[0]["model_path"]
+    draw, folder = random.Random(7), server.facts.infos[0]["model_path"]
     prompts = [(words(draw, length), count) for length, count in ((5, 40), (64, 40), (150, 60))]
     found = json.loads(outside("greedy", folder, json.dumps(prompts)).splitlines()[-1])
     for (ids, count), theirs in zip(prompts, found, strict=True):

@@ -43,7 +43,7 @@ def asked(server: RuntimeBackend, path: str, **body: Any) -> dict[str, Any]:
 @pytest.mark.timeout(900)
 def test_prompts_are_the_servers_own(server: RuntimeBackend) -> None:
     known = server.tokenizer
-    assert not server.doubts.found and server.forces_reasoning
+    assert not server.doubts.found and server.facts.forces_reasoning
     for text in TEXTS:
         ids = asked(server, "/tokenize", prompt=text)["tokens"]
         assert ids == list(known.encode(text))

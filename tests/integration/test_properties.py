@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.guarded import verdict_of
+from lr_sglang.algorithm.guarded import ask
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
@@ -305,7 +305,7 @@ class Late:
 
     def verify(self, inquiry):
         async def later():
-            verdict = await verdict_of(self.verifier, inquiry)
+            verdict = await ask(self.verifier, inquiry)
             await asyncio.sleep(self.rng.random() * self.most)
             return (
                 Verdict(False, self.name, failed=True)

@@ -361,7 +361,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
         tracemalloc.stop()
     first, last = kept
     record = {"Branch", "StepRecord", "Verdict", "Piece"}
-    forecasts = {"Runtime", "Choice", "Conditions"}  # a cache of so many
+    forecasts = {"StepTimes", "TreeShape", "Conditions"}  # a cache of so many
     more = {kind: n for kind, n in (last - first).items() if n > 16}
     assert set(more) <= record | forecasts, more
     (tokens, before), (all_tokens, after) = bytes_at

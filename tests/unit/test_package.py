@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import lr_sglang
 from tests import ROOT
 
 SETUPTOOLS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
@@ -59,3 +60,8 @@ def test_every_file_that_is_no_code_is_taken():
         )
     ]
     assert not lacking
+
+
+@pytest.mark.parametrize("name", lr_sglang.__all__)
+def test_every_public_name_is_there(name):
+    assert getattr(lr_sglang, name)
