@@ -172,7 +172,9 @@ def test_every_mode_with_a_hybrid_in_every_role(
     records = answers(roles, f"lookahead{layer}", "auto")
     for mode in (f"lookahead{layer}", "auto"):
         assert len([r for r in records if r["mode"] == mode and r["tokens"]["used"]]) == 2
-    assert sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto") > 0
+    # a judge is asked only where a draft came in time
+    calls = sum(r["tokens"][role]["calls"] for r in records if r["mode"] != "auto")
+    assert calls > 0 or role == "judge"
 
 
 @pytest.mark.parametrize("layer", ["none", *["ngram"] * FULL])
