@@ -170,7 +170,7 @@ def show_report(made: Report, console: Console) -> None:
         shown = grid([without_control(name) for name in table.columns], rows, left=("task", "mode"))
         widest = console.measure(shown, options=console.options.update(width=1000)).minimum
         wide = Console(file=console.file, width=max(console.width, widest), highlight=False)
-        wide.print(shown)
+        wide.print(shown, crop=False)
         console.print(Text(f"{without_control(table.note)}\n", style="dim"))
     for verdict in made.verdicts:
         lines = [without_control(line) for line in verdict.words()]

@@ -96,6 +96,15 @@ def test_a_long_name_hides_no_figure():
     assert [*rows[0][0].split(), "1.25"] in lines
 
 
+def test_every_word_of_every_table_is_printed_however_narrow_the_terminal_is(whole):
+    console = Console(width=60, file=io.StringIO())
+    show_report(whole, console)
+    said = console.file.getvalue().split()
+    for table in whole.tables:
+        for cell in (*table.columns, *(cell for row in table.rows for cell in row)):
+            assert set(cell.split()) <= set(said), (table.title, cell)
+
+
 def test_folders_are_merged_and_paired(tmp_path):
     """A baseline in one folder and lookahead in another are compared; the same samples of two
     folders both count.
