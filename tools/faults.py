@@ -124,7 +124,9 @@ def main() -> int:
     parser.add_argument("--tests", nargs="+", default=[], help="tests to run instead of theirs")
     given = parser.parse_args()
     words = given.words or [""]
-    chosen = [one for one in faults() if any(w in f"{one.kind}: {one.name} {one.file}" for w in words)]
+    chosen = [
+        one for one in faults() if any(w in f"{one.kind}: {one.name} {one.file}" for w in words)
+    ]
     for name in HEAVY:
         importlib.import_module(name)
     survived: list[str] = []

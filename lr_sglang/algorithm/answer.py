@@ -249,7 +249,7 @@ class Answer:
         self.context.emitter.written(node)
         if version.since:
             seconds = (self.context.now() - version.since) / len(step.ids or "?")
-            self.request.experience.versioned(version.was_read, seconds)
+            self.request.experience.reads.version_came(version.was_read, seconds)
 
     def _enter_guess(self, node: Node, branch: Branch) -> None:
         """Enters what the draft has written after what is known of the target's version, or after
@@ -303,7 +303,7 @@ class Answer:
             return
         child = node.children[0] if node.children else None
         if guesser is not None:
-            self.request.experience.guessed(taken.tokens)
+            self.request.experience.reads.guess_read(taken.tokens)
         elif taken.whole and child is not None and child.step is not None:
             self._enter_version(node, child.step, child.state)
             return

@@ -116,7 +116,7 @@ class DraftLine:
 
     def _at_a_time(self) -> int:
         """Tokens that the draft writes at a time."""
-        differ = max(0.001, 1 - self._context.request.experience.agreed_share())
+        differ = max(0.001, 1 - self._context.request.experience.reads.agreed_share())
         return max(FEWEST, min(math.ceil(AT_A_TIME * self._width), math.ceil(RUNS / differ)))
 
     def _room(self) -> int:

@@ -103,7 +103,7 @@ class Judging:
             drafted = pair.draft.ids
             own = pair.target.ids
             same = common_prefix(drafted, own)
-            self._request.experience.read_tokens(same, same < min(len(drafted), len(own)))
+            self._request.experience.reads.compared(same, same < min(len(drafted), len(own)))
 
     def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
         """Makes the branch of a verifier's request to a runtime."""

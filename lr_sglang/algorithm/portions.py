@@ -44,7 +44,7 @@ class Portions:
         self._branches.give_up(branch, Outcome.ACCEPTED if taken.whole else Outcome.CORRECTED)
         version.branch = None
         if read:
-            self._context.request.experience.portion(taken.tokens)
+            self._context.request.experience.reads.portion_read(taken.tokens)
         if not taken.whole:
             self._stop_drafting()
             if read and taken.tokens == taken.same:

@@ -130,7 +130,7 @@ class Reader:
         self._request.trace.agreed_tokens += same
         if one_read and drafted:
             self._request.trace.reads[drafted, same] += 1
-        self._request.experience.read_tokens(same, same < drafted)
+        self._request.experience.reads.compared(same, same < drafted)
 
     def check(self, written: Generation, again: Branch) -> None:
         """Notes whether the target reads what it has written as its own: draws the same tokens, or,

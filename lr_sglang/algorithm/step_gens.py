@@ -47,7 +47,9 @@ class StepGens:
             return self.step(node, role)
         version = node.version
         room = self._tree.room(node) - version.place if version.portions else self._room(node)
-        tokens = max(1, min(self._request.experience.piece(), room))
+        experience = self._request.experience
+        tokens = experience.reads.portion_size(experience.read_times())
+        tokens = max(1, min(tokens, room))
         ends = version.last_portion or not version.portions
         more: dict[str, Any] = {"stop": StepStop(DELIMITER)} if ends else {}
         return self.gen(node, role, tokens, self._reader.draft_sampling(), **more)

@@ -30,6 +30,7 @@ class Ways:
     def __init__(self, context: AnswerContext, reader: Reader) -> None:
         self._request = context.request
         self._experience = context.request.experience
+        self._reads = self._experience.reads
         self._context = context
         self._reader = reader
         self._way: Way = "tree"
@@ -41,9 +42,9 @@ class Ways:
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
-        self._experience.can_read = self._can_read()
+        self._reads.can_read = self._can_read()
         if self._way == "alone":
-            self._experience.try_portions_again()
+            self._reads.try_portions_again()
         self._way = self._after(self._way)
         return self._way
 
@@ -55,7 +56,7 @@ class Ways:
             if last == "portions":
                 return "alone"  # for a while, then reading is tried again
             if self._reads_portions():
-                return "portions" if self._experience.portions_pay() else "alone"
+                return "portions" if self._reads.portions_pay() else "alone"
             return "alone" if writes_alone else "tree"
         if not writes_alone:
             return "tree"
@@ -76,13 +77,17 @@ class Ways:
         """
         if not self._can_read():
             return False
-        return self._request.lookahead.reading == "first" or self._experience.reads_next()
+        if self._request.lookahead.reading == "first":
+            return True
+        if self._experience.way is not None:
+            return self._experience.way == "read"
+        return self._reads.reads_next(self._experience.read_times())
 
     def writer_of_rest(self, version: Version) -> str:
         """The role that writes what is missing of a version of the target: the draft where the
         target reads it again and that pays, else the target.
         """
-        pays = version.read_first and self._experience.guesses_pay()
+        pays = version.read_first and self._reads.guesses_pay()
         drafts = version.portions or (pays and self._context.can_ask("draft"))
         return "draft" if drafts else "target"
 
@@ -92,7 +97,7 @@ class Ways:
         the last.
         """
         version.last_portion = not self._reads_portions()
-        pays = not self._request.exact or self._experience.portions_pay()
+        pays = not self._request.exact or self._reads.portions_pay()
         pays = pays and self._reader.can_read()
         return pays and (bool(version.known) or not version.last_portion)
 

@@ -218,7 +218,7 @@ def _lines(found: dict[str, Any]) -> Iterator[str | Text | Padding]:
         of = f"that run ({measured.mode}, {measured.schedule}, depth {measured.depth})"
         yield f"{of}: {said}; {found['expected_of_the_run']:.2f}x expected"
         if (agreement := measured.agreement) is not None:
-            tokens = reading.piece(agreement)
+            tokens = reading.portion_size(agreement)
             yield (
                 "its target read the drafts before it wrote, which these formulas leave out: "
                 f"{agreement:.2f} of the tokens were its own; lossless by reading: "

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-# Tokens that may be drafted at a time.
-PIECES = (3, 4, 6, 8, 12, 16, 24)
+# Tokens of a portion, which is drafted, and then read at once.
+PORTIONS = (3, 4, 6, 8, 12, 16, 24)
 # Reading goes on while a read gives so many tokens in the mean, over at least so many reads: a read
-# of a piece takes longer than a token of plain decoding.
+# of a portion takes longer than a token of plain decoding.
 LEAST_TOKENS_A_READ = 2.0
 LEAST_READS = 8
 
@@ -37,12 +37,12 @@ def reading_speedup(agreement: float, tokens: int, times: ReadTimes = TYPICAL_TI
 
 def gain(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> float:
     """The speed-up with as many tokens at a time as are best."""
-    return reading_speedup(agreement, piece(agreement, times), times)
+    return reading_speedup(agreement, portion_size(agreement, times), times)
 
 
-def piece(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> int:
-    """How many tokens to draft at a time."""
-    return max(PIECES, key=lambda tokens: reading_speedup(agreement, tokens, times))
+def portion_size(agreement: float, times: ReadTimes = TYPICAL_TIMES) -> int:
+    """How many tokens to draft before they are read."""
+    return max(PORTIONS, key=lambda tokens: reading_speedup(agreement, tokens, times))
 
 
 def pays(tokens: float, reads: float) -> bool:

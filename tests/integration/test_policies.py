@@ -322,8 +322,10 @@ def test_what_a_read_takes_follows_from_a_prefill_that_was_measured():
     known.load("target").costs = Costs(0.0178, 0.0, 0.0, prefill=0.043)
     assert known.read_times().read == pytest.approx(0.043 / 0.0178) != typical.read
     for _ in range(100):
-        known.read_tokens(3, True)  # an agreement of .75
-    assert known.reading_gain() < 1.2 < reading.gain(0.75), "with times of a CPU it is more"
+        known.reads.compared(3, True)  # an agreement of .75
+    assert known.reads.gain(known.read_times()) < 1.2 < reading.gain(0.75), (
+        "with times of a CPU it is more"
+    )
 
 
 # -- slots that are shared

@@ -22,6 +22,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
 from lr_sglang.algorithm.policy import experience as experience_of_runs
 from lr_sglang.algorithm.policy.forecast import TreeShape
+from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.target_draws import target_draws, uniform_of_ids
@@ -33,6 +34,7 @@ from lr_sglang.results.record import of_branch
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.theory import replay
+from lr_sglang.theory.reading import TYPICAL_TIMES
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
@@ -216,11 +218,12 @@ def test_a_draft_that_agrees_on_nothing_is_left_alone():
 @pytest.mark.parametrize(("agreement", "tokens"), [(0.6, 4), (0.8, 8), (0.92, 12), (0.99, 24)])
 def test_pieces_are_as_long_as_the_agreement_pays_for(agreement, tokens):
     experience, rng = RunStatistics(), random.Random(1)
-    assert experience.piece() == 12
+    assert experience.reads.portion_size(experience.read_times()) == 12
     for _ in range(300):
         same = min(20, int(math.log(rng.random(), agreement)))
-        experience.read_tokens(same, same < 20)
-    assert experience.piece() == pytest.approx(tokens, rel=0.34)
+        experience.reads.compared(same, same < 20)
+    size = experience.reads.portion_size(experience.read_times())
+    assert size == pytest.approx(tokens, rel=0.34)
 
 
 class Timed(Dice):
@@ -371,7 +374,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
 @pytest.mark.parametrize(("noise", "tokens"), [(0.3, 4), (0.3, 12), (1.0, 6)])
 def test_reading_gains_what_the_formula_says(noise, tokens, monkeypatch):
     """(1 - a^n) / (1 - a) tokens in R + n d (docs/theory.md)."""
-    monkeypatch.setattr(RunStatistics, "piece", lambda self: tokens)
+    monkeypatch.setattr(ReadStatistics, "portion_size", lambda *_: tokens)
     look = Lookahead(schedule="sync", max_step_tokens=20)
     made = [
         timed(look, Sampling(temperature=0.6, seed=seed), Exact(), noise)
@@ -470,21 +473,21 @@ def test_a_read_tells_nothing_of_what_a_written_token_costs(monkeypatch):
 
 @pytest.mark.parametrize(("agreement", "reads"), [(0.95, True), (0.7, True), (0.3, False)])
 def test_until_both_ways_were_timed_the_agreement_decides(agreement, reads):
-    experience, rng = RunStatistics(), random.Random(1)
-    assert experience.reads_next()
+    known, rng = ReadStatistics(), random.Random(1)
+    assert known.reads_next(TYPICAL_TIMES)
     for _ in range(40):
         same = min(20, int(math.log(rng.random(), agreement)))
-        experience.read_tokens(same, same < 20)
-    assert {experience.reads_next() for _ in range(20)} == {reads}
+        known.compared(same, same < 20)
+    assert {known.reads_next(TYPICAL_TIMES) for _ in range(20)} == {reads}
 
 
 @pytest.mark.parametrize(("seconds", "others"), [(0.01, 3), (0.02, 10), (0.05, 9)])
 def test_the_slower_way_is_tried_as_often_as_it_costs_little(seconds, others):
-    experience = RunStatistics()
+    known = ReadStatistics()
     for _ in range(4):
-        experience.versioned(True, seconds)
-        experience.versioned(False, 0.03)
-    ways = [experience.reads_next() for _ in range(640)]
+        known.version_came(True, seconds)
+        known.version_came(False, 0.03)
+    ways = [known.reads_next(TYPICAL_TIMES) for _ in range(640)]
     assert ways.count(seconds > 0.03) == others
 
 
@@ -495,8 +498,8 @@ def test_writing_tells_what_reading_would_gain(noise, reads):
     more = {"verifier": Lenient(), "reading": "never", "experience": experience}
     for seed in range(8):
         write(lookahead, Dice(3), Dice(3, noise), Sampling(temperature=0.6, seed=seed), **more)
-    assert experience.agreement.weight > 5
-    assert (experience.reading_gain() > 1) == reads
+    assert experience.reads.agreement.weight > 5
+    assert (experience.reads.gain(experience.read_times()) > 1) == reads
 
 
 def test_every_step_has_its_events():

@@ -16,13 +16,13 @@ from lr_sglang.algorithm.policy.forecast import (
     rounded,
 )
 from lr_sglang.algorithm.policy.load import Load
+from lr_sglang.algorithm.policy.mean import MEAN_MEMORY, Mean
+from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
 from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
 from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
 
-# Effective number of verdicts in a mean; the weight of older ones decays exponentially.
-MEAN_MEMORY = 400
 # Weight of the prior acceptance rate of 1/2, in verdicts.
 PRIOR_WEIGHT = 2.0
 # Tokens of a step, and c1, that are assumed before the first step.
@@ -35,42 +35,10 @@ SECOND_WEIGHT = 16.0
 # The acceptance rate of all answers is the prior of one answer's own rate, with the weight of 16
 # verdicts.
 COMMON_WEIGHT = 16.0
-# Reading a drafted step first and writing at once are compared by their times, after more than so
-# many of both; before that by the agreement.
-READ_TRIES = 3
-# The slower of the two is tried at most once in so many steps, and so rarely that this costs this
-# share of the time.
-TRY_AGAIN = 64
-TRY_AGAIN_COST = 0.01
-# The share of drafted tokens that is assumed to be the target's own, with the weight of so many.
-TYPICAL_AGREEMENT = 0.92
-AGREEMENT_WEIGHT = 1.0
-# Reads of portions pay until they have given so many tokens less than they had to.
-MOST_LACKING = 4.0
 # Of several answers a read waits for half of a pass of others in the mean, and takes all that wait
 # with it, with their tokens.
 READS_WAIT = 1.5
 _REFIT = 16  # new verdicts between two fits of the calibration
-
-
-@dataclass
-class Mean:
-    """A mean in which recent values weigh most."""
-
-    value: float = 0.0
-    weight: float = 0.0
-
-    def add(self, value: float, times: int = 1) -> None:
-        """Adds a value, ``times`` in a row."""
-        fade = (1 - 1 / MEAN_MEMORY) ** times
-        added = (1 - fade) * MEAN_MEMORY
-        self.weight = self.weight * fade + added
-        if added:
-            self.value += (value - self.value) * added / self.weight
-
-    def given(self, prior: float, trust: float) -> float:
-        """The mean, with a prior that has the weight of ``trust`` values."""
-        return (self.value * self.weight + trust * prior) / (self.weight + trust)
 
 
 @dataclass
@@ -88,14 +56,7 @@ class RunStatistics:
             drafts the first ones.
         since: steps from the last of them to the end of the answer that ended last.
         measured: whether the costs of requests were measured at start, or are being measured.
-        read, wrote: mean seconds per token from where a step could begin until the target's version
-            was there, if a drafted one was read first, and if not.
-        guesses: mean tokens that the target has kept of a drafted rest of a step, its own included.
-        lacking: how many tokens fewer the last reads of portions gave than they had to; 0 where
-            they gave more.
-        agreement: share of drafted tokens that the target would have written there.
-        untried: number of drafted steps since the slower of the two ways was tried.
-        can_read: whether the target may read drafted tokens.
+        reads: what reading drafted tokens has given.
         way: in which steps are written now, where the policy decides that in turns.
         in_flight: number of branches of the target by the way of the turn in which they began.
         layered: whether the target has a token layer.
@@ -114,13 +75,7 @@ class RunStatistics:
     explorer: object = None
     since: int = 0
     measured: bool = False
-    read: Mean = field(default_factory=Mean)
-    wrote: Mean = field(default_factory=Mean)
-    guesses: Mean = field(default_factory=Mean)
-    lacking: float = 0.0
-    agreement: Mean = field(default_factory=Mean)
-    untried: int = 0
-    can_read: bool = False
+    reads: ReadStatistics = field(default_factory=ReadStatistics)
     way: TurnWay | None = None
     in_flight: Counter[TurnWay] = field(default_factory=Counter)
     layered: bool = False
@@ -198,30 +153,6 @@ class RunStatistics:
             self.others.add(verdict.accepted)
         return compared[0].accepted
 
-    def reads_next(self) -> bool:
-        """Decides whether the target reads the next drafted step before it writes: the faster way,
-        and now and then the other.
-        """
-        if self.way is not None:
-            return self.way == "read"
-        gain = self.reading_gain()
-        self.untried += 1
-        if self.untried < max(TRY_AGAIN, (max(gain, 1 / gain) - 1) / TRY_AGAIN_COST):
-            return gain > 1
-        self.untried = 0
-        return gain <= 1
-
-    def reading_gain(self) -> float:
-        """How many times sooner the target's version of a step is there if a drafted one is read
-        first: as measured, or as the agreement lets expect.
-        """
-        if min(self.read.weight, self.wrote.weight) > READ_TRIES:
-            return self.wrote.value / self.read.value
-        return self._foreseen_gain()
-
-    def _foreseen_gain(self) -> float:
-        return reading.gain(self.agreed_share(), self.read_times())
-
     def forecasts(
         self, conditions: Conditions, written: TreeShape
     ) -> dict[TurnWay, Forecast | None]:
@@ -232,21 +163,21 @@ class RunStatistics:
         """
         tokens = max(1.0, self.tokens.value or TYPICAL_TOKENS)
         alone = self._forecast_alone()
-        gain = self._foreseen_gain()
+        gain = self.reads.foreseen_gain(self.read_times())
         found: dict[TurnWay, Forecast | None] = {
             "alone": alone,
             "written": Forecast(written.pace * tokens),
         }
-        if self.can_read:
+        if self.reads.can_read:
             sooner = conditions.target.sooner(gain)
             read = forecast(replace(conditions, target=sooner), written.depth, written.width)
             found["read"] = Forecast(read * tokens)
         if alone is not None and self.fed_tokens:
             passes = reading.reading_speedup(
-                self.agreed_share(), 1 + self.fed_tokens, reading.ReadTimes(1, 0)
+                self.reads.agreed_share(), 1 + self.fed_tokens, reading.ReadTimes(1, 0)
             )
             found["fed"] = Forecast(alone.pace * passes)
-        elif alone is not None and self.can_read and not self.layered:
+        elif alone is not None and self.reads.can_read and not self.layered:
             found["portions"] = Forecast(alone.pace * gain)
         return found
 
@@ -293,47 +224,6 @@ class RunStatistics:
         costs = self.load("target").costs
         others = max(0, self.answers - 1)
         return 1 / (costs.token * (1 + costs.slowdown * others)) if costs else 0.0
-
-    def versioned(self, read: bool, seconds: float) -> None:
-        """Learns how many seconds a token of a target's version took, read or written."""
-        (self.read if read else self.wrote).add(seconds)
-
-    def read_tokens(self, same: int, differs: bool) -> None:
-        """Learns how many drafted tokens were the target's own, and whether one after them was not:
-        from a read, or from two versions that were drawn with the same numbers.
-        """
-        self.agreement.add(1.0, same)
-        self.agreement.add(0.0, int(differs))
-
-    def piece(self) -> int:
-        """How many tokens to draft before the target reads them."""
-        return reading.piece(self.agreed_share(), self.read_times())
-
-    def agreed_share(self) -> float:
-        """The share of drafted tokens that the target would have written there, as far as is
-        known.
-        """
-        return self.agreement.given(TYPICAL_AGREEMENT, AGREEMENT_WEIGHT)
-
-    def portion(self, tokens: int) -> None:
-        """Learns how many tokens a read of a portion gave."""
-        self.lacking = max(0.0, self.lacking + reading.LEAST_TOKENS_A_READ - tokens)
-
-    def portions_pay(self) -> bool:
-        """Whether the target writes sooner by reading portions, as far as the run's reads show."""
-        return self.lacking < MOST_LACKING
-
-    def try_portions_again(self) -> None:
-        """Has the next read of a portion decide whether they pay now."""
-        self.lacking = min(self.lacking, MOST_LACKING - 1)
-
-    def guessed(self, tokens: int) -> None:
-        """Learns how many tokens were kept by reading a drafted rest of a step."""
-        self.guesses.add(tokens)
-
-    def guesses_pay(self) -> bool:
-        """Whether the rest of a step is drafted and read, rather than written by the target."""
-        return reading.pays(self.guesses.value * self.guesses.weight, self.guesses.weight)
 
     def _learn(self, confidence: float, accepted: bool) -> None:
         self._samples.append((confidence, accepted))
