@@ -8,7 +8,8 @@
 # status is 0 if no test failed, also if the options select tests of one process only.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
-run=("$1" -m pytest --session-timeout=2700 "${@:2}")
+# Who stalls before the first test, or at the very end, leaves a trace too: pytest prints one at SIGABRT.
+run=(timeout --foreground --signal=ABRT --kill-after=30 3300 "$1" -m pytest --session-timeout=2700 "${@:2}")
 mkdir -p build
 none=5 # pytest's status when it finds no test
 

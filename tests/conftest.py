@@ -13,7 +13,12 @@ import pytest
 
 from lr_sglang.engine.loop import background
 from lr_sglang.sglang_api.light_import import leave_torch_out
-from tests.crashes import leave_a_trace
+from tests.crashes import (  # noqa: F401 - hooks of pytest
+    leave_a_trace,
+    pytest_runtest_protocol,
+    pytest_runtest_teardown,
+    pytest_sessionfinish,
+)
 
 # A shell without job control lets what it starts in the background ignore Ctrl-C, and so would
 # everything started here.
