@@ -120,6 +120,18 @@ class Trace:
         self.ids += ids
         self.seconds = step.seconds
 
+    def add_counts(self, traces: Sequence[Trace]) -> None:
+        """Sets what is counted, and why requests failed, to what these traces have together; the
+        first cause and doubt of a role stand.
+        """
+        for name in ("cycles", "read_tokens", "agreed_tokens", "late_tokens"):
+            setattr(self, name, sum(getattr(trace, name) for trace in traces))
+        self.reads = sum((trace.reads for trace in traces), Counter())
+        self.failures = sum((trace.failures for trace in traces), Counter())
+        for trace in reversed(traces):
+            self.causes |= trace.causes
+            self.doubts |= trace.doubts
+
     def of(self, role: str) -> list[Branch]:
         """The branches of one role."""
         return [b for b in self.branches if b.role == role]

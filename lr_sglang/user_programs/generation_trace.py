@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -174,13 +173,11 @@ def write_generations(record: Trace, parts: Sequence[GenerationTrace]) -> list[d
     traces = [part.trace for part in parts]
     record.finish = used[-1].trace.finish if used else "stop"
     record.prompt_tokens = next((t.prompt_tokens for t in traces if t.prompt_tokens), 0)
-    record.cycles = sum(t.cycles for t in traces)
     record.seeded = all(t.seeded for t in traces)
     ahead = [part.trace for part in parts if part.ahead]
     record.shared_draws = bool(ahead) and all(t.shared_draws for t in ahead)
     record.own_draws = next((t.own_draws for t in ahead if t.own_draws), "")
+    record.not_fed = next((t.not_fed for t in ahead if t.not_fed), "")
     record.lossless = min((part.lossless for part in parts), key=_LOSSLESS.index, default="")
-    record.failures = sum((t.failures for t in traces), Counter())
-    for trace in reversed(traces):
-        record.causes |= trace.causes
+    record.add_counts(traces)
     return [part.figures() | {"first": first.get(id(part), beside)} for part in parts]

@@ -2,11 +2,13 @@
 words matter.
 """
 
+import dataclasses
 import itertools
 import json
 import math
 import time
 import types
+from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -27,8 +29,10 @@ from lr_sglang.sglang_api.draws import RELAXED
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
 from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question
 from lr_sglang.user_programs import program_registry
+from lr_sglang.user_programs.generation_trace import GenerationTrace, write_generations
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from lr_sglang.verifiers.exact import Exact
@@ -162,6 +166,25 @@ def test_a_record_says_of_a_program_too_how_its_answer_was_drawn(
 def by_seed(*texts):
     """A model that writes one of some texts, by the seed of its request."""
     return lambda text, sampling: texts[sampling.get("sampling_seed", 0) % len(texts)] + chr(END)
+
+
+def test_the_record_of_a_program_has_what_its_generations_counted():
+    sums = {"cycles": 2, "read_tokens": 10, "agreed_tokens": 9, "late_tokens": 1}
+    sums |= {"reads": Counter({(5, 4): 1}), "failures": Counter(draft=1)}
+    firsts = {"not_fed": "the vocabularies differ", "causes": {"draft": "no answer"}}
+    firsts |= {"doubts": {"target": {"reuse": "little"}}}
+    parts = [GenerationTrace(began, "target", Trace(**sums, **firsts)) for began in (0.0, 1.0)]
+    record = Trace()
+    write_generations(record, parts)
+    for name, value in sums.items():
+        assert getattr(record, name) == value + value, name
+    for name, value in firsts.items():
+        assert getattr(record, name) == value, name
+    of_the_answer = {"text", "ids", "finish", "prompt_tokens", "seconds", "drained", "program"}
+    of_its_generations = {"seeded", "shared_draws", "own_draws", "lossless", "steps", "branches"}
+    of_a_step = {"conclusion"}  # `GenerationTrace.figures` has those of each generation
+    told = sums.keys() | firsts.keys() | of_the_answer | of_its_generations | of_a_step
+    assert {one.name for one in dataclasses.fields(Trace)} == told
 
 
 def test_most_samples_decide():
