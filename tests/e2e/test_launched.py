@@ -165,7 +165,7 @@ def test_by_the_endpoint(home: Home, up: object, shared: dict[str, str]) -> None
 
 
 def test_it_goes_as_a_whole(home: Home, up: subprocess.Popen[str], shared: dict[str, str]) -> None:
-    """However it ends: test_serve_real_faults.py has the endpoint killed in the full run."""
+    """However it ends: killed, or in the full run at a signal."""
     own = set(re.findall(r"http://127\.0\.0\.1:\d+", home.said("launch"))) - set(shared.values())
     family = psutil.Process(up.pid).children(recursive=True)
     # guardians, launcher, scheduler and detokenizer of a server

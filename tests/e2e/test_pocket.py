@@ -214,16 +214,6 @@ def test_what_the_target_writes_greedily_is_likelier_than_another_result(pocket:
     assert sum(likely) / len(likely) >= 0.9
 
 
-def test_a_rating_is_asked_for_and_read(pocket: Pocket) -> None:
-    trace = verified(pocket, FEW[0], Lookahead("sync", depth=2, verifier="score:0"))
-    asked = trace.of("judge")
-    assert asked
-    assert {b.generated_tokens for b in asked} == {1}
-    for verdict in verdicts(trace, "score"):
-        assert verdict.accepted == (verdict.score is not None)
-    assert_idle(pocket.roles)
-
-
 # -- the gallery
 
 

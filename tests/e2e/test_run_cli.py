@@ -30,18 +30,6 @@ def invoke(pocket, here):
     return partial(called, "run", *pocket.attach)
 
 
-def test_one_question_shows_its_steps(invoke, tmp_path):
-    done = invoke(QUESTION)
-    marks = {line[0] for line in done.stdout.splitlines()}
-    assert marks <= {"+", "~", "|"} and marks
-    assert "alpha" in done.stderr
-    (file,) = tmp_path.glob("runs/question_*/records.jsonl")
-    (record,) = records(file.parent)
-    shown = "".join(line[2:].strip() for line in done.stdout.splitlines()).replace(" ", "")
-    assert shown == record["text"].replace("\n", "").replace(" ", "")
-    assert str(file.relative_to(tmp_path)) in done.stderr
-
-
 def test_a_task_in_both_modes_leaves_whole_records(invoke, pocket, tmp_path):
     for mode in ("autoregressive", "lookahead"):
         options = ("--limit", COUNT, "--mode", mode, "--concurrency", 2, "--seed", 5)
@@ -111,12 +99,6 @@ def test_json_is_all_there_is_on_standard_output(pocket, invoke, tmp_path):
     )
     assert plain["ids_digest"] == record["ids_digest"]
     assert plain["text"] == record["text"]
-
-
-def test_a_server_that_is_not_there_is_a_named_error(invoke, tmp_path):
-    done = invoke(QUESTION, "--target", "http://127.0.0.1:9", code=1)
-    assert "Error: target: " in done.stderr
-    assert not (tmp_path / "runs").exists()
 
 
 # -- lr-sglang bench

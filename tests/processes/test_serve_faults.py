@@ -388,18 +388,25 @@ def own(tmp_path: Path) -> Iterator[Process]:
 
 
 @pytest.mark.timeout(300)
-def test_a_target_that_dies_ends_answers_at_once_and_then_the_endpoint(
+def test_without_a_draft_it_goes_on_and_a_target_that_dies_ends_answers_and_then_the_endpoint(
     own: Process, tmp_path: Path
 ) -> None:
-    """Nobody starts it again: the endpoint ends, by name and with status 1. That it goes on without
-    draft or judge is seen on real servers (tests/e2e/test_serve_real_faults.py).
-    """
+    """Nobody starts them again: the endpoint ends, by name and with status 1."""
     family = psutil.Process(own.pid).children(recursive=True)
     assert len(family) >= 2 * len(ROLES)  # a guardian and a server for each
+
+    def kill(role: str) -> None:
+        (server,) = own.guardian(tmp_path / "logs" / f"{role}.log").children()
+        server.kill()
+
+    kill("draft")
+    until(lambda: ready(own.url)[1]["status"] == "degraded", SLACK)
+    alone = Client(own.url, "What is 0 + 1?").end(HUNG)
+    assert_right(alone)
+    assert alone.about["degraded"] and alone.text == TRUTH.plain(alone.question)
     asked = [Client(own.url, f"What is {n} + 1?", n % 2 == 0) for n in range(AT_ONCE)]
     assert asked[0].begun.wait(PATIENCE), asked[0]
-    (server,) = own.guardian(tmp_path / "logs" / "target.log").children()
-    server.kill()
+    kill("target")
     for heard in asked:
         heard.end(SLACK)
         assert heard.error and not heard.finish and not heard.broken, heard
@@ -415,5 +422,5 @@ def test_a_target_that_dies_ends_answers_at_once_and_then_the_endpoint(
     assert re.search(r"Error: target: the server ended with status \d+", own.said)
     assert "Traceback" not in own.said
     ended = [line["role"] for line in own.log if line.get("event") == "server ended"]
-    assert ended == ["target"]
+    assert ended == ["draft", "target"]
     assert not any(one.is_running() for one in family), "draft and judge are stopped"
