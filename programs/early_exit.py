@@ -37,8 +37,8 @@ def early_exit(
         tokens: maximal tokens of an early answer.
     """
     converse(s, messages)
-    known = backend_of(s, "target").tokenizer
-    marks = known.thinking
+    tokenizer = backend_of(s, "target").tokenizer
+    marks = tokenizer.thinking
     s["answers"] = answers = list[str]()
     start = len(s.text())
     while True:
@@ -59,6 +59,6 @@ def early_exit(
         now += sgl.gen("now", max_tokens=tokens, stop="}", temperature=0.0)
         answers.append(normal(now["now"]))
         if answers[-1] and answers[-agree:] == [answers[-1]] * agree:
-            s += f"{marks.closes}{DELIMITER}" if marks.opens in known.template else ""
+            s += f"{marks.closes}{DELIMITER}" if marks.opens in tokenizer.template else ""
             s += f"{NOW}{now['now']}}}."
             return

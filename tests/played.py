@@ -18,14 +18,14 @@ class Model:
 
     def __init__(
         self,
-        known: ModelTokenizer,
+        tokenizer: ModelTokenizer,
         pool: list[int],
         seed: int,
         ends: float = 0.05,
         noise: float = 0.0,
     ):
-        self.known, self.pool, self.seed, self.ends, self.noise = known, pool, seed, ends, noise
-        self.end = min(known.ends)
+        self.known, self.pool, self.seed, self.ends, self.noise = tokenizer, pool, seed, ends, noise
+        self.end = min(tokenizer.ends)
 
     def next(self, ids) -> int:
         own, other = random.Random(repr((self.seed, ids))), random.Random(repr((ids, self.seed)))

@@ -215,17 +215,17 @@ class ShiftedTransport(ScriptedTransport):
     """A scripted runtime that reads and writes the ids of ShiftedTokenizer."""
 
     async def generate(self, payload, request, timeout):
-        known = ShiftedTokenizer()
+        tokenizer = ShiftedTokenizer()
         plain = [
             i
             for one in payload["input_ids"]
-            for i in ([one] if one <= END else map(ord, known.decode([one])))
+            for i in ([one] if one <= END else map(ord, tokenizer.decode([one])))
         ]
         reply = await super().generate(payload | {"input_ids": plain}, request, timeout)
         ids = reply["output_ids"]
         ended = ids[-1:] == [END]
         written = "".join(map(chr, ids[:-1] if ended else ids))
-        reply["output_ids"] = [*known.encode(written), *([END] if ended else [])]
+        reply["output_ids"] = [*tokenizer.encode(written), *([END] if ended else [])]
         return reply
 
 

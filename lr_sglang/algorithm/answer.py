@@ -120,8 +120,10 @@ class Answer:
 
     def text(self, ids: tuple[int, ...] | None) -> TokenText:
         """Tokens of the target's vocabulary, to append to a program's state."""
-        known = self.roles["target"].tokenizer
-        return TokenText.of(known.decode(ids), ids, known.vocabulary) if ids else TokenText()
+        tokenizer = self.roles["target"].tokenizer
+        return (
+            TokenText.of(tokenizer.decode(ids), ids, tokenizer.vocabulary) if ids else TokenText()
+        )
 
     def begin_branch(
         self,
@@ -217,10 +219,10 @@ class Answer:
             self.judging.reject(child, "draft", str(branch.result), failed=True)
             return
         compare_prompts(self.context, branch, node)
-        known = self.roles["draft"].tokenizer
+        tokenizer = self.roles["draft"].tokenizer
         room = self.tree.room(node)
-        drafted, child.state = written_step(branch, known)
-        tokens = tokens_of(drafted, known, self.roles["target"].tokenizer, room)
+        drafted, child.state = written_step(branch, tokenizer)
+        tokens = tokens_of(drafted, tokenizer, self.roles["target"].tokenizer, room)
         if not drafted.ids or tokens > room:
             why = "the step is empty, or exceeds the token budget"
             self.judging.reject(child, "draft", why, failed=True)

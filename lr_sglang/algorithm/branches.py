@@ -20,12 +20,12 @@ from lr_sglang.steps.trace import Trace
 DRAIN_SECONDS = 10.0
 
 
-def written_step(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
+def written_step(branch: Branch, tokenizer: Tokenizer) -> tuple[Step, ProgramState]:
     """The step that a branch has generated, and the state after it; both without tokens past the
     step's end.
 
     Args:
-        known: the tokenizer of the branch's role.
+        tokenizer: the tokenizer of the branch's role.
     """
     node = branch.node
     result = branch.result
@@ -33,7 +33,7 @@ def written_step(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
     assert node is not None
     known_before = node.version.known if branch.role == "target" else ()
     ids = (*known_before, *result.ids)
-    made = make_step(ids, result.finish, node.step, known, result.ends)
+    made = make_step(ids, result.finish, node.step, tokenizer, result.ends)
     wrote = state.stream_executor
     # Roles with another vocabulary read the state's text, so it must end with the text of the step.
     text = str.__getitem__(wrote.text_, slice(wrote.fork_start_text_pos, None))
@@ -43,18 +43,18 @@ def written_step(branch: Branch, known: Tokenizer) -> tuple[Step, ProgramState]:
     return made, state
 
 
-def tokens_of(step: Step, known: Tokenizer, target: Tokenizer, room: int) -> int:
+def tokens_of(step: Step, tokenizer: Tokenizer, target: Tokenizer, room: int) -> int:
     """The number of tokens of a drafted step in the target's vocabulary.
 
     A step that uses up ``room``, the answer's remaining tokens, ends the answer; an incomplete last
     character counts.
 
     Args:
-        known: the draft's tokenizer.
+        tokenizer: the draft's tokenizer.
     """
     tokens = len(resolve(step.tokens(), target))
     if tokens == room and not step.complete:
-        tokens = len(resolve(completed(step, known).tokens(), target))
+        tokens = len(resolve(completed(step, tokenizer).tokens(), target))
     return tokens
 
 

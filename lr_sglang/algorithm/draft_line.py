@@ -128,8 +128,8 @@ class DraftLine:
         made = self._context.tree.root.state.fork(1)[0]
         ids = tuple(self.ids[self.kept :])
         if ids:
-            known = self._target.tokenizer
-            made += TokenText.of(known.decode(ids), ids, known.vocabulary)
+            tokenizer = self._target.tokenizer
+            made += TokenText.of(tokenizer.decode(ids), ids, tokenizer.vocabulary)
         return made
 
     def begin_branch(self, draft: ProgramState) -> None:

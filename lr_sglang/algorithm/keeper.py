@@ -62,8 +62,8 @@ class Keeper:
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
         if kept.closes_thinking and self._request.concludes:
-            known = self._context.roles["draft" if drafted else "target"].tokenizer
-            node.step = kept = up_to_marker(kept, parent.step, known)
+            tokenizer = self._context.roles["draft" if drafted else "target"].tokenizer
+            node.step = kept = up_to_marker(kept, parent.step, tokenizer)
             used = len(resolve(kept.tokens(), self._context.target.tokenizer))
             node.tokens_used = parent.tokens_used + used
             self._tree.concluded = True
@@ -140,8 +140,8 @@ class Keeper:
             over: whether the generation has ended: then the last step is kept as it is.
         """
         root = self._tree.root
-        known = self._context.target.tokenizer
-        for step in split_ids(root.version.known, finish, known, ends, root.step, last=False):
+        tokenizer = self._context.target.tokenizer
+        for step in split_ids(root.version.known, finish, tokenizer, ends, root.step, last=False):
             if (step.complete or over) and not self._tree.concluded:
                 self.keep_version(step, line)
         if self._request.on_tokens is not None and not (over or self._tree.over):

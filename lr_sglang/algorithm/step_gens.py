@@ -95,16 +95,16 @@ class StepGens:
         """The options that keep the answer's constraints in a generation, of ``sgl.gen`` and
         beyond.
         """
-        known = self._context.target.tokenizer
+        tokenizer = self._context.target.tokenizer
         backend = self._context.roles[role]
         ids = after
         at: Node | None = node
         while at is not None and at is not self._tree.root and at.step is not None:
-            ids = resolve(at.step.tokens(), known) + ids
+            ids = resolve(at.step.tokens(), tokenizer) + ids
             at = at.parent
         return self._request.constraints.after(
             (*self._request.trace.ids, *ids),
             tokens,
-            backend.tokenizer.vocabulary == known.vocabulary,
+            backend.tokenizer.vocabulary == tokenizer.vocabulary,
             backend.facts.counts_written,
         )

@@ -18,8 +18,8 @@ class WholeTokens:
         known: the tokenizer of the ids.
     """
 
-    def __init__(self, known: Tokenizer) -> None:
-        self._known = known
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._known = tokenizer
         self._text = ""
         self._ids = Ids()
         self._tail = Ids()

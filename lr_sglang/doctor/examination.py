@@ -407,11 +407,11 @@ def _abort(role: str, found: probes.Abort | None) -> Finding:
 
 
 def _thinking(backend: RuntimeBackend) -> str:
-    known = backend.tokenizer
-    if not thinks(known):
+    tokenizer = backend.tokenizer
+    if not thinks(tokenizer):
         return "its template opens none"
-    end = known.thinking.closes
-    size = len(known.encode(end, True))
+    end = tokenizer.thinking.closes
+    size = len(tokenizer.encode(end, True))
     return f"ends with {end}, {size} token{'s' * (size > 1)}"
 
 

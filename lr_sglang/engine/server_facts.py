@@ -110,7 +110,7 @@ UNKNOWN = ServerFacts()
 
 def facts_of(
     infos: Sequence[Mapping[str, Any]],
-    known: Tokenizer,
+    tokenizer: Tokenizer,
     *,
     context: int | None,
     routed: bool,
@@ -121,7 +121,7 @@ def facts_of(
 
     Args:
         infos: the ``/server_info`` of each server; empty if none tells it.
-        known: the tokenizer of its model.
+        tokenizer: the tokenizer of its model.
         context: the context length in its settings.
         routed: whether a router is in front of them.
         seed_fault, doubts: as in ``ServerFacts``; doubts of its settings are added.
@@ -163,7 +163,7 @@ def facts_of(
         increments=True in incremental,
         repeatable=any(info.get("enable_deterministic_inference") for info in infos),
         tool_call_parser=parsers.pop() if len(parsers) == 1 else "",
-        forces_reasoning=parsed and _switches_thinking(known),
+        forces_reasoning=parsed and _switches_thinking(tokenizer),
         template_defaults=template_defaults(infos),
         prefix_cache=", ".join(sorted({str(cache or "not told") for cache in caches})),
         little_reuse=_little_reuse(infos, routed),
@@ -248,13 +248,13 @@ def _context(info: Mapping[str, Any], configured: int | None) -> int:
     return min((n for n in limits if isinstance(n, int)), default=DEFAULT_CONTEXT)
 
 
-def _switches_thinking(known: Tokenizer) -> bool:
+def _switches_thinking(tokenizer: Tokenizer) -> bool:
     """Whether a chat template names the marker that opens thinking, and has a switch for it."""
-    marks = known.thinking
-    if not marks.always or marks.opens not in known.template:
+    marks = tokenizer.thinking
+    if not marks.always or marks.opens not in tokenizer.template:
         return False
     with suppress(TemplateError):
-        parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(known.template)
+        parsed = Environment(extensions=["jinja2.ext.loopcontrols"]).parse(tokenizer.template)
         return not SWITCHES.isdisjoint(meta.find_undeclared_variables(parsed))
     return False
 

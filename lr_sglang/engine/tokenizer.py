@@ -341,16 +341,16 @@ class ModelTokenizer:
             ) from error
 
 
-def thinks(known: Tokenizer) -> bool:
+def thinks(tokenizer: Tokenizer) -> bool:
     """Whether a model thinks, unless it is asked not to: its template opens the thinking, or names
     a marker for it.
     """
     try:
-        begun = known.chat([{"role": "user", "content": "?"}], True).rstrip()
+        begun = tokenizer.chat([{"role": "user", "content": "?"}], True).rstrip()
     except (TemplateError, ValueError, TypeError):  # the template refuses it
         return False
-    marks = known.thinking
-    named = marks.opens in known.template and not begun.endswith(marks.closes)
+    marks = tokenizer.thinking
+    named = marks.opens in tokenizer.template and not begun.endswith(marks.closes)
     return begun.endswith(marks.opens) or named
 
 

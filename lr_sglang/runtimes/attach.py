@@ -198,7 +198,7 @@ def api_key(role: str, runtime: Runtime) -> str:
 
 
 async def check_tokens(
-    transport: Transport, known: Tokenizer, role: str, timeout: float = INFO_SECONDS
+    transport: Transport, tokenizer: Tokenizer, role: str, timeout: float = INFO_SECONDS
 ) -> str:
     """Compares the tokens that the runtime reads and writes with those of ``known``. A runtime that
     cannot be asked passes.
@@ -214,9 +214,9 @@ async def check_tokens(
         theirs = tuple(map(int, (await transport.post("/tokenize", asked, timeout))["tokens"]))
     except (LookaheadError, LookupError, TypeError, ValueError):
         return ""
-    ours = known.encode(TOKENIZED)
-    here = known.decode(theirs).strip()
-    there = known.decode(ours).strip()
+    ours = tokenizer.encode(TOKENIZED)
+    here = tokenizer.decode(theirs).strip()
+    there = tokenizer.decode(ours).strip()
     with suppress(LookaheadError, LookupError, TypeError):  # else they should be those of the text
         asked = {"tokens": list(theirs), "skip_special_tokens": True}
         there = str((await transport.post("/detokenize", asked, timeout))["text"]).strip()
@@ -234,7 +234,7 @@ async def check_tokens(
     if theirs == ours:
         return ""
     first = _first_difference(ours, theirs)
-    mine, its = ([known.spell([one]) for one in ids[first:][:3]] for ids in (ours, theirs))
+    mine, its = ([tokenizer.spell([one]) for one in ids[first:][:3]] for ids in (ours, theirs))
     return (
         "its server gives other tokens to a text than its model's tokenizer does here "
         f"({mine} here, {its} there): prompts that it makes itself are others, and share no prefix "
@@ -250,7 +250,7 @@ def _first_difference(one: Sequence[Any], other: Sequence[Any]) -> int:
 
 async def check_template(
     transport: Transport,
-    known: Tokenizer,
+    tokenizer: Tokenizer,
     role: str,
     arguments: Mapping[str, Any],
 ) -> str:
@@ -272,7 +272,7 @@ async def check_template(
         theirs = tuple(map(int, found["tokens"]))
     except (LookaheadError, LookupError, TypeError, ValueError):
         return ""
-    if not known.template:
+    if not tokenizer.template:
         raise ConfigError(
             "its server renders conversations by a template of SGLang's own, and its model has "
             "none that could be followed here",
@@ -281,9 +281,9 @@ async def check_template(
             f"-o runtimes.{role}.extra.chat-template=FILE.jinja",
         )
     with suppress(TemplateError, ValueError, TypeError):
-        ours = known.chat(asked, True, arguments)
+        ours = tokenizer.chat(asked, True, arguments)
         # the same text in other tokens is what ``check_tokens`` tells
-        if ours.ids == theirs or known.spell(ours.ids) == known.spell(theirs):
+        if ours.ids == theirs or tokenizer.spell(ours.ids) == tokenizer.spell(theirs):
             return ""
     return (
         "its server renders conversations by another template than its model's: prompts differ "
@@ -292,7 +292,7 @@ async def check_template(
 
 
 async def prompt_doubts(
-    transport: Transport, known: Tokenizer, role: str, arguments: Mapping[str, Any]
+    transport: Transport, tokenizer: Tokenizer, role: str, arguments: Mapping[str, Any]
 ) -> dict[Name, str]:
     """Where a runtime itself gives other tokens or another template to a prompt.
 
@@ -303,11 +303,11 @@ async def prompt_doubts(
         ConfigError: as ``check_tokens``.
     """
     found: dict[Name, str] = {}
-    if differs := await check_tokens(transport, known, role):
+    if differs := await check_tokens(transport, tokenizer, role):
         found["tokens"] = differs
-    if not known.template:
+    if not tokenizer.template:
         return found  # conversations are refused when there is one
-    if differs := await check_template(transport, known, role, arguments):
+    if differs := await check_template(transport, tokenizer, role, arguments):
         found["template"] = differs
     return found
 

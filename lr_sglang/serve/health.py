@@ -69,13 +69,13 @@ class Watch:
     """
 
     def __init__(
-        self, role: str, inner: Transport, known: Tokenizer | None, changed: Changed
+        self, role: str, inner: Transport, tokenizer: Tokenizer | None, changed: Changed
     ) -> None:
         self.role = role
         self.inner = inner
         self.down = self.useless = ""
         self.since = time.monotonic()
-        self._known = known
+        self._known = tokenizer
         self._changed = changed
         self._before = 0.0
         self._late = 0

@@ -296,7 +296,7 @@ class RenderedPrompt:
     def __init__(self, asked: ClientRequest, service: Service, target: RuntimeBackend) -> None:
         request = asked.request
         concluding = asked.conclusion
-        known = target.tokenizer
+        tokenizer = target.tokenizer
         said: Any = conversation(asked) if service.program else request.said
         self.said = said
         self._asked = asked
@@ -309,8 +309,8 @@ class RenderedPrompt:
             # special tokens with
             why = f"The model's chat template refuses this conversation: {error}"[:MAX_REASON]
             raise Refusal(400, why, param=request.prompt_field[0]) from error
-        opens = known.thinking.opens
-        closes = known.thinking.closes
+        opens = tokenizer.thinking.opens
+        closes = tokenizer.thinking.closes
         head = text.removesuffix(request.prefix).rstrip()
         begun = opens * (asked.chat and head.endswith(opens)) + request.prefix
         self.thinks = begun.rfind(opens) > begun.rfind(closes)
@@ -319,14 +319,14 @@ class RenderedPrompt:
             self.thinks = target.facts.forces_reasoning and not off
         # in some models special tokens mark calls of tools
         shown = request.skip_special_tokens is False or (concluding and concluding.tools)
-        self.decode = known.spell if shown else known.decode
+        self.decode = tokenizer.spell if shown else tokenizer.decode
 
     def __call__(self, backend: RuntimeBackend) -> TokenText:
         """The prompt for a runtime; that of the target is rendered first."""
-        known = backend.tokenizer
+        tokenizer = backend.tokenizer
         defaults = backend.facts.template_defaults
-        template = (known.template, repr(defaults)) if self._asked.chat else ()
-        key = (known.vocabulary, template)
+        template = (tokenizer.template, repr(defaults)) if self._asked.chat else ()
+        key = (tokenizer.vocabulary, template)
         if key not in self._rendered:
             self._rendered[key] = self._render(backend)
         return self._rendered[key]
@@ -334,16 +334,18 @@ class RenderedPrompt:
     def _render(self, backend: RuntimeBackend) -> TokenText:
         request = self._asked.request
         said = self.said
-        known = backend.tokenizer
+        tokenizer = backend.tokenizer
         if isinstance(said, list):
-            text = known.chat(said, True, {**backend.facts.template_defaults, **request.arguments})
+            text = tokenizer.chat(
+                said, True, {**backend.facts.template_defaults, **request.arguments}
+            )
         elif isinstance(said, tuple) and not self._rendered:  # the target's
-            text = TokenText.of(known.spell(said), said, known.vocabulary)
+            text = TokenText.of(tokenizer.spell(said), said, tokenizer.vocabulary)
         else:
             words = said if isinstance(said, str) else str(next(iter(self._rendered.values())))
-            text = TokenText.of(words, known.raw(words), known.vocabulary)
+            text = TokenText.of(words, tokenizer.raw(words), tokenizer.vocabulary)
         begun = request.prefix
-        return text + TokenText.of(begun, known.encode(begun, True), known.vocabulary)
+        return text + TokenText.of(begun, tokenizer.encode(begun, True), tokenizer.vocabulary)
 
 
 def conversation(asked: ClientRequest) -> list[dict[str, Any]]:

@@ -51,8 +51,8 @@ async def think_then_conclude(
         grammar: of the rest, as keywords of ``sgl.gen``.
         most: tokens of both.
     """
-    known = backend_of(s, "target").tokenizer
-    end = known.thinking.closes
+    tokenizer = backend_of(s, "target").tokenizer
+    end = tokenizer.thinking.closes
     most = UNLIMITED if most is None else most
     s += prompt
     s += lookahead("answer", most, stop=end, show=True)
@@ -60,7 +60,7 @@ async def think_then_conclude(
     if s.get_meta_info("answer")["finish_reason"].get("matched") != end:
         return  # the thinking did not end
     thought = TokenText.wrap(s["answer"]) + end
-    left = most - len(resolve(thought, known))
+    left = most - len(resolve(thought, tokenizer))
     if left < 1:
         s["answer"] = thought
         s.get_meta_info("answer")["finish_reason"] = {"type": "length"}
@@ -92,9 +92,9 @@ class Thinking:
         self._compiled = set[Any]()
         can = service.passes and service.reasoning != "off" and "draft" in roles
         same = can and roles["draft"].tokenizer.vocabulary == roles["target"].tokenizer.vocabulary
-        known = roles["target"].tokenizer
+        tokenizer = roles["target"].tokenizer
         self.possible = (
-            same and known.thinking.always and (service.reasoning == "on" or thinks(known))
+            same and tokenizer.thinking.always and (service.reasoning == "on" or thinks(tokenizer))
         )
 
     async def conclusion(
@@ -126,8 +126,10 @@ class Thinking:
             return None  # the target gets the request alone, and reports what is wrong
         if grammar:
             await self._compile(grammar, ids)
-        known = self._roles["target"].tokenizer
-        prompt = TokenText.of(await asyncio.to_thread(known.spell, ids), ids, known.vocabulary)
+        tokenizer = self._roles["target"].tokenizer
+        prompt = TokenText.of(
+            await asyncio.to_thread(tokenizer.spell, ids), ids, tokenizer.vocabulary
+        )
         called = tools if body.get("tool_choice") != "none" else ()
         return Conclusion(tuple(why), prompt, grammar, called)
 

@@ -135,7 +135,7 @@ def make_step(
     ids: Sequence[int],
     finish: str,
     before: Step | None,
-    known: Vocabulary,
+    tokenizer: Vocabulary,
     ends: Set[int],
     last: bool = False,
 ) -> Step:
@@ -148,7 +148,7 @@ def make_step(
         ids: all generated token ids.
         finish: the server's finish type, ``stop`` or ``length``.
         before: the step before it; None at the beginning of an answer.
-        known: the tokenizer that the ids belong to.
+        tokenizer: the tokenizer that the ids belong to.
         ends: ids that end a sequence.
         last: whether the answer ends with it, so that its text shows an incomplete last character.
     """
@@ -157,14 +157,14 @@ def make_step(
     if (at := first_of(ends, kept)) is not None:
         kept = kept[: at + 1]
         ending = Ending.END
-    head = _head(before, known)
+    head = _head(before, tokenizer)
     read = added(
         head,
         kept[:-1] if ending is Ending.END else kept,
-        known.decode,
+        tokenizer.decode,
         last or ending is Ending.END,
     )
-    marker = known.thinking.closes
+    marker = tokenizer.thinking.closes
     seam = (
         (before.seam + before.text)[1 - len(marker) :]
         if before is not None and not before.complete
@@ -172,66 +172,66 @@ def make_step(
     )
     end = delimiter_end(seam, read.text)
     if end is not None and (end < len(read.text) or ending is not Ending.DELIMITER):
-        kept = _shortest(kept, end, head, known)
+        kept = _shortest(kept, end, head, tokenizer)
         ending = Ending.DELIMITER
-        read = added(head, kept, known.decode)
-    special = known.special(kept[:-1] if ending is Ending.END else kept)
+        read = added(head, kept, tokenizer.decode)
+    special = tokenizer.special(kept[:-1] if ending is Ending.END else kept)
     closes = marker in seam + read.text
-    return Step(read.text, kept, ending, closes, known.vocabulary, special, read.tail, seam)
+    return Step(read.text, kept, ending, closes, tokenizer.vocabulary, special, read.tail, seam)
 
 
-def _head(before: Step | None, known: Vocabulary) -> tuple[int, ...]:
+def _head(before: Step | None, tokenizer: Vocabulary) -> tuple[int, ...]:
     """The tokens before a step that are its context in decoding."""
     if before is None:
         return ()
     return (
         before.tail
-        if before.vocabulary == known.vocabulary
-        else known.encode(before.text[-_CONTEXT:])
+        if before.vocabulary == tokenizer.vocabulary
+        else tokenizer.encode(before.text[-_CONTEXT:])
     )
 
 
 def _shortest(
-    ids: tuple[int, ...], end: int, head: tuple[int, ...], known: Vocabulary
+    ids: tuple[int, ...], end: int, head: tuple[int, ...], tokenizer: Vocabulary
 ) -> tuple[int, ...]:
     """The fewest leading ids whose text reaches ``end``."""
     low = 1
     high = len(ids)
     middle = high - 1  # in most cases no token is dropped
     while low < high:
-        reached = len(added(head, ids[:middle], known.decode).text) >= end
+        reached = len(added(head, ids[:middle], tokenizer.decode).text) >= end
         low, high = (low, middle) if reached else (middle + 1, high)
         middle = (low + high) // 2
     return ids[:low]
 
 
-def up_to_marker(step: Step, before: Step | None, known: Vocabulary) -> Step:
+def up_to_marker(step: Step, before: Step | None, tokenizer: Vocabulary) -> Step:
     """A step that closes the thinking, without its tokens after the marker.
 
     Args:
         before: the step before it.
-        known: the tokenizer that its ids belong to.
+        tokenizer: the tokenizer that its ids belong to.
     """
-    marker = known.thinking.closes
-    head = _head(before, known)
+    marker = tokenizer.thinking.closes
+    head = _head(before, tokenizer)
     end = (step.seam + step.text).find(marker) + len(marker) - len(step.seam)
-    ids = _shortest(step.ids, max(1, end), head, known)
-    read = added(head, ids, known.decode)
-    special = known.special(ids)
+    ids = _shortest(step.ids, max(1, end), head, tokenizer)
+    read = added(head, ids, tokenizer.decode)
+    special = tokenizer.special(ids)
     return replace(
         step, text=read.text, ids=ids, ending=Ending.DELIMITER, special=special, tail=read.tail
     )
 
 
-def completed(step: Step, known: Vocabulary) -> Step:
+def completed(step: Step, tokenizer: Vocabulary) -> Step:
     """The step as the last of an answer: its text shows an incomplete last character as U+FFFD."""
-    return replace(step, text=step.text + added(step.tail, (), known.decode, last=True).text)
+    return replace(step, text=step.text + added(step.tail, (), tokenizer.decode, last=True).text)
 
 
 def split_ids(
     ids: Sequence[int],
     finish: str,
-    known: Vocabulary,
+    tokenizer: Vocabulary,
     ends: Set[int],
     before: Step | None = None,
     last: bool = True,
@@ -244,7 +244,9 @@ def split_ids(
         rest = ids[at : at + window]
         whole = at + window >= len(ids)
         ended = finish if whole else "length"
-        step = make_step(rest, ended, steps[-1] if steps else before, known, ends, last and whole)
+        step = make_step(
+            rest, ended, steps[-1] if steps else before, tokenizer, ends, last and whole
+        )
         if not step.complete and not whole:
             window *= 2
             continue

@@ -107,18 +107,18 @@ class Version:
         self.ahead = None
         self.next_guess = None
 
-    def drafted(self, step: Step, before: Step | None, known: Vocabulary) -> Step | None:
+    def drafted(self, step: Step, before: Step | None, tokenizer: Vocabulary) -> Step | None:
         """The draft's version of a step that this one begins with: the step itself where the draft
         wrote each of its tokens; None where it wrote none.
 
         Args:
             before: the step before it.
-            known: the tokenizer.
+            tokenizer: the tokenizer.
         """
         size = len(step.ids)
         if 0 < size <= len(self.agreed) and all(self.agreed[:size]):
             return step
-        found = split_ids(self.other, "length", known, frozenset(), before)
+        found = split_ids(self.other, "length", tokenizer, frozenset(), before)
         return found[0] if found else None
 
     def after(self, size: int) -> Version:

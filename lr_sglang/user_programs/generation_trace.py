@@ -48,7 +48,7 @@ class GenerationTrace:
             return ""
         return "text" if self.trace.seeded else "distribution"
 
-    def note(self, seconds: float, known: Tokenizer, is_step: bool) -> None:
+    def note(self, seconds: float, tokenizer: Tokenizer, is_step: bool) -> None:
         """Records the result of a generation by a single request, and splits its text into steps.
 
         Args:
@@ -66,7 +66,7 @@ class GenerationTrace:
         if not isinstance(result, Generation):
             return
         source, outcome = ("draft", "accepted") if self.role == "draft" else ("target", "written")
-        for step in split_ids(result.ids, result.finish, known, result.ends):
+        for step in split_ids(result.ids, result.finish, tokenizer, result.ends):
             position = len(self.trace.steps)
             ending = step.ending.value
             kept = StepRecord(position, step.text, len(step.ids), source, outcome, ending, seconds)

@@ -181,7 +181,7 @@ class LookaheadBackend(BaseBackend):
     ) -> tuple[TokenText, dict[str, Any]]:
         """Generates text after ``s`` by lookahead reasoning, in a fork."""
         mark = params.stop
-        known = self.target.tokenizer
+        tokenizer = self.target.tokenizer
         run = self._run
         look = (
             self.options.with_options(**mark.options)
@@ -189,7 +189,7 @@ class LookaheadBackend(BaseBackend):
             else self.options
         )
         request = self._answer_request(s, look, params)
-        delivery = StreamText(known.decode, stops_of(mark))
+        delivery = StreamText(tokenizer.decode, stops_of(mark))
         with (
             run.ahead(s, request)
             if run is not None
@@ -204,10 +204,10 @@ class LookaheadBackend(BaseBackend):
             def give(text: TokenText, step: StepRecord | None = None) -> None:
                 part.given += text
                 if shown is not None:
-                    shown.show(text, known, part, step)
+                    shown.show(text, tokenizer, part, step)
 
             told = 0
-            whole = WholeTokens(known)
+            whole = WholeTokens(tokenizer)
 
             def keep(step: StepRecord) -> None:
                 nonlocal told
@@ -225,7 +225,8 @@ class LookaheadBackend(BaseBackend):
                 )
             if shown is not None and mark.name != "answer":
                 shown.show(
-                    TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]), known
+                    TokenText.wrap(s.text_[s.cur_role_begin_pos or 0 :][len(shown.shown) :]),
+                    tokenizer,
                 )
             state = self._beside(s)
             try:

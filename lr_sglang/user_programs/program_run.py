@@ -99,7 +99,7 @@ class ProgramRun:
     def show(
         self,
         text: TokenText,
-        known: Tokenizer,
+        tokenizer: Tokenizer,
         part: GenerationTrace | None = None,
         step: StepRecord | None = None,
     ) -> None:
@@ -107,7 +107,7 @@ class ProgramRun:
         record = self.request.trace
         self.shown += text
         record.text += str.__str__(text)
-        record.ids += resolve(text, known)
+        record.ids += resolve(text, tokenizer)
         if part is not None and step is not None:
             record.steps.append(part.moved(step, len(record.steps) - step.position))
             if self.request.on_step:
@@ -242,7 +242,7 @@ class ProgramRun:
         """
         record = self.request.trace
         seconds = self._returned
-        known = target.tokenizer
+        tokenizer = target.tokenizer
         if record.branches:  # the program used an ``Answer`` with its request
             own = TokenText.wrap(record.text)
             self._parts.append(
@@ -256,8 +256,8 @@ class ProgramRun:
         generation_trace.find_generations(made, answer)
         generations = generation_trace.write_generations(record, made)
         begun = record.ids if self.shown else ()  # the ids of shown text are in the record already
-        record.text = joined(answer, known.vocabulary, known.decode)
-        record.ids = begun + resolve(answer[len(self.shown) :], known)
+        record.text = joined(answer, tokenizer.vocabulary, tokenizer.decode)
+        record.ids = begun + resolve(answer[len(self.shown) :], tokenizer)
         record.ids += generation_trace.end_of_sequence(made, answer, target.ends)
         record.finish = record.finish if finish is None else finish
         record.seconds = seconds

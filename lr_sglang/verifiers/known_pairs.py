@@ -92,6 +92,8 @@ async def show(
     return [one.accepted for one in found if isinstance(one, Verdict) and not one.failed]
 
 
-def _step(text: str, known: Tokenizer) -> Step:
+def _step(text: str, tokenizer: Tokenizer) -> Step:
     text += DELIMITER
-    return Step(text, known.encode(text, True), Ending.DELIMITER, vocabulary=known.vocabulary)
+    return Step(
+        text, tokenizer.encode(text, True), Ending.DELIMITER, vocabulary=tokenizer.vocabulary
+    )

@@ -261,9 +261,9 @@ def chat(thinking: Stand, messages: list[dict[str, Any]]) -> httpx.Response:
 def test_a_prompt_as_long_as_the_context_beside_seven_chats_is_no_death(thinking):
     """SGLang's own ``/health`` waits until such a prompt is read."""
     (model,) = HTTP.get(f"{thinking.endpoint.url}/v1/models").json()["data"]
-    known = load_tokenizer(str(weights("target-thinks")))
+    tokenizer = load_tokenizer(str(weights("target-thinks")))
     room = model["max_model_len"] - 60  # the template, and the answer
-    text = known.decode(known.encode(QUESTION * 400)[:room])
+    text = tokenizer.decode(tokenizer.encode(QUESTION * 400)[:room])
     asked = [[{"role": "user", "content": text}]] + [ASKED] * 7
     with ThreadPoolExecutor(8) as threads:
         answering = [threads.submit(chat, thinking, messages) for messages in asked]
@@ -362,9 +362,9 @@ TEMPLATES = {"target": "", "draft": RICH.read_text("utf-8").strip("\n")}
 
 @pytest.mark.parametrize("role", TEMPLATES)
 def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
-    known = load_tokenizer(str(weights(f"{role}-thinks")), TEMPLATES[role])
+    tokenizer = load_tokenizer(str(weights(f"{role}-thinks")), TEMPLATES[role])
     unreached: Any = None
-    backend = RuntimeBackend(role, unreached, known, ServerFacts(context=10**6))
+    backend = RuntimeBackend(role, unreached, tokenizer, ServerFacts(context=10**6))
     service, wrong = Service(), {}
     for name, asked in CONVERSATIONS.items():
         if TEMPLATES[role] and name == "a begun answer in parts":
@@ -375,7 +375,10 @@ def test_a_conversation_has_the_prompt_of_the_server_itself(role, thinking):
         reply = HTTP.post(f"{thinking.fleet.urls[role]}/tokenize", json=asked, timeout=60)
         theirs = reply.json().get("tokens", reply.text)
         if why or list(ours) != theirs:
-            wrong[name] = (known.spell(ours), known.spell(theirs) if reply.is_success else theirs)
+            wrong[name] = (
+                tokenizer.spell(ours),
+                tokenizer.spell(theirs) if reply.is_success else theirs,
+            )
     assert not wrong
 
 

@@ -42,18 +42,18 @@ def asked(server: RuntimeBackend, path: str, **body: Any) -> dict[str, Any]:
 
 @pytest.mark.timeout(900)
 def test_prompts_are_the_servers_own(server: RuntimeBackend) -> None:
-    known = server.tokenizer
+    tokenizer = server.tokenizer
     assert not server.doubts.found and server.facts.forces_reasoning
     for text in TEXTS:
         ids = asked(server, "/tokenize", prompt=text)["tokens"]
-        assert ids == list(known.encode(text))
-        assert asked(server, "/detokenize", tokens=ids)["text"] == known.decode(ids) == text
+        assert ids == list(tokenizer.encode(text))
+        assert asked(server, "/detokenize", tokens=ids)["text"] == tokenizer.decode(ids) == text
     for messages, arguments in CONVERSATIONS:
         if "tools" in arguments:
             continue  # the endpoint lets the target render these
         body = {"messages": messages, "chat_template_kwargs": arguments}
         ids = asked(server, "/tokenize", **body)["tokens"]
-        assert ids == list(known.chat(messages, True, arguments).ids)
+        assert ids == list(tokenizer.chat(messages, True, arguments).ids)
 
 
 @pytest.mark.timeout(900)

@@ -140,11 +140,11 @@ class Begun:
         self.opened, self.prefix = opened, prefix
 
     def __call__(self, backend: Any) -> TokenText:
-        known = backend.tokenizer
+        tokenizer = backend.tokenizer
         earlier = [*QUESTION, {"role": "assistant", "content": "<think>x</think>y"}]
-        ids = (*known.chat(earlier, False).ids, END, *known.chat(QUESTION, True).ids)
-        begun = known.encode(self.opened + self.prefix, True)
-        return TokenText.of(known.decode((*ids, *begun)), (*ids, *begun), known.vocabulary)
+        ids = (*tokenizer.chat(earlier, False).ids, END, *tokenizer.chat(QUESTION, True).ids)
+        begun = tokenizer.encode(self.opened + self.prefix, True)
+        return TokenText.of(tokenizer.decode((*ids, *begun)), (*ids, *begun), tokenizer.vocabulary)
 
 
 # how the turn begins, by the template and by the client, and whether the thinking has ended

@@ -115,9 +115,11 @@ def test_seeds_that_are_ignored():
 def test_a_draft_with_another_vocabulary():
     roles = runtimes()
     other = type("Other", (), {"vocabulary": "other"})
-    known = roles["draft"].tokenizer
+    tokenizer = roles["draft"].tokenizer
     roles["draft"].tokenizer = type(
-        "Other", (), {"__getattr__": lambda self, name: getattr(known, name), "vocabulary": other}
+        "Other",
+        (),
+        {"__getattr__": lambda self, name: getattr(tokenizer, name), "vocabulary": other},
     )()
     found = examine(roles, PLAN)
     assert of(found, "vocabulary").status == "warning" and found.able

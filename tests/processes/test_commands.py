@@ -116,13 +116,13 @@ def test_tokenizers_are_the_same_without_torch():
     given = json.dumps([path, TEXTS, MESSAGES])
     done = python("-c", LEAN, given=given)
     ids, prompt, texts, vocabulary, heavy, stood_in = json.loads(done.stdout)
-    known = load_tokenizer(path)
-    assert [tuple(one) for one in ids] == [known.encode(text) for text in TEXTS]
+    tokenizer = load_tokenizer(path)
+    assert [tuple(one) for one in ids] == [tokenizer.encode(text) for text in TEXTS]
     assert (
-        texts == [known.decode(one) for one in ids]
-        and tuple(prompt) == known.chat(MESSAGES, True).ids
+        texts == [tokenizer.decode(one) for one in ids]
+        and tuple(prompt) == tokenizer.chat(MESSAGES, True).ids
     )
-    assert vocabulary == known.vocabulary
+    assert vocabulary == tokenizer.vocabulary
     assert heavy == [] and not stood_in
     assert done.stderr == ""
 

@@ -194,10 +194,10 @@ def test_a_tokenizer_is_that_of_its_file_whatever_class_it_names(named, config, 
     )
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
-    known = ModelTokenizer(str(tmp_path))
+    tokenizer = ModelTokenizer(str(tmp_path))
     for text in ("Okay, let's  see.\n\n x\t= 1", " \n\n", "e\u0301 \uf9e4 🙂"):
-        assert list(known.encode(text)) == raw.encode(text, add_special_tokens=False).ids
-        assert known.decode(known.encode(text)) == text
+        assert list(tokenizer.encode(text)) == raw.encode(text, add_special_tokens=False).ids
+        assert tokenizer.decode(tokenizer.encode(text)) == text
 
 
 @pytest.mark.parametrize(
@@ -245,15 +245,15 @@ def test_a_long_text_has_the_same_tokens():
 def test_the_ends_of_a_model_are_those_of_its_tokenizer_and_of_both_its_configurations(
     small, tmp_path
 ):
-    known = ModelTokenizer(small)
+    tokenizer = ModelTokenizer(small)
     folder = tmp_path / "model"
     shutil.copytree(small, folder)
     (folder / "config.json").write_text(json.dumps({"eos_token_id": 7}))
     (folder / "generation_config.json").write_text(
         json.dumps({"eos_token_id": [8, 9], "other": True})
     )
-    assert ModelTokenizer(str(folder)).ends == known.ends | {7, 8, 9}
-    assert known.ends == {known._inner.eos_token_id} - {None}
+    assert ModelTokenizer(str(folder)).ends == tokenizer.ends | {7, 8, 9}
+    assert tokenizer.ends == {tokenizer._inner.eos_token_id} - {None}
     assert load_tokenizer(str(weights("target"))).ends == {0, 2}
     for broken in (
         "",
@@ -286,9 +286,9 @@ RICH = (ROOT / "tests/data/rich.jinja").read_text("utf-8")
 @pytest.fixture(scope="module")
 def rich(small) -> ModelTokenizer:
     """A template that reads parts, calls of tools and arguments."""
-    known = ModelTokenizer(small)
-    known.template = known._inner.chat_template = RICH
-    return known
+    tokenizer = ModelTokenizer(small)
+    tokenizer.template = tokenizer._inner.chat_template = RICH
+    return tokenizer
 
 
 def test_no_field_and_no_argument_forges_a_role(rich):

@@ -120,15 +120,15 @@ async def test_the_log_says_once_that_it_is_degraded_for_a_minute(role, monkeypa
 
 
 def test_a_runtime_that_comes_back_with_another_models_tokens_stays_down():
-    known = CharTokenizer()
-    runtime, watch, heard = watched("target", known)
+    tokenizer = CharTokenizer()
+    runtime, watch, heard = watched("target", tokenizer)
     runtime.fails = RuntimeDown("nobody there")
     polls(watch)
     runtime.fails, runtime.tokens = None, list(range(40, 90))
     polls(watch, 3)
     assert heard == ["nobody there", watch.down]
     assert watch.down.startswith("it has another tokenizer")
-    runtime.tokens = list(known.encode(TOKENIZED))
+    runtime.tokens = list(tokenizer.encode(TOKENIZED))
     polls(watch)
     assert not watch.down
 
