@@ -99,7 +99,7 @@ class Answer:
         for node in (*root.children, *([root.correction] if root.correction else ())):
             self.keeper.drop(node, Outcome.CANCELLED)
         for branch in (root.version.branch, root.version.guesser):
-            self.branches.give_up(branch, Outcome.CANCELLED)
+            self.branches.close_branch(branch, Outcome.CANCELLED)
         root.dropped = True
         after = Answer(self.context.conclude())
         self.trace.conclusion = {
@@ -299,7 +299,7 @@ class Answer:
         guesser = version.guesser
         version.guesser = None
         outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
-        self.branches.give_up(guesser, outcome)
+        self.branches.close_branch(guesser, outcome)
         if version.portions:
             self.portions.enter(node, branch, taken, read=bool(draws))
             return
@@ -317,7 +317,7 @@ class Answer:
             state += made.tokens()
             self._enter_version(node, made, state)
             return
-        self.branches.give_up(branch, Outcome.CANCELLED)
+        self.branches.close_branch(branch, Outcome.CANCELLED)
         version.branch = None
 
     async def keep_steps(self, line: DraftLine | None = None) -> None:
@@ -349,7 +349,7 @@ class Answer:
 
         if line is not None:
             # it writes on, whatever becomes of the step that was begun
-            self.branches.give_up(branch, Outcome.BONUS)
+            self.branches.close_branch(branch, Outcome.BONUS)
             root.version.branch = None
         if line is not None or self.request.on_tokens is not None:
             branch.on_tokens = more

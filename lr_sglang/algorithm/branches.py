@@ -96,7 +96,7 @@ class Branches:
         self._trace.branches.append(branch)
         self._unsettled.append(branch)
         if self._draining:  # a verifier whose request was cancelled asks for something else
-            self.give_up(branch, Outcome.CANCELLED)
+            self.close_branch(branch, Outcome.CANCELLED)
 
     def expect(self, branch: Branch) -> None:
         """Waits for the next generation of the branch's state; ``first_done`` returns the branch
@@ -177,9 +177,9 @@ class Branches:
             branch.record(self.now())
             self.done(branch.number, False)
 
-    def give_up(self, branch: Branch | None, outcome: Outcome) -> None:
-        """Closes a branch with its outcome. A request still running is cancelled, on the server
-        too, unless its own tokens are kept: then it writes on.
+    def close_branch(self, branch: Branch | None, outcome: Outcome) -> None:
+        """Sets the outcome of a branch that has none yet. A request that still runs is cancelled, on
+        the server too, unless the outcome says that its own tokens are kept: then it writes on.
         """
         if branch is not None and branch.outcome is None:
             branch.close(outcome)
@@ -197,7 +197,7 @@ class Branches:
         """
         self._draining = True
         for branch in self._trace.branches:
-            self.give_up(branch, Outcome.CANCELLED)
+            self.close_branch(branch, Outcome.CANCELLED)
             self._cancel(branch)
         for inquiry in [one for one in self._open if isinstance(one, Inquiry)]:
             if inquiry.task is not None and all(b.ended is not None for b in inquiry.branches):

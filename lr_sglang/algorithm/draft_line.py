@@ -163,7 +163,7 @@ class DraftLine:
         late = min(len(new), max(0, self.written - place))
         self._context.trace.late_tokens += late
         if new[:late] != self.ids[place : place + late]:
-            self._give_up_draft(Outcome.REJECTED)
+            self._close_draft(Outcome.REJECTED)
         elif late < len(new):
             self._behind = 0
             self.ids += new[late:]
@@ -178,7 +178,7 @@ class DraftLine:
                 self._context.draft_failed(result)
             else:
                 self.drafted(result.ids)
-            self._give_up_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
+            self._close_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
         branch.release()
 
     def heard(self, ids: Sequence[int]) -> None:
@@ -202,7 +202,7 @@ class DraftLine:
         if same < len(new):
             self.ids[parting:] = new[same:]
         if parted:
-            self._give_up_draft(Outcome.REJECTED)
+            self._close_draft(Outcome.REJECTED)
         elif self._seen and self.written - self._first - self._seen > self._width:
             self._overtaken()
         if lost:
@@ -229,17 +229,17 @@ class DraftLine:
             self._target.lines.put(self._rid, first, self.ids[first:])
             self._sent = len(self.ids)
 
-    def _give_up_draft(self, outcome: Outcome) -> None:
+    def _close_draft(self, outcome: Outcome) -> None:
         draft = self._draft
         self._draft = None
-        self._context.branches.give_up(draft, outcome)
+        self._context.branches.close_branch(draft, outcome)
         self._moved.set()
 
     def _overtaken(self) -> None:
         """Gives up a draft that the target is a width ahead of; one that is never in time is left
         alone for a while.
         """
-        self._give_up_draft(Outcome.REJECTED)
+        self._close_draft(Outcome.REJECTED)
         self._behind += 1
         if self._behind >= SLOW:
             self._behind = 0
@@ -298,5 +298,5 @@ class DraftLine:
         """Ends the line with its request."""
         self._ended = True
         self._experience.fed -= 1
-        self._give_up_draft(Outcome.CANCELLED)
+        self._close_draft(Outcome.CANCELLED)
         self._target.lines.drop(self._rid)

@@ -47,13 +47,13 @@ class Judging:
         if verdict is None and not self._request.drafts:
             verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
         if verdict is not None:
-            self.decide(child, verdict)
+            self.enter_verdict(child, verdict)
             return
         track = partial(self._track, node, child)
         child.asked = inquiry = Inquiry(pair, node.state, track, node=node, child=child)
         found = guard_verifier(verifier).verify(inquiry)
         if isinstance(found, Verdict):
-            self.decide(child, found)
+            self.enter_verdict(child, found)
             return
         task = self._branches.expect_verdict(inquiry, self._timed(found))
         if inspect.iscoroutine(found):
@@ -68,9 +68,9 @@ class Judging:
         if verdict.failed:
             self._request.trace.failed("judge", f"verifier {verdict.by}: {verdict.reason}")
         if inquiry.child is not None:
-            self.decide(inquiry.child, verdict)
+            self.enter_verdict(inquiry.child, verdict)
 
-    def decide(self, child: Node, verdict: Verdict) -> None:
+    def enter_verdict(self, child: Node, verdict: Verdict) -> None:
         """Enters a verdict in the tree; one that comes after another is ignored."""
         if child.verdict is None:
             child.verdict = verdict
@@ -78,7 +78,7 @@ class Judging:
 
     def reject(self, child: Node, by: str, why: str, *, failed: bool = False) -> None:
         """Rejects a drafted step without a comparison; ``failed``: it was none."""
-        self.decide(child, Verdict(False, by, why, failed=failed))
+        self.enter_verdict(child, Verdict(False, by, why, failed=failed))
 
     def refuse(self, node: Node, error: LookaheadError) -> None:
         """Rejects the drafted step at ``node`` if the target's server refused its tokens; raises
@@ -116,7 +116,7 @@ class Judging:
         inquiry.branches.append(branch)
         state.stream_executor.when_done(lambda: self._branches.ended(branch))
         if child.dropped or child.verdict is not None or node.chosen is not None:
-            self._branches.give_up(branch, Outcome.CANCELLED)  # the step was decided meanwhile
+            self._branches.close_branch(branch, Outcome.CANCELLED)  # the step was decided meanwhile
         return branch
 
     async def _timed(self, found: Awaitable[Verdict]) -> Verdict:

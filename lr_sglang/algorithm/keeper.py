@@ -47,9 +47,9 @@ class Keeper:
         for below in self._tree.drop(node):
             own = outcome if below is node else Outcome.CANCELLED
             for branch in _branches_of(below):
-                self._branches.give_up(branch, own)
+                self._branches.close_branch(branch, own)
             for unread in (below.version.branch, below.version.guesser):
-                self._branches.give_up(unread, Outcome.CANCELLED)
+                self._branches.close_branch(unread, Outcome.CANCELLED)
             self._context.emitter.dropped(below.source, below.parent, below, own)
             below.release()
 
@@ -75,7 +75,7 @@ class Keeper:
             Outcome.ACCEPTED if drafted else Outcome.CORRECTED if parent.children else Outcome.BONUS
         )
         for branch in (*_branches_of(node), parent.version.branch):
-            self._branches.give_up(branch, outcome)
+            self._branches.close_branch(branch, outcome)
         self._record(
             kept,
             node.source,
@@ -89,7 +89,7 @@ class Keeper:
         )
         self._context.emitter.kept(parent, node, outcome)
         if not self._concludes:
-            self._context.policy.decided(parent)
+            self._context.policy.learn(parent)
         self._trace.cycles += not drafted and self._request.verifier is not None
         if self._tree.ends(node):
             self._trace.finish = "stop" if kept.final else "length"
@@ -166,7 +166,7 @@ class Keeper:
             child.state += drafted.tokens()
             self._context.emitter.drafted(child)
             by = "reading" if line is None else "line"
-            self._judging.decide(child, Verdict(drafted is step, by))
+            self._judging.enter_verdict(child, Verdict(drafted is step, by))
         after = node.state.fork(1)[0]
         after += step.tokens()
         version.complete(step, after)

@@ -26,8 +26,8 @@ class Portions:
     def enter_check(self, written: Branch, wrote: Generation, again: Branch) -> None:
         """Enters what the target has written and read again; an exact answer goes on after it."""
         self._reader.check(wrote, again)
-        self._branches.give_up(again, Outcome.CANCELLED)
-        self._branches.give_up(written, Outcome.BONUS)
+        self._branches.close_branch(again, Outcome.CANCELLED)
+        self._branches.close_branch(written, Outcome.BONUS)
         version = self._tree.root.version
         version.guess = None
         if self._context.request.exact:
@@ -41,7 +41,7 @@ class Portions:
     def enter(self, node: Node, branch: Branch, taken: Taken, *, read: bool) -> None:
         """Goes on after a portion that was read, and keeps the steps that are whole by it."""
         version = node.version
-        self._branches.give_up(branch, Outcome.ACCEPTED if taken.whole else Outcome.CORRECTED)
+        self._branches.close_branch(branch, Outcome.ACCEPTED if taken.whole else Outcome.CORRECTED)
         version.branch = None
         if read:
             self._context.request.experience.reads.portion_read(taken.tokens)
@@ -63,7 +63,7 @@ class Portions:
     def _stop_drafting(self) -> None:
         """Gives up what the draft writes ahead of the portion that the target reads."""
         version = self._tree.root.version
-        self._branches.give_up(version.ahead, Outcome.CANCELLED)
+        self._branches.close_branch(version.ahead, Outcome.CANCELLED)
         version.ahead = None
         version.next_guess = None
 

@@ -153,8 +153,8 @@ class Adaptive(Policy):
             steps = steps if turn.sure else min(steps, max(1.0, turn.left))
         return min(self.tree.room(root), math.ceil(steps * (tokens or TYPICAL_TOKENS)))
 
-    def decided(self, node: Node) -> None:
-        super().decided(node)
+    def learn(self, node: Node) -> None:
+        super().learn(node)
         now = self.clock()
         before = self._part
         if node.version.branch:

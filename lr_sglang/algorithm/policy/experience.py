@@ -132,7 +132,7 @@ class RunStatistics:
         judge = rounded(self.verdict.value)
         return Conditions(schedule, round(alpha, 2), others, target, draft, judge, self.answers)
 
-    def decided(self, node: Node) -> bool | None:
+    def learn(self, node: Node) -> bool | None:
         """Learns from the verdicts on the step after ``node``, which is decided. Returns whether
         its first drafted version was accepted; None if that was not compared.
         """

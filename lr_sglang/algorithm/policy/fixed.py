@@ -130,9 +130,9 @@ class Policy:
         """
         return 0
 
-    def decided(self, node: Node) -> None:
+    def learn(self, node: Node) -> None:
         """Learns from the verdicts on the step after ``node``, which has been kept."""
-        accepted = self.experience.decided(node)
+        accepted = self.experience.learn(node)
         self._judged += accepted is not None
         self._accepted += accepted is True
 
