@@ -13,14 +13,13 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.plugin.kept_lines import KeptLines
-from lr_sglang.sglang_api.lines import FIRST_LINE, PROTOCOL, ROUTE, Delivery, read_deliveries
+from lr_sglang.sglang_api.lines import PROTOCOL, ROUTE, Delivery, common_prefix, read_deliveries
 from lr_sglang.steps import thinking
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
@@ -227,8 +226,6 @@ class ScriptedTransport:
         """
         ids = reply["output_ids"]
         meta = reply["meta_info"]
-        if first := (payload["sampling_params"].get("custom_params") or {}).get(FIRST_LINE):
-            (self._lines.get(request.rid) or self._lines.put(request.rid, 0, ())).put_first(first)
         count = min(1, len(ids))
         right = list[int]()
         while count < len(ids) and not request.cancelled:
@@ -236,7 +233,7 @@ class ScriptedTransport:
                 request.on_tokens(ids[:count])
             await asyncio.sleep(self._takes(prompt))
             line = self._lines.get(request.rid)
-            ahead = line.ahead(count, lambda a, b: ids[a:b], self.width - 1) if line else ()
+            ahead = line.following(count, lambda a, b: ids[a:b], self.width - 1) if line else ()
             same = common_prefix(tuple(ahead), tuple(ids[count:]))
             count = min(count + same + 1, len(ids))
             right.append(same)

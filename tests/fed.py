@@ -17,10 +17,9 @@ RELEASES = ("0.5.16", "0.5.23")
 class Request:
     """A request of a scheduler; `text` is all that its target will write."""
 
-    def __init__(self, rid, text, custom_params=None):
+    def __init__(self, rid, text):
         self.rid, self.text, self.output_ids = rid, text, array("q")
         self.pending = []  # tokens that the overlap schedule has not recorded yet
-        self.sampling_params = SimpleNamespace(custom_params=custom_params)
         self.passes = 0
         self.aborted = False
 

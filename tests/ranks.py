@@ -13,7 +13,7 @@ import torch.distributed
 from sglang.srt.utils import broadcast_pyobj
 
 from lr_sglang.plugin.route import carrier
-from lr_sglang.sglang_api.lines import FIRST_LINE, Delivery
+from lr_sglang.sglang_api.lines import Delivery
 from tests.fed import Request, Server, text
 
 PASSES = 40
@@ -26,7 +26,9 @@ def main(rank: int, store: str) -> None:
     group = torch.distributed.new_group([0, 1], backend="gloo")
     random.seed(rank)  # only rank 0 draws what arrives
     server = Server("0.5.23", overlap=True)
-    requests = [Request(f"r{i}", text(i, 200), {FIRST_LINE: text(i)[: 4 * i]}) for i in range(4)]
+    requests = [Request(f"r{i}", text(i, 200)) for i in range(4)]
+    first = carrier([Delivery(f"r{i}", 0, text(i)[: 4 * i]) for i in range(4)])
+    assert server.feeder.keep(None, SimpleNamespace(), first) is None
     for request in requests:
         server.prefill(request)
     offered = []

@@ -178,8 +178,8 @@ class Branches:
             self.done(branch.number, False)
 
     def close_branch(self, branch: Branch | None, outcome: Outcome) -> None:
-        """Sets the outcome of a branch that has none yet. A request that still runs is cancelled, on
-        the server too, unless the outcome says that its own tokens are kept: then it writes on.
+        """Sets the outcome of a branch that has none yet. If its request still runs, it is
+        cancelled, on the server too, unless the outcome says that its tokens are kept.
         """
         if branch is not None and branch.outcome is None:
             branch.close(outcome)

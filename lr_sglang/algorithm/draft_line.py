@@ -10,9 +10,9 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
+from lr_sglang.sglang_api.lines import common_prefix
 from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText

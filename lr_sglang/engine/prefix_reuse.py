@@ -10,9 +10,11 @@ counts neither way.
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
+
+from lr_sglang.sglang_api.lines import common_prefix
 
 # requests that enter within this time may be one prefill batch, without a prefix to share
 BATCH_SECONDS = 0.001
@@ -147,18 +149,3 @@ def _longest(
             break
         following = prompt[best]
     return best
-
-
-def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
-    """Length of the longest common prefix."""
-    low = 0
-    high = min(len(a), len(b))
-    if a[:high] == b[:high]:  # the usual case
-        return high
-    while low < high:  # comparing slices is fast
-        middle = (low + high + 1) // 2
-        if a[low:middle] == b[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

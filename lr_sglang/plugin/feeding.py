@@ -15,8 +15,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lr_sglang.plugin.kept_lines import KeptLine, KeptLines
-from lr_sglang.sglang_api.lines import FED_FIELD, FIRST_LINE, PROTOCOL, are_ids, fault_of
+from lr_sglang.plugin.kept_lines import KeptLines
+from lr_sglang.sglang_api.lines import FED_FIELD, PROTOCOL
 
 logger = logging.getLogger(__name__)
 
@@ -43,9 +43,7 @@ class Feeder:
         self.draws: Literal["seeds", "coins"] = "coins"
         self._lines = KeptLines()
         self._fed: dict[str, Any] = {}  # requests that have a line, by id
-        self._counts = dict.fromkeys(
-            ("fed", "unfed", "offered", "late", "messages", "failures", "bad_first_lines"), 0
-        )
+        self._counts = dict.fromkeys(("fed", "unfed", "offered", "late", "messages", "failures"), 0)
 
     # -- hooks
 
@@ -113,13 +111,12 @@ class Feeder:
 
     def _feed(self, worker: Any, batch: Any, rows: Array) -> None:
         """Puts the lines' tokens into the rows, which have SGLang's guesses."""
-        vocabulary = worker.model_runner.model_config.vocab_size
         most = worker.draft_token_num - 1
         padding = array("i", [0]) * most
         each = zip(rows, rows[:, 0].tolist(), batch.reqs, unrecorded(worker, batch), strict=True)
         for row, last, request, more in each:
             try:
-                ids = self._ahead(request, more, last, most, vocabulary)
+                ids = self._following(request, more, last, most)
             except Exception:  # noqa: BLE001 - as above; the others are fed all the same
                 self._failed("the line of a request")
                 ids = NO_IDS
@@ -128,16 +125,14 @@ class Feeder:
                 row[1:] = ids + padding[len(ids) :]
                 self._counts["offered"] += len(ids)
 
-    def _ahead(
-        self, request: Any, more: Sequence[int], last: int, most: int, vocabulary: int
-    ) -> array[int]:
+    def _following(self, request: Any, more: Sequence[int], last: int, most: int) -> array[int]:
         """The tokens of a request's line that follow what it has written.
 
         Args:
             more: what it has written beyond its ``output_ids``.
             last: the token from which SGLang goes on: its last one.
         """
-        line = self._line(request, vocabulary)
+        line = self._lines.get(request.rid)
         if line is None:
             return NO_IDS
         own = request.output_ids
@@ -151,24 +146,7 @@ class Feeder:
             raise ValueError(f"request {request.rid} goes on from another token than its last")
         self._fed[request.rid] = request
         self._counts["late"] += line.late(count)
-        return line.ahead(count, written, most)
-
-    def _line(self, request: Any, vocabulary: int) -> KeptLine | None:
-        """The line of a request, into which the one that came with it is read once."""
-        line = self._lines.get(request.rid)
-        if line is not None and line.has_first:
-            return line
-        params = request.sampling_params.custom_params
-        first = params.get(FIRST_LINE) if isinstance(params, dict) else None
-        if first is not None:
-            line = line or self._lines.put(request.rid, 0, ())
-            if are_ids(first) and not fault_of(first, vocabulary):
-                line.put_first(first)
-            else:
-                self._counts["bad_first_lines"] += 1
-        if line is not None:
-            line.has_first = True
-        return line
+        return line.following(count, written, most)
 
     def _forget_ended(self, batch: Any) -> None:
         """Forgets the lines of requests that have ended; those of retracted ones stay."""

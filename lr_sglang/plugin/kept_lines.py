@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
-from lr_sglang.sglang_api.lines import MAX_LINES, MAX_TOKENS
+from lr_sglang.sglang_api.lines import MAX_LINES, MAX_TOKENS, common_prefix
 
 # Gives the request's own tokens from one place up to another.
 Written = Callable[[int, int], list[int]]
@@ -25,13 +25,11 @@ class KeptLine:
         agreed: the request has written what the line says up to this place.
         latest: the place of the last delivery.
         offered: up to this place, tokens were there in time or were counted as late.
-        has_first: whether the line that came with the request itself is in it.
     """
 
-    __slots__ = ("agreed", "has_first", "ids", "latest", "offered", "place")
+    __slots__ = ("agreed", "ids", "latest", "offered", "place")
 
     def __init__(self, place: int, ids: Sequence[int]) -> None:
-        self.has_first = False
         self._begin(place, ids)
 
     def _begin(self, place: int, ids: Sequence[int]) -> None:
@@ -50,21 +48,14 @@ class KeptLine:
             return
         kept = place - self.place
         news = array("i", ids)
-        same = place + _common(self.ids[kept:], news)
+        same = place + common_prefix(self.ids[kept:], news)
         self.agreed = min(self.agreed, same)
         self.offered = min(self.offered, same)
         self.ids = self.ids[:kept] + news
         self.latest = place
         self._drop(len(self.ids) - MAX_TOKENS)
 
-    def put_first(self, ids: Sequence[int]) -> None:
-        """Puts the line that came with the request before what was delivered since."""
-        place, delivered = self.place, self.ids
-        self._begin(0, ids)
-        if delivered:
-            self.put(place, delivered)
-
-    def ahead(self, count: int, written: Written, most: int) -> array[int]:
+    def following(self, count: int, written: Written, most: int) -> array[int]:
         """The tokens that follow the first ``count`` of the request, at most ``most``; none where
         the request has written something else.
         """
@@ -90,7 +81,7 @@ class KeptLine:
             return True
         mine = self.ids[self.agreed - self.place : known - self.place].tolist()
         theirs = written(self.agreed, known)
-        same = len(mine) if mine == theirs else _common(mine, theirs)
+        same = common_prefix(mine, theirs)
         self.agreed += same
         return same == len(mine)
 
@@ -128,7 +119,7 @@ class KeptLines:
         """The line of a request; None if there is none."""
         return self._lines.get(rid)
 
-    def put(self, rid: str, place: int, ids: Sequence[int]) -> KeptLine:
+    def put(self, rid: str, place: int, ids: Sequence[int]) -> None:
         """Delivers to one line, which may be new."""
         line = self._lines.pop(rid, None)
         if line is None:
@@ -139,7 +130,6 @@ class KeptLines:
         while len(self._lines) > self._most:
             del self._lines[next(iter(self._lines))]
             self.pushed_out += 1
-        return line
 
     def erase(self, rid: str) -> None:
         """Forgets a line."""
@@ -148,9 +138,3 @@ class KeptLines:
     def clear(self) -> None:
         """Forgets all lines."""
         self._lines.clear()
-
-
-def _common(one: Sequence[int], other: Sequence[int]) -> int:
-    """Number of equal tokens at the beginning of both."""
-    pairs = enumerate(zip(one, other, strict=False))
-    return next((i for i, (a, b) in pairs if a != b), min(len(one), len(other)))

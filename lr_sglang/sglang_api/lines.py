@@ -16,8 +16,6 @@ ROUTE = "/lr_sglang/lines"
 FED_SWITCH = "LR_SGLANG_FED"
 # Of the internal state in /server_info: what the layer is, or why it is refused.
 FED_FIELD = "lr_sglang_fed"
-# Of a request's ``custom_params``: a line from the request's first token on.
-FIRST_LINE = "lr_sglang_line"
 
 MAX_TOKENS = 4096  # of a line
 MAX_LINES = 1024  # that a server keeps; the one that was delivered longest ago makes room
@@ -69,17 +67,28 @@ def read_deliveries(document: Any, vocabulary: int) -> Deliveries:
     return found
 
 
+def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
+    """Length of the longest common prefix."""
+    low = 0
+    high = min(len(a), len(b))
+    if a[:high] == b[:high]:  # the usual case
+        return high
+    while low < high:  # comparing slices is fast
+        middle = (low + high + 1) // 2
+        if a[low:middle] == b[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
 def _is_delivery(entry: Any) -> bool:
     if not isinstance(entry, list) or len(entry) != 3:
         return False
     rid, place, ids = entry
-    # bool is an int in Python, and JSON has both
-    return isinstance(rid, str) and type(place) is int and are_ids(ids)
-
-
-def are_ids(ids: Any) -> bool:
-    """Whether it is a list of integers."""
-    return isinstance(ids, list) and all(type(one) is int for one in ids)
+    if not isinstance(rid, str) or not isinstance(ids, list):
+        return False
+    return all(type(one) is int for one in (place, *ids))  # JSON has bool too, which is an int
 
 
 def _fault(one: Delivery, vocabulary: int) -> str:
@@ -87,13 +96,8 @@ def _fault(one: Delivery, vocabulary: int) -> str:
         return f"its request id has {len(one.rid)} characters; 1 to {MAX_ID} are possible"
     if not 0 <= one.place < 1 << 31:
         return f"its place is {one.place}"
-    return fault_of(one.ids, vocabulary)
-
-
-def fault_of(ids: Sequence[int], vocabulary: int) -> str:
-    """Why these integers are no line; empty if they are one."""
-    if len(ids) > MAX_TOKENS:
-        return f"it has {len(ids)} tokens; at most {MAX_TOKENS}"
-    if ids and (min(ids) < 0 or max(ids) >= vocabulary):
+    if len(one.ids) > MAX_TOKENS:
+        return f"it has {len(one.ids)} tokens; at most {MAX_TOKENS}"
+    if one.ids and (min(one.ids) < 0 or max(one.ids) >= vocabulary):
         return f"a token id is outside of the vocabulary of {vocabulary}"
     return ""

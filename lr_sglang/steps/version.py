@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from lr_sglang.sglang_api.lines import common_prefix
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Step, Vocabulary, split_ids
 
@@ -86,8 +87,7 @@ class Version:
                 known. Nothing if the read has failed.
         """
         guess = self.guess or ()
-        differing = (at for at, token in enumerate(guess) if draws[at : at + 1] != [token])
-        same = next(differing, len(guess))
+        same = common_prefix(guess, tuple(draws))
         own = [token for token in draws[same : same + 1] if token is not None]
         if same < len(guess) and not self.other:
             self.other = self.known + guess

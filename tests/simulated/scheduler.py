@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from lr_sglang.engine.prefix_reuse import common_prefix
 from lr_sglang.plugin.kept_lines import KeptLine
+from lr_sglang.sglang_api.lines import common_prefix
 from tests.simulated.times import RoleTimes
 
 Layer = Literal["", "standalone", "ngram", "fed"]
@@ -136,7 +136,7 @@ class Job:
         """The delivered tokens after those written, if the line agrees with these."""
         if self.line is None:
             return ()
-        return self.line.ahead(self.written, lambda start, stop: self.ids[start:stop], width)
+        return self.line.following(self.written, lambda start, stop: self.ids[start:stop], width)
 
 
 @dataclass(frozen=True)

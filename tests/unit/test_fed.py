@@ -11,7 +11,6 @@ import pytest
 from lr_sglang.plugin.feeding import MARK, chains
 from lr_sglang.plugin.kept_lines import TRIM, KeptLine, KeptLines
 from lr_sglang.sglang_api.lines import (
-    FIRST_LINE,
     MAX_ID,
     MAX_LINES,
     MAX_MESSAGE_LINES,
@@ -53,21 +52,15 @@ def test_a_right_line_gives_a_whole_width_each_time(server):
 
 
 @servers
-def test_a_line_that_came_with_the_request_counts_from_its_first_token(server):
-    fed = Request("fed", text(1), {FIRST_LINE: text(1)[:21]})
+def test_a_line_that_came_before_the_request_counts_from_its_first_token(server):
+    fed = Request("fed", text(1))
+    server.send(("fed", 0, text(1)[:21]))
     server.prefill(fed)
     server.step(fed)
     assert server.offered["fed"] == fed.text[1:5]
     server.send(("fed", 21, fed.text[21:]))  # goes on where the first one ends
     server.run_on = [server.step(fed) for _ in range(7)]
     assert fed.passes == 8 and len(fed.written) == 40
-
-
-def test_a_delivery_before_the_request_runs_goes_behind_the_line_that_came_with_it(server):
-    fed = Request("fed", text(1), {FIRST_LINE: text(1)[:10]})
-    server.send(("fed", 10, fed.text[10:]))
-    server.run(fed)
-    assert fed.passes == 8 and server.counts["late"] == 0
 
 
 @servers
@@ -302,13 +295,6 @@ def test_a_message_is_read_line_by_line():
 def test_a_malformed_message_is_refused_whole(body):
     with pytest.raises(ValueError, match="lines"):
         read_deliveries(body, VOCABULARY)
-
-
-@pytest.mark.parametrize("first", [3, "ab", [True], ["1"], [VOCABULARY], [-1], [1] * 5000], ids=str)
-def test_a_bad_line_that_came_with_a_request_is_left_out(server, first):
-    server.run(Request("a", text(1), {FIRST_LINE: first}))
-    assert server.counts["bad_first_lines"] == 1
-    assert (server.counts["fed"], server.counts["failures"]) == (0, 0)
 
 
 # -- what else is in the server
