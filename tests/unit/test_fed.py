@@ -314,7 +314,7 @@ def test_an_exception_is_counted_and_sglangs_own_guesses_are_used(server, monkey
     assert server.feeder.keep(None, server, message) is None
     assert server.counts["failures"] == 1
     server.prefill(fed), server.prefill(other)
-    fed.sampling_params = None  # an exception for this one request
+    server.feeder._lines.get("fed").ids = None  # an exception for this one request
     server.step(fed, other)
     assert server.offered["other"] == other.text[1:5]
     assert server.offered["fed"] == [0] * (WIDTH - 1) and server.counts["failures"] == 2
