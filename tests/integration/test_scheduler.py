@@ -91,39 +91,56 @@ def scene(play, **flags):
     return run_virtually(all_of_it())
 
 
-def test_all_that_waits_is_prefilled_in_one_pass_and_then_decoded_together():
+TOGETHER = [0.04, 0.05, 0.06]
+INTERVAL = {"prefill_decode_interval": 4}
+# Flags; requests with the second at which each comes and its number of tokens; when each token is there.
+RULES = {
+    "all that waits is prefilled in one pass and then decoded together": (
+        {}, [(0, "a", 3), (0, "b", 3), (0, "c", 3)], {"a": TOGETHER, "b": TOGETHER, "c": TOGETHER},
+    ),
+    "a prefill goes before decoding and stops all that runs": (
+        {}, [(0, "a", 4), (0.045, "b", 2)], {"a": [0.04, 0.05, 0.1, 0.11], "b": [0.09, 0.1]},
+    ),
+    "a request that needs one token is done with its prefill": (
+        {}, [(0, "read", 1), (0.05, "next", 1)], {"read": [0.04], "next": [0.09]},
+    ),
+    "a decode pass takes as long as its rows": (
+        {}, [(0, str(n), 2) for n in range(12)], {"0": [0.04, round(0.04 + DECODE + 4 * ROW, 6)]},
+    ),
+    "requests beyond max_running_requests wait": (
+        {"max_running_requests": 2},
+        [(0, "a", 3), (0, "b", 3), (0, "c", 3)],
+        {"b": TOGETHER, "c": [0.1, 0.11, 0.12]},
+    ),
+    "a full prefill graph makes a prefill cheaper": (
+        {"prefill_graph": True}, [(0, "a", 2)], {"a": [GRAPH, GRAPH + DECODE]},
+    ),
+    "after a prefill four passes decode before the next one": (
+        INTERVAL, [(0, "a", 20), (0.055, "b", 1)], {"b": [0.12]},
+    ),
+    "only while enough requests run": (
+        INTERVAL | {"prefill_decode_interval_min_bs": 2}, [(0, "a", 20), (0.055, "b", 1)], {"b": [0.1]},
+    ),
+    "with overlap a request misses the pass that is chosen already": (
+        {"overlap": True}, [(0, "a", 6), (0.045, "b", 1)], {"b": [0.1]},
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_of_the_scheduler(rule):
+    flags, asked, times = RULES[rule]
+
     async def play(server):
-        return [server.ask(name, 3) for name in "abc"]
+        jobs = []
+        for at, name, tokens in asked:
+            if at:
+                await asyncio.sleep(at - asyncio.get_running_loop().time())
+            jobs.append(server.ask(name, tokens))
+        return jobs
 
-    server = scene(play)
-    assert server.at("a") == server.at("b") == server.at("c") == [0.04, 0.05, 0.06]
-    assert (server.scheduler.prefills, server.scheduler.passes) == (1, 2)
-
-
-def test_a_prefill_goes_before_decoding_and_stops_all_that_runs():
-    async def play(server):
-        first = server.ask("a", 4)
-        await asyncio.sleep(0.045)  # within a's first decode pass
-        return [first, server.ask("b", 2)]
-
-    server = scene(play)
-    assert server.at("a") == [0.04, 0.05, 0.1, 0.11], "b's prefill is between its tokens"
-    assert server.at("b") == [0.09, 0.1]
-
-
-def test_a_request_that_needs_one_token_is_done_with_its_prefill():
-    async def play(server):
-        return [server.ask("read", 1)]
-
-    server = scene(play)
-    assert server.at("read") == [0.04] and server.scheduler.passes == 0
-
-
-def test_a_decode_pass_takes_as_long_as_its_rows():
-    async def play(server):
-        return [server.ask(str(n), 2) for n in range(12)]
-
-    assert scene(play).at("0") == [0.04, round(0.04 + DECODE + 4 * ROW, 6)]
+    server = scene(play, **flags)
+    assert {name: server.at(name) for name in times} == times
 
 
 def test_a_token_layer_verifies_all_rows_and_drafts_within_the_pass():
@@ -193,14 +210,6 @@ def test_a_line_that_comes_late_is_counted_and_harmless():
     assert server.scheduler.late == 3 and server.told["a"][-1][0] == 10
 
 
-def test_requests_beyond_max_running_requests_wait():
-    async def play(server):
-        return [server.ask(name, 3) for name in "abc"]
-
-    server = scene(play, max_running_requests=2)
-    assert server.at("b")[-1] == 0.06 and server.at("c")[0] == 0.1
-
-
 def test_an_aborted_request_ends_at_once_if_it_waits_else_with_its_pass():
     async def play(server):
         jobs = [server.ask("runs", 9), server.ask("goes on", 4)]
@@ -228,36 +237,6 @@ def test_servers_on_one_device_slow_each_other_while_both_compute():
     one, two = run_virtually(both())
     assert one.at("a") == two.at("b")[:1] == [0.06]
     assert two.at("b")[1:] == [0.07, 0.08], "alone from there on"
-
-
-def test_a_full_prefill_graph_makes_a_prefill_cheaper():
-    async def play(server):
-        return [server.ask("a", 2)]
-
-    assert scene(play, prefill_graph=True).at("a") == [GRAPH, GRAPH + DECODE]
-
-
-@pytest.mark.parametrize(("least", "first"), [(0, 0.12), (2, 0.1)])
-def test_decode_passes_are_kept_between_prefills_while_enough_requests_run(least, first):
-    """``--prefill-decode-interval 4``: after a prefill four passes decode before the next one."""
-
-    async def play(server):
-        one = server.ask("a", 20)
-        await asyncio.sleep(0.055)  # within the second of them
-        return [one, server.ask("b", 1)]
-
-    flags = {"prefill_decode_interval": 4, "prefill_decode_interval_min_bs": least}
-    assert scene(play, **flags).at("b") == [first]
-
-
-def test_with_overlap_a_request_misses_the_pass_that_is_chosen_already():
-    async def play(server):
-        first = server.ask("a", 6)
-        await asyncio.sleep(0.045)  # within the first decode pass: the second is chosen
-        return [first, server.ask("b", 1)]
-
-    assert scene(play).at("b") == [0.09]
-    assert scene(play, overlap=True).at("b") == [0.1]
 
 
 # -- the servers

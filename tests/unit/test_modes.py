@@ -65,7 +65,7 @@ def test_the_workers_of_a_router_have_one_layer_or_different_ones(told, layer):
 @pytest.fixture
 def at_urls(servers, monkeypatch):
     """Makes runtimes at URLs say that their target has this token layer."""
-    monkeypatch.setattr(settings, "model_of", lambda role, runtime: f"a/{role}")
+    monkeypatch.setattr(settings, "model_of", lambda role, runtime: runtime.model or f"a/{role}")
 
     def say(layer):
         monkeypatch.setattr(settings, "layer_of", lambda role, runtime: layer)
@@ -74,37 +74,90 @@ def at_urls(servers, monkeypatch):
     return say
 
 
-COMMANDS = [["run", "a"], ["serve", "--port", "0"], ["launch"]]
+REFUSED = {
+    None: (
+        ("run a --mode sd --token-layer none", ": the runtime has no token layer"),
+        (
+            "run a --mode sd -o runtimes.target.token_layer=none -o runtimes.draft.token_layer=ngram",
+            ": the runtime has no token layer",
+        ),
+        (
+            "run a --mode lookahead --mode lookahead+sd --token-layer none",
+            ": the runtime has no token layer",
+        ),
+        ("run a --mode lossless --verifier judge", "--verifier judge: mode lossless keeps only"),
+        ("run a --mode lossless -o lookahead.verifier=likelihood", "--verifier likelihood: mode"),
+        ("run a --mode lossless --verifier nonsense", "no verifier is called 'nonsense'"),
+        ("run a --mode autoregressive --verifier nonsense", "no verifier is called 'nonsense'"),
+        ("run a --mode sd --mode autoregressive --verifier exact", "sd and autoregressive asks"),
+        ("run a --program specreason --verifier likelihood", "program specreason asks no verifier"),
+        ("serve --port 0 --mode lossless --verifier judge", "mode lossless keeps only"),
+        ("serve --port 0 --mode lossless -o serve.verifiers=likelihood", "mode lossless keeps"),
+        (
+            "serve --port 0 --target pocket:target --judge http://no "
+            "--mode autoregressive -o serve.verifiers=exact",
+            "mode autoregressive asks no verifier",
+        ),
+        ("launch --mode sd --verifier judge", "mode sd asks no verifier"),
+        ("bench --modes lossless --verifier judge", "mode lossless keeps only"),
+        ("bench --methods lossless,sd --verifier score", "lossless and sd keeps only"),
+        ("bench --modes lossless --sweep verifier=exact,judge", "--sweep verifier: no mode of"),
+        ("bench --modes autoregressive --sweep depth=1..3", "--sweep depth: no mode of"),
+        ("bench --methods lossless,sd --sweep alpha=.5", "--sweep alpha: no mode of lossless, sd"),
+    ),
+    "": (
+        ("EACH --mode lookahead --mode sd", "mode sd: the runtime has no token layer"),
+        ("EACH --mode sd --mode lookahead+sd", "mode sd: the runtime has no token layer"),
+    ),
+    "NGRAM": (
+        (
+            "EACH --mode lookahead+sd --mode autoregressive",
+            "mode autoregressive: the runtime has a",
+        ),
+        (
+            "EACH --mode auto --mode lookahead",
+            "mode lookahead: the runtime has a token layer, NGRAM",
+        ),
+        (
+            "bench URLS --modes sd,lookahead",
+            "mode lookahead: the runtime has a token layer",
+        ),
+        (
+            "bench URLS --methods specreason,autoregressive",
+            "mode autoregressive: the runtime has a token layer",
+        ),
+        (
+            "run a URLS --token-layer ngram",
+            "--token-layer ngram: it suits no role that is started",
+        ),
+    ),
+    FED: (("EACH --mode lossless --mode sd", "mode sd: the target's token layer is fed, which"),),
+    DIFFERENT: (
+        ("EACH --mode lossless --mode sd", "mode sd: the token layer is not the same on all"),
+    ),
+}
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=lambda words: words[0])
 @pytest.mark.parametrize(
-    ("layer", "modes", "said"),
+    ("layer", "words", "said"),
     [
-        ("", ("lookahead", "sd"), "mode sd: the runtime has no token layer"),
-        ("", ("sd", "lookahead+sd"), "mode sd: the runtime has no token layer"),
-        ("NGRAM", ("lookahead+sd", "autoregressive"), "mode autoregressive: the runtime has a"),
-        ("NGRAM", ("auto", "lookahead"), "mode lookahead: the runtime has a token layer, NGRAM"),
-        (FED, ("lossless", "sd"), "mode sd: the target's token layer is fed, which"),
-        (DIFFERENT, ("lossless", "sd"), "mode sd: the token layer is not the same on all"),
+        (layer, words.replace("EACH", f"{command} URLS"), said)
+        for layer, rows in REFUSED.items()
+        for words, said in rows
+        for command in (("run a", "serve --port 0", "launch") if "EACH" in words else ("",))
     ],
 )
-def test_a_mode_that_servers_at_urls_cannot_do_is_refused_at_once(
-    at_urls, command, layer, modes, said
+def test_a_mode_that_the_servers_or_its_verifier_rule_out_is_refused_before_anything_starts(
+    at_urls, layer, words, said
 ):
     servers = at_urls(layer)
-    result = called(*command, *URLS, *(f"--mode={mode}" for mode in modes), code=2)
+    result = called(*words.replace("URLS", " ".join(URLS)).split(), code=2)
     assert said in result.stderr and result.stdout == ""
     assert not servers.started
 
 
-def test_bench_refuses_it_too_and_by_itself_takes_what_the_servers_can_do(at_urls):
-    servers = at_urls("NGRAM")
-    result = called("bench", *URLS, "--modes", "sd,lookahead", code=2)
-    assert "mode lookahead: the runtime has a token layer" in result.stderr
-    result = called("bench", *URLS, "--methods", "specreason,autoregressive", code=2)
-    assert "mode autoregressive: the runtime has a token layer" in result.stderr
-    assert not servers.started
+def test_bench_by_itself_takes_what_the_servers_can_do(at_urls):
+    at_urls("NGRAM")
     told = called("bench", *URLS, "--print", "--methods", "specreason,sd").stdout
     assert "lookahead+sd" in told
     told = called("bench", *URLS, "--print").stdout
@@ -129,57 +182,6 @@ def test_an_endpoint_over_servers_at_urls_promises_what_they_can_do(at_urls, lay
 def test_the_default_mode_is_one_of_the_servers(at_urls):
     at_urls("NGRAM")
     assert settings.settle({"target": "http://up"}).modes == ("lookahead+sd",)
-
-
-@pytest.mark.parametrize(
-    "options",
-    [
-        "--mode sd --token-layer none",
-        "--mode sd -o runtimes.target.token_layer=none -o runtimes.draft.token_layer=ngram",
-        "--mode lookahead --mode lookahead+sd --token-layer none",
-    ],
-)
-def test_a_mode_with_a_token_layer_needs_one_of_the_target_that_is_started(servers, options):
-    result = called("run", "a", *options.split(), code=2)
-    assert ": the runtime has no token layer" in result.stderr
-    assert not servers.started
-
-
-def test_a_token_layer_for_servers_that_run_already_is_refused(at_urls):
-    servers = at_urls("EAGLE")
-    result = called("run", "a", *URLS, "--token-layer", "ngram", code=2)
-    assert "--token-layer ngram: it suits no role that is started" in result.stderr
-    assert not servers.started
-
-
-@pytest.mark.parametrize(
-    ("words", "said"),
-    [
-        ("run a --mode lossless --verifier judge", "--verifier judge: mode lossless keeps only"),
-        ("run a --mode lossless -o lookahead.verifier=likelihood", "--verifier likelihood: mode"),
-        ("run a --mode lossless --verifier nonsense", "no verifier is called 'nonsense'"),
-        ("run a --mode autoregressive --verifier nonsense", "no verifier is called 'nonsense'"),
-        ("run a --mode sd --mode autoregressive --verifier exact", "sd and autoregressive asks"),
-        ("run a --program specreason --verifier likelihood", "program specreason asks no verifier"),
-        ("serve --port 0 --mode lossless --verifier judge", "mode lossless keeps only"),
-        ("serve --port 0 --mode lossless -o serve.verifiers=likelihood", "mode lossless keeps"),
-        (
-            "serve --port 0 --target pocket:target --judge http://no "
-            "--mode autoregressive -o serve.verifiers=exact",
-            "mode autoregressive asks no verifier",
-        ),
-        ("launch --mode sd --verifier judge", "mode sd asks no verifier"),
-        ("bench --modes lossless --verifier judge", "mode lossless keeps only"),
-        ("bench --methods lossless,sd --verifier score", "lossless and sd keeps only"),
-        ("bench --modes lossless --sweep verifier=exact,judge", "--sweep verifier: no mode of"),
-        ("bench --modes autoregressive --sweep depth=1..3", "--sweep depth: no mode of"),
-        ("bench --methods lossless,sd --sweep alpha=.5", "--sweep alpha: no mode of lossless, sd"),
-    ],
-)
-def test_a_verifier_that_nothing_asks_is_refused(servers, monkeypatch, words, said):
-    monkeypatch.setattr(settings, "model_of", lambda role, runtime: runtime.model or f"a/{role}")
-    result = called(*words.split(), code=2)
-    assert said in result.stderr and not servers.started
 
 
 @pytest.mark.parametrize(
