@@ -5,6 +5,7 @@ and a model over a small vocabulary that verifies them.
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -171,3 +172,30 @@ def drafted(texts, parents, draft) -> tuple[SimpleNamespace, torch.Tensor, torch
         retrieve_index=links[0], retrieve_next_token=links[1], retrieve_next_sibling=links[2],
     )  # fmt: skip
     return tree, before, last
+
+
+def verified(
+    reqs: list[SimpleNamespace],
+    info: SimpleNamespace,
+    shape: str,
+    draft: str,
+    length: int,
+    verify: Callable[..., Any],
+) -> list[list[int]]:
+    """Texts of ``length`` tokens after the tokens 1, 2, as ``verify`` keeps what is drafted; it gets
+    the trees, the batch, the logits and the two tokens before each.
+    """
+    texts = [[1, 2] for _ in reqs]
+    mode = SimpleNamespace(is_idle=lambda: False)
+    while min(map(len, texts)) < length + 2:
+        tree, before, last = drafted(texts, SHAPES[shape], DRAFTS[draft])
+        for request, text in zip(reqs, texts, strict=True):
+            request.output_ids = text[1:]
+        batch = SimpleNamespace(sampling_info=info, reqs=reqs, forward_mode=mode)
+        logits = target(before, last).view(-1, VOCABULARY)
+        tokens, lens, nodes = verify(tree, batch, logits, before, last)
+        assert (tokens.dtype, lens.dtype, nodes.dtype) == (torch.int32,) * 3
+        for text, way, kept in zip(texts, nodes.tolist(), lens.tolist(), strict=True):
+            assert 1 <= kept <= len(SHAPES[shape]) and way[kept:] == [-1] * (len(way) - kept)
+            text += tokens[way[:kept]].tolist()
+    return [text[2 : length + 2] for text in texts]

@@ -223,15 +223,3 @@ def answers(
         digests = {r["ids_digest"] for r in exact if r["question_id"] == question.id}
         assert len(digests) == 1
     return [r for r in records if r["mode"] in (*modes, "lossless")]
-
-
-@pytest.mark.skipif(not FULL, reason="one more server")
-@pytest.mark.timeout(900)
-def test_a_pool_that_is_too_small_is_named_at_start(tmp_path: Path) -> None:
-    """SGLang then runs fewer requests at a time. Answers are right all the same."""
-    outside("make", folder := tmp_path / "model", DENSE[0])
-    small = {"max-mamba-cache-size": 4 * COPIES["cpu"]}
-    target = Runtime(model=str(folder), max_running_requests=SLOTS, extra=small)
-    with pytest.warns(RuntimeWarning, match=f"4 requests at a time of {SLOTS}.*mamba-cache"):
-        with deployed(alone(target), tmp_path, timeout=280) as roles:
-            assert answers(roles)

@@ -26,7 +26,6 @@ from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests import fixture_of
 from tests.called import called
-from tests.compared import summed
 from tests.endpoint import (
     ASK,
     CHAT,
@@ -112,19 +111,19 @@ def test_a_stream_says_the_same_a_step_at_a_time(quick):
     assert meanings(content(events)) == meanings(whole)
 
 
-def test_several_answers_share_their_prompt(quick):
-    one, two = quick.ask().json(), quick.ask(n=3).json()
-    assert [choice["index"] for choice in two["choices"]] == [0, 1, 2]
-    texts = [choice["message"]["content"] for choice in two["choices"]]
-    assert meanings(texts[0]) == meanings(one["choices"][0]["message"]["content"])
-    assert all(len(text.split(DELIMITER)) == 8 for text in texts)
-    usage, about = two["usage"], two["lookahead"]
-    assert (
-        usage["completion_tokens"] == 3 * 8 * 24
-        and usage["prompt_tokens"] == one["usage"]["prompt_tokens"]
-    )
-    assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
-    assert about["steps"] == 3 * 8 and 0 < about["alpha"] <= 1 and about["mode"] == "lookahead"
+@pytest.mark.parametrize("stream", [False, True])
+def test_several_answers_share_their_prompt(quick, stream):
+    one, many = (quick.answer(stream, n=n, seed=4) for n in (1, 3))
+    for choice, usage, about in (one, many):
+        assert choice["finish_reason"] == "stop" and about["mode"] == "lookahead"
+        assert usage["total_tokens"] == usage["prompt_tokens"] + usage["completion_tokens"]
+    assert many[1]["completion_tokens"] == 3 * 8 * 24
+    assert many[1]["prompt_tokens"] == one[1]["prompt_tokens"]
+    assert many[2]["steps"] == 3 * 8 and 0 < many[2]["alpha"] <= 1
+    whole = [choice["message"]["content"] for choice in quick.ask(n=3, seed=4).json()["choices"]]
+    assert [len(text.split(DELIMITER)) for text in whole] == [8] * 3
+    assert meanings(many[0]["content"]) == meanings(whole[2])
+    assert meanings(one[0]["content"]) == meanings(whole[0])
 
 
 class Halfway(ScriptedTransport):
@@ -160,18 +159,6 @@ def test_what_the_target_writes_alone_is_streamed_as_it_is_written(mode, monkeyp
         assert said == whole[: len(whole) // 2], "half a step, too"
         target.go.set()
         assert said + content(list(events)) == whole
-
-
-def test_several_answers_come_in_one_stream(quick):
-    *chunks, _ = quick.stream(n=2, seed=4, stream_options={"include_usage": True})
-    told, end = summed(chunks), chunks[-1]
-    assert end["choices"] == [] and end["usage"]["completion_tokens"] == 2 * 8 * 24
-    assert end["lookahead"]["steps"] == 16
-    whole = quick.ask(n=2, seed=4).json()["choices"]
-    for number, choice in enumerate(whole):
-        streamed = told["choices"][number]
-        assert meanings(streamed["content"]) == meanings(choice["message"]["content"])
-        assert streamed["finish_reason"] == "stop"
 
 
 def test_a_completion_goes_on_with_a_raw_prompt(quick):

@@ -485,19 +485,44 @@ def connected(url, **keys):
         yield roles["target"]
 
 
-def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers):
+NGRAM = {"device": "cuda", "speculative_algorithm": "NGRAM"}
+SEEDED = NGRAM | {"internal_states": [{"lr_sglang_seeds": True}]}
+ALIKE = {"max_running_requests": 12, "kv_tokens": 12_000, "context": 2048, "relaxed": {}}
+
+
+@pytest.mark.parametrize(
+    ("told", "facts"),
+    [
+        (({}, {}), ALIKE | {"seeded": True, "token_layer": ""}),
+        (
+            ({**NGRAM, "context_length": 1024}, {"internal_states": None}),
+            {
+                "context": 1024,
+                "token_layer": DIFFERENT,
+                "seeded": False,
+                "max_running_requests": None,
+            },
+        ),
+        # a token layer draws coins of its own, unless our plugin is told to
+        ((SEEDED, SEEDED), {"seeded": True, "places": "answer"}),
+        ((SEEDED, NGRAM), {"seeded": False, "places": "prompt"}),
+        # what it does not apply exactly
+        (({}, {"device": "cuda"}), {"relaxed": {}}),
+        (({}, {"speculative_algorithm": "NGRAM"}), {"relaxed": {}}),  # our plugin for a CPU does
+        (({}, {**NGRAM, "speculative_algorithm": "EAGLE3"}), {"relaxed": RELAXED | LEFT_OUT}),
+        (({}, SEEDED), {"relaxed": RELAXED}),
+    ],
+    ids=str,
+)
+def test_a_backend_knows_of_all_workers_what_it_knows_of_one_server(front, workers, told, facts):
+    """They need not be alike."""
+    for worker, more in zip(workers, told, strict=True):
+        document = worker.documents["/server_info"] | more
+        known = {name: value for name, value in document.items() if value is not None}
+        worker.documents["/server_info"] = known
     with connected(front.url) as backend:
         assert isinstance(backend.transport, RouterClient)
-        assert (
-            backend.facts.max_running_requests,
-            backend.facts.kv_tokens,
-            backend.facts.context,
-        ) == (
-            12,
-            12_000,
-            2048,
-        )
-        assert (backend.facts.seeded, backend.facts.token_layer) == (True, "")
+        assert {name: getattr(backend.facts, name) for name in facts} == facts
 
 
 @pytest.mark.parametrize(("wanted", "said"), [(4, 0), (9, 1)])
@@ -529,27 +554,6 @@ def test_a_server_that_takes_an_answer_for_thinking_is_known(
         assert backend.facts.forces_reasoning is forced
 
 
-def test_workers_need_not_be_alike(front, workers):
-    workers[0].documents["/server_info"] |= {
-        "context_length": 1024,
-        "speculative_algorithm": "NGRAM",
-        "device": "cuda",
-    }
-    del workers[1].documents["/server_info"]["internal_states"]
-    with connected(front.url) as backend:
-        assert (
-            backend.facts.context,
-            backend.facts.token_layer,
-            backend.facts.seeded,
-            backend.facts.max_running_requests,
-        ) == (
-            1024,
-            DIFFERENT,
-            False,
-            None,
-        )
-
-
 FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
 
 
@@ -574,36 +578,6 @@ def test_a_runtime_takes_lines_if_all_of_its_servers_do(front, workers, told, fe
         assert backend.facts.seeded == (fed is None or fed.draws == "seeds")
         assert said in backend.doubts.found.get("fed", "")
         assert bool(backend.doubts.found.get("fed")) == bool(said)
-
-
-@pytest.mark.parametrize(("told", "seeded"), [((True, True), True), ((True, None), False)])
-def test_seeds_count_on_a_gpu_where_all_servers_say_so(front, workers, told, seeded):
-    """A token layer draws coins of its own, unless our plugin is told to."""
-    for worker, one in zip(workers, told, strict=True):
-        worker.documents["/server_info"] |= {"device": "cuda", "speculative_algorithm": "NGRAM"}
-        worker.documents["/server_info"]["internal_states"][0]["lr_sglang_seeds"] = one
-    with connected(front.url) as backend:
-        assert backend.facts.seeded == seeded
-        assert backend.facts.places == ("answer" if seeded else "prompt")
-
-
-@pytest.mark.parametrize(
-    ("changes", "relaxed"),
-    [
-        ({}, {}),
-        ({"device": "cuda"}, {}),
-        ({"speculative_algorithm": "NGRAM"}, {}),  # our plugin for a CPU verifies exactly
-        ({"device": "cuda", "speculative_algorithm": "EAGLE3"}, RELAXED | LEFT_OUT),
-        ({"device": "cuda", "speculative_algorithm": "NGRAM", "seeds": True}, RELAXED),
-    ],
-    ids=str,
-)
-def test_what_a_token_layer_does_not_apply_exactly_is_known(front, workers, changes, relaxed):
-    document = workers[1].documents["/server_info"]
-    document["internal_states"][0]["lr_sglang_seeds"] = changes.pop("seeds", None)
-    document |= changes
-    with connected(front.url) as backend:
-        assert backend.facts.relaxed == relaxed
 
 
 # --- delivering lines

@@ -28,6 +28,7 @@ from tests.attention import (  # noqa: F401
     sample,
     settings,
     target,
+    verified,
     visible,
 )
 
@@ -39,26 +40,17 @@ HALF = [*range(MANY // 2), *[seeds.NO_SEED] * (MANY // 2)]  # their seeds
 
 
 def grow(info, shape="chain", draft="good", length=3, *, reqs=None, mask=None) -> list[list[int]]:
-    """Texts of at least `length` tokens for all requests of `info`, each from the tokens 1, 2,
-    verified in steps.
+    """What all requests of `info` write, verified on a CPU.
 
     mask: what a grammar allows after two tokens.
     """
-    count, parents = len(info.top_ks), SHAPES[shape]
-    texts = [[1, 2] for _ in range(count)]
-    reqs = requests(count) if reqs is None else reqs
-    while min(map(len, texts)) < length + 2:
-        tree, before, last = drafted(texts, parents, DRAFTS[draft])
-        for request, text in zip(reqs, texts, strict=True):
-            request.output_ids = text[1:]
-        batch = SimpleNamespace(sampling_info=info, reqs=reqs)
-        logits = target(before, last).view(-1, VOCABULARY)
+
+    def verify(tree, batch, logits, before, last):
         allowed = None if mask is None else mask(before, last).view(-1, VOCABULARY)
-        tokens, lens, nodes = sampling.verify_trees(tree, batch, logits, allowed, sample)
-        for text, way, kept in zip(texts, nodes.tolist(), lens.tolist(), strict=True):
-            assert 1 <= kept <= len(parents) and way[kept:] == [-1] * (len(way) - kept)
-            text += tokens[way[:kept]].tolist()
-    return [text[2 : length + 2] for text in texts]
+        return sampling.verify_trees(tree, batch, logits, allowed, sample)
+
+    reqs = requests(len(info.top_ks)) if reqs is None else reqs
+    return verified(reqs, info, shape, draft, length, verify)
 
 
 # ------------------------------------------------------- the distribution

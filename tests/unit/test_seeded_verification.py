@@ -9,20 +9,8 @@ import torch
 
 from lr_sglang.cpu.speculation import sampling
 from lr_sglang.plugin import seeds, verification
-from tests.attention import (  # noqa: F401
-    DRAFTS,
-    FILTERS,
-    SHAPES,
-    START,
-    VOCABULARY,
-    drafted,
-    registered,
-    requests,
-    same_numbers,
-    sample,
-    settings,
-    target,
-)
+from tests import attention
+from tests.attention import VOCABULARY, registered, same_numbers  # noqa: F401
 
 LENGTH, COUNT = 12, 64
 
@@ -41,13 +29,15 @@ def walk(verify_input, wanted, like):
 @pytest.fixture(autouse=True)
 def on_this_machine(monkeypatch):
     monkeypatch.setattr(verification, "_walk", walk)
-    monkeypatch.setattr(verification, "_agree", lambda *verified: None)
+    monkeypatch.setattr(verification, "_agree", lambda *given: None)
 
 
 def coins(verify_input, batch, logits_output):
     """SGLang's own verification: a draw of its own at every node, biases applied in place."""
     assert batch.sampling_info.sampling_seed is None
-    return sampling.verify_trees(verify_input, batch, logits_output.next_token_logits, None, sample)
+    return sampling.verify_trees(
+        verify_input, batch, logits_output.next_token_logits, None, attention.sample
+    )
 
 
 def people(seed, **given):
@@ -56,34 +46,26 @@ def people(seed, **given):
         name: value for name, value in given.items() if name in ("top_p", "top_k", "min_p")
     }
     penalties = {name: value for name, value in given.items() if name not in filters}
-    made = [requests(1, sampling_seed=one, **filters, **penalties)[0] for one in seed]
+    made = [attention.requests(1, sampling_seed=one, **filters, **penalties)[0] for one in seed]
     numbers = torch.tensor([0 if one is None else one for one in seed])
     keys = torch.where(
         torch.tensor([one is not None for one in seed]),
-        seeds.keys(numbers, torch.full((len(seed),), START - 2)),
+        seeds.keys(numbers, torch.full((len(seed),), attention.START - 2)),
         seeds.NO_SEED,
     )
-    info = settings(len(seed), **filters)
+    info = attention.settings(len(seed), **filters)
     info.sampling_seed = keys
     return made, info
 
 
 def grown(made, info, shape, draft="good"):
-    """What the requests write by verifications, after the tokens 1, 2."""
-    texts = [[1, 2] for _ in made]
-    mode = SimpleNamespace(is_idle=lambda: False)
-    while min(map(len, texts)) < LENGTH + 2:
-        tree, before, last = drafted(texts, SHAPES[shape], DRAFTS[draft])
-        batch = SimpleNamespace(sampling_info=info, reqs=made, forward_mode=mode)
-        output = SimpleNamespace(next_token_logits=target(before, last).view(-1, VOCABULARY))
-        for request, text in zip(made, texts, strict=True):
-            request.output_ids = text[1:]
-        tokens, lens, nodes = verification.verify_with_seeds(coins, tree, batch, output)
-        assert (tokens.dtype, lens.dtype, nodes.dtype) == (torch.int32,) * 3
-        for text, way, kept in zip(texts, nodes.tolist(), lens.tolist(), strict=True):
-            assert way[kept:] == [-1] * (len(way) - kept)
-            text += tokens[way[:kept]].tolist()
-    return [text[2 : LENGTH + 2] for text in texts]
+    """What the requests write by verifications."""
+
+    def verify(tree, batch, logits, *_):
+        output = SimpleNamespace(next_token_logits=logits)
+        return verification.verify_with_seeds(coins, tree, batch, output)
+
+    return attention.verified(made, info, shape, draft, LENGTH, verify)
 
 
 def decoded(info):
@@ -91,24 +73,24 @@ def decoded(info):
     texts = [[1, 2] for _ in info.top_ks]
     for _ in range(LENGTH):
         before, last = (torch.tensor([text[place] for text in texts]) for place in (-2, -1))
-        probs = torch.softmax(target(before, last) / info.temperatures, -1)
-        positions = torch.tensor([START + len(text) - 3 for text in texts])
+        probs = torch.softmax(attention.target(before, last) / info.temperatures, -1)
+        positions = torch.tensor([attention.START + len(text) - 3 for text in texts])
         for name, off in (("top_k", 1 << 30), ("top_p", 1.0), ("min_p", 0.0)):
             setattr(info, f"need_{name}_sampling", bool((getattr(info, f"{name}s") != off).any()))
-        tokens = sample(None, probs, info, positions, False)
+        tokens = attention.sample(None, probs, info, positions, False)
         for text, token in zip(texts, tokens.tolist(), strict=True):
             text.append(token)
     return [text[2:] for text in texts]
 
 
-@pytest.mark.parametrize("filters", FILTERS.values(), ids=FILTERS)
-@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("filters", attention.FILTERS.values(), ids=attention.FILTERS)
+@pytest.mark.parametrize("shape", attention.SHAPES)
 def test_a_seed_gives_the_tokens_of_plain_decoding(shape, filters):
     made, info = people(list(range(COUNT)), **filters)
     assert grown(made, info, shape) == decoded(info)
 
 
-@pytest.mark.parametrize("draft", DRAFTS)
+@pytest.mark.parametrize("draft", attention.DRAFTS)
 def test_whatever_is_guessed(draft):
     made, info = people(list(range(COUNT)))
     assert grown(made, info, "chain", draft) == decoded(info)

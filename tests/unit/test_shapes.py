@@ -307,5 +307,5 @@ def test_clients_know_a_model_without_its_place_on_this_machine(tmp_path, monkey
     monkeypatch.chdir(tmp_path)
     assert served_name("mine/Qwen3-32B") == "Qwen3-32B"
     assert served_name("Qwen/Qwen3-32B") == "Qwen/Qwen3-32B"
-    cached = "/root/.cache/huggingface/hub/models--Qwen--Qwen3-32B/snapshots/0a1b2c3d"
+    cached = "/srv/cache/huggingface/hub/models--Qwen--Qwen3-32B/snapshots/0a1b2c3d"
     assert model_of("target", Runtime(model=cached)) == "Qwen/Qwen3-32B"
