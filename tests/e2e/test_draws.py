@@ -109,18 +109,6 @@ def test_the_answer_is_the_one_that_the_target_draws_alone(pocket: Pocket, name:
         assert drafted >= used / 2, f"{drafted} of {used} tokens are accepted drafts"
 
 
-@pytest.mark.skipif(not FULL, reason="the next test says by what: only in test-full")
-@pytest.mark.timeout(600)
-def test_draft_and_target_agree_more_often_with_shared_draws(pocket: Pocket) -> None:
-    """Whole steps: the draft writes those of the target as often as their distributions allow."""
-    shared, own = (
-        answers(pocket, Case(WARM, "sync", shared_draws=on), "exact") for on in (True, False)
-    )
-    assert [one.ids for one in own] == [one.ids for one in shared], "the text is the target's own"
-    assert all(not one.shared_draws and one.own_draws for one in own)
-    assert sum(one.accepted for one in shared) > sum(one.accepted for one in own)
-
-
 def test_a_prompt_of_another_length_draws_with_the_same_numbers(pocket: Pocket) -> None:
     """A place counts from the prompt's end, so a draft whose template is longer agrees as often.
     At this temperature the probabilities hardly matter, only the numbers.

@@ -4,13 +4,10 @@ import json
 from random import Random
 
 import pytest
-import torch
-from transformers import AutoTokenizer, Qwen3_5ForCausalLM, Qwen3_5TextConfig
+from transformers import AutoTokenizer
 
 from lr_sglang.pocket import MODELS, THINKING, weights
-from tools.pocket import hybrid, learn
-from tools.pocket import model as training
-from tools.pocket.data import Document, collate
+from tools.pocket import learn
 from tools.pocket.heldout import TASK_FILE, held_out_problems, task_lines, training_problems
 from tools.pocket.model import PocketModel
 from tools.pocket.problems import (
@@ -97,28 +94,6 @@ def test_shipped_weights_are_where_training_would_go_on_from(name):
     model = PocketModel.of_hf(weights(name))
     assert model.shape == PocketModel.of_hf(weights(name.removesuffix("-thinks"))).shape
     assert model.hf_state()["model.embed_tokens.weight"].isfinite().all()
-
-
-def test_a_hybrid_in_training_is_what_transformers_computes(monkeypatch):
-    """Two documents in one row, in float32."""
-    for module in (training, hybrid):
-        monkeypatch.setattr(module, "DTYPE", torch.float32)
-    torch.manual_seed(0)
-    model = hybrid.HybridModel.of(PocketModel.of_hf(weights("target")), 8)
-    with torch.no_grad():
-        for parameter in model.parameters():  # its gates begin at zero
-            parameter.add_(torch.randn_like(parameter), alpha=0.03)
-    twin = Qwen3_5ForCausalLM(Qwen3_5TextConfig(**model.hf_config()))
-    assert not twin.load_state_dict(model.hf_state(), strict=False).unexpected_keys
-    twin.tie_weights()
-    documents = [
-        Document([Random(n).randrange(3, 800) for _ in range(n)], [1.0] * n) for n in (90, 70)
-    ]
-    batch = collate([documents], 160)
-    with torch.no_grad():
-        ours = model.logits(model(batch.ids, batch.positions, batch.mask, compiled=False))[0]
-        theirs = [twin(torch.tensor([one.ids[:-1]])).logits[0] for one in documents]
-    assert torch.allclose(ours[: 89 + 69], torch.cat(theirs), atol=1e-3)
 
 
 # -- a draft that learns from its refusals
