@@ -21,7 +21,6 @@ from lr_sglang.results import accounting
 from lr_sglang.steps.branch import Branch
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
-from lr_sglang.theory import replay
 from lr_sglang.theory.measured import AnswerFigures
 
 if TYPE_CHECKING:  # it imports SGLang, which takes seconds
@@ -234,7 +233,6 @@ class ReportRow(Brief):
             target alone has written, its first token; None if the runtime does not report that.
         at_once: whether the first text came together with all of the answer.
         parts: seconds of its critical path by part.
-        headroom: seconds that it would have taken under other conditions (``theory.replay``).
         timed: whether it has branches.
     """
 
@@ -243,7 +241,6 @@ class ReportRow(Brief):
         "decisions",
         "drafted",
         "first",
-        "headroom",
         "late",
         "parts",
         "timed",
@@ -272,7 +269,6 @@ class ReportRow(Brief):
         self.decisions += made.get("answered", {}).get("select", 0)
         self.timed = bool(record["branches"])
         self.parts = accounting.parts(record) if record["error"] is None else {}
-        self.headroom = replay.headroom(record)
 
 
 def of_target_alone(record: Record, position: int) -> bool:

@@ -76,8 +76,6 @@ class Measures:
         alpha: pooled over all judged steps.
         agreement: share of the drafted tokens which the target has read that it would have written.
         judge_seconds: time of a verdict, without those that asked no verifier.
-        headroom: how many times as fast the answers would have been, by condition; ``replayed`` is
-            the time of their replay over the measured one.
         roles: by role: calls, ``prefills`` and ``passes`` for each step, tokens, ``reuse`` (cached
             tokens over those that an earlier request shares), ``hit_rate`` (over all prompt
             tokens), ``sd`` (the token layer's).
@@ -113,7 +111,6 @@ class Measures:
     judge_seconds: Estimate | None
     wasted: float | None
     time: dict[str, Any]
-    headroom: dict[str, float]
     expected: ExpectedByFormulas | None
     roles: dict[str, dict[str, Any]]
 
@@ -188,7 +185,6 @@ def measure_group(collection: Collection, group: Group) -> Measures:
         judge_seconds=_per(ended, lambda r: r.verdicts),
         wasted=sum(r["tokens"]["wasted"] for r in group.rows) / generated if generated else None,
         time=_time(ended),
-        headroom=_headroom(ended),
         expected=expected(collection, group),
         roles={
             role: _role([r["tokens"][role] for r in group.rows], sum(r.steps for r in group.rows))
@@ -359,20 +355,6 @@ def _role(tokens: Sequence[Mapping[str, Any]], steps: int) -> dict[str, Any]:
     }
 
 
-def _headroom(rows: Sequence[ReportRow]) -> dict[str, float]:
-    """Gains over the answers as they were; empty if none can be replayed."""
-    found = [row for row in rows if row.headroom]
-    sums = {
-        name: sum(row.headroom[name] for row in found)
-        for name in (found[0].headroom if found else ())
-    }
-    if not sums:
-        return {}
-    was = sums.pop("as it was")
-    gains = {name: was / seconds for name, seconds in sums.items()}
-    return {"replayed": was / sum(row["seconds"] for row in found)} | gains
-
-
 NONE = "-"
 VERDICTS = {"kept": "kept", "worse": "worse", "open": "not shown"}
 Cell = Callable[[Measures], str]
@@ -537,11 +519,6 @@ SAID: Mapping[str, Mapping[str, str]] = {
         "accounted %": "along the critical path of each answer; queueing and prefill are in the "
         "other columns where a runtime does not report them"
     },
-    "Headroom": {
-        "perfect draft": "how many times as fast the answers would have been, by a replay of their "
-        "steps",
-        "replayed": "replayed: its time of the answers as they were, over the measured one",
-    },
 }
 # What cells have, and its meaning.
 WITHIN = {
@@ -582,7 +559,6 @@ def all_of(measures: list[Measures]) -> Iterator[Table]:
             {name: say for role in ROLES for name, say in _of_role(role).items()},
         ),
         _time_table(measures),
-        _headroom_table(measures),
     )
     return (table for table in tables if table is not None)
 
@@ -626,15 +602,6 @@ def _time_table(measures: list[Measures]) -> Table | None:
             )  # type: ignore[misc]
     columns["accounted %"] = lambda m: plain_figure(m.time["share"], 1, 100)
     return _rows(measures, "Where the time went", columns, of=lambda m: m in shown)
-
-
-def _headroom_table(measures: list[Measures]) -> Table | None:
-    shown = [m for m in measures if m.headroom]
-    columns: dict[str, Cell] = {}
-    for name in shown[0].headroom if shown else ():
-        unit = "" if name == "replayed" else "x"
-        columns[name] = lambda m, name=name, unit=unit: plain_figure(m.headroom[name], 2, unit=unit)  # type: ignore[misc]
-    return _rows(measures, "Headroom", columns, of=lambda m: m in shown)
 
 
 REPORT_SCHEMA = 1

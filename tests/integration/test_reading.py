@@ -7,7 +7,6 @@ import itertools
 import math
 import random
 import tracemalloc
-from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,8 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.results.record import of_branch
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.tree import Verdict
-from lr_sglang.theory import replay
 from lr_sglang.theory.reading import TYPICAL_TIMES
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
@@ -437,29 +434,6 @@ def test_the_target_alone_draws_each_token_it_reads_with_a_number_of_its_own(mon
                 reads += 1
         assert all(len(lengths) == 1 for lengths in found.values())
     assert reads > 40
-
-
-def test_headroom_of_steps_that_were_read():
-    """Against the same answers with a draft that is the target."""
-    look = Lookahead(max_step_tokens=80, reading="first")
-    perfect = expected = 0.0
-    for model in range(12):
-        made, best = (
-            timed(look, Sampling(temperature=0), Same(), noise, model) for noise in (0.3, 0)
-        )
-        gains = replay.headroom(
-            {
-                "mode": "lookahead",
-                "config": {"lookahead": look.to_dict()},
-                "error": None,
-                "read_tokens": made.read_tokens,
-                "steps": [asdict(step) for step in made.steps],
-                "branches": [of_branch(branch) for branch in made.branches],
-            }
-        )
-        assert gains["as it was"] == pytest.approx(made.seconds, rel=0.02)
-        perfect, expected = perfect + gains["perfect draft"], expected + best.seconds
-    assert perfect == pytest.approx(expected, rel=0.1)
 
 
 def test_a_read_tells_nothing_of_what_a_written_token_costs(monkeypatch):
