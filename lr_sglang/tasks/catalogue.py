@@ -58,7 +58,7 @@ def aime24(row: SourceRow, number: int) -> Question:
 
 
 def contest(name: str) -> ToQuestion:
-    """math-ai/aime25, MathArena/aime_2026 and hmmt_feb_2026, sgl-eval: numbered in their order."""
+    """math-ai/aime25, MathArena/aime_2026 and hmmt_feb_2026: numbered in their order."""
 
     def question(row: SourceRow, number: int) -> Question:
         gold = row["expected_answer"] if "expected_answer" in row else row["answer"]
@@ -212,14 +212,13 @@ _TASKS = (
             "test",
             "563bb8404243c5f09de6ec262f2db674fe5bce9b",
             contest("aime25"),
-            bundled="aime25",
         ),
         choice="all 30",
     ),
     Task(
         "aime26",
         "AIME 2026, I and II",
-        Hub("MathArena/aime_2026", "train", "main", contest("aime26"), bundled="aime26"),
+        Hub("MathArena/aime_2026", "train", "main", contest("aime26")),
         choice="all 30",
     ),
     Task(

@@ -7,7 +7,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -70,54 +70,30 @@ def _rows(text: TextIO, path: Path) -> Iterator[tuple[str, int, SourceRow]]:
     numbered = enumerate(text, 1)
     number, first = next(((n, line) for n, line in numbered if line.strip()), (0, ""))
     if first.lstrip().startswith("["):
-        yield from _of_array(first + text.read(), number, name)
+        # so that an error names the line of the file
+        for place, row in enumerate(_decoded("\n" * (number - 1) + first + text.read(), name), 1):
+            where = f"{name}, object {place}"
+            yield where, place, _checked_row(row, where)
     elif delimiter := _delimiter(first, path.suffix):
         yield from _of_table(chain([first], text), delimiter, number, name)
     elif first:
         for place, line in chain([(number, first)], numbered):
             if line.strip():
                 where = f"{name}, line {place}"
-                row, end = _decoded(line.strip(), 0, where)
-                if end < len(line.strip()):
-                    raise ConfigError(f"{where}: something follows the object", hint=FORMS)
-                yield where, place, row
+                yield where, place, _checked_row(_decoded(line, where), where)
 
 
-def _of_array(text: str, line: int, name: str) -> Iterator[tuple[str, int, SourceRow]]:
-    """The objects of a JSON array that begins in this line."""
-    at = _space(text, _space(text, 0) + 1)
-    counted = 0
-    for number in count(1):
-        line += text.count("\n", counted, at)
-        counted = at
-        where = f"{name}, line {line}"
-        if text[at : at + 1] == "]":
-            break
-        row, at = _decoded(text, at, where)
-        yield where, number, row
-        at = _space(text, at)
-        if text[at : at + 1] == ",":
-            at = _space(text, at + 1)
-    if text[at + 1 :].strip():
-        raise ConfigError(f"{where}: something follows the array", hint=FORMS)
-
-
-def _space(text: str, at: int) -> int:
-    """Where the white space ends that begins there."""
-    while text[at : at + 1].isspace():
-        at += 1
-    return at
-
-
-def _decoded(text: str, at: int, where: str) -> tuple[SourceRow, int]:
-    """The JSON object that begins there, and where it ends."""
+def _decoded(text: str, where: str) -> Any:
     try:
-        row, end = _JSON.raw_decode(text, at)
+        return _JSON.decode(text)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{where}: this is not JSON: {error}", hint=FORMS) from error
+
+
+def _checked_row(row: Any, where: str) -> SourceRow:
     if not isinstance(row, dict):
         raise ConfigError(f"{where}: expected an object", hint=FORMS)
-    return row, end
+    return row
 
 
 def _delimiter(line: str, suffix: str) -> str:

