@@ -9,17 +9,15 @@ import asyncio
 import random
 import sys
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
-from lr_sglang.errors import LookaheadError, RuntimeRefused
+from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.plugin.kept_lines import KeptLines
-from lr_sglang.sglang_api.lines import PROTOCOL, ROUTE, Delivery, common_prefix, read_deliveries
+from lr_sglang.sglang_api.lines import ROUTE, Delivery
 from lr_sglang.steps import thinking
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
@@ -57,7 +55,6 @@ def runtimes(
     draft: Script | None = None,
     judge: Script | None = None,
     seconds: float = 0.02,
-    width: int = 0,
 ) -> dict[str, RuntimeBackend]:
     """Backends over scripted runtimes, for ``lr.deployment(runtimes(...))``.
 
@@ -72,21 +69,15 @@ def runtimes(
         judge: writes the judge's reply, such as ``aligned`` or ``unaligned``.
         seconds: how long a request to the target takes. Draft and judge reply at once: a draft
             that is later than the target is rejected.
-        width: tokens of one verification, if the target has the token layer `fed`: it takes lines,
-            and gives the more tokens at a time the more of them are right.
     """
     scripts = {"target": target, "draft": draft, "judge": judge}
     facts = ServerFacts(seeded=True, token_layer="")
     roles = {
         role: RuntimeBackend(
             role,
-            ScriptedTransport(
-                script,
-                seconds if role == "target" else 0.0,
-                width if role == "target" else 0,
-            ),
+            ScriptedTransport(script, seconds if role == "target" else 0.0),
             CharTokenizer(),
-            replace(facts, fed=fed(width)) if width and role == "target" else facts,
+            facts,
         )
         for role, script in scripts.items()
         if script is not None
@@ -95,11 +86,6 @@ def runtimes(
         backend.roles = roles
         backend.readable = False  # a script has no probabilities
     return roles
-
-
-def fed(width: int) -> FedLayer:
-    """A token layer `fed`, as a server reports it that draws with seeds."""
-    return FedLayer(PROTOCOL, width, "seeds")
 
 
 class CharTokenizer:
@@ -153,25 +139,17 @@ class ScriptedTransport:
 
     Args:
         script: as for ``runtimes``.
-        seconds: how long each request takes; with ``width`` until its first token, and as long
-            for each verification.
-        width: tokens of one verification; 0 for a runtime that takes no lines.
+        seconds: how long each request takes.
 
     Attributes:
         requests: the payloads that were sent, in order, each with its ``rid`` and with the ``text``
             of its open turn.
-        delivered: the lines that were delivered, in order.
-        deliver_fails: raised by deliveries, if it is set.
     """
 
-    def __init__(self, script: Script, seconds: float = 0.0, width: int = 0) -> None:
+    def __init__(self, script: Script, seconds: float = 0.0) -> None:
         self._script = script
         self._seconds = seconds
-        self.width = width
         self.requests: list[dict[str, Any]] = []
-        self.delivered: list[Delivery] = []
-        self.deliver_fails: LookaheadError | None = None
-        self._lines = KeptLines()
         self._stopped: dict[Request, asyncio.Event] = {}
 
     async def generate(
@@ -187,9 +165,7 @@ class ScriptedTransport:
             reply = self._reply(payload, self._write(prompt, sampling), sampling, aborted)
             if weighed:
                 reply["meta_info"]["input_token_logprobs"] = self._weigh(payload)
-            if self.width:
-                await self._verify(payload, request, prompt, reply)
-            elif payload.get("stream") and request.on_tokens is not None:
+            if payload.get("stream") and request.on_tokens is not None:
                 for length in range(1, len(reply["output_ids"])):
                     request.on_tokens(reply["output_ids"][:length])
                     await asyncio.sleep(0)
@@ -206,49 +182,7 @@ class ScriptedTransport:
     async def deliver(
         self, deliveries: Sequence[Delivery], timeout: float = 0.0
     ) -> Sequence[tuple[str, str]]:
-        if not self.width:
-            raise RuntimeRefused(f"{ROUTE}: 404", role="target")
-        if self.deliver_fails is not None:
-            raise self.deliver_fails
-        message = read_deliveries(
-            {"lines": [[rid, place, [*ids]] for rid, place, ids in deliveries]}, _TOKENS.size
-        )
-        self.delivered += message.taken
-        for one in message.taken:
-            self._lines.put(one.rid, one.place, one.ids)
-        return message.refused
-
-    async def _verify(
-        self, payload: dict[str, Any], request: Request, prompt: Prompt, reply: dict[str, Any]
-    ) -> None:
-        """Gives the tokens of a reply by verifications, as a server with the layer does: each gives
-        what is right of the request's line and one token more.
-        """
-        ids = reply["output_ids"]
-        meta = reply["meta_info"]
-        count = min(1, len(ids))
-        right = list[int]()
-        while count < len(ids) and not request.cancelled:
-            if payload.get("stream") and request.on_tokens is not None:
-                request.on_tokens(ids[:count])
-            await asyncio.sleep(self._takes(prompt))
-            line = self._lines.get(request.rid)
-            ahead = line.following(count, lambda a, b: ids[a:b], self.width - 1) if line else ()
-            same = common_prefix(tuple(ahead), tuple(ids[count:]))
-            count = min(count + same + 1, len(ids))
-            right.append(same)
-        self._lines.erase(request.rid)
-        if count < len(ids):
-            del ids[count:]
-            meta["finish_reason"] = {"type": "abort", "message": "aborted"}
-            meta["completion_tokens"] = count
-            reply["text"] = _TOKENS.decode(ids)
-        meta |= {
-            "spec_verify_ct": len(right),
-            "spec_num_proposed_drafts": (self.width - 1) * len(right),
-            "spec_num_correct_drafts": sum(right),
-            "spec_correct_drafts_histogram": [right.count(most) for most in range(self.width)],
-        }
+        raise RuntimeRefused(f"{ROUTE}: 404", role="target")
 
     async def forward(
         self, post: Post, request: Request, timeout: float
@@ -345,7 +279,7 @@ class ScriptedTransport:
         }
 
     def _abort(self, request: Request) -> None:
-        if request in self._stopped:  # else it is verified, and ends after the next pass
+        if request in self._stopped:
             self._stopped[request].set()
 
 

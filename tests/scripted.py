@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from lr_sglang import testing
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
@@ -42,7 +43,6 @@ class ScriptedTransport(testing.ScriptedTransport):
     Args:
         seconds: how long a request takes, by its prompt text.
         fail: the error to raise, by its prompt text, or None.
-        width: tokens of one verification; 0 for a runtime that takes no lines.
     """
 
     def __init__(
@@ -50,14 +50,14 @@ class ScriptedTransport(testing.ScriptedTransport):
         write: Writer,
         seconds: Callable[[str], float] = lambda text: 0.0,
         fail: Callable[[str], LookaheadError | None] = lambda text: None,
-        width: int = 0,
     ) -> None:
-        super().__init__("", width=width)
+        super().__init__("")
         self.write, self.seconds, self.fail = write, seconds, fail
         self.fail_to_weigh: Callable[[], LookaheadError | None] = lambda: None
         self.length_first = True  # SGLang 0.5.16's order
         self.passes = 1  # tokens that a pass of the target gives
         self.token_layer = ""  # a name: it says that a forward pass gave two tokens
+        self.fed: FedLayer | None = None  # what its server says of it
         self.most = 0  # generations at once that nobody had cancelled
         self.running: set[Request] = set()
         self.writing: set[Request] = set()  # those that are not only weighed
@@ -118,8 +118,7 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     """Backends over scripted runtimes, by role; returns the target's."""
     roles = {}
     for role, transport in transports.items():
-        fed = testing.fed(transport.width) if transport.width else None
-        facts = ServerFacts(seeded=True, token_layer=transport.token_layer, fed=fed)
+        facts = ServerFacts(seeded=True, token_layer=transport.token_layer, fed=transport.fed)
         roles[role] = backend = RuntimeBackend(role, transport, CharTokenizer(), facts)
         backend.roles, backend.readable = roles, False
     return roles["target"]

@@ -14,6 +14,7 @@ import pytest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
+from lr_sglang.engine.fed import FedLayer
 from lr_sglang.errors import ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
 from tests import FULL, ROOT, plan
@@ -71,7 +72,8 @@ def test_what_the_deployment_cannot_do_is_said_before_anything_runs(lacks, given
 
 def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
     doubles = transports()
-    doubles["target"].width, doubles["target"].token_layer = 5, "NGRAM"
+    doubles["target"].fed = FedLayer(1, 5, "seeds")
+    doubles["target"].token_layer = "NGRAM"
     with pytest.raises(ConfigError, match="mode sd: the target's token layer is fed"):
         ran(doubles, ("sd",))
     assert len(ran(doubles, ("sd",), guesses=True)) == len(QUESTIONS)

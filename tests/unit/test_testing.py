@@ -7,7 +7,6 @@ import sglang as sgl
 
 import lr_sglang as lr
 from lr_sglang import testing
-from lr_sglang.steps.request import Request
 
 WHOLE = ["One is 5.", "Two is 12.", "So 17."]
 
@@ -51,34 +50,6 @@ def test_a_script_that_raises_is_a_runtime_that_fails():
     assert solution.text == "\n\n".join(WHOLE)
     with lr.deployment(testing.runtimes(target=down)) as d, pytest.raises(lr.LookaheadError):
         lr.solve("How many?", deployment=d, mode="autoregressive")
-
-
-def test_a_scripted_target_verifies_the_lines_that_it_is_given():
-    text = "".join(chr(97 + i % 26) for i in range(60))
-    transport = testing.runtimes(target=text, width=5)["target"].transport
-    payload = {"input_ids": [1], "sampling_params": {"max_new_tokens": 100}, "stream": True}
-
-    async def answer(line):
-        request, told = Request(), []
-
-        def follow(ids):
-            told.append(len(ids))
-            if len(ids) == 1 and line:
-                deliveries.append(
-                    asyncio.ensure_future(transport.deliver([(request.rid, 0, line)]))
-                )
-
-        deliveries = []
-        request.on_tokens = follow
-        reply = await transport.generate(payload, request, 5)
-        return reply["output_ids"], told, reply["meta_info"]["spec_verify_ct"]
-
-    plain, told, passes = asyncio.run(answer([]))
-    assert told == [*range(1, 61)] and passes == 60  # the text and its end
-    fed, told, passes = asyncio.run(answer(plain))
-    assert fed == plain and told[:4] == [1, 6, 11, 16] and passes == 12
-    (delivered,) = transport.delivered
-    assert delivered.ids == plain
 
 
 def test_a_scripted_target_without_the_layer_takes_no_lines():
