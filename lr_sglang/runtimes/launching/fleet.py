@@ -229,10 +229,7 @@ def _prepare(
     kind = device or flags.device(runtime, role)
     locate = partial(models.locate, role=role, in_memory=flags.computes_bodies(runtime, kind))
     model = locate(runtime.model)
-    if not (models.is_pocket(runtime.model) or models.is_shape(runtime.model)):
-        models.check_folder(model, role, weights="load-format" not in flags.extras(runtime))
     memory.check_parallel(runtime, where)
-    memory.check_context(runtime, where, environ)
     if layer.draft_model:
         layer = layer.replace(draft_model=locate(layer.draft_model))
     found = runtime.replace(

@@ -166,32 +166,6 @@ def check_parallel(runtime: Runtime, where: str) -> None:
     )
 
 
-ALLOW_LONGER = "SGLANG_ALLOW_OVERWRITE_LONGER_CONTEXT_LEN"
-_LENGTHS = ("max_position_embeddings", "max_sequence_length", "seq_length", "model_max_length")
-
-
-def check_context(runtime: Runtime, where: str, environ: Mapping[str, str]) -> None:
-    """Checks that the context which is asked for is one that the model has.
-
-    Raises:
-        ConfigError: it is longer, which SGLang refuses when it has started.
-    """
-    config = config_of(runtime.model) or {}
-    asked = runtime.context_length
-    known = [int(config[name]) for name in _LENGTHS if isinstance(config.get(name), int)]
-    overridden = environ.get(ALLOW_LONGER) or "json-model-override-args" in runtime.extra
-    if not asked or not known or overridden:
-        return
-    scaling = config.get("rope_scaling") or config.get("rope_parameters") or {}
-    factor = scaling.get("factor") if isinstance(scaling, Mapping) else None
-    longest = int(max(known) * max(1.0, factor if isinstance(factor, int | float) else 1.0))
-    if asked > longest:
-        raise ConfigError(
-            f"{where}: context_length {asked} is more than the {longest} tokens of {runtime.model}",
-            hint=f"give at most {longest}, or leave it out",
-        )
-
-
 def _plain(model: str) -> str:
     """``Qwen/Qwen2.5-7B-Instruct`` as the name of a shape: ``qwen2.5-7b``."""
     name = model.rpartition("/")[2].lower()

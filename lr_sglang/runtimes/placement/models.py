@@ -270,38 +270,6 @@ def locate(model: str, role: str | None = None, *, in_memory: bool = False) -> s
     return str(path.resolve()) if path.is_dir() else model
 
 
-WEIGHT_FILES = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
-
-
-def check_folder(model: str, role: str | None = None, *, weights: bool = True) -> None:
-    """Checks that a directory is a whole model, as far as that is seen without loading it.
-
-    Args:
-        weights: whether it must have them.
-
-    Raises:
-        ConfigError: it lacks config.json or weights.
-    """
-    folder = Path(model)
-    if not folder.is_dir() or (folder / "params.json").is_file():  # Mistral's own form
-        return
-    config = folder / "config.json"
-    hint = (
-        "give the directory of a model: with config.json, the tokenizer's files and *.safetensors"
-    )
-    try:
-        whole = isinstance(json.loads(config.read_text("utf-8")), dict)
-        why = "" if whole else "its config.json is no JSON object"
-    except OSError as error:
-        why = f"its config.json cannot be read: {error.strerror}"
-    except ValueError as error:
-        why = f"its config.json is not JSON: {error}"
-    if not why and weights and not any(file.suffix in WEIGHT_FILES for file in folder.iterdir()):
-        why = "it has no weights (*.safetensors)"
-    if why:
-        raise ConfigError(f"model {model}: {why}", role=role, hint=hint)
-
-
 def is_on_hub(model: str) -> bool:
     """True for a name of the hub, under which there is nothing here."""
     ours = model.startswith(SHAPE) or is_pocket(model) or is_path(model)
