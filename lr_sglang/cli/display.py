@@ -29,6 +29,7 @@ from lr_sglang.results.store import RECORDS
 from lr_sglang.steps.trace import StepRecord
 
 if TYPE_CHECKING:  # a slow import, which plan need not wait for
+    from lr_sglang.doctor.finding import Finding
     from lr_sglang.runtimes import ProgressEvent
 
 
@@ -62,16 +63,10 @@ def grid(
 
 
 # Of findings, by their status.
-STATUS_COLOURS = {
-    "ok": "green",
-    "note": "yellow",
-    "warning": "yellow",
-    "missing": "red",
-    "fault": "red",
-}
+STATUS_COLOURS = {"ok": "green", "warning": "yellow", "fault": "red"}
 
 
-def findings(rows: Iterable[tuple[str, str, str, str]]) -> Table:
+def findings(lines: Iterable[Finding]) -> Table:
     """A table of findings: a status, a name, what was found, and below it what to do, if
     anything.
     """
@@ -79,11 +74,11 @@ def findings(rows: Iterable[tuple[str, str, str, str]]) -> Table:
     for _ in range(2):
         table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for status, name, found, advice in rows:
-        text = Text(found)
-        if advice:
-            text.append(f"\n{advice}", style="dim")
-        table.add_row(Text(status, style=STATUS_COLOURS[status]), name, text)
+    for one in lines:
+        text = Text(one.found)
+        if one.advice:
+            text.append(f"\n{one.advice}", style="dim")
+        table.add_row(Text(one.status, style=STATUS_COLOURS[one.status]), one.title, text)
     return table
 
 

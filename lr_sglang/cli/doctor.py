@@ -98,7 +98,7 @@ def _show(found: Findings) -> None:
     from lr_sglang.cli.display import findings
 
     console = Console(highlight=False)
-    console.print(findings((one.status, one.name, one.found, one.get) for one in found.checks))
+    console.print(findings(found.lines))
     console.print()
     for line in found.verdict:
         console.print(Text(line), soft_wrap=True)
@@ -138,7 +138,7 @@ def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> st
         "### lr-sglang doctor",
         "",
         "```",
-        *(f"{check.status:8}{check.name}: {check.found}" for check in found.checks),
+        *(f"{one.status:8}{one.name}: {one.found}" for one in found.lines),
         *found.verdict,
         "```",
     ]

@@ -55,7 +55,8 @@ def _examine(given: Given, display: Display) -> Examination:
     Raises:
         LookaheadError: an option is wrong.
     """
-    from lr_sglang.doctor.examination import Examination, Finding, examine, fault
+    from lr_sglang.doctor.examination import Examination, examine, fault
+    from lr_sglang.doctor.finding import Finding
 
     away = list[Finding]()
     while True:
@@ -104,8 +105,7 @@ def _command(given: Given, found: Examination) -> str:
 
 
 def _show(found: Examination, command: str, display: Display) -> None:
-    rows = ((one.status, one.title, one.found, one.advice) for one in found.lines)
-    display.out.print(findings(rows))
+    display.out.print(findings(found.lines))
     if found.modes:
         head = ("mode", "tokens/s", "expected", "by the formulas", "best depth")
         modes = [

@@ -11,10 +11,10 @@ import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from lr_sglang import hub as model_hub
 from lr_sglang import pocket
+from lr_sglang.doctor.finding import Finding, finding
 from lr_sglang.results import machine
 from lr_sglang.runtimes import built_in, load_deployment
 from lr_sglang.runtimes.launching import compilers
@@ -33,56 +33,44 @@ DRIVER = 580
 
 
 @dataclass(frozen=True)
-class Check:
-    """One line: ``ok``, ``missing`` (with how to ``get`` it), or ``note`` if only some features
-    need it.
-    """
-
-    name: str
-    status: Literal["ok", "missing", "note"]
-    found: str
-    get: str = ""
-
-
-@dataclass(frozen=True)
 class Findings:
     """All checks and their result. ``cpu``: the embedded default can run; ``gpu``: models on a GPU
     can.
     """
 
-    checks: list[Check]
+    lines: list[Finding]
     cpu: bool
     gpu: bool
     presets: list[str]
     verdict: list[str]
 
 
-def needed_check(
-    name: str, good: bool, found: str, get: str, otherwise: Literal["missing", "note"] = "missing"
-) -> Check:
-    """``ok`` if it is good, else ``missing`` with how to get it."""
-    return Check(name, "ok", found) if good else Check(name, otherwise, found, get)
+def needed(name: str, good: bool, found: str, get: str) -> Finding:
+    """``ok`` if it is good, else a fault with how to get it."""
+    return finding("", name, good, found, get, "fault")
 
 
-def system() -> Iterator[Check]:
+def system() -> Iterator[Finding]:
     """Python, the C library, the processor, the memory for the pocket models' servers."""
     import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
     version = platform.python_version()
-    yield needed_check(
+    yield needed(
         "Python", (3, 11) <= sys.version_info[:2] < (3, 13), version, "Python 3.11 or 3.12"
     )
     kind, libc = platform.libc_ver()
     numbers = tuple(int(part) for part in re.findall(r"\d+", libc)[:2])
-    yield needed_check(
+    yield needed(
         "system",
         platform.machine() == "x86_64" and kind == "glibc" and numbers >= GLIBC,
         f"{platform.system()} {platform.machine()}, {kind or 'another C library'} {libc}",
         "Linux on x86-64 with glibc 2.34 or newer: Debian 12, Ubuntu 22.04",
     )
-    yield Check("CPU", "ok", f"{machine.machine()['cpu']}, {len(os.sched_getaffinity(0))} cores")
+    yield Finding(
+        "", "CPU", "ok", f"{machine.machine()['cpu']}, {len(os.sched_getaffinity(0))} cores"
+    )
     total, free = (size / 2**30 for size in psutil.virtual_memory()[:2])
-    yield needed_check(
+    yield needed(
         "memory",
         free >= POCKET_MEMORY,
         f"{total:.0f} GiB, {free:.0f} available",
@@ -90,14 +78,14 @@ def system() -> Iterator[Check]:
     )
 
 
-def installed_parts() -> Iterator[Check]:
+def installed_parts() -> Iterator[Finding]:
     """The installed parts: SGLang and what it needs (``pip check`` compares the versions), our
     package for CPUs as SGLang finds it, the pocket models' weights.
     """
     yield sglang()
     for name in NEEDED_PACKAGES:
         found = release.version(name)
-        yield needed_check(name, bool(found), found or "not installed", INSTALL_HINT)
+        yield needed(name, bool(found), found or "not installed", INSTALL_HINT)
     groups = ("sglang.srt.platforms", "sglang.srt.plugins")
     lacking = [
         group
@@ -105,7 +93,7 @@ def installed_parts() -> Iterator[Check]:
         if not importlib.metadata.entry_points(group=group, name="lr_sglang_cpu")
     ]
     lacking += ["common_ops"] if importlib.util.find_spec("common_ops") is None else []
-    yield needed_check(
+    yield needed(
         "CPU pack",
         not lacking,
         f"not found by SGLang: {', '.join(lacking)}" if lacking else "installed",
@@ -114,7 +102,7 @@ def installed_parts() -> Iterator[Check]:
     empty = [
         role for role in pocket.MAIN_MODELS if not list(pocket.weights(role).glob("*.safetensors"))
     ]
-    yield needed_check(
+    yield needed(
         "pocket models",
         not empty,
         f"without weights: {', '.join(empty)}" if empty else "target, draft, judge",
@@ -122,36 +110,39 @@ def installed_parts() -> Iterator[Check]:
     )
 
 
-def graphics(seen: list[Gpu]) -> Iterator[Check]:
+def graphics(seen: list[Gpu]) -> Iterator[Finding]:
     """The GPUs, their driver, and what compiles for them."""
     if not seen:
         get = (
             "an NVIDIA GPU with its driver (580 or newer), if models larger than the pocket "
             "ones shall run here"
         )
-        yield Check("GPU", "note", "none", get)
+        yield Finding("", "GPU", "warning", "none", get)
         return
     for number, gpu in enumerate(seen):
-        yield Check(f"GPU {number}", "ok", f"{gpu.name}, {gpu.memory:.0f} GiB, {gpu.free:.0f} free")
+        yield Finding(
+            "", f"GPU {number}", "ok", f"{gpu.name}, {gpu.memory:.0f} GiB, {gpu.free:.0f} free"
+        )
     driver = seen[0].driver
     get = f"a driver of series {DRIVER} or newer, which CUDA 13 needs"
     if (major := driver.partition(".")[0]).isdigit():
-        yield needed_check("GPU driver", int(major) >= DRIVER, driver, get)
+        yield needed("GPU driver", int(major) >= DRIVER, driver, get)
     yield cuda_toolkit()
 
 
-def cuda_toolkit() -> Check:
+def cuda_toolkit() -> Finding:
     """The toolkit with which SGLang compiles kernels at its first start, or pip's packages in its
     place.
     """
     home = compilers.home()
     missing = " and ".join(compilers.lacking(home))
     if missing and not compilers.lacking(compilers.DEFAULT_TOOLKIT):
-        return Check(
-            "CUDA toolkit", "ok", f"{compilers.DEFAULT_TOOLKIT}; servers get it as CUDA_HOME"
+        return Finding(
+            "", "CUDA toolkit", "ok", f"{compilers.DEFAULT_TOOLKIT}; servers get it as CUDA_HOME"
         )
     if missing and (packages := compilers.packaged()):
-        return Check(
+        return Finding(
+            "",
             "CUDA toolkit",
             "ok",
             f"pip's packages in {packages}; servers get a folder of links to them",
@@ -163,41 +154,41 @@ def cuda_toolkit() -> Check:
         "install NVIDIA's CUDA toolkit and set CUDA_HOME to its folder, or all of SGLang's "
         "packages from pip"
     )
-    return needed_check("CUDA toolkit", not missing, found, get)
+    return needed("CUDA toolkit", not missing, found, get)
 
 
-def compiler() -> Check:
+def compiler() -> Finding:
     """Whether there is a C++ compiler."""
     command = os.environ.get("CXX", "c++")  # SGLang brings ninja, which builds with it
     get = "install one (on Debian or Ubuntu: apt-get install g++); n-gram speculation compiles C++"
     there = shutil.which(command.partition(" ")[0]) is not None
-    return needed_check("C++ compiler", there, command if there else f"no {command}", get, "note")
+    return finding("", "C++ compiler", there, command if there else f"no {command}", get)
 
 
-def sglang() -> Check:
+def sglang() -> Finding:
     """Whether the installed SGLang was tested."""
     found = release.version()
     if not found:
-        return Check("sglang", "missing", "not installed", INSTALL_HINT)
-    return needed_check(
-        "sglang", release.is_tested(found), release.describe_release(found), INSTALL_HINT, "note"
-    )
+        return Finding("", "sglang", "fault", "not installed", INSTALL_HINT)
+    said = release.describe_release(found)
+    return finding("", "sglang", release.is_tested(found), said, INSTALL_HINT)
 
 
-def hub() -> Check:
+def hub() -> Finding:
     """Whether models can be downloaded; models at paths and the pocket models need no hub."""
     if model_hub.is_off():
-        return Check(
+        return Finding(
+            "",
             "model hub",
-            "note",
+            "warning",
             "offline mode (HF_HUB_OFFLINE)",
             "models by their path, or from the cache",
         )
     address = model_hub.address()
     if not model_hub.answers():
         get = "give models by their path, or set HF_ENDPOINT"
-        return Check("model hub", "note", f"{address} does not answer", get)
-    return Check("model hub", "ok", address)
+        return Finding("", "model hub", "warning", f"{address} does not answer", get)
+    return Finding("", "model hub", "ok", address)
 
 
 # What only servers on a GPU need (those on a CPU are kept from importing FlashInfer), and only the
@@ -209,8 +200,8 @@ FOR_CPU = {"memory", "CPU pack", "pocket models"}
 def check_machine() -> Findings:
     """Runs all checks; a few seconds at most."""
     seen = gpus.visible()
-    checks = [*system(), *installed_parts(), *graphics(seen), compiler(), hub()]
-    missing = {check.name for check in checks if check.status == "missing"}
+    lines = [*system(), *installed_parts(), *graphics(seen), compiler(), hub()]
+    missing = {check.name for check in lines if check.status == "fault"}
     cpu = not missing - FOR_GPUS
     gpu = bool(seen) and not missing - FOR_CPU
     presets = []
@@ -219,7 +210,7 @@ def check_machine() -> Findings:
         target = one.runtimes["target"]
         if (target.gpus or target.device == "cuda") and fits(one, [gpu.memory for gpu in seen]):
             presets.append(name)
-    return Findings(checks, cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
+    return Findings(lines, cpu, gpu, presets, list(_verdict(cpu, gpu, presets)))
 
 
 def _verdict(cpu: bool, gpu: bool, presets: list[str]) -> Iterator[str]:

@@ -10,13 +10,14 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 from lr_sglang import tasks
 from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Role
+from lr_sglang.doctor.finding import Finding, Status, finding
 from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.judge_check import JudgeCheck
@@ -36,7 +37,6 @@ from lr_sglang.theory.measured import AnswerFigures, measure_mode
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import known_pairs, verifier_registry
 
-Status = Literal["ok", "warning", "fault"]
 BATCHES = (1, 2, 4, 8, 16)
 READS = (32, 256)
 ROUNDS = 4  # of each, of which the fastest counts; fewer of more than FREE_ANSWERS at once
@@ -52,32 +52,6 @@ INSTALL_PLUGIN = (
     f"on its machine pip install --no-deps lr-sglang, start it with {FED_SWITCH}=1 and the flags "
     "of --speculative-algorithm NGRAM (docs/token-layer.md)"
 )
-
-
-@dataclass(frozen=True)
-class Finding:
-    """What was found of one thing. A ``fault`` keeps lookahead from running, with a ``warning`` it
-    runs slower or otherwise; ``advice`` says what to do.
-
-    Attributes:
-        role: of the runtime; empty for the deployment.
-    """
-
-    role: str
-    name: str
-    status: Status
-    found: str
-    advice: str = ""
-
-    @property
-    def title(self) -> str:
-        """Of what it is."""
-        return f"{self.role} {self.name}".lstrip()
-
-
-def finding(role: str, name: str, good: bool, found: str, advice: str = "") -> Finding:
-    """``ok`` if it is good, else a warning with advice."""
-    return Finding(role, name, "ok" if good else "warning", found, "" if good else advice)
 
 
 def fault(error: LookaheadError, name: str, role: str = "") -> Finding:

@@ -8,7 +8,8 @@ import pytest
 
 from lr_sglang.cli import doctor
 from lr_sglang.doctor import checks
-from lr_sglang.doctor.checks import Check, Findings
+from lr_sglang.doctor.checks import Findings
+from lr_sglang.doctor.finding import Finding
 from lr_sglang.runtimes.launching import compilers, flags
 from lr_sglang.runtimes.placement.gpus import Gpu
 from lr_sglang.sglang_api import release
@@ -24,7 +25,7 @@ def offline(monkeypatch):
 def test_json_has_every_check():
     table = json.loads(called("doctor", "--json").stdout)
     assert table["ok"] is True and table["cpu"] is True
-    names = {check["name"] for check in table["checks"]}
+    names = {check["name"] for check in table["lines"]}
     assert {
         "Python",
         "system",
@@ -35,10 +36,9 @@ def test_json_has_every_check():
         "flashinfer-python",
     } <= names
     assert {"CPU pack", "pocket models", "C++ compiler", "model hub", "transformers"} <= names
-    for check in table["checks"]:
-        assert check["status"] in ("ok", "missing", "note") and (
-            check["get"] or check["status"] == "ok"
-        )
+    for check in table["lines"]:
+        assert check["status"] in ("ok", "fault", "warning")
+        assert check["advice"] or check["status"] == "ok"
 
 
 def test_gpus_and_the_presets_that_fit_them(monkeypatch, tmp_path):
@@ -66,15 +66,13 @@ def test_a_driver_that_is_too_old(monkeypatch):
     monkeypatch.setattr(checks.gpus, "visible", lambda: [Gpu("A10", 22.0, 21.0, "550.1")])
     findings = checks.check_machine()
     assert not findings.gpu and findings.cpu
-    assert (
-        next(check for check in findings.checks if check.name == "GPU driver").status == "missing"
-    )
+    assert next(check for check in findings.lines if check.name == "GPU driver").status == "fault"
 
 
 def test_a_machine_that_can_do_nothing(monkeypatch):
     monkeypatch.setattr(checks.importlib.metadata, "entry_points", lambda **_: ())
     result = called("doctor", code=1)
-    assert "pip install -e ." in result.output and "missing" in result.output
+    assert "pip install -e ." in result.output and "fault " in result.output
 
 
 @pytest.mark.parametrize(
@@ -82,14 +80,14 @@ def test_a_machine_that_can_do_nothing(monkeypatch):
     [
         ("0.5.23", "ok", "0.5.23 (tested)"),
         ("0.5.16+cu130", "ok", "0.5.16+cu130 (tested)"),
-        ("0.5.24rc1", "note", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
-        ("", "missing", "not installed"),
+        ("0.5.24rc1", "warning", "0.5.24rc1 (not tested; tested: 0.5.16, 0.5.23)"),
+        ("", "fault", "not installed"),
     ],
 )
 def test_the_release_of_sglang(monkeypatch, installed, status, says):
     monkeypatch.setattr(release, "version", lambda: installed)
     check = checks.sglang()
-    assert (check.status, check.found) == (status, says) and (check.get or status == "ok")
+    assert (check.status, check.found) == (status, says) and (check.advice or status == "ok")
 
 
 @pytest.mark.parametrize("found_by", ["CUDA_HOME", "CUDA_PATH", "PATH"])
@@ -105,16 +103,16 @@ def test_the_cuda_toolkit_is_looked_for_where_sglang_does(found_by, tmp_path, mo
     monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path / "default")
     check = checks.cuda_toolkit()
     assert (
-        check.status == "missing"
+        check.status == "fault"
         and "lacks lib64/libcudart.so" in check.found
-        and "CUDA_HOME" in check.get
+        and "CUDA_HOME" in check.advice
     )
     library.parent.mkdir()
     library.touch()
-    assert checks.cuda_toolkit() == checks.Check("CUDA toolkit", "ok", str(tmp_path))
+    assert checks.cuda_toolkit() == Finding("", "CUDA toolkit", "ok", str(tmp_path))
     monkeypatch.delenv("CUDA_HOME", raising=False)
     monkeypatch.setenv("CUDA_PATH", "")  # which tvm-ffi takes for the folder
-    assert checks.cuda_toolkit().status == "missing"
+    assert checks.cuda_toolkit().status == "fault"
     # an nvcc on the path may be a script that calls that one
     monkeypatch.setattr(compilers, "DEFAULT_TOOLKIT", tmp_path)
     assert checks.cuda_toolkit().status == "ok"
@@ -153,7 +151,7 @@ def test_pip_packages_stand_for_a_toolkit_if_all_are_there(packages, monkeypatch
         (packages / lacks).rmdir()
     else:
         (packages / lacks).unlink()
-    assert checks.cuda_toolkit().status == "missing" and compilers.environment() == {}
+    assert checks.cuda_toolkit().status == "fault" and compilers.environment() == {}
 
 
 def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
@@ -171,7 +169,7 @@ def test_the_driver_is_linked_with_them(packages, tmp_path, monkeypatch):
 
 
 FOUND = Findings(
-    [Check("model hub", "ok", "https://me:pw@mirror.example/hub?key=1")],
+    [Finding("", "model hub", "ok", "https://me:pw@mirror.example/hub?key=1")],
     True,
     False,
     [],
