@@ -55,7 +55,7 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
     changed.
 
     With --target, --attach or --deployment it examines servers that run already, by few and small
-    requests: what they can do, what is wrong, and which modes pay. Models that a deployment names
+    requests: what they can do, and what is wrong. Models that a deployment names
     are started for it, and stopped.
 
     The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU

@@ -76,7 +76,6 @@ def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
     doubles["target"].token_layer = "NGRAM"
     with pytest.raises(ConfigError, match="mode sd: the target's token layer is fed"):
         ran(doubles, ("sd",))
-    assert len(ran(doubles, ("sd",), guesses=True)) == len(QUESTIONS)
 
 
 @pytest.mark.parametrize("mode", ["autoregressive", "lookahead"])
