@@ -17,7 +17,7 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from lr_sglang import plugin_files
 from lr_sglang.api.configuration import Plan
-from lr_sglang.config import Deployment, Runtime, TokenLayer
+from lr_sglang.config import Deployment, Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES, Able, possible
 from lr_sglang.runtimes.launching import flags
@@ -36,13 +36,11 @@ _Positive = Annotated[int, Field(ge=1)]
 LOOKAHEAD_FIELDS = ("depth", "width", "verifier", "gate", "policy", "schedule", "reading")
 # What the values of a setting are.
 SETTINGS: Mapping[str, TypeAdapter[Any]] = {
-    "depth": TypeAdapter(_Positive),
-    "width": TypeAdapter(_Positive),
-    "verifier": TypeAdapter(str),
-    "gate": TypeAdapter(Annotated[float, Field(ge=0, lt=1)]),
-    "policy": TypeAdapter(str),
-    "schedule": TypeAdapter(str),
-    "reading": TypeAdapter(str),
+    **{
+        name: TypeAdapter(Annotated[field.annotation, field])
+        for name, field in Lookahead.model_fields.items()
+        if name in LOOKAHEAD_FIELDS
+    },
     "alpha": TypeAdapter(Annotated[str, Field(pattern=r"^(0?\.\d+|[01](\.0*)?)$")]),
     "concurrency": TypeAdapter(_Positive),
     "sd-tokens": TypeAdapter(Annotated[int, Field(ge=0)]),

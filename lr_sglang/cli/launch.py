@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 import time
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import replace
@@ -136,11 +137,7 @@ def fitting_answers(plan: Plan, given: Given) -> int:
         return most
     if none := lack(1):
         raise none
-    fitting = 1
-    beyond = most
-    while beyond - fitting > 1:
-        middle = (fitting + beyond) // 2
-        fitting, beyond = (fitting, middle) if lack(middle) else (middle, beyond)
+    fitting = bisect_left(range(1, most), True, key=lambda answers: bool(lack(answers)))
     if given["concurrency"]:
         hint = f"--concurrency {fitting} fits; or {too_many.hint}"
         raise ConfigError(too_many.message, role=too_many.role, hint=hint)
