@@ -37,7 +37,7 @@ LOOKAHEAD_FIELDS = ("depth", "width", "verifier", "gate", "policy", "schedule", 
 # What the values of a setting are.
 SETTINGS: Mapping[str, TypeAdapter[Any]] = {
     **{
-        name: TypeAdapter(Annotated[field.annotation, field])
+        name: TypeAdapter(Annotated[field.annotation, field])  # type: ignore[arg-type]
         for name, field in Lookahead.model_fields.items()
         if name in LOOKAHEAD_FIELDS
     },

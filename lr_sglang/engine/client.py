@@ -272,16 +272,19 @@ class Client:
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
             raise status_error(reply.status, text.decode(errors="replace"), path, self.role, code)
+        if path in _IN_WORDS or not text.strip():
+            return {}
         try:
-            found: dict[str, Any] = orjson.loads(text) if text.strip() else {}
-            if stream is not None and "error" in found:  # of a stream, whose status is 200
-                status = int(found["error"].get("code") or 400)
-                raise status_error(status, text.decode(errors="replace"), path, self.role)
-            return found
-        except ValueError as error:
-            if path in _IN_WORDS:
-                return {}
-            raise BadReply(f"{self.url}{path} did not answer with JSON", role=self.role) from error
+            found = orjson.loads(text)
+        except ValueError:
+            found = None
+        if not isinstance(found, dict):
+            why = f"{self.url}{path} did not answer with a JSON object"
+            raise BadReply(why, role=self.role)
+        if stream is not None and "error" in found:  # of a stream, whose status is 200
+            status = int(found["error"].get("code") or 400)
+            raise status_error(status, text.decode(errors="replace"), path, self.role)
+        return found
 
     @asynccontextmanager
     async def _reply(
@@ -355,6 +358,8 @@ def _reason(error: Exception) -> str:
         numbers = [inner.errno or 0, *map(int, re.findall(r"\[Errno (\d+)\]", str(inner)))]
         known = (os.strerror(number) for number in numbers if number > 0)
         return next(known, inner.strerror or str(inner))
+    if isinstance(error, aiohttp.ClientResponseError):
+        return "what it answers is not HTTP"
     return str(error) or type(error).__name__
 
 

@@ -21,7 +21,7 @@ from lr_sglang.engine.loop import call
 from lr_sglang.engine.router import reach
 from lr_sglang.engine.server_facts import layer_of_servers, scheduler_state
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
-from lr_sglang.errors import ConfigError, LookaheadError, RuntimeRefused
+from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 
@@ -34,6 +34,7 @@ TEXT = "It is 7 + 12 = 19.\n\nSo f(x) has 3 roots: été, 中文, 🎉"
 TOKENIZED = TEXT + "\n\tif x == 1234567:\r\n    don't  say e\u0301 or Київ  \n\n\n\n한국어."
 # Characters of a text that an error shows.
 SHOWN = 24
+NO_SGLANG = "give the address of an SGLang server, or of its router: http://HOST:PORT"
 _POCKET = re.compile(
     r"(?:^|/)(?:pocket(?::|/weights/|/)|lr-sglang/bodies/[0-9a-f]{16}/)"
     rf"((?:{'|'.join(pocket.MODELS)})(?:@[\w.-]+)?)/?$"
@@ -96,8 +97,10 @@ def what_runs(role: str, runtime: Runtime, timeout: float = 5.0) -> list[probe.M
     try:
         told = call(_infos("/model_info", url, role, key, timeout))
         return [probe.info_of(one, url, role) for one in told]
-    except RuntimeRefused as error:
-        if error.status != 404:
+    except (RuntimeRefused, BadReply) as error:
+        if getattr(error, "status", 0) != 404:
+            error.message = error.message if url in error.message else f"{url}{error.message}"
+            error.hint = error.hint or NO_SGLANG
             raise
     _refuse_other_servers(url, key, timeout, role)
     return []
