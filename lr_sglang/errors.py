@@ -108,6 +108,11 @@ class RecordError(LookaheadError):
     """A result file cannot be read, or belongs to another run."""
 
 
+def reason_of(error: Exception) -> str:
+    """What the system says of an error, without its number and path; else the error's text."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 def did_you_mean(name: str, known: Iterable[str], otherwise: str, cutoff: float = 0.6) -> str:
     """The hint for an unknown name: the most similar known name, or ``otherwise`` if none is
     similar.

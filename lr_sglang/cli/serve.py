@@ -17,7 +17,7 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import Display
 from lr_sglang.cli.settings import Given, asked_settings, settle
-from lr_sglang.errors import ConfigError, LaunchError
+from lr_sglang.errors import ConfigError, LaunchError, reason_of
 from lr_sglang.modes import MODES, Able, check_verifier, possible
 from lr_sglang.runtimes import launched
 from lr_sglang.runtimes.attach import served_name
@@ -210,9 +210,9 @@ def listening(host: str, port: int) -> Iterator[socket.socket]:
             sock.bind(address)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 0)
         except (OSError, UnicodeError) as error:  # UnicodeError: a name such as 0..0.0
-            why = getattr(error, "strerror", None) or error
+            why = f"cannot listen on {host}:{port}: {reason_of(error)}"
             hint = "give another --host, or another --port (0 is any that is free)"
-            raise LaunchError(f"cannot listen on {host}:{port}: {why}", hint=hint) from error
+            raise LaunchError(why, hint=hint) from error
         yield sock
 
 

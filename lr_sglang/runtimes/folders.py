@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
-from lr_sglang.errors import SetupError
+from lr_sglang.errors import SetupError, reason_of
 
 
 def of_user(variable: str, otherwise: str) -> Path:
@@ -58,6 +58,6 @@ def cached(
     except OSError as error:
         hint = "set XDG_CACHE_HOME to a directory of yours"
         raise SetupError(
-            f"{kind}: {name!r} cannot be made: {error}", role=role, hint=hint
+            f"{kind}: {name!r} cannot be made: {reason_of(error)}", role=role, hint=hint
         ) from error
     return folder

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from lr_sglang.config import ROLES, ConfigModel, Deployment
-from lr_sglang.errors import ConfigError, SetupError
+from lr_sglang.errors import ConfigError, SetupError, reason_of
 from lr_sglang.runtimes import folders
 from lr_sglang.runtimes.deployments import (
     DEFAULT_DEPLOYMENT,
@@ -130,7 +130,8 @@ def _kept_in(folder: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise SetupError(
-            f"the state of the deployment cannot be kept: {error}", hint=_ELSEWHERE
+            f"{folder}: the state of the deployment cannot be kept: {reason_of(error)}",
+            hint=_ELSEWHERE,
         ) from error
 
 
@@ -151,7 +152,7 @@ def read_launched(path: Path) -> Launched:
         return Launched.from_dict(json.loads(path.read_text("utf-8")), str(path))
     except (OSError, ValueError) as error:
         hint = "stop that lr-sglang launch and start it again"
-        raise ConfigError(f"cannot read {path}: {error}", hint=hint) from error
+        raise ConfigError(f"cannot read {path}: {reason_of(error)}", hint=hint) from error
 
 
 def up() -> list[Launched]:

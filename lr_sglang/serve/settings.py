@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import field_validator
 
 from lr_sglang.config import ConfigModel, Limits, Lookahead, Sampling, setting
-from lr_sglang.errors import ConfigError
+from lr_sglang.errors import ConfigError, reason_of
 from lr_sglang.modes import MODES
 from lr_sglang.plugin_files import text_of
 from lr_sglang.serve.errors import refusal
@@ -186,7 +186,8 @@ def load_keys(file: Path | None, environ: Mapping[str, str] = os.environ) -> Key
         try:
             lines = [line.strip() for line in text_of(file).splitlines()]
         except (OSError, UnicodeDecodeError) as error:
-            raise ConfigError(f"--api-keys-file {file}: it cannot be read ({error})") from error
+            why = f"--api-keys-file {file}: it cannot be read: {reason_of(error)}"
+            raise ConfigError(why, hint="a text file with one key a line") from error
         listed = [line for line in lines if line and not line.startswith("#")]
         if not listed:
             raise ConfigError(f"--api-keys-file {file}: it holds no key", hint="one key a line")

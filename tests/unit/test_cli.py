@@ -30,6 +30,7 @@ from tests import records
 from tests.called import called
 from tests.scripted import ScriptedTransport
 from tests.scripted_cli import transports
+from tests.stub import Handler, Stub
 
 FAST = ["run", "how many?"]
 
@@ -837,6 +838,31 @@ def test_another_server_than_sglangs_is_recognised(owner, path, said, monkeypatc
     with pytest.raises(ConfigError, match=said) as caught:
         attach.what_runs("target", Runtime(url=f"http://127.0.0.1:1{path}"))
     assert caught.value.role == "target" and caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("document", "status", "said"),
+    [
+        ([1, 2], 200, "did not answer with a JSON object"),
+        (b"<html>", 200, "did not answer with a JSON object"),
+        ({"a": 1}, 200, "something that is not SGLang's"),
+        (b"oops", 500, "/model_info: 500 oops"),
+        (b"", 302, "/model_info: 302"),
+        (b"SSH-2.0-OpenSSH\r\n", 0, "what it answers is not HTTP"),
+    ],
+)
+def test_whatever_another_server_answers_its_address_and_a_hint_are_told(
+    call, serving, document, status, said
+):
+    class Other(Handler):
+        def do_GET(self):
+            self.reply(document, status) if status else self.wfile.write(document)
+
+    stub = serving(Stub(Other))
+    result = call("run", "a", "--target", stub.url, "--mode", "autoregressive", code=1)
+    error, hint = result.stderr.splitlines()
+    assert error.startswith(f"Error: target: {stub.url}") and said in error
+    assert hint.startswith("Hint: ")
 
 
 @pytest.mark.parametrize(

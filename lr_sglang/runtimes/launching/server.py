@@ -19,7 +19,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from lr_sglang.errors import Cancelled, LaunchError, LookaheadError, RuntimeDown, RuntimeTimeout
+from lr_sglang.errors import (
+    Cancelled,
+    LaunchError,
+    LookaheadError,
+    RuntimeDown,
+    RuntimeTimeout,
+    reason_of,
+)
 from lr_sglang.runtimes.launching import probe
 from lr_sglang.runtimes.placement import models
 from lr_sglang.sglang_api import release
@@ -269,7 +276,7 @@ class Server:
             except OSError as error:
                 os.close(writing)
                 raise LaunchError(
-                    f"the server cannot be started: {error}", role=self.role
+                    f"the server cannot be started: {reason_of(error)}", role=self.role
                 ) from error
             finally:
                 os.close(reading)
