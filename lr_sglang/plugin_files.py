@@ -115,16 +115,21 @@ def text_of(source: Path | bytes) -> str:
 
 
 def check(file: str, name: str = "") -> None:
-    """Checks that a Python file is there and mentions a name, before servers start and without
-    running it.
+    """Checks that a Python file is there, is Python and mentions a name, before servers start and
+    without running it.
 
     Raises:
-        ConfigError: there is no such file, or it can have no such name.
+        ConfigError: there is no such file, it cannot be compiled, or it can have no such name.
     """
-    if not expanded(file).is_file():
+    path = expanded(file)
+    if not path.is_file():
         raise ConfigError(f"there is no file {file}", hint="FILE.py:NAME, with its path from here")
+    try:
+        compile(path.read_bytes(), str(path), "exec")
+    except (OSError, SyntaxError, ValueError) as error:
+        raise ConfigError(f"{file} cannot be loaded: {error}") from error
     names = inside(file)
-    text = expanded(file).read_text("utf-8", errors="replace")
+    text = path.read_text("utf-8", errors="replace")
     # A name that is not in the text can still come from elsewhere, or be made.
     if names and not re.search(rf"\b{name}\b|import \*|globals", text):
         raise _lacks(file, name, names)

@@ -6,17 +6,26 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+import shlex
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from lr_sglang.cli import options, streams
+from lr_sglang.cli.display import Display, findings
 from lr_sglang.config import ROLES
 from lr_sglang.doctor.checks import Findings, check_machine
+from lr_sglang.doctor.finding import Finding
+from lr_sglang.errors import LookaheadError
 from lr_sglang.results import machine
 from lr_sglang.sglang_api import release
+
+if TYPE_CHECKING:  # it imports SGLang, which takes seconds
+    from lr_sglang.cli.settings import Given
+    from lr_sglang.doctor.examination import Examination
 
 ALSO_IN_ISSUES = (
     "uvloop",
@@ -71,37 +80,77 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
     """
     if json and report:
         raise click.UsageError("--json and --report are two forms of the same: give one of them")
-    if any(given[name] for name in ("deployment", "attach", *ROLES)):
-        if report:
-            raise click.UsageError("--report is of this machine: leave the servers out")
-        from lr_sglang.cli import servers
-
-        servers.examined({**given, "json": json})
-        return
-
-    found = check_machine()
+    of_servers = any(given[name] for name in ("deployment", "attach", *ROLES))
+    if of_servers and report:
+        raise click.UsageError("--report is of this machine: leave the servers out")
+    display = Display(as_json=json)
+    found: Findings | Examination = _examine(given, display) if of_servers else check_machine()
     if json:
-        table = {**asdict(found), "ok": found.cpu or found.gpu}
-        streams.write_json(table)
-    elif report:
-        click.echo(issue_text(found), nl=False)
+        streams.write_json({**asdict(found), "ok": found.able})
+    elif isinstance(found, Findings):
+        click.echo(issue_text(found), nl=False) if report else _show(found, found.verdict, display)
     else:
-        _show(found)
-    if not (found.cpu or found.gpu):
+        _show(found, [_verdict(given, found)], display)
+    if not found.able:
         raise click.exceptions.Exit(1)
 
 
-def _show(found: Findings) -> None:
-    from rich.console import Console
-    from rich.text import Text
+def _show(found: Findings | Examination, verdict: Sequence[str], display: Display) -> None:
+    display.out.print(findings(found.lines))
+    display.out.print()
+    for line in verdict:
+        display.out.print(Text(line), soft_wrap=True)
 
-    from lr_sglang.cli.display import findings
 
-    console = Console(highlight=False)
-    console.print(findings(found.lines))
-    console.print()
-    for line in found.verdict:
-        console.print(Text(line), soft_wrap=True)
+def _examine(given: Given, display: Display) -> Examination:
+    """Examines what answers: a role that does not is a fault, and the others are examined without
+    it.
+
+    Raises:
+        LookaheadError: an option is wrong.
+    """
+    from lr_sglang.api import session as sessions
+    from lr_sglang.cli.settings import settle
+    from lr_sglang.doctor.examination import Examination, examine, fault
+    from lr_sglang.runtimes import launched
+
+    away = list[Finding]()
+    while True:
+        try:
+            plan = settle(given)
+            with display.starting() as progress:
+                logs = launched.state_home() / "logs" / "doctor"
+                mode = "lookahead" if "draft" in plan.models else "autoregressive"
+                needed = plan.needed([mode])
+                timeout = plan.deployment.launch_timeout
+                with sessions.session(needed, logs, progress, timeout, lean=plan.lean()) as live:
+                    progress.finish()
+                    found = examine(live.roles, plan)
+            break
+        except LookaheadError as error:
+            if error.role is None:
+                raise
+            away.append(fault(error, "server"))
+            bare = not (given["deployment"] or given["attach"])
+            if not bare or error.role == "target" or not given[error.role]:
+                found = Examination()
+                break
+            given = {**given, error.role: None}
+    missing = {one.role for one in away}
+    found.lines = away + [one for one in found.lines if one.role not in missing]
+    return found
+
+
+def _verdict(given: Given, found: Examination) -> str:
+    faults = [f"{one.title} ({one.found})" for one in found.lines if one.status == "fault"]
+    if faults:
+        return f"Lookahead cannot run here: {', '.join(faults)}"
+    names = ("attach", "deployment", *ROLES, "verifier")
+    words = [word for name in names if given.get(name) for word in (f"--{name}", given[name])]
+    return (
+        "Lookahead can run here. Whether it pays, and which mode is the fastest: "
+        f"lr-sglang bench {shlex.join(words)}"
+    )
 
 
 def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> str:

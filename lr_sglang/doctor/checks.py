@@ -44,6 +44,11 @@ class Findings:
     presets: list[str]
     verdict: list[str]
 
+    @property
+    def able(self) -> bool:
+        """Whether models can run here."""
+        return self.cpu or self.gpu
+
 
 def needed(name: str, good: bool, found: str, get: str) -> Finding:
     """``ok`` if it is good, else a fault with how to get it."""

@@ -34,6 +34,16 @@ def test_the_home_of_an_unknown_user_is_a_place_where_nothing_is(use, said):
     assert "~nobody-of-this-name" in caught.value.message
 
 
+def test_a_file_that_is_no_python_is_told_before_a_server_starts(tmp_path):
+    file = tmp_path / "mine.py"
+    for text, said in ((b"def Mine(:", "line 1"), (b"Mine = '\xff'", "mine.py")):
+        file.write_bytes(text)
+        for parse in (verifier_registry.parse_verifier, program_registry.parse_program):
+            with pytest.raises(ConfigError, match="cannot be loaded") as caught:
+                parse(f"{file}:Mine")
+            assert said in caught.value.message and "\n" not in caught.value.message
+
+
 def test_a_file_in_ones_own_home_is_found(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "file.py").write_text("mine = 1")
