@@ -1,1 +1,1 @@
-"""The variants of a benchmark, their order, and their servers. Starts no runtime."""
+"""The variants of a run or benchmark, their order and their servers, and what makes the samples."""

@@ -30,7 +30,7 @@ DEFAULTS = {
 }
 
 
-# The paper's Table 1. Qwen3's top_k of 20 and min_p of 0 come from its family (cli/settings.py).
+# The paper's Table 1. Qwen3's top_k of 20 and min_p of 0 come from its family (runtimes/advice.py).
 TABLE1: dict[str, Any] = {
     "task": ("aime24", "amc23", "gsm8k", "humaneval", "gpqa-diamond", "mt-bench", "livecodebench"),
     "modes": ("autoregressive", "lookahead", "sd", "lookahead+sd"),

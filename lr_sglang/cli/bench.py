@@ -1,4 +1,4 @@
-"""``lr-sglang bench``: modes and settings side by side, and measurements of this project itself."""
+"""``lr-sglang bench``: modes and settings side by side."""
 
 from __future__ import annotations
 

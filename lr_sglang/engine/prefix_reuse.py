@@ -113,7 +113,7 @@ class RequestLog:
 
 
 def _head(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """The first ``HEAD`` tokens; empty for a shorter prompt, which continues with
+    """The first ``HEAD_TOKENS`` tokens; empty for a shorter prompt, which continues with
     generated tokens.
     """
     return prompt[:HEAD_TOKENS] if len(prompt) >= HEAD_TOKENS else ()

@@ -100,7 +100,7 @@ async def token_seconds(
 
 async def read_seconds(transport: Transport, new: int) -> float:
     """Seconds of a request that reads ``new`` tokens after a cached prefix, and writes one. Raises
-    as ``seconds``.
+    as ``generation_seconds``.
     """
     (prefix,) = random_prompts(1)
     await generation_seconds(transport, [prefix], 1)

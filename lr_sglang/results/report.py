@@ -66,7 +66,7 @@ class Measures:
         majority: share of questions whose most frequent answer is right (majority@k).
         no_answer: share of the graded answers in which no final answer was found.
         cut: share of the answers that a token budget ended.
-        first: seconds to the first text (``Row.first``).
+        first: seconds to the first text (``ReportRow.first``).
         at_once: share of these answers that came as a whole with their first text.
         each: seconds for each further token, as load generators have it: those after the first
             text over the tokens less one, of answers that did not come at once.

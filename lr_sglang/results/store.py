@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
+from textwrap import shorten
 from typing import Any, NamedTuple
 
 from lr_sglang.errors import RecordError
@@ -52,7 +53,7 @@ class Unread(NamedTuple):
     end: int
 
 
-LINES_NAMED = 3  # lines that are named
+LINES_NAMED = 3  # lines, and differing settings, that are named
 NO_RECORD = "no record"
 QUESTION_ONLY = "a question, no record"
 LATER = "written by a later release"
@@ -308,13 +309,16 @@ class Store(contextlib.AbstractContextManager["Store"]):
             ) from error
         old, new = dict(flat(before)), dict(flat(config))
         wrong = [
-            f"{k}: {old.get(k)} then, {new.get(k)} now"
+            f"{k}: {shorten(str(old.get(k)), 60)} then, {shorten(str(new.get(k)), 60)} now"
             for k in sorted({*old, *new})
             if old.get(k) != new.get(k)
         ]
+        if before.keys() != config.keys():  # of the modes
+            wrong = [f"{', '.join(before)} then, {', '.join(config)} now"]
         if wrong:
+            told = "; ".join(wrong[:LINES_NAMED] + ["..."] * (len(wrong) > LINES_NAMED))
             raise RecordError(
-                f"{self.folder} belongs to another configuration ({'; '.join(wrong)})",
+                f"{self.folder} belongs to another configuration ({told})",
                 hint="resume with the same options, or give another --output",
             )
 

@@ -196,7 +196,8 @@ def api_key(role: str, runtime: Runtime) -> str:
     key = os.environ.get(variable, "").strip()  # a secret read from a file may end in a newline
     if not (key and key.isascii() and key.isprintable()):
         why = "holds a character that no header can have" if key else "is not set"
-        raise ConfigError(f"the variable {variable} (api_key_env) {why}", role=role)
+        hint = "set it to the server's key, or leave api_key_env out"
+        raise ConfigError(f"the variable {variable} (api_key_env) {why}", role=role, hint=hint)
     return key
 
 

@@ -305,6 +305,7 @@ def find_task(spec: str) -> Task | None:
     """
     file, name, argument = plugin_files.named(spec)
     if file and argument is None and plugin_files.expanded(file).is_file():
+        plugin_files.check(file, name)
         return _made(lambda: plugin_files.find(file, name), spec)
     if file or argument not in (None, "all"):
         return None

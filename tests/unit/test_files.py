@@ -38,7 +38,11 @@ def test_a_file_that_is_no_python_is_told_before_a_server_starts(tmp_path):
     file = tmp_path / "mine.py"
     for text, said in ((b"def Mine(:", "line 1"), (b"Mine = '\xff'", "mine.py")):
         file.write_bytes(text)
-        for parse in (verifier_registry.parse_verifier, program_registry.parse_program):
+        for parse in (
+            verifier_registry.parse_verifier,
+            program_registry.parse_program,
+            tasks.get,
+        ):
             with pytest.raises(ConfigError, match="cannot be loaded") as caught:
                 parse(f"{file}:Mine")
             assert said in caught.value.message and "\n" not in caught.value.message

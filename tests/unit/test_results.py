@@ -191,6 +191,15 @@ def test_another_configuration_is_refused_by_name(tmp_path):
         first.append(record())
     with pytest.raises(RecordError, match=r"lookahead\.depth: 6 then, 4 now"):
         opened(tmp_path, {**CONFIG, "lookahead": {"depth": 4}}, resume=True)
+    with pytest.raises(
+        RecordError, match=r"\(mode, lookahead, sampling then, other now\)"
+    ) as caught:
+        opened(tmp_path, {"other": {f"setting {n}": n for n in range(40)}}, resume=True)
+    assert len(caught.value.message) < 300
+    many = {**CONFIG, "lookahead": {f"setting {n}": "x" * 500 for n in range(40)}}
+    with pytest.raises(RecordError, match=r"then, .* now; \.\.\.\)") as caught:
+        opened(tmp_path, many, resume=True)
+    assert len(caught.value.message) < 600
     opened(tmp_path, resume=True).__exit__()  # the refusal let go of the folder
 
 
