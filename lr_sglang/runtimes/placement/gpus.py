@@ -83,7 +83,7 @@ def described(text: str) -> list[Gpu]:
         number, size = (int(kind[1] or 1), float(kind[2])) if kind else (0, 0.0)
         if not (number and size):
             raise ConfigError(
-                f"{text!r} describes no GPUs: {part.strip()!r}",
+                f"--gpus {text}: {part.strip()!r} describes no GPUs",
                 hint="NUMBERxGB, such as 4x80, or 2x80,1x24 for GPUs that differ",
             )
         found += [Gpu(f"{size:g} GB", size, FREE_SHARE * size)] * number
