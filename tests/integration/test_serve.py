@@ -85,7 +85,8 @@ def test_a_whole_answer(quick):
     assert (
         0 < about["alpha"] <= 1
         and about["drafted_tokens"] > 0
-        and about["judged_tokens"] > 0 <= about["own_tokens"]
+        and about["judged_tokens"] > 0
+        and about["judged_tokens"] + about["own_tokens"] == usage["completion_tokens"]
         and about["wasted_tokens"] > 0 < about["seconds"]
     )
 
