@@ -4,7 +4,6 @@ at once, and their caches."""
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -13,6 +12,7 @@ import psutil  # type: ignore[import-untyped]  # SGLang brings it
 from lr_sglang.bench.variants import Variant
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.errors import LookaheadError, RuntimeDown
+from lr_sglang.frontend.backend import FLUSH_SECONDS
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import gpus, memory
 
@@ -20,7 +20,6 @@ from lr_sglang.runtimes.placement import gpus, memory
 # come to that.
 PER_SERVER = 2.0
 MOST_MEMORY = 0.8  # share of the free memory that servers may take
-FLUSH_SECONDS = 5.0  # maximum wait: a server flushes its cache only when it is idle
 
 
 def server_sets(of: Sequence[Variant]) -> list[list[Variant]]:
@@ -137,7 +136,7 @@ class Caches:
         """
         for role, backend in roles.items():
             try:
-                self._one(role, backend)
+                backend.flush_cache(0.0 if role in self.kept else FLUSH_SECONDS)
             except RuntimeDown:
                 if role == "target":
                     raise  # answers continue without the other roles
@@ -145,16 +144,3 @@ class Caches:
                 if role not in self.kept:
                     self.kept.add(role)
                     self.warn(f"{role}: its cache was not emptied at a turn ({error.message})")
-
-    def _one(self, role: str, backend: Any) -> None:
-        deadline = time.monotonic() + (0.0 if role in self.kept else FLUSH_SECONDS)
-        while True:
-            try:
-                backend.flush_cache()
-                return
-            except RuntimeDown:
-                raise
-            except LookaheadError:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.02)

@@ -272,7 +272,7 @@ class Client:
         if reply.status != 200:
             code = reply.headers.get(ROUTER_ERROR, "")
             raise status_error(reply.status, text.decode(errors="replace"), path, self.role, code)
-        if path in _IN_WORDS or not text.strip():
+        if path.partition("?")[0] in _IN_WORDS or not text.strip():
             return {}
         try:
             found = orjson.loads(text)

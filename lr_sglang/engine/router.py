@@ -80,7 +80,7 @@ class RouterClient(Client):
 
     async def get(self, path: str, timeout: float = INFO_SECONDS) -> dict[str, Any]:
         """Reads a document of the first worker that answers, else raises its error;
-        ``/flush_cache`` goes to all.
+        ``/flush_cache`` goes to all, and one that refuses it is an error.
         """
         return await self._of_a_worker(path, lambda worker: worker.get(path, timeout))
 
@@ -121,6 +121,7 @@ class RouterClient(Client):
         self, path: str, ask: Callable[[Client], Awaitable[dict[str, Any]]]
     ) -> dict[str, Any]:
         found: dict[str, Any] | None = None
+        of_all = path.startswith("/flush_cache")
         failure: LookaheadError = RuntimeDown(
             f"the router {self.url} has no workers", role=self.role
         )
@@ -129,9 +130,9 @@ class RouterClient(Client):
                 found = await ask(worker)
             except LookaheadError as error:
                 failure = error
-            if found is not None and path != "/flush_cache":
+            if found is not None and not of_all:
                 break
-        if found is None:
+        if found is None or (of_all and isinstance(failure, RuntimeRefused)):
             raise failure
         return found
 

@@ -464,10 +464,10 @@ def test_every_turn_begins_with_empty_caches(double, tmp_path, monkeypatch):
     seen = []
     transport = double.transports["target"]
     get = transport.get
-    monkeypatch.setattr(transport, "get", lambda path: (seen.append(path), get(path))[1])
+    monkeypatch.setattr(transport, "get", lambda path, *rest: (seen.append(path), get(path))[1])
     asked = ("--modes", "autoregressive,lookahead")
     bench("--limit", 8, *asked, "--output", tmp_path / "a")
-    assert seen.count("/flush_cache") == 16
+    assert seen.count("/flush_cache?timeout=5") == 16
     kept = kept_in_order(tmp_path / "a")
     names = [name for name, _ in kept]
     assert names[::2] == names[1::2] and len(set(names)) == 8
@@ -475,7 +475,7 @@ def test_every_turn_begins_with_empty_caches(double, tmp_path, monkeypatch):
     assert pairs == {("autoregressive", "lookahead"): 4, ("lookahead", "autoregressive"): 4}
     seen.clear()
     bench("--limit", 16, "--concurrency", 2, *asked, "--output", tmp_path / "b")
-    assert seen.count("/flush_cache") == 4
+    assert seen.count("/flush_cache?timeout=5") == 4
     blocks = [
         (mode, len([*of]))
         for mode, of in itertools.groupby(kept_in_order(tmp_path / "b"), lambda one: one[1])
@@ -485,10 +485,9 @@ def test_every_turn_begins_with_empty_caches(double, tmp_path, monkeypatch):
 
 
 def test_caches_that_were_not_emptied_stand_beside_the_verdict(double, tmp_path, monkeypatch):
-    def refused(path):
+    def refused(path, timeout):
         raise BadReply("requests are running", role="draft")
 
-    monkeypatch.setattr(servers, "FLUSH_SECONDS", 0.0)
     monkeypatch.setattr(double.transports["draft"], "get", refused)
     out = ("--modes", "autoregressive,lookahead", "--output", tmp_path / "out")
     done = bench("--limit", 2, *out)

@@ -151,7 +151,7 @@ class ScheduledTransport(SimulatedTransport):
         return []
 
     async def get(self, path: str, timeout: float = 10.0) -> dict[str, Any]:
-        if path == "/flush_cache":
+        if path.startswith("/flush_cache"):
             self.cache.clear()
         return await super().get(path, timeout)
 

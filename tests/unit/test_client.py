@@ -26,6 +26,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import DIFFERENT
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach, faults
@@ -38,6 +39,7 @@ from lr_sglang.sglang_api.lines import (
     Delivery,
 )
 from lr_sglang.steps.request import Request
+from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from tests import fixture_of
 from tests.serving import free_port, until
 from tests.stub import MODEL, REPLY, Router, Stub, Worker, hung_up, served
@@ -465,14 +467,26 @@ def test_workers_that_come_and_go_are_noticed(front, workers, routed, serving, m
 
 def test_documents_are_the_workers(workers, routed):
     assert routed.get("/model_info")["model_path"] == MODEL
-    for worker in workers:
-        worker.documents["/flush_cache"] = b"Cache flushed."
-    routed.get("/flush_cache")
-    assert all(("/flush_cache", "Bearer secret") in worker.seen for worker in workers)
     del workers[0].documents["/model_info"]
     assert routed.get("/model_info")["model_path"] == MODEL
     with pytest.raises(RuntimeRefused, match="404"):
         routed.get("/nothing")
+
+
+def test_the_caches_of_all_workers_are_emptied_when_they_are_idle(workers, routed):
+    """SGLang refuses at once to empty the cache of a server that runs a request, and one that was
+    just answered still counts; it waits where it is told how long.
+    """
+    backend = RuntimeBackend("target", routed.client, load_tokenizer(MODEL))
+    everything = LookaheadBackend({"target": backend}, judge_prompt="", ahead=False)
+    path = "/flush_cache?timeout=5"
+    for worker in workers:
+        worker.documents[path] = b"Cache flushed."
+    everything.flush_cache()
+    assert all((path, "Bearer secret") in worker.seen for worker in workers)
+    del workers[0].documents[path]
+    with pytest.raises(RuntimeRefused):
+        everything.flush_cache()
 
 
 @contextmanager
