@@ -103,6 +103,8 @@ class AnswerRequest:
         check: the judge's measured false accepts, if the verifier may ask a judge.
         trace: of the answer; filled while the program runs, complete when the program has returned.
         constraints: on the answer's tokens.
+        lossless: whether only the text of an exact answer counts, not that it looks ahead
+            (``Ways``).
     """
 
     lookahead: Lookahead = field(default_factory=Lookahead)
@@ -120,6 +122,7 @@ class AnswerRequest:
     check: JudgeCheck | None = None
     trace: Trace = field(default_factory=Trace)
     constraints: Constraints = NO_CONSTRAINTS
+    lossless: bool = False
     _stopped: bool = False
     _wake: Callable[[], None] | None = field(default=None, repr=False)
 
@@ -181,6 +184,7 @@ class AnswerRequest:
             question="",
             sample=0,
             check=None,
+            lossless=True,
         )
 
     def draws(self, role: str, node: Node, alternative: int = 0) -> tuple[int, int]:

@@ -35,13 +35,15 @@ class Ways:
         self._reader = reader
         self._way: Way = "tree"
         self._feeds: bool | None = None
+        self._has_own_guesses = False
 
     def next_way(self) -> Way:
-        """Decides the way of the next versions; records why none is fed, and that portions are
-        tried again after what the target wrote alone.
+        """Decides the way of the next versions; records why none is fed or drafted, and that
+        portions are tried again after what the target wrote alone.
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
+            self._has_own_guesses = not self._feeds and self._guesses_itself()
         self._reads.can_read = self._can_read()
         if self._way == "alone":
             self._reads.try_portions_again()
@@ -53,6 +55,8 @@ class Ways:
         if self._request.exact:
             if self._feeds:
                 return "fed"
+            if self._has_own_guesses:
+                return "alone"
             if last == "portions":
                 return "alone"  # for a while, then reading is tried again
             if self._reads_portions():
@@ -67,7 +71,7 @@ class Ways:
     def tokens_at_once(self) -> int:
         """Tokens that the target may write in one generation, fed or alone."""
         tree = self._context.tree
-        if self._way == "fed" and self._request.exact:
+        if self._request.exact and (self._feeds or self._has_own_guesses):
             return tree.room(tree.root)
         return self._context.policy.tokens_alone() or TOKENS_ALONE
 
@@ -120,6 +124,17 @@ class Ways:
         self._context.trace.not_fed = why_not
         self._experience.fed_tokens = 0 if why_not else fed.width - 1
         return not why_not
+
+    def _guesses_itself(self) -> bool:
+        """Whether the target writes sooner by the guesses of its own token layer than by drafted
+        steps, which are its own only where each of their tokens is; records it.
+        """
+        layer = self._context.target.facts.token_layer
+        guesses = bool(layer) and self._request.lossless
+        trace = self._context.trace
+        if guesses and not trace.conclusion:
+            trace.alone = trace.not_fed or f"the target's token layer, {layer}, takes no drafts"
+        return guesses
 
     def _why_not_fed(self, fed: FedLayer) -> str:
         """Why what the draft writes is not delivered; empty if it is."""

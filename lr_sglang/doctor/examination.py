@@ -288,7 +288,9 @@ def _lines(backend: RuntimeBackend) -> Finding:
         return Finding(backend.role, "token layer fed", "ok", found)
     why = backend.doubts.found.get("fed", "")
     # without it answers are exact too
-    found = why or f"no; to have it: {INSTALL_PLUGIN}"
+    layer = backend.facts.token_layer
+    alone = f"; {layer} writes lossless answers alone" if layer else ""
+    found = why or f"no{alone}; to have it: {INSTALL_PLUGIN}"
     return finding(backend.role, "token layer fed", not why, found, INSTALL_PLUGIN)
 
 

@@ -93,6 +93,7 @@ def make_record(
         "agreed_tokens": trace.agreed_tokens,
         "late_tokens": trace.late_tokens,
         "not_fed": trace.not_fed,
+        "alone": trace.alone,
         "judged": trace.judged,
         "accepted": trace.accepted,
         "alpha": trace.alpha,

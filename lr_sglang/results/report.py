@@ -631,6 +631,7 @@ class ModesVerdict:
         accuracy: that with lookahead less that without; None if no right answer is known.
         late: share of judged steps whose draft came too late.
         programs: the speed of each other way with lookahead that is a program, by its name.
+        alone: why the way with lookahead used no draft; empty if it did.
     """
 
     task: str
@@ -641,6 +642,7 @@ class ModesVerdict:
     accuracy: Difference | None
     late: float
     programs: dict[str, Estimate]
+    alone: str
 
     @property
     def pays(self) -> bool | None:
@@ -669,6 +671,8 @@ class ModesVerdict:
             points = f"{100 * self.accuracy.value:+.1f} points"
             chance = ACCURACY[self.accuracy.verdict]
             lines.append(f"Accuracy: {points} against {self.plain}{chance}.")
+        if self.alone:
+            lines.append(f"{self.ahead} used no draft: {self.alone}.")
         if self.programs:
             others = (f"{n} {one.value:.2f}x{_between(one)}" for n, one in self.programs.items())
             lines.append(f"Beside it: {', '.join(others)}; their accuracy is in the table.")
@@ -729,6 +733,7 @@ def _verdict(ahead: Measures, plain: Group) -> ModesVerdict | None:
         accuracy=st.difference(differences(ahead.group, plain)),
         late=ahead.late / ahead.judged if ahead.judged else 0.0,
         programs={},
+        alone=next((why for row in ahead.group.rows if (why := row.get("alone"))), ""),
     )
 
 

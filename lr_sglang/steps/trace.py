@@ -76,6 +76,7 @@ class Trace:
         late_tokens: drafted tokens that came when the target had written there itself.
         not_fed: why the target was not fed though its server has the token layer ``fed``; empty
             where it was, or where nothing could be.
+        alone: why the target wrote an exact answer without a draft; empty if it did not.
         failures: number of failures by role, of draft and judge; the answer went on without them.
         causes: why the first of them failed, by role.
         doubts: of runtimes, by role and name: little reuse, aborts that are not taken, seeds that
@@ -100,6 +101,7 @@ class Trace:
     agreed_tokens: int = 0
     late_tokens: int = 0
     not_fed: str = ""
+    alone: str = ""
     reads: Counter[tuple[int, int]] = field(default_factory=Counter)
     steps: list[StepRecord] = field(default_factory=list)
     branches: list[Branch] = field(default_factory=list)

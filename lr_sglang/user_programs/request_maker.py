@@ -94,6 +94,7 @@ class RequestMaker:
             experience=self.statistics(look),
             on_step=on_step,
             on_event=on_event,
+            lossless=mode.lossless and look.policy == "fixed",
         )
         if mode.ahead:
             made.check = self._check(look)

@@ -154,9 +154,14 @@ def test_lossless_lookahead_is_the_targets_own_too(
 ) -> None:
     if layered.name == "none" and not FULL:
         pytest.skip("tests/e2e/test_draws.py has it without a token layer")
+    look = LOOK.replace(schedule=schedule, verifier="exact")
+    modes = ["lossless"] if layered.name == "none" else ["lossless", "lookahead+sd"]
     for name, sampling in (("greedy", Sampling(temperature=0.0)), ("sampled", SAMPLED)):
-        records = layered.answers("lossless", sampling, LOOK.replace(schedule=schedule))
-        assert digests(records) == without[name], name
+        for mode in modes:
+            records = layered.answers(mode, sampling, look)
+            assert digests(records) == without[name], (name, mode)
+            alone = layered.name != "none" and mode == "lossless"
+            assert all(bool(r["alone"]) == alone for r in records.values())
     assert sum(r["judged"] for r in records.values()) > 0
     if FULL:  # few drafts have the very words of the target, two in six problems
         assert sum(r["accepted"] for r in records.values()) > 0

@@ -90,6 +90,10 @@ def test_whether_a_target_takes_lines_and_how_it_would():
     found = examine(roles, PLAN)
     assert "12 tokens of the draft" in of(found, "target token layer fed").found
     assert found.able
+    set_facts(roles["target"], fed=None, token_layer="STANDALONE")
+    del roles["target"].doubts.found["fed"]
+    line = of(examine(roles, PLAN), "target token layer fed")
+    assert "STANDALONE writes lossless answers alone" in line.found
 
 
 def test_why_little_is_reused_is_what_the_servers_say():

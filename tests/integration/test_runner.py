@@ -78,6 +78,22 @@ def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
         ran(doubles, ("sd",))
 
 
+def test_a_target_with_a_token_layer_of_its_own_writes_a_lossless_answer_alone():
+    """As ``sd``, in one request; a mode that looks ahead with the exact verifier does so there."""
+    doubles = transports()
+    doubles["target"].token_layer = "STANDALONE"
+    modes = ("sd", "lossless", "lookahead+sd")
+    made = ran(doubles, modes)
+    sd, lossless, ahead = ([one for one in made if one["mode"] == mode] for mode in modes)
+    digests = ([one["ids_digest"] for one in each] for each in (sd, lossless, ahead))
+    assert all(each == [one["ids_digest"] for one in sd] for each in digests)
+    for one in lossless:
+        assert (one["tokens"]["target"]["calls"], one["tokens"]["draft"]["calls"]) == (1, 0)
+        assert "STANDALONE" in one["alone"] and one["lossless"] == "text"
+    for one in ahead:
+        assert one["judged"] and not one["alone"]
+
+
 @pytest.mark.parametrize("mode", ["autoregressive", "lookahead"])
 def test_stopping_frees_the_runtimes_at_once(mode):
     doubles = transports(60.0)

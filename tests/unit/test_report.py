@@ -349,6 +349,13 @@ def test_a_verdict_in_words(tmp_path, truth, questions, said):
     assert found.words()[0].partition("? ")[2].startswith(said)
 
 
+def test_a_way_that_used_no_draft_is_not_praised_for_looking_ahead(tmp_path):
+    records = synthetic.run(Truth(token_layer=1.5), 20, 1, modes=MODES)
+    alone = [one | {"alone": "its layer guesses"} for one in records if one["mode"] != "sd"]
+    (found,) = made(write(tmp_path / "a", alone)).verdicts
+    assert found.words()[-1].endswith(" used no draft: its layer guesses.")
+
+
 def test_what_may_have_spoiled_it_stands_beside_the_verdict(tmp_path):
     records = synthetic.run(Truth(), 8, 1)
     for record in records:
