@@ -20,7 +20,8 @@
 # ITEMS selects items, and tries those that failed again.
 # ALPHA, DEPTHS, SD_TOKENS, CONCURRENCY, LIMIT, TOKENS, BATCHES and PREFIXES override the sizes of the items.
 # LEFT BEHIND: FOLDER/ITEM.json with every figure, FOLDER/ITEM/ with every record, FOLDER/plots-ITEM/ with pictures,
-# FOLDER/campaign.jsonl with a line for every try of an item: its status (0: done), its seconds, and those expected.
+# FOLDER/campaign.jsonl with a line for every try of an item: its status (0: done), its seconds, and those expected;
+# FOLDER/share.json with the figures of the first item, to be given to others: nothing in it is private.
 set -euo pipefail
 if [ "${1-}" = --help ]; then
     sed -n '2,/^set /{/^set /d; s/^# \{0,1\}//; p}' "${BASH_SOURCE[0]}"
@@ -100,7 +101,8 @@ bench() { # NAME SECONDS LIMIT TOKENS OPTIONS...: a benchmark, and its report
 # at 4.8 TB/s, and twice that where draft and judge share the GPU.
 # The table of modes. Its servers, without and with the token layer, compile at their first start: 136 and 159 s on an
 # H200; answers took .5 to 2.2 s each.
-bodies=${BODIES:-pocket-1gpu} bench table 390 8 512 --modes autoregressive,sd,lookahead,lookahead+sd,lossless
+bodies=${BODIES:-pocket-1gpu} bench table 390 8 512 --modes autoregressive,sd,lookahead,lookahead+sd,lossless \
+    -o bench.figures="$folder/share.json"
 # Each role alone, while the others wait: a token with 1 to 98 answers at once, a verdict, prefill of a drafted step.
 item roles 150 "$python" -m benchmarks.role_times --shapes "$shapes" "${flags[@]}" --output "$folder/roles.json" \
     --batches "${BATCHES:-1,2,4,8,16,32,98}" --prefixes "${PREFIXES:-1024,8192,32768}"

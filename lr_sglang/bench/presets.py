@@ -10,8 +10,9 @@ from typing import Any
 from lr_sglang.config import ROLES
 from lr_sglang.errors import ConfigError
 from lr_sglang.modes import MODES
-from lr_sglang.runtimes import launched
+from lr_sglang.runtimes import launched, load_deployment
 from lr_sglang.runtimes.placement import gpus, models
+from lr_sglang.runtimes.placement.memory import fits
 
 # the paper's pair and judge; together on one GPU of 141 GB
 LARGE = ("qwen3-32b", "qwen3-1.7b", "qwen2.5-7b")
@@ -40,6 +41,34 @@ TABLE1: dict[str, Any] = {
     "depth": 6,
     "schedule": "async",
 }
+
+
+# What is measured for a file of figures, in ten minutes: the modes on the pocket models in bodies
+# that fit. FlashInfer would compile for minutes at its first use.
+FIGURES: dict[str, Any] = {
+    "modes": ("autoregressive", "lookahead", "lossless", "sd", "lookahead+sd"),
+    "temperature": 0.6,
+    "limit": 8,
+}
+BODIES = ("pocket-1gpu", "pocket-1gpu-80gb", "pocket-1gpu-24gb")
+ATTENTION = {"attention-backend": "triton"}
+
+
+def for_figures(given: dict[str, Any]) -> dict[str, Any]:
+    """The options of a benchmark, completed for a file of figures."""
+    made = {**given, **{n: value for n, value in FIGURES.items() if given.get(n) in (None, ())}}
+    if any(given[name] for name in ("deployment", "attach", "target", "dummy_weights")):
+        return made
+    free = [gpu.free for gpu in gpus.visible()]
+    fitting = (name for name in BODIES if free and fits(load_deployment(name), free))
+    made["deployment"] = next(fitting, "pocket-body")
+    if made["deployment"] in BODIES:
+        asked = given.get("option") or {}
+        runtimes = {role: asked.get("runtimes", {}).get(role, {}) for role in ROLES}
+        for role, one in runtimes.items():
+            runtimes[role] = {**one, "extra": {**ATTENTION, **one.get("extra", {})}}
+        made["option"] = {**asked, "runtimes": runtimes}
+    return made
 
 
 def paper_samples(task: str) -> int:

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import click
@@ -26,7 +27,7 @@ from lr_sglang.cli.source import Source, need_an_answer
 from lr_sglang.config import FED, ROLES
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.modes import MODES, Able, possible
-from lr_sglang.results.store import RECORDS
+from lr_sglang.results.store import RECORDS, write_whole, writing
 from lr_sglang.runtimes import launched
 
 PLAN_WIDTH = 150  # of a plan: names of folders are long, and must be whole
@@ -119,6 +120,7 @@ def bench(**given: Any) -> None:
       lr-sglang bench --sweep token-layer=standalone,fed --modes autoregressive,sd,lossless
       lr-sglang bench -o bench.paper=table1 --deployment qwen3-4gpu --print
       lr-sglang bench -o bench.dummy_weights=true --sweep alpha=0.4,0.8 --sweep depth=1..8
+      lr-sglang bench -o bench.figures=my-gpu.json
     """
     display = Display(as_json=given["json"], quiet=given["quiet"])
     given = _filled(given)
@@ -176,6 +178,8 @@ def _filled(given: dict[str, Any]) -> dict[str, Any]:
             name: value for name, value in presets.TABLE1.items() if given.get(name) in (None, ())
         }
         filled["task"] = given["task"] or (() if given["input"] else filled["task"])
+    if given["figures"]:
+        filled = presets.for_figures(filled)
     if given["dummy_weights"]:
         filled = presets.with_random_weights(filled)
     elif given["shapes"]:
@@ -265,10 +269,26 @@ def _make(
                 display.warn(lacking)
         need_an_answer(execution.run(resume=given["resume"]))
     tell(execution.folder, display)
+    if given["figures"]:
+        _write_figures(execution, display, Path(given["figures"]))
     if random:
         return
     for folder, store in execution.stores.items():
         source.tell_failures(store.records.values(), display, execution.folder / folder)
+
+
+def _write_figures(execution: Execution, display: Display, path: Path) -> None:
+    """Writes the figures that others may have, and says how to send them."""
+    from lr_sglang.results import collection, figures
+    from lr_sglang.results import report as reports
+
+    made = reports.make_report(collection.read_runs([execution.folder]))
+    with writing(path, "give another bench.figures"):
+        write_whole(path, figures.of_run(made, execution.versions))
+    display.note(
+        f"{path}: the figures of this machine, with nothing private. Please attach it to an issue "
+        "of this project; lr-sglang report FILE... puts several files into one table"
+    )
 
 
 def _show_plan(execution: Execution, display: Display, questions: Mapping[str, int]) -> None:

@@ -133,6 +133,9 @@ class BenchSettings(ConfigModel):
     paper: Literal["table1"] | None = setting(None, "the paper's tasks, samples and lengths")
     dummy_weights: bool = setting(False, "real servers and shapes with random weights")
     shapes: str = setting("", "with dummy_weights: of target, draft and judge, with commas")
+    figures: str = setting(
+        "", "file for the figures of this machine, to be given to others (docs/gpus.md)"
+    )
 
 
 class Number(click.FloatRange):

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -47,7 +47,8 @@ def report(
 ) -> None:
     """Tables and plots of runs, and one HTML page; several folders are put together.
 
-    DIR... are folders with records.jsonl, or folders of such folders. The page has questions, step
+    DIR... are folders with records.jsonl, or folders of such folders; or files of bench.figures,
+    which become one table. The page has questions, step
     trees with both versions and verdicts, timelines and figures. It holds everything, loads nothing
     from anywhere, and can be sent to others: with the questions and answers in it.
 
@@ -62,7 +63,7 @@ def report(
     """
     from rich.console import Console
 
-    from lr_sglang.results import charts, collection, page, store
+    from lr_sglang.results import charts, collection, figures, page, store
     from lr_sglang.results import report as reports
 
     if key and not grade:
@@ -87,6 +88,10 @@ def report(
             for path in programs.export_answers(export, store.each_record(run, _warn), run):
                 click.echo(str(path))
         return
+    files = [figures.read_figures(Path(one)) for one in folders]
+    if all(files):
+        _show_figures([one for one in files if one], as_json=json)
+        return
     made = reports.make_report(collection.read_runs(folders))
     if json:
         streams.write_output(reports.report_json(made))
@@ -105,6 +110,24 @@ def report(
 
 def _warn(text: str) -> None:
     click.echo(f"Warning: {text}", err=True)
+
+
+def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    """Prints the figures of several machines in one table."""
+    from rich.console import Console
+
+    from lr_sglang.cli.display import grid, without_control
+    from lr_sglang.results import figures
+
+    if as_json:
+        streams.write_json(files)
+        return
+    rows, about = figures.table(files)
+    console = Console(highlight=False)
+    cleaned = ([without_control(cell) for cell in row] for row in rows)
+    console.print(grid(figures.FIGURE_COLUMNS, cleaned, left=figures.LEFT_FIGURE_COLUMNS))
+    for line in about:
+        console.print(without_control(line), markup=False, soft_wrap=True)
 
 
 def _runs(folders: Sequence[str]) -> list[Path]:

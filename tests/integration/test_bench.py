@@ -19,7 +19,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lr_sglang.api.runner import Runner
-from lr_sglang.bench import order, servers
+from lr_sglang.bench import order, presets, servers
 from lr_sglang.bench import variants as sweeps
 from lr_sglang.bench.variants import WAYS, fair_baseline, variants
 from lr_sglang.cli import bench as bench_command
@@ -558,6 +558,32 @@ def test_several_at_a_time_and_several_settings(double, tmp_path):
     }
     assert all(g["samples"] == 3 and not g["errors"] for g in groups)
     assert all(g["speed"] for g in groups if g["mode"] == "lookahead")
+
+
+@pytest.mark.parametrize(
+    ("free", "bodies"),
+    [
+        ([], "pocket-body"),
+        ([11.0], "pocket-body"),
+        ([22.5], "pocket-1gpu-24gb"),
+        ([79.0, 79.0], "pocket-1gpu-80gb"),
+        ([139.0], "pocket-1gpu"),
+    ],
+)
+def test_figures_for_others_are_of_bodies_that_fit(monkeypatch, free, bodies):
+    monkeypatch.setattr(presets.gpus, "visible", lambda: [SimpleNamespace(free=f) for f in free])
+    found = planned("-o", "bench.figures=mine.json", "-o", "runtimes.draft.extra.page-size=16")
+    command, variants = found["command"], found["variants"]
+    assert command["deployment"] == bodies and command["limit"] == 8
+    modes = [variant["config"]["mode"] for variant in variants.values()]
+    assert modes == ["autoregressive", "lookahead", "lossless", "sd", "lookahead+sd"]
+    runtimes = next(iter(variants.values()))["config"]["runtimes"]
+    attention = {"attention-backend": "triton"} if bodies != "pocket-body" else {}
+    assert runtimes["target"]["extra"] == attention
+    drafted = next(
+        one["config"] for one in variants.values() if one["config"]["mode"] == "lookahead"
+    )
+    assert drafted["runtimes"]["draft"]["extra"] == {**attention, "page-size": 16}
 
 
 def test_the_papers_table(double, monkeypatch):

@@ -12,7 +12,7 @@ from rich.console import Console
 from lr_sglang.cli import display
 from lr_sglang.cli.report import show_report
 from lr_sglang.errors import RecordError
-from lr_sglang.results import charts, collection, page, report
+from lr_sglang.results import charts, collection, figures, page, report
 from tests import synthetic
 from tests.called import called
 from tests.synthetic import Truth, write
@@ -368,6 +368,67 @@ def test_what_may_have_spoiled_it_stands_beside_the_verdict(tmp_path):
     said = " ".join(invoke(tmp_path / "bench").stdout.split())
     assert "% of the drafts came too late to be compared" in said
     assert said.index("its cache was not emptied") > said.index("Does looking ahead pay")
+
+
+# -- figures for others
+
+
+PRIVATE = "/home/someone/models/secret"
+
+
+def given_away(folder, **runtime):
+    """The figures of a run whose target has these settings."""
+    records = synthetic.run(Truth(alpha=0.7), 8, modes=MODES[::2], task="gsm8k")
+    for record in records:
+        record["config"]["runtimes"] = {"target": runtime}
+        if record["config"]["lookahead"]:
+            record["config"]["lookahead"]["verifier"] = f"{PRIVATE}.py:Own"
+    return figures.of_run(made(write(folder, records)), {"sglang": "0.5.23"})
+
+
+def test_figures_for_others_have_nothing_private(tmp_path):
+    extra = {
+        "attention-backend": "triton",
+        "page-size": 16,
+        "api-key": "sk-1234",
+        "chat-template": f"{PRIVATE}/a.jinja",
+    }
+    found = given_away(tmp_path / "run", model=PRIVATE, dtype="bfloat16", extra=extra)
+    text = json.dumps(found)
+    for private in ("secret", "someone", "sk-1234", str(tmp_path), "simulated/target"):
+        assert private not in text, private
+    settings = found["figures"][0]["settings"]
+    assert settings["runtimes.target.dtype"] == "bfloat16"
+    assert settings["runtimes.target.extra.attention-backend"] == "triton"
+    assert settings["runtimes.target.extra.page-size"] == 16
+    assert settings["runtimes.target.model"] == "(not told)"
+    assert settings["sampling.temperature"] is not None
+
+
+def test_files_of_figures_become_one_table(tmp_path):
+    names = {"one": "pocket:target@qwen3-32b", "two": "Qwen/Qwen3-8B"}
+    files = []
+    for name, model in names.items():
+        found = given_away(tmp_path / name, model=model)
+        found["machine"]["gpus"] = [{"name": f"GPU {name}", "memory": 80.0, "driver": "580"}]
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps(found))
+    lines = invoke(*files).stdout.splitlines()
+    rows = [line.split() for line in lines[1:5]]
+    assert [row[:3] for row in rows] == [
+        [number, "gsm8k", mode] for number in "12" for mode in MODES[::2]
+    ]
+    value = json.loads(files[0].read_text())["figures"][1]["speed"]["seconds"]["value"]
+    assert f"{value:.2f}x" in rows[1] and rows[1][3] == "8"
+    assert lines[5:] == [
+        f"{n}: GPU {name} (80 GiB), SGLang 0.5.23; target {model}"
+        for n, (name, model) in enumerate(names.items(), 1)
+    ]
+    assert json.loads(invoke(*files, "--json").stdout) == [
+        json.loads(file.read_text()) for file in files
+    ]
+    files[0].write_text(json.dumps({"kind": figures.KIND, "figures": [{}]}))
+    assert "lacks" in invoke(files[0], code=1).output
 
 
 def test_repeated_answers_have_what_the_field_prints(tmp_path):
