@@ -35,6 +35,7 @@ if __name__ == "__main__":
     leave_torch_out()
 
 import click
+import psutil
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
@@ -117,28 +118,38 @@ class Usage:
 
     Attributes:
         wall, cpu: seconds.
+        others: processor seconds of all other processes of this machine.
         threads: maximum number of threads.
         memory: peak megabytes of the process at each ``look``, about once a second.
     """
 
     wall: float = 0.0
     cpu: float = 0.0
+    others: float = 0.0
     threads: int = 0
     memory: list[float] = field(default_factory=list)
 
     def __enter__(self) -> Usage:
         self.wall, self.cpu = -time.monotonic(), -time.process_time()
+        self.others = -others_seconds()
         return self
 
     def __exit__(self, *_: object) -> None:
         self.look()
         self.wall, self.cpu = self.wall + time.monotonic(), self.cpu + time.process_time()
+        self.others += others_seconds()
 
     def look(self) -> None:
         """Records the current maxima."""
         self.threads = max(self.threads, threading.active_count())
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         self.memory.append(peak / (2**20 if sys.platform == "darwin" else 2**10))
+
+
+def others_seconds() -> float:
+    """Processor seconds of all processes but this one since the machine was started."""
+    of_all = psutil.cpu_times()
+    return float(of_all.user + of_all.nice + of_all.system) - time.process_time()
 
 
 @contextmanager
@@ -232,6 +243,7 @@ def report(simulation: Simulation, look: Lookahead, found: Measured) -> dict[str
         "wall_seconds": usage.wall,
         "cpu_seconds": usage.cpu,
         "cpu_share": usage.cpu / usage.wall,
+        "cpu_share_of_others": usage.others / usage.wall,
         "calls": total,
         "calls_per_second": total / usage.wall,
         "cpu_ms_per_call": 1000 * usage.cpu / total,

@@ -3,6 +3,7 @@
 import gc
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -85,6 +86,19 @@ def here(tmp_path, monkeypatch):
     """The folder in which a test runs, which has it for itself."""
     monkeypatch.chdir(tmp_path)
     return tmp_path
+
+
+@pytest.fixture
+def popen():
+    """``subprocess.Popen``, whose processes end with the test."""
+    with ExitStack() as stack:
+
+        def started(*given, **options):
+            process = stack.enter_context(subprocess.Popen(*given, **options))
+            stack.callback(process.kill)
+            return process
+
+        yield started
 
 
 @pytest.fixture

@@ -59,6 +59,10 @@ class Process:
         """The lines of an endpoint's log."""
         return [json.loads(line) for line in self.said.splitlines() if line.startswith("{")]
 
+    def disconnected(self) -> int:
+        """Requests to an endpoint whose client hung up before the answer's end."""
+        return sum(line.get("error") == "disconnected" for line in self.log)
+
     def guardian(self, log: Path) -> psutil.Process:
         """The process that it started for the server with this log, to which that writes too."""
         children = psutil.Process(self.pid).children()
@@ -124,6 +128,13 @@ def in_flight(urls: Mapping[str, str]) -> dict[str, int]:
         return sum(load["num_running_reqs"] + load["num_waiting_reqs"] for load in loads)
 
     return {role: at(url) for role, url in urls.items()}
+
+
+def until_idle(urls: Mapping[str, str], seconds: float = 10.0) -> None:
+    """Waits until runtimes have no request. A load is as of the scheduler's last step, so it may lag
+    a little.
+    """
+    until(lambda: not any(in_flight(urls).values()), seconds)
 
 
 def free_port() -> int:

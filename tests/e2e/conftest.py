@@ -18,7 +18,7 @@ from lr_sglang.runtimes.connect import connected
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.trace import Trace
 from tests import ROOT
-from tests.serving import Process, in_flight, serving, until
+from tests.serving import Process, serving, until_idle
 
 # A folder with other models called target, draft and judge, to run the same tests on.
 MODELS = os.environ.get("LR_SGLANG_TEST_MODELS", "")
@@ -137,10 +137,9 @@ def answer(
     return ask(pocket, question, look, Sampling(temperature=temperature), plain=not schedule)
 
 
-def assert_idle(roles: Mapping[str, RuntimeBackend], within: float = 1.0) -> None:
-    """A load is as of the scheduler's last step, so it may lag a little."""
-    urls = {role: backend.transport.url for role, backend in roles.items()}
-    until(lambda: not any(in_flight(urls).values()), within)
+def assert_idle(roles: Mapping[str, RuntimeBackend], within: float = 10.0) -> None:
+    """None of their runtimes keeps a request."""
+    until_idle({role: backend.transport.url for role, backend in roles.items()}, within)
 
 
 def assert_complete(trace: Trace) -> None:

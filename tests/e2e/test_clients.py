@@ -40,7 +40,7 @@ ANSWER = "17"  # of the page's question
 def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Process]:
     # the page's requests have no temperature
     options = ("-o", f"serve.model={MODEL}", "--concurrency", 4, "--temperature", 0)
-    options += ("--mode", "lookahead")
+    options += ("--mode", "lookahead", "--schedule", "sync")  # in which no draft is late
     with serving(tmp_path_factory.mktemp("others"), pocket.fleet.urls, *options) as process:
         yield process
         assert "Traceback" not in process.said

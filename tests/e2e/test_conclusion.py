@@ -19,7 +19,7 @@ from lr_sglang.steps.trace import Trace
 from tests import FULL
 from tests.e2e.conftest import Stand
 from tests.endpoint import CHAT, Endpoint, serving
-from tests.serving import HTTP, in_flight
+from tests.serving import HTTP, until_idle
 from tools.pocket.thinking import TOOLS
 
 PROBLEMS = tasks.load("pocket", limit=40 if FULL else 3)
@@ -154,4 +154,4 @@ def test_a_conclusion_is_a_plain_requests_with_its_seed(
     # some budgets end inside the thinking
     assert len(answers) / 4 <= concluded <= len(answers) - (way == "a budget")
     assert any(answer.trace.tokens()["judged"] for answer in answers)
-    assert not any(in_flight(thinking.fleet.urls).values())
+    until_idle(thinking.fleet.urls)

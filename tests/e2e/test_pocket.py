@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 
 import lr_sglang as lr
 from lr_sglang import tasks, verifiers
-from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
 from lr_sglang.algorithm.policy import Policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
@@ -140,12 +140,15 @@ def test_a_seed_gives_the_same_tokens_alone_and_in_a_batch_of_eight(pocket: Pock
 
 
 @pytest.mark.parametrize("milliseconds", [0, 1, 3, 30])
-def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
-    pocket: Pocket, milliseconds: int
-) -> None:
+def test_after_a_cancel_the_runtimes_are_idle(pocket: Pocket, milliseconds: int) -> None:
     judge = verifiers.make_verifier("judge", verifiers.Setup(pocket.roles, "pocket"))
     request = AnswerRequest(
-        Lookahead(), Sampling(), Limits(max_tokens=2000), verifier=judge, question="cancelled"
+        Lookahead(),
+        Sampling(),
+        Limits(max_tokens=3500),
+        verifier=judge,
+        question="cancelled",
+        constraints=Constraints(ignore_eos=True),
     )
     message = {"role": "user", "content": PROBLEMS[0].question}
     thread, found = in_thread(
@@ -153,7 +156,7 @@ def test_after_a_cancel_the_runtimes_are_idle_within_a_second(
     )
     time.sleep(milliseconds / 1000)
     request.stop()
-    thread.join(5)
+    thread.join(30)
     assert not thread.is_alive()
     assert [type(error) for error in found] == [Cancelled] and "stopped" in str(found[0])
     assert_idle(pocket.roles)

@@ -190,11 +190,12 @@ def interrupt(process):
     assert process.returncode == 130, err
     assert "Traceback" not in err
     assert "--resume --output" in err
-    assert not [one for one in family if one.is_running()]
+    until(lambda: not any(one.is_running() for one in family), 30)
 
 
 @pytest.mark.skipif(not FULL, reason="a server of its own: only in test-full")
-def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path):
+@pytest.mark.timeout(600)
+def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_process(tmp_path, popen):
     layer = (
         "--token-layer",
         "standalone",
@@ -222,7 +223,7 @@ def test_a_simulated_acceptance_is_what_was_asked_for_and_ctrl_c_leaves_no_proce
         tmp_path / "out",
     ]
     command += ["--limit", "200"]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     until(lambda: process.poll() is not None or len(records(tmp_path / "out")) >= 2, 280)
     interrupt(process)
     said = called("report", tmp_path / "out").output

@@ -4,6 +4,7 @@ nothing changed.
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import Any
 
 import anthropic
@@ -12,7 +13,8 @@ import pytest
 from openai import OpenAI
 
 from tests.e2e.conftest import Pocket
-from tests.serving import Process, in_flight, serving, until
+from tests.processes.mortal import metric
+from tests.serving import Process, serving, until, until_idle
 
 QUESTION = (
     "Hats cost 8 dollars each. Lamps cost 2 dollars each. Sam orders 5 hats and 6 "
@@ -28,9 +30,11 @@ def endpoint(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterat
     options = ("--concurrency", PLACES, "--queue", QUEUE, "-o", "serve.model=pocket")
     keys = {"LR_SGLANG_API_KEYS": ",".join(KEYS.values())}
     folder = tmp_path_factory.mktemp("serve")
-    with serving(folder, pocket.fleet.urls, *options, "--max-tokens", 600, environ=keys) as process:
+    with serving(
+        folder, pocket.fleet.urls, *options, "--max-tokens", 3500, environ=keys
+    ) as process:
         yield process
-        until(lambda: not any(in_flight(pocket.fleet.urls).values()), 10)
+        until_idle(pocket.fleet.urls)
         assert process.stop() == 0
         assert (
             not [key for key in KEYS.values() if key in process.said] and "Hats" not in process.said
@@ -46,34 +50,41 @@ def client(endpoint: Process) -> OpenAI:
 @pytest.fixture
 def nothing_running(pocket: Pocket) -> Iterator[None]:
     yield
-    until(lambda: not any(in_flight(pocket.fleet.urls).values()), 5)
+    until_idle(pocket.fleet.urls)
 
 
 @pytest.mark.usefixtures("nothing_running")
-def test_too_many_are_told_when_to_come_again_and_do(client):
-    """More at once than there are places and a queue for; the client itself waits as long as it is
-    told to.
+def test_too_many_are_told_when_to_come_again_and_do(client, endpoint):
+    """Streams that do not end by themselves have all places until they are closed; the client itself
+    waits as long as it is told to.
     """
 
     def ask(client: OpenAI) -> str:
-        try:
-            made = client.chat.completions.create(model="pocket", messages=ASKED, temperature=0)
-            return made.choices[0].finish_reason
-        except openai.RateLimitError as error:
-            assert (
-                error.type == "rate_limit_error"
-                and 1 <= int(error.response.headers["retry-after"]) <= 60
-            )
-            return "refused"
+        made = client.chat.completions.create(model="pocket", messages=ASKED, temperature=0)
+        return made.choices[0].finish_reason
 
+    def waiting() -> float:
+        return metric(endpoint.url, "requests_waiting", key=KEYS["first"])
+
+    endless: Any = {"ignore_eos": True}
     many = 2 * (PLACES + QUEUE)
-    with ThreadPoolExecutor(many) as threads:
-        ends = list(threads.map(ask, [client] * many))
-    assert set(ends) == {"stop", "refused"} and ends.count("stop") >= PLACES + QUEUE
-    with ThreadPoolExecutor(many) as threads:
-        assert (
-            list(threads.map(ask, [client.with_options(max_retries=20)] * many)) == ["stop"] * many
-        )
+    with ThreadPoolExecutor(many) as threads, ExitStack() as streams:
+        for _ in range(PLACES):
+            stream = client.chat.completions.create(
+                model="pocket", messages=ASKED, stream=True, extra_body=endless
+            )
+            next(iter(streams.enter_context(stream)))
+        queued = [threads.submit(ask, client) for _ in range(QUEUE)]
+        until(lambda: waiting() == QUEUE, 30)
+        with pytest.raises(openai.RateLimitError) as refused:
+            ask(client)
+        assert refused.value.type == "rate_limit_error"
+        assert 1 <= int(refused.value.response.headers["retry-after"]) <= 60
+        streams.close()
+        assert [one.result() for one in queued] == ["stop"] * QUEUE
+        patient = client.with_options(max_retries=20)
+        assert list(threads.map(ask, [patient] * many)) == ["stop"] * many
+    assert endpoint.disconnected() == PLACES
 
 
 @pytest.mark.usefixtures("nothing_running")

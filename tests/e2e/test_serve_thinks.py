@@ -13,7 +13,7 @@ import pytest
 from lr_sglang.tasks import Question, load
 from tests import FULL
 from tests.compared import ask
-from tests.serving import HTTP, in_flight, until
+from tests.serving import HTTP, in_flight, until, until_idle
 from tools.pocket.thinking import AS_JSON, SCHEMA, TOOL, TOOLS
 
 PATH = "/v1/chat/completions"
@@ -88,7 +88,7 @@ def test_it_thinks_by_lookahead_and_concludes_as_the_bare_target(way, stream, th
         drafted += about["drafted_tokens"]
         right += concluded(way, through) == sample.answer
     assert drafted and right >= len(samples) // 2
-    until(lambda: not any(in_flight(thinking.fleet.urls).values()), 5)
+    until_idle(thinking.fleet.urls)
 
 
 @pytest.mark.parametrize("way", ["tool", "json", "result"] if FULL else ["tool"])
@@ -166,7 +166,9 @@ def concluded(way: str, said: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, thinking):
-    body = json.dumps({**asked(SAMPLES[1], "tool", stream), "temperature": 0}).encode()
+    endless = {"temperature": 0, "ignore_eos": True}
+    body = json.dumps({**asked(SAMPLES[1], "tool", stream), **endless}).encode()
+    before = thinking.endpoint.disconnected()
     url = httpx.URL(thinking.endpoint.url)
     head = (
         f"POST {PATH} HTTP/1.1\r\nhost: localhost\r\ncontent-type: "
@@ -175,4 +177,5 @@ def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, thin
     with socket.create_connection((url.host, url.port), 10) as client:
         client.sendall(f"{head}\r\n\r\n".encode() + body)
         until(lambda: in_flight(thinking.fleet.urls)["target"], 10, every=0.01)
-    assert until(lambda: not any(in_flight(thinking.fleet.urls).values()), 5, every=0.02) < 1
+    until(lambda: thinking.endpoint.disconnected() > before, 10)
+    until_idle(thinking.fleet.urls)

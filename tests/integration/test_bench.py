@@ -56,10 +56,10 @@ def attach(tmp_path_factory):
         yield [word for role, one in runtimes.items() for word in (f"--{role}", one.url)]
 
 
-def start(folder, attach):
+def start(popen, folder, attach):
     """The benchmark, which goes on where there are records."""
     more = ["--resume"] if whole(folder) else []
-    return subprocess.Popen(
+    return popen(
         [sys.executable, ROOT / "cli.py", "bench", *OPTIONS, *attach, "--output", folder, *more],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -94,14 +94,14 @@ def samples(folder):
 
 
 @pytest.mark.timeout(1500 if FULL else 600)
-def test_killed_again_and_again_it_makes_the_same(tmp_path, attach):
+def test_killed_again_and_again_it_makes_the_same(tmp_path, popen, attach):
     bench(*OPTIONS, *attach, "--output", tmp_path / "undisturbed")
     wanted = samples(tmp_path / "undisturbed")
     assert len(wanted) == QUESTIONS * 2 * len(COMPARED)
     chance, folder = random.Random(os.environ.get("SEED", "7")), tmp_path / "killed"
     killed, lost = 0, 0
     for number in range(KILLS):
-        process = start(folder, attach)
+        process = start(popen, folder, attach)
         before = whole(folder)
         if number % 4 == 3:  # while it starts
             time.sleep(chance.uniform(0, 3))

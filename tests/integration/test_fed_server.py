@@ -10,9 +10,9 @@ from tests import ROOT
 CPU = {**os.environ, "SGLANG_USE_CPU_ENGINE": "1"}
 
 
-def test_two_ranks_offer_the_same_tokens_at_the_same_pass(tmp_path):
+def test_two_ranks_offer_the_same_tokens_at_the_same_pass(tmp_path, popen):
     ranks = [
-        subprocess.Popen(
+        popen(
             [sys.executable, "-m", "tests.ranks", str(rank), str(tmp_path / "store")],
             env=CPU,
             cwd=ROOT,
@@ -20,7 +20,7 @@ def test_two_ranks_offer_the_same_tokens_at_the_same_pass(tmp_path):
         )
         for rank in range(2)
     ]
-    said = [rank.communicate(timeout=200)[0] for rank in ranks]
+    said = [rank.communicate(timeout=280)[0] for rank in ranks]
     assert [rank.returncode for rank in ranks] == [0, 0]
     first, second = map(json.loads, said)
     assert first == second

