@@ -31,7 +31,7 @@ test-unit: setup  ## the tests that start nothing: under a minute
 	env -u LR_SGLANG_FULL $(PYTEST) tests/unit $(ARGS)
 
 test-full: setup browser clients  ## all tests, the long ones too, and each mode with the other release of SGLang
-	LR_SGLANG_FULL=1 $(PYTEST) tests $(ARGS)
+	LR_SGLANG_FULL=1 bash scripts/test.sh $(PYTHON_RUN) $(ARGS)
 	[ -n "$(SGLANG)" ] || $(MAKE) test-full SGLANG=0.5.16 ARGS="-k four_modes_side_by_side"
 
 test-next:  ## install the newest SGLang there is, also a pre-release, and say what breaks

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Runs all tests, in three processes at once: tests that compute, tests that wait for processes, and tests on SGLang's
-# servers, which take longest.
+# servers, which take longest. With LR_SGLANG_FULL=1 those that measure follow.
 #
 #     scripts/test.sh PYTHON [OPTIONS OF PYTEST]
 #
@@ -8,8 +8,10 @@
 # status is 0 if no test failed, also if the options select tests of one process only.
 set -uo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
+limit=2700 # seconds
+if [[ ${LR_SGLANG_FULL-} == 1 ]]; then limit=14400; fi
 # Who stalls before the first test, or at the very end, leaves a trace too: pytest prints one at SIGABRT.
-run=(timeout --foreground --signal=ABRT --kill-after=30 3300 "$1" -m pytest --session-timeout=2700 "${@:2}")
+run=(timeout --foreground --signal=ABRT --kill-after=30 $((limit + 600)) "$1" -m pytest --session-timeout=$limit "${@:2}")
 mkdir -p build
 none=5 # pytest's status when it finds no test
 
@@ -25,6 +27,10 @@ for others in "$computing" "$waiting"; do
     statuses+=($?)
 done
 cat build/tests-computing.txt build/tests-waiting.txt
+if [[ ${LR_SGLANG_FULL-} == 1 ]]; then
+    "${run[@]}" tests/alone
+    statuses+=($?)
+fi
 
 result=$none
 for status in "${statuses[@]}"; do
