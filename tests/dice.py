@@ -2,6 +2,7 @@
 
 import asyncio
 import math
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,12 @@ from lr_sglang.sglang_api.draws import place_of
 from tests.scripted import END, ScriptedTransport
 
 LETTERS = [*map(ord, "abcdefghijklmno .,é\n"), END]
+
+
+@lru_cache(maxsize=256)  # what is written is read soon
+def normal(*key: int) -> np.ndarray:
+    """A number for each letter, the same for the same key."""
+    return np.random.default_rng(key).normal(size=len(LETTERS))
 
 
 class Dice(ScriptedTransport):
@@ -30,12 +37,10 @@ class Dice(ScriptedTransport):
         self.fails_after = self.hangs_after = math.inf
 
     def logits(self, ids: Any, wrong: bool = False) -> np.ndarray:
-        own = np.random.default_rng((self.model + wrong, *ids[-5:]))
-        made = own.normal(size=len(LETTERS)) * 2.5
+        made = normal(self.model + wrong, *ids[-5:]) * 2.5
         made[LETTERS.index(ord("\n"))] += 3.0 * (ids[-1] == ord("\n"))
         made[LETTERS.index(END)] -= 3.0
-        other = np.random.default_rng((len(ids), 7))
-        return made + self.noise * other.normal(size=len(LETTERS))
+        return made + self.noise * normal(len(ids), 7) if self.noise else made
 
     def probabilities(self, ids: Any, temperature: float) -> torch.Tensor:
         made = torch.full((1, 256), -math.inf)
@@ -68,16 +73,15 @@ class Dice(ScriptedTransport):
         key = seeds.keys(torch.tensor([sampling.get("sampling_seed", 0)]), torch.tensor([start]))
         stop = sampling.get("stop") or ()
         stops = (stop,) if isinstance(stop, str) else tuple(stop)
+        off = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
+        filters = {
+            f"{name}s": torch.tensor([sampling[name]])
+            for name, value in off.items()
+            if sampling.get(name, value) != value
+        }
         ids: list[int] = []
         while len(ids) < sampling["max_new_tokens"] and END not in ids:
             probs = self.probabilities(prompt + ids, sampling["temperature"])
-            filters = {
-                "top_ks": torch.tensor([sampling["top_k"]])
-                if sampling.get("top_k", -1) > 0
-                else None,
-                "top_ps": torch.tensor([sampling.get("top_p", 1.0)]),
-                "min_ps": torch.tensor([sampling.get("min_p", 0.0)]),
-            }
             place = torch.tensor([len(prompt) + len(ids) - 1])
             token = (
                 probs.argmax(-1)

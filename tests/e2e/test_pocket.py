@@ -14,7 +14,6 @@ from safetensors.torch import load_file, save_file
 import lr_sglang as lr
 from lr_sglang import tasks, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
-from lr_sglang.algorithm.policy import Policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Deployment, Limits, Lookahead, Runtime, Sampling
@@ -36,43 +35,6 @@ def answers(pocket: Pocket, *how: Any) -> list[Trace]:
     """Of all problems, some at a time: these share the servers' passes."""
     with ThreadPoolExecutor(6) as pool:
         return list(pool.map(lambda question: answer(pocket, question, *how), PROBLEMS))
-
-
-@pytest.fixture(scope="module")
-def plain(pocket: Pocket) -> dict[str, Trace]:
-    """What the target writes by itself, greedily."""
-    made = answers(pocket, None, 0.0, "exact")
-    return {question.id: trace for question, trace in zip(PROBLEMS, made, strict=True)}
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("schedule", SCHEDULES if FULL else SCHEDULES[:1])
-def test_steps_that_the_target_writes_in_one_generation_are_its_own(
-    pocket: Pocket, plain: dict[str, Trace], schedule: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As ``--mode auto`` has them written while looking ahead does not pay: here after every third
-    step.
-    """
-
-    def tokens_alone(self: Policy) -> int:
-        root = self.tree.root
-        return (
-            0
-            if root.position % 3 or root.version.branch or root.children
-            else min(60, self.tree.room(root))
-        )
-
-    monkeypatch.setattr(Policy, "tokens_alone", tokens_alone)
-    monkeypatch.setattr(pocket.roles["target"], "readable", False)  # else nothing is written
-    traces = answers(pocket, schedule, 0.0, "exact")
-    for ahead, question in zip(traces, PROBLEMS, strict=True):
-        assert (ahead.ids, ahead.finish) == (plain[question.id].ids, "stop"), question.id
-        assert ahead.text == plain[question.id].text == "".join(step.text for step in ahead.steps)
-    assert any(ahead.of("draft") for ahead in traces)
-    for ahead in traces:
-        most = max(branch.generated_tokens for branch in ahead.of("target"))
-        assert most > max(step.tokens for step in ahead.steps), "no generation had several steps"
-    assert_idle(pocket.roles)
 
 
 @pytest.mark.timeout(600)

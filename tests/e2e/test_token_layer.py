@@ -41,24 +41,26 @@ from lr_sglang.tasks.question import Work
 from tests import FULL, ROOT, in_thread, plan, records
 from tests.e2e.conftest import Pocket, assert_idle
 
-PROBLEMS = tasks.load("pocket", limit=50 if FULL else 2)
+PROBLEMS = tasks.load("pocket", limit=50)
 LOOK, LIMITS = Lookahead(depth=4), Limits(max_tokens=300)
 STANDALONE = TokenLayer("standalone", draft_model="pocket:draft", tokens=3)
-LAYERS: dict[str, dict[str, TokenLayer]] = {"none": {}}
+CHAIN = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
+# a head of random weights: nothing that it drafts is right
+HEAD = TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)
+LAYERS: dict[str, dict[str, TokenLayer]] = {
+    "none": {},
+    "ngram": {"target": TokenLayer("ngram"), "draft": CHAIN},
+    "eagle3": {"target": HEAD},
+    "standalone": {"target": STANDALONE},
+    "tree": {"target": STANDALONE.replace(steps=3, topk=2, tokens=6)},
+    # one step when nothing is right
+    "adaptive": {"target": HEAD.replace(steps=3, topk=1, tokens=3)},
+    # more of its drafts are right, and all else is as with "standalone"
+    "itself": {"target": STANDALONE.replace(draft_model="pocket:target")},
+}
 # In a short run test_launched.py says that the embedded default, a chain, draws the target's own tokens, and
 # test_fed.py that n-grams and lines do.
-if FULL:
-    chain = TokenLayer("ngram", tokens=5, ngram_max=2, topk=1)
-    LAYERS["ngram"] = {"target": TokenLayer("ngram"), "draft": chain}
-    # a head of random weights: nothing that it drafts is right
-    head = TokenLayer("eagle3", draft_model="dummy:pocket-target-eagle3", steps=2, topk=2, tokens=4)
-    LAYERS["eagle3"] = {"target": head}
-    LAYERS["standalone"] = {"target": STANDALONE}
-    LAYERS["tree"] = {"target": STANDALONE.replace(steps=3, topk=2, tokens=6)}
-    # more of its drafts are right, and all else is as with "standalone"; one step when nothing is
-    # right
-    LAYERS["adaptive"] = {"target": head.replace(steps=3, topk=1, tokens=3)}
-    LAYERS["itself"] = {"target": STANDALONE.replace(draft_model="pocket:target")}
+of_each = pytest.mark.skipif(not FULL, reason="servers with each token layer: only in test-full")
 SAMPLED = Sampling(temperature=0.6, seed=3)
 
 
@@ -126,6 +128,7 @@ def same_as_without(
     assert found == without[what]
 
 
+@of_each
 @pytest.mark.timeout(900)
 def test_greedy_output_is_the_same_token_for_token(
     layered: Layered, without: dict[str, object]
@@ -137,6 +140,7 @@ def test_greedy_output_is_the_same_token_for_token(
     layered.told = records
 
 
+@of_each
 @pytest.mark.timeout(900)
 def test_a_seed_draws_the_same_tokens_with_and_without(
     layered: Layered, without: dict[str, object]
@@ -147,13 +151,12 @@ def test_a_seed_draws_the_same_tokens_with_and_without(
     assert without["sampled"] != without["greedy"]
 
 
+@of_each
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_lossless_lookahead_is_the_targets_own_too(
     layered: Layered, without: dict[str, object], schedule: Schedule
 ) -> None:
-    if layered.name == "none" and not FULL:
-        pytest.skip("tests/e2e/test_draws.py has it without a token layer")
     look = LOOK.replace(schedule=schedule, verifier="exact")
     modes = ["lossless"] if layered.name == "none" else ["lossless", "lookahead+sd"]
     for name, sampling in (("greedy", Sampling(temperature=0.0)), ("sampled", SAMPLED)):
@@ -163,10 +166,11 @@ def test_lossless_lookahead_is_the_targets_own_too(
             alone = layered.name != "none" and mode == "lossless"
             assert all(bool(r["alone"]) == alone for r in records.values())
     assert sum(r["judged"] for r in records.values()) > 0
-    if FULL:  # few drafts have the very words of the target, two in six problems
-        assert sum(r["accepted"] for r in records.values()) > 0
+    # few drafts have the very words of the target, two in six problems
+    assert sum(r["accepted"] for r in records.values()) > 0
 
 
+@of_each
 def test_penalties_of_an_answer_in_two_requests_are_those_of_one(layered: Layered) -> None:
     target = layered.roles["target"]
     prompt, whole = list(target.tokenizer.encode(PROBLEMS[0].question)), 40
@@ -188,6 +192,7 @@ def test_penalties_of_an_answer_in_two_requests_are_those_of_one(layered: Layere
     assert [written(answer[:n]) for n in (1, 10, 30)] == [answer] * 3
 
 
+@of_each
 def test_several_tokens_come_of_a_forward_pass(
     layered: Layered, without: dict[str, object]
 ) -> None:
@@ -214,12 +219,11 @@ def test_several_tokens_come_of_a_forward_pass(
         assert now["speculative_num_steps"] == 1  # of 3: none of its drafts was right
 
 
+@of_each
 def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
     layered: Layered, without: dict[str, object]
 ) -> None:
     """Those that go on write what they write alone; nothing runs on a server afterwards."""
-    if layered.name == "none" and not FULL:
-        pytest.skip("the same is asked of servers with a token layer")
     settings = Plan().with_settings(lookahead=LOOK, sampling=SAMPLED, limits=LIMITS)
     modes = ["lossless"] if layered.name == "none" else ["lossless", "sd"]
     go_on, stopped = (
@@ -240,9 +244,10 @@ def test_eight_at_once_with_some_cancelled_leave_nothing_behind(
     assert_idle(layered.roles)
 
 
-def test_the_log_names_no_missing_operator(
-    layered: Layered, tmp_path_factory: pytest.TempPathFactory
+def test_no_log_names_a_missing_operator(
+    pocket: Pocket, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
+    """Of servers that have been started so far."""
     logs = [
         path.read_text(errors="replace")
         for path in Path(tmp_path_factory.getbasetemp()).glob("logs*/*.log")

@@ -27,12 +27,13 @@ from tests.played import steps_of
 LLAMA_CLASS = {"tokenizer_class": "LlamaTokenizerFast"}
 MODELS: dict[str, tuple[str, str, dict[str, str]]] = {
     "Qwen3": ("qwen3", "qwen3", {}),
-    "DeepSeek-R1-Distill-Llama": ("llama3_1", "llama", LLAMA_CLASS),
     "DeepSeek-V3": ("deepseek_v3", "deepseek_v3", {}),
     "Gemma 3": ("gemma3", "gemma3_text", {}),
     "gpt-oss": ("gptoss", "gpt_oss", {}),
-    **({"Llama 3.1": ("llama3_1", "llama", {})} if FULL else {}),
 }
+if FULL:
+    MODELS["Llama 3.1"] = ("llama3_1", "llama", {})
+    MODELS["DeepSeek-R1-Distill-Llama"] = ("llama3_1", "llama", LLAMA_CLASS)
 HARMONY = (
     "{% for m in messages %}{{ '<|start|>' + m.role + '<|message|>' + m.content + '<|end|>' }}"
     "{% endfor %}<|start|>assistant<|channel|>analysis<|message|>"
