@@ -8,7 +8,7 @@ from sglang.lang.interpreter import ProgramState
 from lr_sglang.algorithm.answer import answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse
-from lr_sglang.programs.alone import write_alone
+from lr_sglang.programs.generations import write_alone
 
 
 @sgl.function

@@ -3,13 +3,13 @@ verify, accept.
 
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
 are the drafted versions of the next step, ``node.version`` is the target's own. ``fork`` copies a
-state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and enters the
-generation in the tree: when it ends, ``first_done`` returns the node.
+state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says
+what it is for: when it ends, its result is in the tree, and ``first_done`` returns the node.
 
 An exact answer is written in one generation of the target, which verifies what the draft writes
-ahead of it (``programs/alone.py``), or is read portion by portion (``read_alone``); where neither
-can be done, by the cycle with the verifier ``exact``. Where looking ahead does not pay, the target
-writes several steps in one generation too: fed, reading portions, or alone.
+ahead of it (``programs/generations.py``), or is read portion by portion (``read_portions``); where
+neither can be done, by the cycle with the verifier ``exact``. A judged answer, too, is written
+without the tree (fed, by portions, or alone) while that is faster (``policy=adaptive``).
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from sglang.lang.interpreter import ProgramState
 from lr_sglang.algorithm.answer import Answer, answering
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.frontend.dsl import Conversation, Rendered, converse, fork
-from lr_sglang.programs.alone import check_reading, finish_step, write_alone, write_fed
+from lr_sglang.programs.generations import check_reading, write_alone, write_fed
+from lr_sglang.steps.step import DELIMITER, StepStop
 from lr_sglang.steps.tree import Node
 
 
@@ -50,24 +51,24 @@ async def write_answer(answer: Answer) -> None:
 
 async def write_by_ways(answer: Answer) -> None:
     """Writes the steps of an answer, each in the way that ``Ways`` decides."""
-    cycle = asynchronous if answer.request.lookahead.schedule == "async" else synchronous
-    if answer.reader.must_check and not answer.request.exact:
-        await check_reading(answer)  # once for a server; these tokens are not kept
+    process = process_arrival if answer.request.lookahead.schedule == "async" else process_cycle
+    if answer.reader.must_check:
+        await check_reading(answer)  # once for a server
     while not answer.tree.over:
         match answer.ways.next_way():
             case "fed":
                 await write_fed(answer, answer.ways.tokens_at_once())
             case "portions":
-                await read_alone(answer)
+                await read_portions(answer)
             case "alone":
                 await write_alone(answer, answer.ways.tokens_at_once())
             case "tree":
-                await cycle(answer)
+                await process(answer)
             case other:
                 assert_never(other)
 
 
-async def asynchronous(answer: Answer) -> None:
+async def process_arrival(answer: Answer) -> None:
     """Processes one arrival: drafts, target steps and verdicts overlap, and each is processed as
     soon as it arrives.
     """
@@ -79,7 +80,7 @@ async def asynchronous(answer: Answer) -> None:
     accept(answer)
 
 
-async def synchronous(answer: Answer) -> None:
+async def process_cycle(answer: Answer) -> None:
     """One cycle of Algorithm 1: ``depth`` steps are drafted, the target has its version of each and
     of the one after them, all are judged. A version that is read takes several rounds: a read, the
     draft of what is missing, a read of that.
@@ -96,31 +97,19 @@ async def synchronous(answer: Answer) -> None:
     accept(answer)
 
 
-async def read_alone(answer: Answer) -> None:
+async def read_portions(answer: Answer) -> None:
     """The target reads what the draft writes, portion by portion, while the draft goes on; whole
     steps are kept as they are known.
     """
-    if answer.reader.must_check:
-        await check_reading(answer)
     while answer.portions.next_portion():
         expand(answer)
         read(answer)
-        draft_on(answer)
+        if answer.portions.drafts_on():
+            guess(answer, answer.tree.root)
         await answer.first_done()  # a portion, or what the target says of one
     answer.portions.end()
     if answer.tree.root.version.known and not answer.tree.over:
-        await finish_step(answer)
-
-
-def draft_on(answer: Answer) -> None:
-    """The draft goes on after the portion that the target reads."""
-    if answer.portions.drafts_on():
-        node = answer.tree.root
-        draft = fork(node.state, "draft")
-        draft += answer.text(node.version.known)
-        draft += answer.text(node.version.guess)
-        answer.begin_branch("draft", draft, node)
-        draft += answer.gens.rest(node, "draft")
+        await write_alone(answer, answer.tree.room(answer.tree.root), StepStop(DELIMITER))
 
 
 def propose(answer: Answer) -> None:
@@ -149,15 +138,15 @@ def read(answer: Answer) -> int:
         target = fork(node.state, "target")
         target += answer.text(node.version.known)
         target += answer.text(node.version.guess)
-        answer.begin_branch("target", target, node)
+        answer.begin_branch("read", target, node)
         target += answer.gens.read(node)
     return len(nodes)
 
 
 def expand(answer: Answer) -> int:
     """The target writes its own next step after each prefix that the policy wants, or what is
-    missing of one that it has read in part; or the draft writes a piece of that, to be read next,
-    while that pays. Returns how many requests began.
+    missing of one that it has read in part; or, while that pays, the draft guesses a portion of it,
+    which is read next. Returns how many requests began.
 
     The forks run in parallel and share their prefix in the radix cache.
     """
@@ -165,12 +154,23 @@ def expand(answer: Answer) -> int:
         n for n in answer.tree.to_expand(answer.policy.furthest) if answer.policy.should_expand(n)
     ]
     for node in nodes:
-        role = answer.ways.writer_of_rest(node.version)
-        writer = fork(node.state, role)
-        writer += answer.text(node.version.known)
-        answer.begin_branch(role, writer, node)
-        writer += answer.gens.rest(node, role)
+        if answer.ways.guesses_rest(node.version):
+            guess(answer, node)
+        else:
+            target = fork(node.state, "target")
+            target += answer.text(node.version.known)
+            answer.begin_branch("write", target, node)
+            target += answer.gens.step(node, "target")
     return len(nodes)
+
+
+def guess(answer: Answer, node: Node) -> None:
+    """The draft writes what may follow in the target's version of the step after ``node``."""
+    draft = fork(node.state, "draft")
+    draft += answer.text(node.version.known)
+    draft += answer.text(node.version.guess)
+    answer.begin_branch("guess", draft, node)
+    draft += answer.gens.guess(node)
 
 
 def verify(answer: Answer, node: Node) -> None:

@@ -23,7 +23,7 @@ from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import sync
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.branch import Branch, Outcome
+from lr_sglang.steps.branch import Branch, Outcome, Purpose
 from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.step import (
     Ending,
@@ -127,34 +127,28 @@ class Answer:
 
     def begin_branch(
         self,
-        role: str,
+        purpose: Purpose,
         state: ProgramState,
         node: Node,
         child: Node | None = None,
-        *,
-        apart: bool = False,
     ) -> Branch:
         """Makes the branch of the next ``gen`` of ``state``, which writes or reads the step after
         ``node``, and notes it there; its result is waited for.
 
         Args:
             child: the drafted node that the step will lead to; None for the target's version.
-            role: that generates.
-            apart: whether its result is no step of the tree, and ``ended`` waits for it.
         """
         version = node.version
-        place = 0 if child else version.place
-        branch = self.context.new_branch(role, state, node, child, place)
+        branch = self.context.new_branch(purpose, state, node, child, 0 if child else version.size)
         if child is not None:
             child.drafting = branch
             version.since = version.since or self.context.now()
-        elif version.branch is not None:
-            version.ahead = branch
-        elif not apart:
+        elif purpose == "guess" and version.guess is not None:
+            version.next_guesser = branch
+        else:
             version.branch = branch
-        if role == "draft" and (version.read_first or version.portions):
+        if branch.role == "draft" and (version.read_first or version.runs_on):
             self.reader.hurry(branch)
-        branch.reads = role == "target" and version.guess is not None
         self.branches.expect(branch)
         return branch
 
@@ -182,8 +176,8 @@ class Answer:
         return list(nodes)
 
     async def ended(self, branch: Branch) -> Generation | LookaheadError:
-        """Waits for a branch that began apart, and returns its result; enters in the tree what
-        comes before.
+        """Waits for a branch whose result is no step of the tree, and returns it; enters in the
+        tree what comes before.
         """
         while (arrived := await self.branches.first_done()) is not branch:
             self._enter(arrived)
@@ -200,18 +194,21 @@ class Answer:
         if needed and isinstance(arrived, Inquiry):
             self.judging.enter(arrived)
         elif needed and isinstance(arrived, Branch):
-            if child is not None:
-                self._enter_draft(node, child, arrived)
-            elif arrived.role == "draft":
-                self._enter_guess(node, arrived)
-            elif node.version.guess is not None:
-                self._enter_read(node, arrived)
-            else:
-                self._enter_target(node, arrived)
+            match arrived.purpose:
+                case "draft":
+                    self._enter_draft(node, arrived)
+                case "guess":
+                    self._enter_guess(node, arrived)
+                case "read":
+                    self._enter_read(node, arrived)
+                case _:
+                    self._enter_target(node, arrived)
         arrived.release()
         return node if needed else None
 
-    def _enter_draft(self, node: Node, child: Node, branch: Branch) -> None:
+    def _enter_draft(self, node: Node, branch: Branch) -> None:
+        child = branch.child
+        assert child is not None
         if child.verdict is not None:
             return  # the draft came too late and is rejected already
         if isinstance(branch.result, LookaheadError):
@@ -259,15 +256,15 @@ class Answer:
         """
         version = node.version
         result = branch.result
-        is_ahead = branch is version.ahead
+        is_next = branch is version.next_guesser
         if branch.outcome is not None:
-            return  # it was given up
-        if not is_ahead:
+            return  # it was closed
+        if not is_next:
             version.branch = None
         if isinstance(result, LookaheadError):
             self.context.draft_failed(result)
-            version.ahead = None if is_ahead else version.ahead
-        elif is_ahead:
+            version.next_guesser = None if is_next else version.next_guesser
+        elif is_next:
             version.next_guess = result.ids
         else:
             version.guess = self._guess_of(node, result)
@@ -276,7 +273,7 @@ class Answer:
     def _guess_of(self, node: Node, result: Generation) -> tuple[int, ...]:
         """The tokens of a guess, up to the end of the step unless it may go on after it."""
         known = node.version.known
-        if node.version.portions:
+        if node.version.runs_on:
             return result.ids
         tokenizer = self.roles["draft"].tokenizer
         made = make_step((*known, *result.ids), result.finish, node.step, tokenizer, result.ends)
@@ -289,7 +286,7 @@ class Answer:
         version = node.version
         drafted = len(version.guess or ())
         draws = self.reader.draws(branch, drafted)
-        if version.portions:
+        if version.runs_on:
             del draws[max(1, drafted) :]  # the draft goes on, and the next place is read again
         taken = version.take(draws)
         if draws:
@@ -300,7 +297,7 @@ class Answer:
         version.guesser = None
         outcome = Outcome.ACCEPTED if taken.whole else Outcome.REJECTED
         self.branches.close_branch(guesser, outcome)
-        if version.portions:
+        if version.runs_on:
             self.portions.enter(node, branch, taken, read=bool(draws))
             return
         child = node.children[0] if node.children else None
@@ -321,9 +318,9 @@ class Answer:
         version.branch = None
 
     async def keep_steps(self, line: DraftLine | None = None) -> None:
-        """Waits for the target's branch after the root, of several steps, and keeps them: each when
-        it is written if the branch has a line or the answer's request ``on_tokens``, else all at
-        the end.
+        """Waits for the target's branch after the root, which writes several steps, and keeps them:
+        one by one while it streams (it has a line, or the answer's request ``on_tokens``), else
+        all at its end.
 
         Args:
             line: what the draft writes ahead of the branch.
@@ -355,12 +352,15 @@ class Answer:
             branch.on_tokens = more
         while (arrived := await self.branches.first_done()) is not branch or not branch.result:
             if arrived is branch:
-                enter(branch.so_far)
-                self.keeper.keep_known(line)
+                if line is None:
+                    enter(branch.so_far)
+                self.keeper.keep_known()
+                if line is not None:
+                    line.steps_kept()
                 if self.tree.concluded:
                     branch.cancel()
                     return
-            elif line is not None and isinstance(arrived, Branch) and arrived.child is None:
+            elif line is not None and isinstance(arrived, Branch) and arrived.purpose == "guess":
                 line.draft_ended(arrived)
             else:
                 self._enter(arrived)
@@ -372,5 +372,5 @@ class Answer:
             line.heard(result.ids)
         enter(result.ids)
         if not result.ids:
-            self.keeper.keep_version(Step("", (), Ending.CAP), line)
-        self.keeper.keep_known(line, result.finish, result.ends, over=True)
+            self.keeper.keep_version(Step("", (), Ending.CAP))
+        self.keeper.keep_known(result.finish, result.ends, over=True)

@@ -13,7 +13,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.branch import Branch
+from lr_sglang.steps.branch import ROLES, Branch, Purpose
 from lr_sglang.steps.events import SILENT, EventEmitter
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Node, StepTree
@@ -109,19 +109,26 @@ class AnswerContext:
         self.resting["draft"] = self.now() + BACKOFF_SECONDS
 
     def new_branch(
-        self, role: str, state: ProgramState, node: Node, child: Node | None, tokens: int = 0
+        self,
+        purpose: Purpose,
+        state: ProgramState,
+        node: Node,
+        child: Node | None,
+        tokens: int = 0,
     ) -> Branch:
         """Makes the branch of the next generation of ``state``, which begins so many ``tokens``
         after ``node``, and records it.
 
         Args:
-            child: the drafted node that it writes or judges; None for the target's version.
+            child: the drafted node that it writes or verifies; None for the target's version.
         """
+        role = ROLES[purpose]
         alternative = child.alternative if child else 0
         seed, place = self.request.draws(role, node, alternative)
         place += tokens
         ahead = self.tree.ahead(node)
         branch = Branch(role, node.position, alternative, seed, self.request.key, ahead, place)
+        branch.purpose = purpose
         branch.state = state
         branch.node = node
         branch.child = child

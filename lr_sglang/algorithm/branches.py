@@ -167,8 +167,8 @@ class Branches:
                 self._open.remove(arrived)
                 if isinstance(arrived, Branch):
                     self.ended(arrived)
-                    untold = arrived.reads or isinstance(arrived.result, LookaheadError)
-                    self._policy.ended(arrived, 0 if untold else len(arrived.result.ids))
+                    told = arrived.decodes and not isinstance(arrived.result, LookaheadError)
+                    self._policy.ended(arrived, len(arrived.result.ids) if told else 0)
                 return arrived
 
     def ended(self, branch: Branch) -> None:

@@ -12,10 +12,9 @@ from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.errors import LookaheadError
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
-from lr_sglang.sglang_api.lines import common_prefix
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.step import Step, split_ids
 from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.version import Version
 
 # The draft writes on while it is less than so many widths of a verification ahead of the target,
 # and writes so many at a time.
@@ -50,7 +49,6 @@ class DraftLine:
     Attributes:
         ids: the tokens, counted from the request's first.
         written: how many of them the target has written.
-        kept: how many of those are in steps of the answer.
     """
 
     def __init__(
@@ -62,7 +60,6 @@ class DraftLine:
         self.branch = branch
         self.ids: list[int] = []
         self.written = 0
-        self.kept = 0
         self._target = context.target
         self._first_node = context.tree.root  # its draws are those of the request
         self._draft: Branch | None = None  # that writes now
@@ -73,8 +70,6 @@ class DraftLine:
         self._rid = ""  # of the request that has them
         self._behind = 0  # drafts in a row that the target has overtaken
         self._ignored = 0  # passes in a row that did not use the line
-        self._agreed: list[bool] = []  # for each token of the target, whether it was in the line
-        self._other: dict[int, tuple[int, ...]] = {}  # what the line had instead, by place
         self._ended = False
         self._moved = asyncio.Event()
         self._experience = context.request.experience
@@ -83,9 +78,16 @@ class DraftLine:
         self._choose_way()
         self._turn = self._turns.number
         self._since = context.branches.now()
+        self._timed = 0  # tokens, and steps, whose time is known
+        self._timed_steps = len(context.trace.steps)
         self._passes = 0
-        branch.reads = True
+        context.tree.root.version.runs_on = True
         branch.stream_interval = 1  # each pass is an event
+
+    @property
+    def kept(self) -> int:
+        """How many tokens of the line are in steps of the answer."""
+        return self.written - len(self._context.tree.root.version.known)
 
     async def has_room(self) -> bool:
         """Waits until the draft is to write on; returns False when the target has ended."""
@@ -134,7 +136,7 @@ class DraftLine:
 
     def begin_branch(self, draft: ProgramState) -> None:
         """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
-        branch = self._context.new_branch("draft", draft, self._first_node, None, len(self.ids))
+        branch = self._context.new_branch("guess", draft, self._first_node, None, len(self.ids))
         # events of a draft that was given up may still come
         branch.on_tokens = lambda ids: self.drafted(ids) if self._draft is branch else None
         self._reader.hurry(branch)
@@ -183,25 +185,23 @@ class DraftLine:
 
     def heard(self, ids: Sequence[int]) -> None:
         """Enters what the target has written so far; one call for each of its passes."""
-        new = list(ids[self.written :])
+        new = tuple(ids[self.written :])
         if not new:
             return
-        known = self.ids[self.written : self.written + len(new)]
-        same = common_prefix(known, new)
+        version = self._context.tree.root.version
+        version.guess = tuple(self.ids[self.written :])
+        guessed = min(len(version.guess), len(new))
+        same = version.take(new, decoded=True).same
         self._passes += 1
         lost = self._is_lost(len(new), same)
-        if known:
-            self._reader.agreed(same, min(len(known), same + 1))
-        self._agreed += [number < same for number in range(len(new))]
+        if guessed:
+            self._reader.agreed(same, min(guessed, same + 1))
         parting = self.written + same
-        parted = same < len(known)
         self.written += len(new)
-        if parted:
-            self._other[parting] = tuple(self.ids[parting:])
-            self._sent = min(self._sent, parting)
         if same < len(new):
             self.ids[parting:] = new[same:]
-        if parted:
+        if same < guessed:
+            self._sent = min(self._sent, parting)
             self._close_draft(Outcome.REJECTED)
         elif self._seen and self.written - self._first - self._seen > self._width:
             self._overtaken()
@@ -245,44 +245,30 @@ class DraftLine:
             self._behind = 0
             self._context.leave_draft_alone()
 
-    def version(self, step: Step) -> Step | None:
-        """The draft's version of the step that the target has written after those that are kept:
-        the step itself where each of its tokens was in the line; None where the draft has not
-        written it from its beginning.
-        """
-        first = self.kept
-        last = first + len(step.ids)
-        parted = min((at for at in self._other if first <= at < last), default=None)
-        if all(self._agreed[first:last]):
-            return step
-        if parted is None or not all(self._agreed[first:parted]):
-            return None
-        ids = (*self.ids[first:parted], *self._other[parted])
-        before = self._context.tree.root.step
-        return split_ids(ids, "length", self._target.tokenizer, self._target.ends, before)[0]
-
-    def step_kept(self, step: Step) -> None:
-        """Counts a step that is now in the answer, and learns how fast it came."""
-        self.kept += len(step.ids)
-        for at in [at for at in self._other if at < self.kept]:
-            del self._other[at]
+    def steps_kept(self) -> None:
+        """Learns how fast the steps came that are in the answer since the last call."""
+        steps = len(self._context.trace.steps) - self._timed_steps
+        if not steps:
+            return
         now = self._context.branches.now()
         seconds = now - self._since
-        # the first step has waited for the prefill
-        if self.kept > len(step.ids) and seconds > 0 and self._turn == self._turns.number:
-            self._learn(len(step.ids), seconds)
+        # what came first has waited for the prefill
+        if self._timed and seconds > 0 and self._turn == self._turns.number:
+            self._learn(self.kept - self._timed, steps, seconds)
+        self._timed = self.kept
+        self._timed_steps += steps
         self._turn = self._turns.number
         self._since = now
         self._passes = 0
         self._moved.set()
 
-    def _learn(self, tokens: int, seconds: float) -> None:
-        """Learns how long a step took."""
+    def _learn(self, tokens: int, steps: int, seconds: float) -> None:
+        """Learns how long some steps took."""
         way: TurnWay = "fed" if self._is_fed else "alone"
         if way == "fed":
             self._pace.add(self._passes, seconds)
         answers = max(1, self._experience.fed)
-        self._turns.add(way, self._turns.number, tokens, seconds, answers=answers)
+        self._turns.add(way, self._turns.number, tokens, seconds, answers=answers, steps=steps)
         self._choose_way()
 
     def _choose_way(self) -> None:
@@ -298,5 +284,6 @@ class DraftLine:
         """Ends the line with its request."""
         self._ended = True
         self._experience.fed -= 1
+        self._context.tree.root.version = Version()
         self._close_draft(Outcome.CANCELLED)
         self._target.lines.drop(self._rid)

@@ -107,7 +107,7 @@ class Judging:
 
     def _track(self, node: Node, child: Node, inquiry: Inquiry, state: ProgramState) -> Branch:
         """Makes the branch of a verifier's request to a runtime."""
-        branch = self._context.new_branch("judge", state, node, child)
+        branch = self._context.new_branch("verify", state, node, child)
         # a verifier that draws, and asks several times, gets a different reply each time
         where = node.lineage, child.alternative, len(inquiry.branches)
         branch.seed = self._request.seed("verifier", node.position, *where)

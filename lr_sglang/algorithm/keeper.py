@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from typing import Any
 
 from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.draft_line import DraftLine
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.steps.branch import Branch, Outcome
@@ -119,13 +118,12 @@ class Keeper:
         ends = self._context.target.ends
         known = root.version.known
         if not ends.isdisjoint(known):
-            self.keep_known(None, "stop", ends, over=True)
+            self.keep_known("stop", ends, over=True)
         else:
             self.keep_known(over=len(known) >= self._tree.room(root))
 
     def keep_known(
         self,
-        line: DraftLine | None = None,
         finish: str = "length",
         ends: frozenset[int] = frozenset(),
         *,
@@ -135,7 +133,6 @@ class Keeper:
         ``on_tokens`` what is known after them.
 
         Args:
-            line: what the draft has written ahead of the target.
             finish, ends: as of ``split_ids``.
             over: whether the generation has ended: then the last step is kept as it is.
         """
@@ -143,21 +140,18 @@ class Keeper:
         tokenizer = self._context.target.tokenizer
         for step in split_ids(root.version.known, finish, tokenizer, ends, root.step, last=False):
             if (step.complete or over) and not self._tree.concluded:
-                self.keep_version(step, line)
+                self.keep_version(step)
         if self._request.on_tokens is not None and not (over or self._tree.over):
             self._request.on_tokens(self._tree.root.version.known)
 
-    def keep_version(self, step: Step, line: DraftLine | None) -> None:
+    def keep_version(self, step: Step) -> None:
         """Keeps a step that the target alone has written, or has read; what is known after it
         begins the next version.
         """
         node = self._tree.root
         version = node.version
-        if line is not None:
-            drafted = line.version(step)
-            line.step_kept(step)
-        else:
-            drafted = version.drafted(step, node.step, self._context.target.tokenizer)
+        target = self._context.target
+        drafted = version.draft_version(step, node.step, target.tokenizer, target.ends)
         rest = version.after(len(step.ids))
         if drafted is not None and self._request.exact:  # else no judge was asked
             (child,) = self._tree.add_children(node, 1)
@@ -165,19 +159,18 @@ class Keeper:
             child.state = node.state.fork(1)[0]
             child.state += drafted.tokens()
             self._context.emitter.drafted(child)
-            by = "reading" if line is None else "line"
-            self._judging.enter_verdict(child, Verdict(drafted is step, by))
+            self._judging.enter_verdict(child, Verdict(drafted is step, "reading"))
         after = node.state.fork(1)[0]
         after += step.tokens()
         version.complete(step, after)
-        if line is not None or version.was_read:
+        if version.was_read:
             self._context.emitter.written(node)
         self._tree.decide(node)
         kept = self._tree.advance()
         assert kept is not None
         kept.version = rest
-        if rest.ahead is not None:
-            rest.ahead.node = kept
+        if rest.next_guesser is not None:
+            rest.next_guesser.node = kept
         self.keep(kept)
 
     def _record(self, kept: Step, source: str, outcome: str, **versions: Any) -> None:

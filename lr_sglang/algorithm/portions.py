@@ -30,6 +30,7 @@ class Portions:
         self._branches.close_branch(written, Outcome.BONUS)
         version = self._tree.root.version
         version.guess = None
+        version.branch = None
         if self._context.request.exact:
             version.known = wrote.ids
             version.agreed = [False] * len(wrote.ids)
@@ -55,7 +56,7 @@ class Portions:
         """Ends reading portion by portion: what is known stays."""
         self._stop_drafting()
         root = self._tree.root
-        root.version.portions = False
+        root.version.runs_on = False
         root.version.guess = None
         if not root.version.known:
             root.version = Version()
@@ -63,8 +64,8 @@ class Portions:
     def _stop_drafting(self) -> None:
         """Gives up what the draft writes ahead of the portion that the target reads."""
         version = self._tree.root.version
-        self._branches.close_branch(version.ahead, Outcome.CANCELLED)
-        version.ahead = None
+        self._branches.close_branch(version.next_guesser, Outcome.CANCELLED)
+        version.next_guesser = None
         version.next_guess = None
 
     def next_portion(self) -> bool:
@@ -74,7 +75,7 @@ class Portions:
         version = self._tree.root.version
         if self._tree.over or version.branch is not None:
             return not self._tree.over
-        version.portions = True
+        version.runs_on = True
         if not self._ways.wants_portion(version):
             return False
         version.go_on()
@@ -83,13 +84,14 @@ class Portions:
     def drafts_on(self) -> bool:
         """Whether the draft may go on after the portion that the target reads now."""
         version = self._tree.root.version
-        reads = version.branch is not None and version.branch.reads and bool(version.guess)
         return (
-            reads
-            and version.ahead is None
+            version.branch is not None
+            and version.branch.purpose == "read"
+            and bool(version.guess)
+            and version.next_guesser is None
             and not version.last_portion
             and self._context.request.lookahead.schedule == "async"
-            and self._tree.room(self._tree.root) > version.place
+            and self._tree.room(self._tree.root) > version.size
             and self._context.target.ends.isdisjoint(version.guess or ())
             and self._context.can_ask("draft")
         )

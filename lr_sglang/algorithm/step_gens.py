@@ -14,6 +14,9 @@ from lr_sglang.sglang_api.interpreter import SglGen
 from lr_sglang.steps.step import DELIMITER, StepStop
 from lr_sglang.steps.tree import Node
 
+# Tokens of one streamed generation, whose events each have all tokens so far.
+STREAMED = 2048
+
 
 class StepGens:
     """Makes the ``sgl.gen`` expressions of one answer, with its program's defaults."""
@@ -39,25 +42,35 @@ class StepGens:
                 self._steps[tokens, gated] = made
         return made
 
-    def rest(self, node: Node, role: str) -> SglGen:
-        """``step`` for the rest of the target's step after ``node``; of the draft, so many of its
-        tokens as are read at a time.
+    def guess(self, node: Node) -> SglGen:
+        """By it the draft writes what may follow in the target's version after ``node``: as many
+        tokens as are read at once.
         """
-        if role == "target":
-            return self.step(node, role)
         version = node.version
-        room = self._tree.room(node) - version.place if version.portions else self._room(node)
         experience = self._request.experience
-        tokens = experience.reads.portion_size(experience.read_times())
-        tokens = max(1, min(tokens, room))
-        ends = version.last_portion or not version.portions
+        portion = experience.reads.portion_size(experience.read_times())
+        room = self._tree.room(node) - version.size if version.runs_on else self._room(node)
+        ends = version.last_portion or not version.runs_on
         more: dict[str, Any] = {"stop": StepStop(DELIMITER)} if ends else {}
-        return self.gen(node, role, tokens, self._reader.draft_sampling(), **more)
+        tokens = max(1, min(portion, room))
+        return self.gen(node, "draft", tokens, self._reader.draft_sampling(), **more)
 
     def read(self, node: Node) -> SglGen:
         """By it the target reads the drafted tokens after ``node``, and writes one more."""
         drafted = len(node.version.guess or ())
         return self.gen(node, "target", 1, **self._reader.options(drafted))
+
+    def several(
+        self, node: Node, tokens: int, *, streamed: bool, stop: StepStop | None = None
+    ) -> SglGen:
+        """By it the target writes several steps after ``node`` and what is known of its version, or
+        up to ``stop``; fewer tokens where they are streamed and each event has all tokens so far.
+        """
+        tokens = min(tokens, self._tree.room(node) - node.version.size)
+        if streamed and not self._context.target.facts.increments:
+            tokens = min(tokens, STREAMED)
+        more: dict[str, Any] = {"stop": stop} if stop is not None else {}
+        return self.gen(node, "target", tokens, **more)
 
     def gen(
         self,

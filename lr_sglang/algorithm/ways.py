@@ -87,13 +87,12 @@ class Ways:
             return self._experience.way == "read"
         return self._reads.reads_next(self._experience.read_times())
 
-    def writer_of_rest(self, version: Version) -> str:
-        """The role that writes what is missing of a version of the target: the draft where the
-        target reads it again and that pays, else the target.
+    def guesses_rest(self, version: Version) -> bool:
+        """Whether the draft writes what is missing of a version, and the target reads it again,
+        because that pays; else the target writes it.
         """
         pays = version.read_first and self._reads.guesses_pay()
-        drafts = version.portions or (pays and self._context.can_ask("draft"))
-        return "draft" if drafts else "target"
+        return version.runs_on or (pays and self._context.can_ask("draft"))
 
     def wants_portion(self, version: Version) -> bool:
         """Whether a version is read on, by a portion more; where not because the policy looks ahead

@@ -29,7 +29,6 @@ WHY_ALONE = {
     "draft": "the draft failed",
     "guard": "the step before was cut",
     "reading": READ,
-    "line": READ,
 }
 WRITTEN_ALONE = "the target wrote alone"
 

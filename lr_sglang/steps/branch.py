@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from lr_sglang.errors import Cancelled, LookaheadError
 from lr_sglang.steps.generation import Generation
@@ -18,6 +18,21 @@ if TYPE_CHECKING:
 # SGLang's counts of its speculative decoding: verifications, drafted and accepted tokens.
 SD = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
 SD_ACCEPTED = "spec_correct_drafts_histogram"
+
+# ``draft``: the draft writes a version of a step. ``guess``: it writes what may follow in the
+# target's version. ``write``: the target writes its version, or several steps. ``feed``: several
+# steps, while its server gets what the draft guesses. ``read``: it reads drafted tokens.
+# ``verify``: a verifier asks a runtime.
+Purpose = Literal["draft", "guess", "write", "feed", "read", "verify"]
+
+ROLES: dict[Purpose, str] = {
+    "draft": "draft",
+    "guess": "draft",
+    "write": "target",
+    "feed": "target",
+    "read": "target",
+    "verify": "judge",
+}
 
 
 def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:
@@ -61,12 +76,11 @@ class Branch(Request):
     answer began.
 
     Attributes:
-        node: the prefix that it goes on from; child: the drafted node that it writes, or judges;
-            None where it writes, reads or guesses the target's version. They, ``state`` and
-            ``result`` are None once the answer has entered the result.
+        purpose: what it is for; role: whose tokens it generates, ``judge`` for any verifier.
+        node: the prefix that it goes on from; child: the drafted node that it writes, or verifies;
+            None where it belongs to the target's version. They, ``state`` and ``result`` are None
+            once the answer has entered the result.
         state: the program's state that generates.
-        reads: whether it reads drafted tokens, or is fed with them, so that its time does not tell
-            what a written token costs.
         number: of its events; 0 where there are none.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
@@ -99,13 +113,18 @@ class Branch(Request):
     outcome: Outcome | None = None
     error: str = ""
     answered_by: str = ""
-    reads: bool = False
+    purpose: Purpose = "write"
     number: int = 0
     shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)
     state: Any = field(default=None, repr=False)
     so_far: Sequence[int] = field(default=(), repr=False)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether it decodes a token a pass, so that its time tells what a token costs."""
+        return self.purpose not in ("read", "feed")
 
     def __post_init__(self) -> None:
         super().__init__(self.seed, self.key, self.order, self.place)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -44,12 +44,14 @@ class Version:
         since: when it could begin, in seconds of the policy's clock; 0 if that is not known.
         step: the whole version; None as long as it is not known to its end.
         state: the program's state after it.
-        portions: whether the draft's guesses do not end with the step: whole steps are kept as soon
+        runs_on: whether the draft's guesses do not end with the step: whole steps are kept as soon
             as they are known, and what is known after them begins the next version.
         last_portion: whether the next guess ends with the step all the same.
-        ahead: the branch that writes the guess after ``guess``; ``next_guess`` is what it wrote.
+        next_guesser: the branch that writes the guess after ``guess``; ``next_guess`` is what it
+            wrote.
         agreed: for each of the first known tokens, whether the draft wrote it.
-        other: the draft's tokens up to the first one that was not the target's, and after it.
+        other: what the draft wrote in place of this version: up to the first token that is not the
+            target's, and after it; () where there is none yet, or others wrote before it.
     """
 
     read_first: bool = False
@@ -61,16 +63,16 @@ class Version:
     since: float = 0.0
     step: Step | None = None
     state: Any = field(default=None, repr=False)
-    portions: bool = False
+    runs_on: bool = False
     last_portion: bool = False
-    ahead: Branch | None = None
+    next_guesser: Branch | None = None
     next_guess: Ids | None = None
     agreed: list[bool] = field(default_factory=list)
     other: Ids = ()
 
     @property
-    def place(self) -> int:
-        """Number of its tokens before what is written next."""
+    def size(self) -> int:
+        """Number of its tokens so far, guessed ones included."""
         return len(self.known) + len(self.guess or ())
 
     @property
@@ -78,18 +80,21 @@ class Version:
         """Whether the rest of it is unknown, and nobody writes or has to read anything first."""
         return self.step is None and self.branch is None and self.guess is None
 
-    def take(self, draws: Sequence[int | None]) -> Taken:
+    def take(self, draws: Sequence[int | None], *, decoded: bool = False) -> Taken:
         """Takes what the target says of the guess: the tokens that it draws too, and its own after
         them.
 
         Args:
-            draws: of the target, at each place of the guess and after it; None where one is not
-                known. Nothing if the read has failed.
+            draws: of the target, from the first place of the guess on; None where one is not known.
+                Nothing if the read has failed.
+            decoded: whether the target has decoded them; if it has read the guess, its draws count
+                up to the first that differs.
         """
         guess = self.guess or ()
         same = common_prefix(guess, tuple(draws))
-        own = [token for token in draws[same : same + 1] if token is not None]
-        if same < len(guess) and not self.other:
+        last = len(draws) if decoded else same + 1
+        own = [token for token in draws[same:last] if token is not None]
+        if same < min(len(guess), len(draws)) and all(self.agreed):
             self.other = self.known + guess
         self.agreed += [True] * same + [False] * len(own)
         self.known += (*guess[:same], *own)
@@ -101,24 +106,26 @@ class Version:
         """Makes what the draft writes ahead the next guess."""
         if self.next_guess is not None:
             self.guess = self.next_guess
-            self.guesser = self.ahead
+            self.guesser = self.next_guesser
         else:
-            self.branch = self.ahead
-        self.ahead = None
+            self.branch = self.next_guesser
+        self.next_guesser = None
         self.next_guess = None
 
-    def drafted(self, step: Step, before: Step | None, tokenizer: Vocabulary) -> Step | None:
+    def draft_version(
+        self, step: Step, before: Step | None, tokenizer: Vocabulary, ends: Set[int]
+    ) -> Step | None:
         """The draft's version of a step that this one begins with: the step itself where the draft
-        wrote each of its tokens; None where it wrote none.
+        wrote each of its tokens; None where it has not written it from its beginning.
 
         Args:
             before: the step before it.
-            tokenizer: the tokenizer.
+            tokenizer, ends: as of ``make_step``.
         """
         size = len(step.ids)
         if 0 < size <= len(self.agreed) and all(self.agreed[:size]):
             return step
-        found = split_ids(self.other, "length", tokenizer, frozenset(), before)
+        found = split_ids(self.other, "length", tokenizer, ends, before)
         return found[0] if found else None
 
     def after(self, size: int) -> Version:
@@ -126,7 +133,7 @@ class Version:
         next portion.
         """
         rest = self.known[size:]
-        if not self.portions:
+        if not self.runs_on:
             return Version(known=rest)
         made = replace(self, known=rest, agreed=self.agreed[size:], branch=None)
         made.other = self.other[size:] if all(self.agreed[:size]) else ()

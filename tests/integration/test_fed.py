@@ -360,7 +360,7 @@ def test_a_request_that_a_server_does_not_verify_exactly_is_not_fed_and_promised
 def test_a_server_that_streams_whole_texts_gets_requests_of_limited_length(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("lr_sglang.programs.alone.STREAMED", 30)
+    monkeypatch.setattr("lr_sglang.algorithm.step_gens.STREAMED", 30)
     plain, _ = plain_of(SAMPLED)
     target = Running(3, width=WIDTH, increments=False)
     (fed,), _ = answers(target, Running(3, 0.1, 0.002), SAMPLED)

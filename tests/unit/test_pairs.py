@@ -97,7 +97,7 @@ def test_what_has_no_second_version_says_so(found):
     assert "without a second version: 1 the draft was late, 1 the target wrote alone" in said
 
 
-@pytest.mark.parametrize("by", ["reading", "exact", "line"])
+@pytest.mark.parametrize("by", ["reading", "exact"])
 def test_steps_that_were_read_or_fed_are_no_pairs(tmp_path, by):
     read = step("Four.\n\n", None, ["Five.\n\n"], [verdict(False, by)])
     files, said = exported(tmp_path / "run", record(read, mode="lossless"))
