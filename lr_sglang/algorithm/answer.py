@@ -374,3 +374,5 @@ class Answer:
         if not result.ids:
             self.keeper.keep_version(Step("", (), Ending.CAP))
         self.keeper.keep_known(result.finish, result.ends, over=True)
+        if line is not None:
+            line.steps_kept()
