@@ -36,6 +36,7 @@ from lr_sglang.config import Limits, Lookahead
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import share_estimate
 from lr_sglang.runtimes.connect import deployed
+from lr_sglang.steps.tree import NOT_COMPARED
 from tests import plan
 from tools.pocket.meaning import meaning
 
@@ -43,7 +44,7 @@ VERIFIERS = (
     *("exact", "random:0.5", "judge", "score:7", "score:9", "likelihood:mean:-0.3"),
     *("likelihood:min:-3", "likelihood:min:-2.5", "likelihood:min:-2"),
 )
-NOT_ITS_OWN = ("guard", "ending", "late", "draft")
+NOT_ITS_OWN = (*NOT_COMPARED, "ending")
 
 
 def pairs(records: list[Record]) -> Iterator[tuple[bool, bool, float, str]]:

@@ -16,7 +16,7 @@ from lr_sglang.frontend.dsl import end, fork, step
 from lr_sglang.programs.rate import ask_digit
 from lr_sglang.steps.token_text import TokenText
 
-# The rating question for a whole solution; ``rate.QUESTION`` asks about one step.
+# The rating question for a whole solution; ``rate.RATE_STEP`` asks about one step.
 RATE_SOLUTION = (
     "Check the solution above. Are its facts and its calculations correct, and does it answer "
     "the question? Do not "

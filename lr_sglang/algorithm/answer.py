@@ -60,7 +60,8 @@ async def answering(s: ProgramState, request: AnswerRequest) -> AsyncIterator[An
 
 
 class Answer:
-    """The step tree of one answer and its branches on runtimes; ``answering`` makes it.
+    """The step tree of one answer and its branches on runtimes; ``answering`` makes it, and
+    ``conclusion`` the one after the thinking.
 
     Attributes:
         request: what is asked for; ``trace`` is its record.

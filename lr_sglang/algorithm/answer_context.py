@@ -57,7 +57,7 @@ class AnswerContext:
         executor = state.stream_executor
         request.trace.prompt_tokens, budget = target.budget(executor, request.limits)
         tree = _tree(request, state, budget)
-        tree.concluded = request.concludes and target.thought_ended(executor)
+        tree.concluded = request.splits_after_thinking and target.thought_ended(executor)
         chosen = policy.make_policy(request.lookahead, tree, request.experience, executor.loop.time)
         branches = Branches(request.trace, executor.loop, chosen)
         emitter = SILENT
@@ -90,6 +90,10 @@ class AnswerContext:
     def now(self) -> float:
         """Seconds of the loop's clock."""
         return self.state.stream_executor.loop.time()  # type: ignore[no-any-return]
+
+    def shares_vocabulary(self, role: str) -> bool:
+        """Whether the tokens of a role's runtime are the target's."""
+        return self.roles[role].tokenizer.vocabulary == self.target.tokenizer.vocabulary
 
     def can_ask(self, role: str) -> bool:
         """Whether a role can be asked for a step: it has a runtime, may draft, and did not fail a

@@ -90,7 +90,7 @@ class AnswerRequest:
 
     Attributes:
         verifier: compares two versions of a step; the baseline needs none.
-        conclusion: the same for the steps after the thinking; None: as ``verifier``.
+        conclusion_verifier: the same for the steps after the thinking; None: as ``verifier``.
         question, sample: identify the answer among those with the same ``sampling.seed``; empty
             and 0 where the seed is the answer's own.
         experience: statistics shared by all answers of a run.
@@ -111,7 +111,7 @@ class AnswerRequest:
     sampling: Sampling = field(default_factory=Sampling)
     limits: Limits = field(default_factory=Limits)
     verifier: Verifier | None = None
-    conclusion: Verifier | None = None
+    conclusion_verifier: Verifier | None = None
     question: str = ""
     sample: int = 0
     experience: RunStatistics = field(default_factory=RunStatistics)
@@ -169,9 +169,9 @@ class AnswerRequest:
         return self.verifier is None or getattr(self.verifier, "exact", False)
 
     @property
-    def concludes(self) -> bool:
+    def splits_after_thinking(self) -> bool:
         """Whether what follows the thinking is an answer of its own (``concluding``)."""
-        return self.conclusion is not None and not self.exact
+        return self.conclusion_verifier is not None and not self.exact
 
     def concluding(self) -> AnswerRequest:
         """The request for what follows the thinking: with a verifier and a seed of its own, which a
@@ -179,7 +179,7 @@ class AnswerRequest:
         """
         return replace(
             self,
-            verifier=self.conclusion,
+            verifier=self.conclusion_verifier,
             sampling=self.sampling.replace(seed=self.seed("conclusion")),
             question="",
             sample=0,

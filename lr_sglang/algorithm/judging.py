@@ -45,7 +45,7 @@ class Judging:
         self._compare_draws(node, child, pair)
         verdict = without_a_judge(pair, getattr(verifier, "reads_words", True))
         if verdict is None and not self._request.drafts:
-            verdict = Verdict(False, "guard", "the judge accepts too many pairs that differ")
+            verdict = Verdict(False, "untrusted", "the judge accepts too many pairs that differ")
         if verdict is not None:
             self.enter_verdict(child, verdict)
             return

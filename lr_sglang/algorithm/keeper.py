@@ -26,7 +26,7 @@ class Keeper:
         self._judging = judging
 
     @property
-    def _concludes(self) -> bool:
+    def _is_conclusion(self) -> bool:
         """Whether these are the steps after a judged thinking."""
         return self._request.exact and bool(self._trace.conclusion)
 
@@ -60,13 +60,13 @@ class Keeper:
         kept = node.step
         assert parent is not None and kept is not None
         drafted = node.source == "draft"
-        if kept.closes_thinking and self._request.concludes:
+        if kept.closes_thinking and self._request.splits_after_thinking:
             tokenizer = self._context.roles["draft" if drafted else "target"].tokenizer
             node.step = kept = up_to_marker(kept, parent.step, tokenizer)
             used = len(resolve(kept.tokens(), self._context.target.tokenizer))
             node.tokens_used = parent.tokens_used + used
             self._tree.concluded = True
-        if self._tree.ends(node) and not kept.complete:
+        if self._tree.is_last(node) and not kept.complete:
             node.step = kept = completed(
                 kept, self._context.roles["draft" if drafted else "target"].tokenizer
             )
@@ -87,10 +87,10 @@ class Keeper:
             else (),
         )
         self._context.emitter.kept(parent, node, outcome)
-        if not self._concludes:
+        if not self._is_conclusion:
             self._context.policy.learn(parent)
         self._trace.cycles += not drafted and self._request.verifier is not None
-        if self._tree.ends(node):
+        if self._tree.is_last(node):
             self._trace.finish = "stop" if kept.final else "length"
             self._context.emitter.ended(node, self._trace.finish)
         elif any(backend.slots.waiting for backend in self._context.roles.values()):
@@ -182,7 +182,7 @@ class Keeper:
             outcome,
             kept.ending.value,
             self._branches.now(),
-            concludes=self._concludes,
+            after_thinking=self._is_conclusion,
             **versions,
         )
         self._trace.add(record, resolve(kept.tokens(), self._context.target.tokenizer))

@@ -55,7 +55,7 @@ class Reader:
             and not (request.exact and target.facts.token_layer)  # its guesses are as long
             and not request.constraints.names()
             and self._context.can_ask("draft")
-            and self._context.roles["draft"].tokenizer.vocabulary == target.tokenizer.vocabulary
+            and self._context.shares_vocabulary("draft")
         )
 
     @property

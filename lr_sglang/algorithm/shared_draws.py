@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.steps.branch import Branch
@@ -24,7 +23,7 @@ def note_draws(context: AnswerContext, reader: Reader) -> None:
     if request.exact:
         trace.lossless = exactness(context, reader)
     if request.verifier is not None and draft is not None:
-        trace.own_draws = _why_own_draws(request, draft, context.target)
+        trace.own_draws = _why_own_draws(context, draft)
         trace.shared_draws = not trace.own_draws
 
 
@@ -37,8 +36,10 @@ def exactness(context: AnswerContext, reader: Reader) -> str:
     return "text" if same else "distribution"
 
 
-def _why_own_draws(request: AnswerRequest, draft: RuntimeBackend, target: RuntimeBackend) -> str:
+def _why_own_draws(context: AnswerContext, draft: RuntimeBackend) -> str:
     """Why draft and target do not draw with the same numbers; empty if they do."""
+    request = context.request
+    target = context.target
     if request.sampling.greedy:
         return "temperature 0 draws nothing"
     if not request.lookahead.shared_draws:
@@ -48,7 +49,7 @@ def _why_own_draws(request: AnswerRequest, draft: RuntimeBackend, target: Runtim
             return f"{one.role}: {one.facts.seed_fault or 'it honours no seed'}"
         if relaxed := one.facts.relaxes(request.parameters):
             return f"{one.role}: it honours no seed with {', '.join(relaxed)}"
-    if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
+    if not context.shares_vocabulary("draft"):
         return "draft and target have different vocabularies"
     if draft.facts.places != target.facts.places:
         return "one server counts draws from the answer, the other from the prompt"

@@ -109,7 +109,6 @@ class StepGens:
         beyond.
         """
         tokenizer = self._context.target.tokenizer
-        backend = self._context.roles[role]
         ids = after
         at: Node | None = node
         while at is not None and at is not self._tree.root and at.step is not None:
@@ -118,6 +117,6 @@ class StepGens:
         return self._request.constraints.after(
             (*self._request.trace.ids, *ids),
             tokens,
-            backend.tokenizer.vocabulary == tokenizer.vocabulary,
-            backend.facts.counts_written,
+            self._context.shares_vocabulary(role),
+            self._context.roles[role].facts.counts_written,
         )

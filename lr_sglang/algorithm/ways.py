@@ -139,10 +139,9 @@ class Ways:
         """Why what the draft writes is not delivered; empty if it is."""
         request = self._request
         target = self._context.target
-        draft = self._context.roles.get("draft")
-        if request.verifier is None or draft is None:
+        if request.verifier is None or "draft" not in self._context.roles:
             return "nothing is drafted"
-        if draft.tokenizer.vocabulary != target.tokenizer.vocabulary:
+        if not self._context.shares_vocabulary("draft"):
             return "draft and target have different vocabularies"
         if not target.facts.streams:
             return "the target's server does not stream"

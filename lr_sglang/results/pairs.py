@@ -28,6 +28,7 @@ WHY_ALONE = {
     "late": "the draft was late",
     "draft": "the draft failed",
     "guard": "the step before was cut",
+    "untrusted": "the judge was not trusted",
     "reading": READ,
 }
 WRITTEN_ALONE = "the target wrote alone"
@@ -177,7 +178,7 @@ def _said(verdict: dict[str, Any]) -> str:
 
 def _is_exact(record: Record, number: int) -> bool:
     """Whether a step is the target's own: of an exact answer, or of an exact conclusion."""
-    return is_exact(record) or record["steps"][number].get("concludes", False)
+    return is_exact(record) or record["steps"][number].get("after_thinking", False)
 
 
 def _alone(record: Record, number: int, verdict: dict[str, Any]) -> str:

@@ -19,6 +19,7 @@ from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.json_text import dumped
 from lr_sglang.results import accounting
 from lr_sglang.steps.branch import Branch
+from lr_sglang.steps.tree import NOT_COMPARED
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 from lr_sglang.theory.measured import AnswerFigures
@@ -142,7 +143,7 @@ def of_branch(branch: Branch) -> Record:
 CAME_WITHIN = 0.005  # seconds; an answer whose steps are all kept within them came at once
 _LONG = ("extra", "text", "steps", "branches", "outcomes", "program", "config", "versions")
 # ``Verdict.by`` of steps that no verifier was asked about.
-_UNASKED = ("late", "draft", "guard", "ending", "special")
+_UNASKED = (*NOT_COMPARED, "ending", "special")
 
 
 def doubts_of(records: Iterable[Record | Brief]) -> list[str]:

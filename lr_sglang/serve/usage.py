@@ -101,7 +101,7 @@ def of_steps(trace: Trace) -> dict[str, Any] | None:
     """The same of steps: a cycle is what follows a step of the target's, up to its next one."""
     accepted = Counter[int]()
     run = 0
-    for step in trace.verified:
+    for step in trace.before_conclusion:
         if step.source == "draft":
             run += 1
         elif run or step.judged:

@@ -24,8 +24,9 @@ class Request:
 
     Args:
         seed: for the runtime's sampler; None for a random one.
-        place: number of tokens at the end of the prompt that belong to the answer already: draws
-            are numbered from its first token.
+        place: the next draw's number: of the tokens at the end of the prompt, so many were drawn
+            with this seed. They are the answer's, or, where each step has a seed of its own, the
+            step's.
         key: a router sends requests with the same key, which share a prefix, to one worker. ASCII;
             empty for none.
         order: the waiting request with the lowest order gets the next slot of the runtime.

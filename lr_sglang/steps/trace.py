@@ -18,13 +18,13 @@ class StepRecord:
 
     Attributes:
         source: whose text it is, ``draft`` or ``target``.
-        outcome: ``accepted``, ``corrected`` or ``bonus``; ``written`` when the target decoded it in
-            one go.
+        outcome: ``accepted``, ``corrected`` or ``bonus``; of a program's own generation
+            ``written``.
         target_text, draft_texts: the versions; None for one that was not written.
         verdicts: one per drafted version; ``confidences``: the draft's, in the same order, only
             with a gate.
         seconds: since the question was asked.
-        concludes: whether it is the target's own because it follows a judged thinking.
+        after_thinking: whether it is the target's own because it follows a judged thinking.
     """
 
     position: int
@@ -38,7 +38,7 @@ class StepRecord:
     draft_texts: tuple[str | None, ...] = ()
     verdicts: tuple[Verdict | None, ...] = ()
     confidences: tuple[float | None, ...] = ()
-    concludes: bool = False
+    after_thinking: bool = False
 
     @property
     def judged(self) -> bool:
@@ -59,6 +59,7 @@ class Trace:
             reads them.
         finish: ``stop`` (the model ended it) or ``length`` (a token budget did).
         seconds: when the last step was kept.
+        cycles: steps that the target wrote itself, where steps were drafted: each ends a cycle.
         drained: when the last branch had ended on its runtime.
         seeded: whether the same seed gives the same answer: every runtime honours seeds.
         shared_draws: whether draft and target drew steps with the same random numbers; if they did
@@ -69,7 +70,7 @@ class Trace:
         conclusion: what is exact after the thinking, where the thinking was judged: ``step`` and
             ``tokens`` are the numbers of those before it, ``seed`` is its seed, and ``text`` is as
             ``lossless``; empty where there is none. The steps say of themselves which they are
-            (``StepRecord.concludes``), also those of a program's generations.
+            (``StepRecord.after_thinking``), also those of a program's generations.
         read_tokens, agreed_tokens: drafted tokens that the target has read in place of writing
             them, and those of them that it would have written; ``reads``: of each read, how many
             tokens it had, and how many of them the target would have written.
@@ -143,22 +144,24 @@ class Trace:
         """Number of steps of which a drafted version was compared or came too late; not those whose
         draft failed.
         """
-        return sum(step.judged for step in self.verified)
+        return sum(step.judged for step in self.before_conclusion)
 
     @property
     def accepted(self) -> int:
         """Number of steps that the draft wrote."""
-        return sum(s.source == "draft" for s in self.verified)
+        return sum(s.source == "draft" for s in self.before_conclusion)
 
     @property
-    def verified(self) -> list[StepRecord]:
-        """The steps that a verifier was to decide about: all but those of exact conclusions."""
-        return [step for step in self.steps if not step.concludes]
+    def before_conclusion(self) -> list[StepRecord]:
+        """The steps before an exact conclusion: all where there is none."""
+        return [step for step in self.steps if not step.after_thinking]
 
     @property
     def judged_tokens(self) -> int:
         """Tokens of steps that a verifier accepted in place of the target's own."""
-        return 0 if self.lossless else sum(s.tokens for s in self.verified if s.source == "draft")
+        if self.lossless:
+            return 0
+        return sum(s.tokens for s in self.before_conclusion if s.source == "draft")
 
     @property
     def alpha(self) -> float | None:

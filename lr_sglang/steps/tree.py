@@ -24,6 +24,10 @@ from lr_sglang.steps.version import Version
 _LINEAGES = 2**61 - 1
 _TARGETS = MAX_WIDTH
 
+# ``Verdict.by`` of steps whose two versions were not compared: the draft came too late, or failed;
+# the step follows a cut one; the judge accepts too many pairs that differ.
+NOT_COMPARED = ("late", "draft", "guard", "untrusted")
+
 
 @dataclass(frozen=True)
 class Verdict:
@@ -166,7 +170,7 @@ class StepTree:
         """Tokens left in the budget after the node."""
         return self.budget - node.tokens_used
 
-    def ends(self, node: Node) -> bool:
+    def is_last(self, node: Node) -> bool:
         """Whether the answer is complete at this node: a final step, or no tokens left in the
         budget.
         """
@@ -177,7 +181,7 @@ class StepTree:
     @property
     def complete(self) -> bool:
         """Whether the answer has its end."""
-        return self.ends(self.root)
+        return self.is_last(self.root)
 
     @property
     def over(self) -> bool:
@@ -216,7 +220,7 @@ class StepTree:
             for n in self.live()
             if n.version.can_be_written
             and self.ahead(n) <= depth
-            and not self.ends(n)
+            and not self.is_last(n)
             and n.chosen is None
             and not self._waits(n)
         ]
@@ -232,7 +236,7 @@ class StepTree:
             if not n.proposed
             and n.version.step is None
             and self.ahead(n) < self.depth
-            and not self.ends(n)
+            and not self.is_last(n)
             and not (n.cut and self.half_sentence_guard)
         ]
         return sorted(found, key=self.ahead)

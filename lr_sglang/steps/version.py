@@ -40,7 +40,8 @@ class Version:
         guesser: the branch that wrote them; None where they are the drafted step.
         was_read: whether the target has read a part of it.
         branch: the request that writes, reads or guesses what comes after ``known``: in flight, or
-            the one that completed it; None if nothing does.
+            the one that completed it; None if nothing does, and while one request writes several
+            steps.
         since: when it could begin, in seconds of the policy's clock; 0 if that is not known.
         step: the whole version; None as long as it is not known to its end.
         state: the program's state after it.

@@ -99,7 +99,7 @@ class RequestMaker:
         if mode.ahead:
             made.check = self._check(look)
         if mode.judged and look.conclusion == "exact":
-            made.conclusion = self.verifier("exact")
+            made.conclusion_verifier = self.verifier("exact")
         return made
 
     def check(self, mode: Mode, verifier: str) -> None:

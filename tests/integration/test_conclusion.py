@@ -67,7 +67,7 @@ def answer(
         Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Anything()
     )
     if exact:
-        request.conclusion = Exact()
+        request.conclusion_verifier = Exact()
     backend = deployment(**asked)
     state = run_virtually(
         run_program(lookahead, messages=messages, request=request, backend=backend)
@@ -222,7 +222,9 @@ def test_a_program_that_ends_the_thinking_itself_goes_on_exactly() -> None:
     ]
     assert drawn and set(drawn) == {about["seed"]}
     first = said["first"]
-    assert [step.concludes for step in trace.steps] == [n >= first for n in range(len(trace.steps))]
+    assert [step.after_thinking for step in trace.steps] == [
+        n >= first for n in range(len(trace.steps))
+    ]
     counts = trace.tokens()
     assert counts["judged"] == sum(s.tokens for s in trace.steps[:first] if s.source == "draft") > 0
     assert counts["judged"] + counts["own"] == counts["used"]

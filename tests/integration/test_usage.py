@@ -119,10 +119,10 @@ def test_steps_of_an_exact_conclusion_are_not_verified_ones():
     from lr_sglang.steps.trace import StepRecord, Trace
     from lr_sglang.steps.tree import Verdict
 
-    def step(source: str, concludes: bool) -> StepRecord:
+    def step(source: str, after_thinking: bool) -> StepRecord:
         verdicts = (Verdict(source == "draft", "a test"),)
         about = ("text", 3, source, "accepted", "delimiter", 1.0)
-        return StepRecord(0, *about, verdicts=verdicts, concludes=concludes)
+        return StepRecord(0, *about, verdicts=verdicts, after_thinking=after_thinking)
 
     steps = [step("draft", False), step("target", False)]
     trace = Trace(steps=[*steps, step("draft", True), step("draft", True)])

@@ -599,4 +599,4 @@ def test_a_draft_in_flight_when_the_judge_is_distrusted_is_rejected(schedule):
 
     run_virtually(main())
     assert request.trace.text == OURS[:-1] and not judge.requests and len(draft.requests) == 1
-    assert [verdict.by for verdict in request.trace.steps[0].verdicts] == ["guard"]
+    assert [verdict.by for verdict in request.trace.steps[0].verdicts] == ["untrusted"]

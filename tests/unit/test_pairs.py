@@ -107,7 +107,7 @@ def test_steps_that_were_read_or_fed_are_no_pairs(tmp_path, by):
 
 
 def test_the_exact_conclusion_of_a_judged_answer_is_no_pair(tmp_path):
-    answer = record(REFUSED, REFUSED | {"concludes": True})
+    answer = record(REFUSED, REFUSED | {"after_thinking": True})
     files, said = exported(tmp_path / "run", answer)
     assert [row["step"] for row in loaded(files["pairs-lookahead.jsonl"], tmp_path)] == [0]
     assert "1 read or fed" in said

@@ -81,7 +81,7 @@ def test_nothing_follows_the_end_of_sequence_or_the_end_of_the_budget():
         tree.add_children(tree.root)
         child = tree.root.children[0]
         tree.drafted(child, last)
-        assert tree.ends(child)
+        assert tree.is_last(child)
         assert child not in tree.to_propose()
         assert child not in tree.to_expand(3)
 

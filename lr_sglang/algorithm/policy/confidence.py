@@ -11,9 +11,6 @@ import numpy as np
 from scipy.optimize import minimize
 from scipy.special import expit
 
-# ``Verdict.by`` of steps that were not compared: the draft came too late, failed, or followed a cut
-# step.
-NO_COMPARISON = ("late", "draft", "guard")
 Sample = tuple[float, bool]
 
 

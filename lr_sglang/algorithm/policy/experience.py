@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections import Counter, deque
 from dataclasses import dataclass, field, replace
 
-from lr_sglang.algorithm.policy.confidence import NO_COMPARISON, Calibration, Sample
+from lr_sglang.algorithm.policy.confidence import Calibration, Sample
 from lr_sglang.algorithm.policy.forecast import (
     Conditions,
     StepTimes,
@@ -20,7 +20,7 @@ from lr_sglang.algorithm.policy.mean import MEAN_MEMORY, Mean
 from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
 from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
-from lr_sglang.steps.tree import Node
+from lr_sglang.steps.tree import NOT_COMPARED, Node
 from lr_sglang.theory import reading
 
 # Weight of the prior acceptance rate of 1/2, in verdicts.
@@ -134,18 +134,23 @@ class RunStatistics:
 
     def learn(self, node: Node) -> bool | None:
         """Learns from the verdicts on the step after ``node``, which is decided. Returns whether
-        its first drafted version was accepted; None if that was not compared.
+        its first drafted version was accepted, which a late one was not; None if that was not
+        compared for another reason.
         """
         verdicts = [c.verdict for c in node.children]
         if node.chosen is not None and node.chosen.step is not None:
             self.tokens.add(len(node.chosen.step.ids))
         for child, verdict in zip(node.children, verdicts, strict=True):
-            if verdict is None or verdict.failed or verdict.by in NO_COMPARISON:
+            if verdict is None or verdict.failed or verdict.by in NOT_COMPARED:
                 continue
             self.verdict.add(verdict.seconds)
             if child.confidence is not None:
                 self._learn(child.confidence, verdict.accepted)
-        compared = [v for v in verdicts if v is not None and not v.failed and v.by != "guard"]
+        compared = [
+            v
+            for v in verdicts
+            if v is not None and not v.failed and (v.by == "late" or v.by not in NOT_COMPARED)
+        ]
         if not compared or verdicts[0] is not compared[0]:
             return None
         self.first.add(compared[0].accepted)

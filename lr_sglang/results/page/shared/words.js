@@ -23,7 +23,7 @@ export function verdictInWords(verdict) {
   const known = (verdict.accepted ? AGREE : DIFFER)[verdict.by];
   let text = known ?? `The verifier “${verdict.by}” ${verdict.accepted ? "accepts" : "refuses"} the draft's step`;
   if (verdict.failed && verdict.by !== "draft") text = `The verifier “${verdict.by}” gave no verdict, so the target's step is kept`;
-  if (verdict.reason && !["late", "guard", "ending", "special"].includes(verdict.by)) text += ` (${verdict.reason})`;
+  if (verdict.reason && !["late", "guard", "untrusted", "ending", "special"].includes(verdict.by)) text += ` (${verdict.reason})`;
   if (typeof verdict.score === "number" && !/\d/.test(verdict.reason ?? "")) text += `, score ${round(verdict.score)}`;
   if (verdict.seconds > 0) text += `, after ${time(verdict.seconds)}`;
   return `${text}.`;
