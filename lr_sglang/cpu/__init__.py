@@ -6,15 +6,16 @@ is set, which is SGLang's own switch for running on a CPU. Neither torch nor
 sglang is imported until then.
 """
 
-import os
 import sys
+
+from lr_sglang.plugin import enabled
 
 CPU_SWITCH = "SGLANG_USE_CPU_ENGINE"
 
 
 def is_on_cpu() -> bool:
     """True where SGLang is set to run on a CPU."""
-    return os.environ.get(CPU_SWITCH, "").strip().lower() in ("1", "true")
+    return enabled(CPU_SWITCH)
 
 
 def platform() -> None:

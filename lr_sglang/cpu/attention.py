@@ -7,10 +7,14 @@ from typing import Any
 
 import torch
 
-from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, attend_padded, plan_decode
+from lr_sglang.cpu.attention_math import attend
+from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, plan_decode
 from lr_sglang.cpu.draft_pass import plan_drafted
-from lr_sglang.cpu.extend import ExtendPlan, attend_extend, attend_kept, plan_extend
+from lr_sglang.cpu.extend import ExtendPlan, attend_extend, plan_extend
 from lr_sglang.cpu.kv_buffer import KeptRows
+
+# Takes a layer's number, query, caches of keys and values, and scale.
+Attend = Callable[[int, torch.Tensor, torch.Tensor, torch.Tensor, float], torch.Tensor]
 
 
 class BatchedAttention:
@@ -89,8 +93,6 @@ class BatchedAttention:
         The function takes a layer's number, its scale, query [batch, heads, dim], key and value
         [batch, kv_heads, dim], and returns [batch, heads, dim].
         """
-        pool = backend.token_to_kv_pool
-        loc = forward_batch.out_cache_loc
         # The branches of a draft have a table of their own, and each step of the draft its own
         # backend.
         table, seq_lens, requests = backend.draft_decode_metadata or (
@@ -102,22 +104,10 @@ class BatchedAttention:
         # steps.
         keep = forward_batch.spec_info is None
         plan = self._decode_plan(table, requests, seq_lens, group, keep)
-        kept = self._kept if keep and isinstance(plan, Padded) else None
-        if kept is not None and isinstance(plan, Padded):
-            kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
-
-        def step(
-            layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
-        ) -> torch.Tensor:
-            k_cache = pool.get_key_buffer(layer)
-            v_cache = pool.get_value_buffer(layer)
-            k_cache.index_copy_(0, loc, key)
-            v_cache.index_copy_(0, loc, value)
-            if kept is not None and isinstance(plan, Padded):
-                return attend_padded(plan, query, *kept.read(layer, k_cache, v_cache, loc), scale)
-            return attend_decode(plan, query, k_cache, v_cache, scale)
-
-        return step
+        if keep and isinstance(plan, Padded):
+            self._kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
+            return _step(backend, forward_batch, self._kept_rows(forward_batch, plan.mask))
+        return _step(backend, forward_batch, lambda _, *given: attend_decode(plan, *given))
 
     def extend_step(
         self, backend: Any, forward_batch: Any, group: int
@@ -125,43 +115,48 @@ class BatchedAttention:
         """As decode_step, for a pass with several new tokens per sequence, trees of drafted tokens
         among them.
         """
-        pool = backend.token_to_kv_pool
-        loc = forward_batch.out_cache_loc
         table = backend.req_to_token_pool.req_to_token
         requests = forward_batch.req_pool_indices
         seq_lens, extend_lens, _, tree_mask = backend.extend_metadata
         drafted = plan_drafted(table, requests, seq_lens, extend_lens, group, tree_mask)
-        plans = (
-            ()
-            if drafted
-            else self._extend_plan(table, requests, seq_lens, extend_lens, group, tree_mask)
-        )
+        if drafted is not None:
+            self._kept.clear()
+            return _step(backend, forward_batch, lambda _, *given: attend_decode(drafted, *given))
+        plans = self._extend_plan(table, requests, seq_lens, extend_lens, group, tree_mask)
         # Between two verifications of a chain, nothing else writes to its rows; those of a tree are
         # moved.
         chain = forward_batch.forward_mode.is_target_verify() and tree_mask is None
-        kept = self._kept if chain and len(plans) == 1 and plans[0].queries is None else None
-        if kept is None:
-            self._kept.clear()
-        else:
-            kept.begin(plans[0].rows.view(plans[0].batch, -1), seq_lens, plans[0].longest)
+        if chain and len(plans) == 1 and plans[0].queries is None:
+            (plan,) = plans
+            self._kept.begin(plan.rows.view(plan.batch, -1), seq_lens, plan.longest)
+            return _step(backend, forward_batch, self._kept_rows(forward_batch, plan.mask))
+        self._kept.clear()
 
-        def step(
-            layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        def padded(
+            _: int, query: torch.Tensor, k_cache: torch.Tensor, v_cache: torch.Tensor, scale: float
         ) -> torch.Tensor:
-            k_cache = pool.get_key_buffer(layer)
-            v_cache = pool.get_value_buffer(layer)
-            k_cache.index_copy_(0, loc, key)
-            v_cache.index_copy_(0, loc, value)
-            if drafted is not None:
-                return attend_decode(drafted, query, k_cache, v_cache, scale)
-            if kept is not None:
-                return attend_kept(plans[0], query, *kept.read(layer, k_cache, v_cache, loc), scale)
             output = torch.empty_like(query, memory_format=torch.contiguous_format)
             for plan in plans:
                 attend_extend(plan, query, None, None, k_cache, v_cache, output, scale)
             return output
 
-        return step
+        return _step(backend, forward_batch, padded)
+
+    def _kept_rows(self, forward_batch: Any, mask: torch.Tensor) -> Attend:
+        """Attention over the padded rows that are kept from the last step."""
+        kept = self._kept
+        loc = forward_batch.out_cache_loc
+
+        def attend_kept(
+            layer: int,
+            query: torch.Tensor,
+            k_cache: torch.Tensor,
+            v_cache: torch.Tensor,
+            scale: float,
+        ) -> torch.Tensor:
+            return attend(query, *kept.read(layer, k_cache, v_cache, loc), mask, scale)
+
+        return attend_kept
 
     def _extend_plan(
         self,
@@ -245,6 +240,23 @@ class BatchedAttention:
                 o_extend,
                 sm_scale,
             )
+
+
+def _step(backend: Any, forward_batch: Any, attention: Attend) -> Callable[..., torch.Tensor]:
+    """The function that all layers of a pass call: it writes new keys and values to the caches."""
+    pool = backend.token_to_kv_pool
+    loc = forward_batch.out_cache_loc
+
+    def step(
+        layer: int, scale: float, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        k_cache = pool.get_key_buffer(layer)
+        v_cache = pool.get_value_buffer(layer)
+        k_cache.index_copy_(0, loc, key)
+        v_cache.index_copy_(0, loc, value)
+        return attention(layer, query, k_cache, v_cache, scale)
+
+    return step
 
 
 def _need_plain(

@@ -13,19 +13,29 @@ def attend(
     mask: torch.Tensor,
     scale: float,
 ) -> torch.Tensor:
-    """One batch of attention; query heads that share a KV head are rows of it.
+    """One batch of attention, with as many queries for each of its sequences; query heads that
+    share a KV head are rows of it.
 
     Args:
-        query: [batch, kv_heads, rows, dim].
-        keys, values: [batch, kv_heads, width, dim], in any layout.
-        mask: float32, added to the scores; broadcast to [batch, 1, rows, width].
+        query: [batch * queries, heads, dim].
+        keys, values: [batch, width, kv_heads, dim], in any layout.
+        mask: float32, added to the scores; broadcast to [batch, 1, queries * group, width].
 
     Returns:
-        [batch, kv_heads, rows, dim].
+        [batch * queries, heads, dim].
     """
-    return F.scaled_dot_product_attention(
-        query, keys, values, attn_mask=mask.to(query.dtype), scale=scale
+    tokens, heads, dim = query.shape
+    batch, _, kv_heads, _ = keys.shape
+    rows = query.view(batch, -1, kv_heads, heads // kv_heads, dim).transpose(1, 2)
+    mixed = F.scaled_dot_product_attention(
+        rows.reshape(batch, kv_heads, -1, dim),
+        keys.transpose(1, 2),
+        values.transpose(1, 2),
+        attn_mask=mask.to(query.dtype),
+        scale=scale,
     )
+    mixed = mixed.view(batch, kv_heads, tokens // batch, heads // kv_heads, -1).transpose(1, 2)
+    return mixed.reshape(tokens, heads, -1)
 
 
 def additive(visible: torch.Tensor) -> torch.Tensor:

@@ -1,7 +1,7 @@
 """A decode step, one new token per sequence: how to read the rows of the KV cache, and attention
 over them.
 
-A plan is the cheaper of two. Together: all queries attend over the rows of all sequences, and a
+A plan is the cheaper of two. Joined: all queries attend over the rows of all sequences, and a
 mask hides those of other sequences; a shared prefix is read once, and adjacent rows are not copied.
 Padded: each sequence's rows are gathered into one rectangle, which is cheaper for sequences whose
 rows are scattered over the cache.
@@ -24,14 +24,14 @@ class Padded:
 
 
 @dataclass(frozen=True)
-class Together:
+class Joined:
     """rows: [width] int64, or a slice of the cache. mask: [1, 1, batch * group, width] float32."""
 
     rows: Tensor | slice
     mask: Tensor
 
 
-DecodePlan = Padded | Together
+DecodePlan = Padded | Joined
 
 
 def plan_decode(
@@ -54,24 +54,24 @@ def plan_decode(
     padded = (18 if kept else 28) * batch * width
     # a visible row in place of padding
     own = torch.where(visible, rows, rows.gather(1, seq_lens.view(-1, 1) - 1))
-    plan = plan_together(own, group, padded)
+    plan = plan_joined(own, group, padded)
     return plan or Padded(rows.view(-1), additive(visible).view(batch, 1, 1, width))
 
 
-def plan_together(own: Tensor, group: int, padded: int) -> Together | None:
-    """A plan of the kind Together; None if that costs more than `padded`.
+def plan_joined(own: Tensor, group: int, padded: int) -> Joined | None:
+    """A plan of the kind Joined; None if that costs more than `padded`.
 
     `own` [queries, width] int64 has the rows that each query sees, in any order and with
     repetitions.
     """
-    found = rows_together(own, own.shape[0] * group, padded)
+    found = joined_rows(own, own.shape[0] * group, padded)
     if found is None:
         return None
     rows, column, count = found
-    return Together(rows, together_mask(seen(column, count), group))
+    return Joined(rows, joined_mask(seen(column, count), group))
 
 
-def rows_together(
+def joined_rows(
     own: Tensor, queries: int, padded: int
 ) -> tuple[Tensor | slice, Tensor, int] | None:
     """The rows that `queries` read together, the place of each of `own` among them, and their
@@ -104,46 +104,14 @@ def attend_decode(
     scale: float,
 ) -> Tensor:
     """query [batch, heads, dim] over caches [rows, kv_heads, dim] -> [batch, heads, dim]."""
-    batch = query.shape[0]
-    kv_heads = k_cache.shape[1]
-    caches = (k_cache, v_cache)
-    if isinstance(plan, Padded):
-        keys, values = (
-            cache.index_select(0, plan.rows).view(batch, -1, *cache.shape[1:]).to(query.dtype)
-            for cache in caches
-        )
-        return attend_padded(plan, query, keys, values, scale)
-    heads, dim = query.shape[1:]
-    grouped = query.view(batch, kv_heads, -1, dim).transpose(0, 1).reshape(1, kv_heads, -1, dim)
+    batch = query.shape[0] if isinstance(plan, Padded) else 1
     keys, values = (
         (cache[plan.rows] if isinstance(plan.rows, slice) else cache.index_select(0, plan.rows))
-        .transpose(0, 1)
-        .unsqueeze(0)
+        .view(batch, -1, *cache.shape[1:])
         .to(query.dtype)
-        for cache in caches
+        for cache in (k_cache, v_cache)
     )
-    result = attend(grouped, keys, values, plan.mask, scale)
-    return (
-        result.view(kv_heads, batch, heads // kv_heads, -1)
-        .transpose(0, 1)
-        .reshape(batch, heads, -1)
-    )
-
-
-def attend_padded(
-    plan: Padded,
-    query: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    scale: float,
-) -> Tensor:
-    """query [batch, heads, dim] over keys and values [batch, width, kv_heads, dim] -> [batch,
-    heads, dim].
-    """
-    batch, heads, dim = query.shape
-    grouped = query.view(batch, keys.shape[2], -1, dim)
-    result = attend(grouped, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale)
-    return result.reshape(batch, heads, -1)
+    return attend(query, keys, values, plan.mask, scale)
 
 
 def seen(column: Tensor, count: int) -> Tensor:
@@ -151,7 +119,7 @@ def seen(column: Tensor, count: int) -> Tensor:
     return torch.full((column.shape[0], count), float("-inf")).scatter_(1, column, 0.0)
 
 
-def together_mask(mask: Tensor, group: int) -> Tensor:
+def joined_mask(mask: Tensor, group: int) -> Tensor:
     """The mask [queries, count] repeated for each of a query's `group` heads, [1, 1, queries *
     group, count].
     """

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from lr_sglang.cpu.attention_math import padded_rows, round_up
-from lr_sglang.cpu.decode import Together, plan_together, rows_together, seen, together_mask
+from lr_sglang.cpu.decode import Joined, joined_mask, joined_rows, plan_joined, seen
 
 MAX_DRAFTED_TOKENS = 128
 
@@ -21,7 +21,7 @@ def plan_drafted(
     extend_lens: Tensor,
     group: int,
     tree_mask: Tensor | None,
-) -> Together | None:
+) -> Joined | None:
     """Plan the pass like a decode step in which each new token is a sequence; adjacent rows are
     then not copied.
 
@@ -48,13 +48,13 @@ def plan_drafted(
 
 def _plan_chains(
     own: Tensor, seq_lens: Tensor, extend_lens: Tensor, group: int, padded: int
-) -> Together | None:
+) -> Joined | None:
     """Every new token sees the rows of `own` [batch, width] up to its own; padding repeats a row
     that all see.
     """
     batch = own.shape[0]
     tokens = int(extend_lens.sum())
-    found = rows_together(own, tokens * group, padded)
+    found = joined_rows(own, tokens * group, padded)
     if found is None:
         return None
     rows, column, count = found
@@ -65,12 +65,12 @@ def _plan_chains(
     later = later.view(-1, 1) + torch.arange(int(extend_lens.max()))
     token, place = (later < seq_lens[sequence].view(-1, 1)).nonzero(as_tuple=True)
     mask[token, column[sequence[token], later[token, place]]] = float("-inf")
-    return Together(rows, together_mask(mask, group))
+    return Joined(rows, joined_mask(mask, group))
 
 
 def _plan_trees(
     rows: Tensor, seq_lens: Tensor, new: int, group: int, padded: int, tree_mask: Tensor
-) -> Together | None:
+) -> Joined | None:
     batch, width = rows.shape
     prefix = (seq_lens - new).view(-1, 1, 1)
     # the column of each new token, [batch, new, 1]
@@ -81,4 +81,4 @@ def _plan_trees(
     # Every token sees itself, so its own row replaces the rows that it does not see.
     rows = rows.unsqueeze(1).expand(-1, new, -1)
     own = torch.where(visible, rows, rows.gather(2, token))
-    return plan_together(own.view(batch * new, width), group, padded)
+    return plan_joined(own.view(batch * new, width), group, padded)

@@ -150,51 +150,25 @@ def attend_extend(
 
     Without new keys and values, the caches must hold them already.
     """
-    batch = plan.batch
-    longest = plan.longest
-    kv_heads = k_cache.shape[1]
     query = query[plan.tokens]
-    _, heads, dim = query.shape
     keys, values = (
         _read(k_cache, new_keys, plan, query.dtype),
         _read(v_cache, new_values, plan, query.dtype),
     )
-    if plan.queries is not None:
-        padded = query.new_zeros((batch * longest, heads, dim))
-        query = padded.index_copy_(0, plan.queries, query)
-    query = (
-        query.view(batch, longest, kv_heads, -1, dim)
-        .transpose(1, 2)
-        .reshape(batch, kv_heads, -1, dim)
-    )
-    result = attend(query, keys, values, plan.mask, scale)
-    result = result.view(batch, kv_heads, longest, heads // kv_heads, -1).transpose(1, 2)
-    result = result.reshape(batch * longest, heads, -1)
-    output[plan.tokens] = result if plan.queries is None else result.index_select(0, plan.queries)
-
-
-def attend_kept(
-    plan: ExtendPlan, query: torch.Tensor, keys: torch.Tensor, values: torch.Tensor, scale: float
-) -> torch.Tensor:
-    """Sequences with as many new tokens each: query [tokens, heads, dim] -> the same.
-
-    keys and values are [batch, width, kv_heads, dim], the new tokens' own among them.
-    """
-    heads, dim = query.shape[1:]
-    query = query.view(plan.batch, plan.longest, keys.shape[2], -1, dim).transpose(1, 2)
-    query = query.reshape(plan.batch, keys.shape[2], -1, dim)
-    result = attend(query, keys.transpose(1, 2), values.transpose(1, 2), plan.mask, scale)
-    result = result.view(
-        plan.batch, keys.shape[2], plan.longest, heads // keys.shape[2], -1
-    ).transpose(1, 2)
-    return result.reshape(-1, heads, dim)
+    if plan.queries is None:
+        output[plan.tokens] = attend(query, keys, values, plan.mask, scale)
+        return
+    padded = query.new_zeros((plan.batch * plan.longest, *query.shape[1:]))
+    padded.index_copy_(0, plan.queries, query)
+    mixed = attend(padded, keys, values, plan.mask, scale)
+    output[plan.tokens] = mixed.index_select(0, plan.queries)
 
 
 def _read(
     cache: torch.Tensor, new: torch.Tensor | None, plan: ExtendPlan, dtype: torch.dtype
 ) -> torch.Tensor:
-    """The cache's rows with the new tokens' own in their place, [batch, kv_heads, width, dim]."""
+    """The cache's rows with the new tokens' own in their place, [batch, width, kv_heads, dim]."""
     gathered = cache.index_select(0, plan.rows).to(dtype)
     if new is not None:
         gathered.index_copy_(0, plan.columns, new[plan.tokens].view(-1, *cache.shape[1:]).to(dtype))
-    return gathered.view(plan.batch, plan.width, *cache.shape[1:]).transpose(1, 2)
+    return gathered.view(plan.batch, plan.width, *cache.shape[1:])

@@ -10,7 +10,7 @@ import torch
 
 from lr_sglang.cpu import hooks, products, settings
 from lr_sglang.cpu.attention import BatchedAttention
-from lr_sglang.cpu.decode import Together, plan_decode
+from lr_sglang.cpu.decode import Joined, plan_decode
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
 from lr_sglang.plugin import seeds
@@ -111,7 +111,7 @@ def test_decode_is_attention_whichever_way_is_cheapest_to_read_the_rows(
             own = [torch.arange(shared) * step + 10, torch.arange(length - shared) * step + tail]
             cache.table[request, :length] = torch.cat(own).int()
     plan = plan_decode(cache.table, cache.requests, cache.seq_lens, heads // kv_heads)
-    kind = type(plan.rows) if isinstance(plan, Together) else type(plan)
+    kind = type(plan.rows) if isinstance(plan, Joined) else type(plan)
     assert kind is {
         "side by side": slice,
         "shared prefix": slice,
