@@ -51,8 +51,8 @@ class Version:
         next_guesser: the branch that writes the guess after ``guess``; ``next_guess`` is what it
             wrote.
         agreed: for each of the first known tokens, whether the draft wrote it.
-        other: what the draft wrote in place of this version: up to the first token that is not the
-            target's, and after it; () where there is none yet, or others wrote before it.
+        parted: by place in the version, the drafted tokens from the first on that is not the
+            target's.
     """
 
     read_first: bool = False
@@ -69,7 +69,7 @@ class Version:
     next_guesser: Branch | None = None
     next_guess: Ids | None = None
     agreed: list[bool] = field(default_factory=list)
-    other: Ids = ()
+    parted: dict[int, Ids] = field(default_factory=dict)
 
     @property
     def size(self) -> int:
@@ -95,8 +95,8 @@ class Version:
         same = common_prefix(guess, tuple(draws))
         last = len(draws) if decoded else same + 1
         own = [token for token in draws[same:last] if token is not None]
-        if same < min(len(guess), len(draws)) and all(self.agreed):
-            self.other = self.known + guess
+        if own and same < len(guess):
+            self.parted[len(self.known) + same] = guess[same:]
         self.agreed += [True] * same + [False] * len(own)
         self.known += (*guess[:same], *own)
         self.guess = None
@@ -126,8 +126,11 @@ class Version:
         size = len(step.ids)
         if 0 < size <= len(self.agreed) and all(self.agreed[:size]):
             return step
-        found = split_ids(self.other, "length", tokenizer, ends, before)
-        return found[0] if found else None
+        place = min((place for place in self.parted if place < size), default=None)
+        if place is None or not all(self.agreed[:place]):
+            return None
+        ids = (*self.known[:place], *self.parted[place])
+        return split_ids(ids, "length", tokenizer, ends, before)[0]
 
     def after(self, size: int) -> Version:
         """The version of the next step: what is known after ``size`` tokens, and who writes the
@@ -137,7 +140,7 @@ class Version:
         if not self.runs_on:
             return Version(known=rest)
         made = replace(self, known=rest, agreed=self.agreed[size:], branch=None)
-        made.other = self.other[size:] if all(self.agreed[:size]) else ()
+        made.parted = {at - size: ids for at, ids in self.parted.items() if at >= size}
         return made
 
     def complete(self, step: Step, state: Any) -> None:
