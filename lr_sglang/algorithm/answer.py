@@ -226,7 +226,7 @@ class Answer:
             self.judging.reject(child, "draft", why, failed=True)
             return
         child.confidence = draft_confidence(branch.result.meta, len(drafted.ids))
-        self.tree.drafted(child, drafted, tokens)
+        self.tree.enter_draft(child, drafted, tokens)
         self.context.emitter.drafted(child)
         version = node.version
         if version.read_first and child.alternative == 0 and version.branch is None:

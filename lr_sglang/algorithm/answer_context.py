@@ -149,6 +149,6 @@ def _tree(request: AnswerRequest, state: ProgramState, budget: int) -> StepTree:
     look = request.lookahead
     # Where only the target's own tokens are kept, a step may begin in the middle of a sentence.
     guard = look.half_sentence_guard and not request.exact
-    tree = StepTree(look.depth, look.width, budget, guard)
+    tree = StepTree(look.depth, budget, guard)
     tree.root.state = state
     return tree

@@ -39,7 +39,7 @@ BEHIND = 64
 class DraftLine:
     """The tokens of one request of the target as far as they are known: its own, then the draft's.
 
-    The target's tokens come by ``heard``, the draft's by ``drafted``, both called on the event
+    The target's tokens come by ``heard``, the draft's by ``enter_draft``, both called on the event
     loop while they are generated. Where they part, the draft goes on from the target's own token.
     The target never waits: what comes too late, or is wrong, is only not used.
 
@@ -138,7 +138,7 @@ class DraftLine:
         """Makes the branch by which the draft writes on, in the next ``gen`` of ``draft``."""
         branch = self._context.new_branch("guess", draft, self._first_node, None, len(self.ids))
         # events of a draft that was given up may still come
-        branch.on_tokens = lambda ids: self.drafted(ids) if self._draft is branch else None
+        branch.on_tokens = lambda ids: self.enter_draft(ids) if self._draft is branch else None
         self._reader.hurry(branch)
         self._context.branches.expect(branch)
         self._draft = branch
@@ -155,7 +155,7 @@ class DraftLine:
             after=tuple(self.ids[self.kept :]),
         )
 
-    def drafted(self, ids: Sequence[int]) -> None:
+    def enter_draft(self, ids: Sequence[int]) -> None:
         """Enters what the draft's generation has written so far."""
         place = self._first + self._seen
         new = list(ids[self._seen :])
@@ -179,7 +179,7 @@ class DraftLine:
             if failed:
                 self._context.draft_failed(result)
             else:
-                self.drafted(result.ids)
+                self.enter_draft(result.ids)
             self._close_draft(Outcome.REJECTED if failed else Outcome.ACCEPTED)
         branch.release()
 

@@ -155,7 +155,7 @@ class Keeper:
         rest = version.after(len(step.ids))
         if drafted is not None and self._request.exact:  # else no judge was asked
             (child,) = self._tree.add_children(node, 1)
-            self._tree.drafted(child, drafted)
+            self._tree.enter_draft(child, drafted)
             child.state = node.state.fork(1)[0]
             child.state += drafted.tokens()
             self._context.emitter.drafted(child)

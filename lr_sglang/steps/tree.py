@@ -139,7 +139,6 @@ class StepTree:
 
     Args:
         depth: maximum number of drafted steps ahead of the root.
-        width: drafted alternatives per position.
         budget: tokens that the answer may have.
         half_sentence_guard: whether steps after a cut prefix are rejected, so that none is drafted
             there.
@@ -149,7 +148,6 @@ class StepTree:
     """
 
     depth: int
-    width: int
     budget: int
     half_sentence_guard: bool = True
     root: Node = field(default_factory=lambda: Node(None, 0))
@@ -241,8 +239,8 @@ class StepTree:
         ]
         return sorted(found, key=self.ahead)
 
-    def add_children(self, node: Node, width: int | None = None) -> list[Node]:
-        """Adds ``width`` children (default: the tree's width) whose steps are to be drafted."""
+    def add_children(self, node: Node, width: int) -> list[Node]:
+        """Adds ``width`` children whose steps are to be drafted."""
         node.proposed = True
         node.children = [
             Node(
@@ -252,7 +250,7 @@ class StepTree:
                 alternative=i,
                 lineage=lineage(node.lineage, i),
             )
-            for i in range(self.width if width is None else width)
+            for i in range(width)
         ]
         return node.children
 
@@ -268,7 +266,7 @@ class StepTree:
             self._live = None
         return node.correction
 
-    def drafted(self, node: Node, step: Step, tokens: int | None = None) -> None:
+    def enter_draft(self, node: Node, step: Step, tokens: int | None = None) -> None:
         """Enters the draft step that leads to ``node``; ``tokens``: its length in the target's
         tokens, if different.
         """

@@ -44,7 +44,7 @@ STEP = Step("a\n\n", (1,), Ending.DELIMITER)
 @pytest.mark.parametrize("depth", [1, 2, 4])
 def test_the_target_writes_no_further_ahead_than_the_settings_say(schedule, depth):
     look = Lookahead(schedule, depth=depth, policy="adaptive")
-    with make_policy(look, StepTree(depth, 1, 1000), RunStatistics()) as unmeasured:
+    with make_policy(look, StepTree(depth, 1000), RunStatistics()) as unmeasured:
         assert unmeasured.furthest == furthest(schedule, depth)
 
 
@@ -53,10 +53,10 @@ def test_the_target_writes_no_further_ahead_than_the_settings_say(schedule, dept
 
 def test_nodes_of_one_tree_draw_with_different_seeds():
     """Also after corrections of corrections."""
-    tree, seen = StepTree(6, 2, 1000), set()
+    tree, seen = StepTree(6, 1000), set()
     nodes = [tree.root]
     for _ in range(5):
-        nodes = [n for node in nodes for n in (*tree.add_children(node), _corrected(tree, node))]
+        nodes = [n for node in nodes for n in (*tree.add_children(node, 2), _corrected(tree, node))]
         for node in nodes:
             assert (node.position, node.lineage) not in seen
             seen.add((node.position, node.lineage))

@@ -268,7 +268,7 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
 
 def most_in_flight(look, role):
     """Grows a tree in which nothing is decided, and counts what may be asked for at a time."""
-    tree = StepTree(look.depth, look.width, 10**9)
+    tree = StepTree(look.depth, 10**9)
     from lr_sglang.steps.step import Ending, Step
 
     step = Step("a\n\n", (1,), Ending.DELIMITER, "v")
@@ -276,8 +276,8 @@ def most_in_flight(look, role):
     while found := tree.to_propose():
         drafts = max(drafts, len(found) * look.width)
         for node in found:
-            for child in tree.add_children(node):
-                tree.drafted(child, step)
+            for child in tree.add_children(node, look.width):
+                tree.enter_draft(child, step)
     branches = tree.to_expand(look.depth if look.schedule == "sync" else look.depth - 1)
     drafted = sum(isinstance(node, Node) and node is not tree.root for node in tree.live())
     return {"target": len(branches), "draft": drafts, "judge": drafted}[role]

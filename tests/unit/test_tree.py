@@ -13,16 +13,14 @@ def step(text: str, ending: Ending = Ending.DELIMITER, closes: bool = False) -> 
     return Step(text, tuple(map(ord, text)), ending, closes)
 
 
-def grown(
-    depth: int = 3, width: int = 1, budget: int = 1000, guard: bool = True, drafts: int = 0
-) -> StepTree:
+def grown(depth: int = 3, budget: int = 1000, guard: bool = True, drafts: int = 0) -> StepTree:
     """A tree with some drafted steps in a row."""
-    tree = StepTree(depth, width, budget, guard)
+    tree = StepTree(depth, budget, guard)
     node = tree.root
     for _ in range(drafts):
-        tree.add_children(node)
+        tree.add_children(node, 1)
         node = node.children[0]
-        tree.drafted(node, step("d"))
+        tree.enter_draft(node, step("d"))
     return tree
 
 
@@ -51,13 +49,13 @@ def test_the_target_is_asked_after_each_drafted_prefix_once():
 
 def test_a_draft_not_there_yet_is_no_prefix():
     tree = grown()
-    tree.add_children(tree.root)
+    tree.add_children(tree.root, 1)
     assert tree.to_expand(2) == [tree.root]
 
 
 def test_width_proposes_alternatives():
-    tree = grown(width=3)
-    assert [c.alternative for c in tree.add_children(tree.root)] == [0, 1, 2]
+    tree = grown()
+    assert [c.alternative for c in tree.add_children(tree.root, 3)] == [0, 1, 2]
     assert tree.to_propose() == []
 
 
@@ -70,17 +68,17 @@ def test_nothing_is_drafted_where_the_target_is_already_done():
 @pytest.mark.parametrize(("guard", "proposed"), [(True, []), (False, [1])])
 def test_the_half_sentence_guard_drafts_nothing_after_a_cut_step(guard, proposed):
     tree = grown(guard=guard)
-    tree.add_children(tree.root)
-    tree.drafted(tree.root.children[0], step("cut", Ending.CAP))
+    tree.add_children(tree.root, 1)
+    tree.enter_draft(tree.root.children[0], step("cut", Ending.CAP))
     assert [n.position for n in tree.to_propose()] == proposed
 
 
 def test_nothing_follows_the_end_of_sequence_or_the_end_of_the_budget():
     for last, budget in ((step("x", Ending.END), 100), (step("xyz"), 3)):
         tree = grown(budget=budget)
-        tree.add_children(tree.root)
+        tree.add_children(tree.root, 1)
         child = tree.root.children[0]
-        tree.drafted(child, last)
+        tree.enter_draft(child, last)
         assert tree.is_last(child)
         assert child not in tree.to_propose()
         assert child not in tree.to_expand(3)
@@ -106,10 +104,10 @@ def test_a_pair_needs_both_versions_and_no_verdict():
 
 
 def test_an_accepted_draft_is_chosen_though_others_are_undecided():
-    tree = grown(width=2)
-    first, second = tree.add_children(tree.root)
+    tree = grown()
+    first, second = tree.add_children(tree.root, 2)
     tree.root.version.step = step("t")
-    tree.drafted(second, step("d"))
+    tree.enter_draft(second, step("d"))
     assert tree.decide(tree.root) is None
     second.verdict = YES
     assert tree.decide(tree.root) is second
@@ -117,8 +115,8 @@ def test_an_accepted_draft_is_chosen_though_others_are_undecided():
 
 
 def test_the_targets_step_is_chosen_when_every_draft_is_rejected():
-    tree = grown(width=2)
-    first, second = tree.add_children(tree.root)
+    tree = grown()
+    first, second = tree.add_children(tree.root, 2)
     tree.root.version.step = step("t")
     first.verdict = NO
     assert tree.decide(tree.root) is None

@@ -49,7 +49,7 @@ def ways(
 ):
     look, sampling = Lookahead(reading=reading), Sampling(temperature=temperature)
     request = AnswerRequest(look, sampling, verifier=verifier)
-    tree = StepTree(look.depth, look.width, BUDGET)
+    tree = StepTree(look.depth, BUDGET)
     policy = Told(look, tree, request.experience)
     policy.told, policy.alone = way, alone
     request.experience.way = way
