@@ -35,7 +35,6 @@ class Ways:
         self._reader = reader
         self._way: Way = "tree"
         self._feeds: bool | None = None
-        self._has_own_guesses = False
 
     def next_way(self) -> Way:
         """Decides the way of the next versions; records why none is fed or drafted, and that
@@ -43,7 +42,6 @@ class Ways:
         """
         if self._feeds is None:
             self._feeds = self._can_feed()
-            self._has_own_guesses = not self._feeds and self._guesses_itself()
         self._reads.can_read = self._can_read()
         if self._way == "alone":
             self._reads.try_portions_again()
@@ -55,7 +53,7 @@ class Ways:
         if self._request.exact:
             if self._feeds:
                 return "fed"
-            if self._has_own_guesses:
+            if self._context.trace.alone:
                 return "alone"
             if last == "portions":
                 return "alone"  # for a while, then reading is tried again
@@ -71,7 +69,7 @@ class Ways:
     def tokens_at_once(self) -> int:
         """Tokens that the target may write in one generation, fed or alone."""
         tree = self._context.tree
-        if self._request.exact and (self._feeds or self._has_own_guesses):
+        if self._request.exact and (self._feeds or self._context.trace.alone):
             return tree.room(tree.root)
         return self._context.policy.tokens_alone() or TOKENS_ALONE
 
@@ -115,25 +113,21 @@ class Ways:
         return self._context.policy.way == "portions" and self._can_read()
 
     def _can_feed(self) -> bool:
-        """Whether the target's requests that write on after the answer are fed; records why not."""
-        fed = self._context.target.facts.fed
-        if fed is None:
-            return False
-        why_not = self._why_not_fed(fed)
-        self._context.trace.not_fed = why_not
-        self._experience.fed_tokens = 0 if why_not else fed.width - 1
-        return not why_not
-
-    def _guesses_itself(self) -> bool:
-        """Whether the target writes sooner by the guesses of its own token layer than by drafted
-        steps, which are its own only where each of their tokens is; records it.
+        """Whether the target's requests that write on after the answer are fed; records why not,
+        and where a lossless answer is therefore written by the guesses of the target's own layer:
+        drafted steps would seldom be its own to their last tokens.
         """
-        layer = self._context.target.facts.token_layer
-        guesses = bool(layer) and self._request.lossless
+        facts = self._context.target.facts
         trace = self._context.trace
-        if guesses and not trace.conclusion:
-            trace.alone = trace.not_fed or f"the target's token layer, {layer}, takes no drafts"
-        return guesses
+        feeds = False
+        if facts.fed is not None:
+            trace.not_fed = self._why_not_fed(facts.fed)
+            feeds = not trace.not_fed
+            self._experience.fed_tokens = facts.fed.width - 1 if feeds else 0
+        if facts.token_layer and self._request.lossless and not feeds:
+            layer = f"the target's token layer, {facts.token_layer}, takes no drafts"
+            trace.alone = trace.not_fed or layer
+        return feeds
 
     def _why_not_fed(self, fed: FedLayer) -> str:
         """Why what the draft writes is not delivered; empty if it is."""

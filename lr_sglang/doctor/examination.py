@@ -289,8 +289,8 @@ def _lines(backend: RuntimeBackend) -> Finding:
     why = backend.doubts.found.get("fed", "")
     # without it answers are exact too
     layer = backend.facts.token_layer
-    alone = f"; {layer} writes lossless answers alone" if layer else ""
-    found = why or f"no{alone}; to have it: {INSTALL_PLUGIN}"
+    alone = layer and f"; {layer} writes lossless answers alone"
+    found = why or f"no{alone or ''}; to have it: {INSTALL_PLUGIN}"
     return finding(backend.role, "token layer fed", not why, found, INSTALL_PLUGIN)
 
 

@@ -733,7 +733,9 @@ def _verdict(ahead: Measures, plain: Group) -> ModesVerdict | None:
         accuracy=st.difference(differences(ahead.group, plain)),
         late=ahead.late / ahead.judged if ahead.judged else 0.0,
         programs={},
-        alone=next((why for row in ahead.group.rows if (why := row.get("alone"))), ""),
+        alone=next(filter(None, (row.get("alone") for row in ahead.group.rows)), "")
+        if ahead.group.exact
+        else "",
     )
 
 

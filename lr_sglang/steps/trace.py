@@ -77,7 +77,8 @@ class Trace:
         late_tokens: drafted tokens that came when the target had written there itself.
         not_fed: why the target was not fed though its server has the token layer ``fed``; empty
             where it was, or where nothing could be.
-        alone: why the target wrote an exact answer without a draft; empty if it did not.
+        alone: why the target wrote a lossless answer, or what follows the thinking, without a
+            draft; empty if it did not.
         failures: number of failures by role, of draft and judge; the answer went on without them.
         causes: why the first of them failed, by role.
         doubts: of runtimes, by role and name: little reuse, aborts that are not taken, seeds that

@@ -176,8 +176,8 @@ def write_generations(record: Trace, parts: Sequence[GenerationTrace]) -> list[d
     record.seeded = all(t.seeded for t in traces)
     ahead = [part.trace for part in parts if part.ahead]
     record.shared_draws = bool(ahead) and all(t.shared_draws for t in ahead)
-    record.own_draws = next((t.own_draws for t in ahead if t.own_draws), "")
-    record.not_fed = next((t.not_fed for t in ahead if t.not_fed), "")
+    for reason in ("own_draws", "not_fed", "alone"):
+        setattr(record, reason, next(filter(None, (getattr(t, reason) for t in ahead)), ""))
     record.lossless = min((part.lossless for part in parts), key=_LOSSLESS.index, default="")
     record.add_counts(traces)
     return [part.figures() | {"first": first.get(id(part), beside)} for part in parts]

@@ -172,7 +172,7 @@ def test_the_record_of_a_program_has_what_its_generations_counted():
     sums = {"cycles": 2, "read_tokens": 10, "agreed_tokens": 9, "late_tokens": 1}
     sums |= {"reads": Counter({(5, 4): 1}), "failures": Counter(draft=1)}
     firsts = {"not_fed": "the vocabularies differ", "causes": {"draft": "no answer"}}
-    firsts |= {"doubts": {"target": {"reuse": "little"}}}
+    firsts |= {"alone": "its layer", "doubts": {"target": {"reuse": "little"}}}
     parts = [GenerationTrace(began, "target", Trace(**sums, **firsts)) for began in (0.0, 1.0)]
     record = Trace()
     write_generations(record, parts)
