@@ -136,7 +136,7 @@ class Job:
         """The delivered tokens after those written, if the line agrees with these."""
         if self.line is None:
             return ()
-        return self.line.following(self.written, lambda start, stop: self.ids[start:stop], width)
+        return self.line.following(self.written, lambda start, stop: [*self.ids[start:stop]], width)
 
 
 @dataclass(frozen=True)
