@@ -76,6 +76,7 @@ def pocket(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pocket]:
 
 # A template that reads all that SGLang gives to one: roles, names, calls, results, arguments.
 RICH = ROOT / "tests/data/rich.jinja"
+FED_TOKENS = 5  # few, for answers whose every pass takes as many rows
 
 
 @dataclass
@@ -88,13 +89,16 @@ class Stand:
 
 @pytest.fixture(scope="session")
 def thinking(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
-    """Servers of the models that think, and an endpoint that answers losslessly. The draft's own
-    server renders by another template.
+    """Servers of the models that think, and an endpoint that answers losslessly: the draft feeds
+    the target. The draft's own server renders by another template.
     """
     folder = tmp_path_factory.mktemp("thinking")
     models = {role: f"pocket:{role}-thinks" for role in ("target", "draft")}
     deployment = override_all(load_deployment("pocket"), models)
     runtimes = {role: deployment.runtimes[role] for role in models}
+    runtimes["target"] = runtimes["target"].replace(
+        token_layer=TokenLayer("fed", tokens=FED_TOKENS)
+    )
     runtimes["draft"] = runtimes["draft"].replace(extra={"chat-template": str(RICH)})
     options = ("--mode", "lossless", "--verifier", "exact", "-o", "serve.model=thinker")
     with launch(deployment.replace(runtimes=runtimes), folder, timeout=280) as fleet:

@@ -10,7 +10,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,7 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.config import Limits, Runtime, Sampling, TokenLayer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.server_facts import scheduler_state
-from lr_sglang.errors import LookaheadError, RuntimeRefused
+from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
@@ -92,16 +92,6 @@ def state(target: RuntimeBackend) -> dict[str, Any]:
     return scheduler_state(info)[FED_FIELD]
 
 
-async def emptied(target: RuntimeBackend) -> None:
-    """Empties the caches, which SGLang refuses while it records its last pass."""
-    async with asyncio.timeout(10):
-        while True:
-            with suppress(RuntimeRefused):
-                await target.transport.get("/flush_cache")
-                return
-            await asyncio.sleep(0.02)
-
-
 def written(
     target: RuntimeBackend, sampling: dict[str, Any], line: list[int], way: str
 ) -> tuple[list[int], int]:
@@ -113,7 +103,6 @@ def written(
     payload = {"input_ids": prompt, "sampling_params": params, "stream": True}
 
     async def one() -> dict[str, Any]:
-        await emptied(target)
         request, told = Request(), 0
 
         def follow(ids: list[int]) -> None:
@@ -137,6 +126,7 @@ def written(
         assert not any([await one for one in deliveries])
         return reply
 
+    target.flush_cache()
     reply = call(one(), target.loop)
     return reply["output_ids"], reply["meta_info"]["spec_verify_ct"]
 
@@ -194,7 +184,7 @@ def test_lines_that_others_send_for_the_same_request_change_no_token(
 def test_an_emptied_cache_has_no_lines(target: RuntimeBackend) -> None:
     call(target.transport.deliver([Delivery("someone", 0, [1, 2, 3])]), target.loop)
     assert state(target)["lines"] > 0
-    call(emptied(target), target.loop)
+    target.flush_cache()
     assert state(target)["lines"] == 0
 
 
@@ -217,7 +207,7 @@ def test_answers_that_a_draft_feeds_are_plain_decodings_in_one_request_each(
     roles: dict[str, RuntimeBackend], pocket: Pocket, sampling: Sampling
 ) -> None:
     # Else the target guesses these texts itself, and has written them before a draft comes.
-    call(emptied(roles["target"]), roles["target"].loop)
+    roles["target"].flush_cache()
     fed = answers(roles, "lossless", sampling)
     assert [(one["error"], one["not_fed"]) for one in fed] == [(None, "")] * len(fed)
     assert all(one["tokens"]["target"]["calls"] == 1 for one in fed)
@@ -374,7 +364,7 @@ def test_a_draft_that_hangs_or_dies_in_the_middle_costs_speed_only_and_is_told(
             signalled(pair.draft, number)
 
     request = AnswerRequest(**common, verifier=Exact(), on_step=strike)
-    call(emptied(target), target.loop)
+    target.flush_cache()
     try:
         with slowed(pair.target, lambda: request.trace.failures["draft"] > 0):
             (fed,) = traces(target, lookahead, [request], PROBLEM.question)
@@ -390,7 +380,7 @@ def test_a_draft_that_hangs_or_dies_in_the_middle_costs_speed_only_and_is_told(
     if number == signal.SIGSTOP:
         assert_idle(pair.roles, 15.0)
         again = AnswerRequest(**common, verifier=Exact())
-        call(emptied(target), target.loop)
+        target.flush_cache()
         with slowed(pair.target, lambda: again.trace.agreed_tokens > 0):
             (fed,) = traces(target, lookahead, [again], PROBLEM.question)
         assert fed.ids == plain.ids and fed.agreed_tokens > 0 and not fed.failures

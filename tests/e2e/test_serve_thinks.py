@@ -10,6 +10,8 @@ from typing import Any
 import httpx
 import pytest
 
+from lr_sglang.engine.tokenizer import load_tokenizer
+from lr_sglang.pocket import weights
 from lr_sglang.tasks import Question, load
 from tests import FULL
 from tests.compared import ask
@@ -166,7 +168,8 @@ def concluded(way: str, said: dict[str, Any]) -> str:
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 def test_who_hangs_up_while_it_thinks_leaves_nothing_on_the_servers(stream, thinking):
-    endless = {"temperature": 0, "ignore_eos": True}
+    closes, *_ = load_tokenizer(str(weights("target-thinks"))).encode("</think>")
+    endless = {"temperature": 0, "ignore_eos": True, "logit_bias": {str(closes): -100}}
     body = json.dumps({**asked(SAMPLES[1], "tool", stream), **endless}).encode()
     before = thinking.endpoint.disconnected()
     url = httpx.URL(thinking.endpoint.url)
