@@ -1,13 +1,11 @@
 """``lr-sglang run`` as its users call it, attached to real SGLang servers."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 from collections import Counter
 from functools import partial
-from pathlib import Path
 
 import psutil
 import pytest
@@ -128,57 +126,6 @@ def test_modes_side_by_side(pocket, tmp_path):
             (b for b in record["branches"] if b["role"] == "target"), key=lambda b: b["started"]
         )
         assert first["cached"] < first["prompt"] / 2, record["mode"]
-
-
-@pytest.mark.skipif(not FULL, reason="minutes: only in test-full")
-@pytest.mark.timeout(960)
-def test_random_weights_by_the_script(tmp_path):
-    """scripts/gpu_campaign.sh on small shapes and no GPU."""
-    small = {"ALPHA": "0.1,0.9", "DEPTHS": "1,3", "LIMIT": "1", "TOKENS": "128", "FLAGS": ""}
-    small |= {
-        "CONCURRENCY": "1,4",
-        "SD_TOKENS": "2",
-        "BODIES": "pocket-body",
-        "WEAK": "pocket:draft-60",
-    }
-    small |= {"BATCHES": "1,4", "PREFIXES": "512", "MINUTES": "15"}
-    programs = {"LR_SGLANG": "lr-sglang", "PYTHON": sys.executable}
-    environ = {
-        **os.environ,
-        **small,
-        **programs,
-        "SHAPES": "pocket-target,pocket-draft,pocket-judge",
-    }
-    environ["PATH"] = f"{Path(sys.executable).parent}:{environ['PATH']}"
-    command = ["bash", ROOT / "scripts" / "gpu_campaign.sh", tmp_path / "gpu"]
-    done = subprocess.run(
-        command, env=environ, capture_output=True, text=True, timeout=920, check=False
-    )
-    said = (tmp_path / "gpu" / "depth.txt").read_text("utf-8")
-    assert done.returncode == 0 and "ended with status" not in done.stdout, done.stdout + said
-    assert "weights are random" in said and "Does looking ahead pay" in said
-    told = json.loads((tmp_path / "gpu" / "depth.json").read_text("utf-8"))
-    assert "random weights" in told["warning"]
-    ahead = {
-        (g["settings"]["lookahead.verifier"], g["settings"]["lookahead.depth"]): g
-        for g in told["groups"][1:]
-    }
-    assert set(ahead) == {(f"oracle:{a}", d) for a in ("0.1", "0.9") for d in (1, 3)}
-    assert ahead["oracle:0.9", 3]["alpha"]["value"] > ahead["oracle:0.1", 3]["alpha"]["value"]
-    # the judge was really asked
-    assert all(g["judge_seconds"]["value"] > 0 for g in ahead.values())
-    assert {path.name for path in (tmp_path / "gpu" / "plots-depth").glob("*.png")} >= {
-        "by_acceptance.png",
-        "by_depth.png",
-    }
-    made = records(tmp_path / "gpu" / "depth")
-    lengths = Counter(
-        step["tokens"]
-        for record in made
-        for step in record["steps"]
-        if record["mode"] == "lookahead"
-    )
-    assert lengths.most_common(1)[0][0] == 32
 
 
 def interrupt(process):

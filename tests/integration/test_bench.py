@@ -638,29 +638,6 @@ def test_fewer_samples_of_livecodebench(task, asked, wanted):
     assert bench_command.answers_per_question(task, {"samples": asked, "paper": "table1"}) == wanted
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["-o", "bench.paper=table1"], "--deployment deepseek-4gpu or qwen3-4gpu"),
-        (["--fair", "replicas"], "these runtimes are on none"),
-        (["-o", "bench.shapes=a,b,c"], "bench.dummy_weights"),
-        (["-o", "bench.dummy_weights=true", "--draft", "x"], "different things"),
-        (["-o", "bench.dummy_weights=true", "-o", "bench.shapes=a,b"], "give three of"),
-        (["-o", "bench.dummy_weights=true", "--modes", "lossless"], "lossless"),
-        (["--modes", "sd,sp"], "is not one of"),
-        (["--methods", "specreaon"], "did you mean specreason?"),
-        (["--methods", "rsd", "--modes", "sd"], "a mode is a method too"),
-        (["--concurrency", "0"], "not in the range"),
-        (["--sweep", "depth=65"], "depth"),
-        (["--sweep", "policy=often"], "policy"),
-        (["--task", "nosuch"], "nosuch"),
-    ],
-)
-def test_what_cannot_be(double, arguments, said):
-    assert said in " ".join(bench(*arguments, code=2).output.split())
-    assert not double.started
-
-
 # -- random weights
 
 

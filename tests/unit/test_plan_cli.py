@@ -235,26 +235,6 @@ def test_the_plan_is_a_command(arguments, plan):
 
 
 @pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        ((), "--alpha and --c1"),
-        (("--alpha", 0.5), "give --c1"),
-        (("--alpha", 1.5, "--c1", 0.1), "'--alpha': 1.5 is not in the range"),
-        (("--alpha", "nan", "--c1", 0.1), "'--alpha': 'nan' is no finite number"),
-        (("--alpha", 0.5, "--c1", 1), "c1: 1 is not possible"),
-        ((*PAPER, "--judge", "soon"), "--judge"),
-        ((*PAPER, "--judge", "-1"), "--judge"),
-        ((*PAPER, "--layer-speed", 0.5), "--layer-speed"),
-        ((*PAPER, "--layer-speed", "judge=2"), "target=NUMBER,draft=NUMBER"),
-        ((*PAPER, "--layer-speed", "2,draft=2"), "target=NUMBER,draft=NUMBER"),
-        ((*PAPER, "--depth", 65), "--depth"),
-    ],
-)
-def test_bad_input_is_named(arguments, message):
-    assert message in call(*arguments, code=2).stderr
-
-
-@pytest.mark.parametrize(
     "case",
     [
         ("--alpha", "0.63", "--c1", "0.1", "--judge", "0.05"),
