@@ -31,13 +31,16 @@ class Proposer:
 
     def __init__(self, role: str) -> None:
         self._role = role
-        self._rests = 0.0
+        self._backoff_until = 0.0
 
     def there(self, s: ProgramState) -> bool:
         """Whether the role has a runtime that has not failed within the last
         ``BACKOFF_SECONDS``.
         """
-        return self._role in s.stream_executor.backend.roles and time.monotonic() >= self._rests
+        return (
+            self._role in s.stream_executor.backend.roles
+            and time.monotonic() >= self._backoff_until
+        )
 
     def step(self, s: ProgramState, **sampling: Any) -> ProgramState:
         """A fork of ``s`` that writes one more step."""
@@ -69,7 +72,7 @@ class Proposer:
             made = None
         if made is not None and (known.role == "target" or not known.tokenizer.special(made.ids)):
             return False
-        self._rests = time.monotonic() + BACKOFF_SECONDS
+        self._backoff_until = time.monotonic() + BACKOFF_SECONDS
         return True
 
 

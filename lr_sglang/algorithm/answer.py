@@ -374,6 +374,6 @@ class Answer:
         enter(result.ids)
         if not result.ids:
             self.keeper.keep_version(Step("", (), Ending.CAP))
-        self.keeper.keep_known(result.finish, result.ends, over=True)
+        self.keeper.keep_known(result.finish, result.ends, ended=True)
         if line is not None:
             line.steps_kept()

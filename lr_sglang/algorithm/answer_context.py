@@ -14,7 +14,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import backend_of
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.steps.branch import ROLES, Branch, Purpose
-from lr_sglang.steps.events import SILENT, EventEmitter
+from lr_sglang.steps.events import EventEmitter
 from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Node, StepTree
 
@@ -34,7 +34,7 @@ class AnswerContext:
         policy: chooses the nodes that get branches.
         branches: the requests in flight.
         emitter: of events.
-        resting: until when a role is left alone, in seconds of the loop's clock.
+        backoff_until: until when a role is left alone, in seconds of the loop's clock.
     """
 
     request: AnswerRequest
@@ -44,7 +44,7 @@ class AnswerContext:
     policy: Policy
     branches: Branches
     emitter: EventEmitter
-    resting: dict[str, float] = field(default_factory=dict)
+    backoff_until: dict[str, float] = field(default_factory=dict)
 
     @classmethod
     def begin_answer(cls, state: ProgramState, request: AnswerRequest) -> AnswerContext:
@@ -60,9 +60,7 @@ class AnswerContext:
         tree.concluded = request.splits_after_thinking and target.thought_ended(executor)
         chosen = policy.make_policy(request.lookahead, tree, request.experience, executor.loop.time)
         branches = Branches(request.trace, executor.loop, chosen)
-        emitter = SILENT
-        if request.on_event:
-            emitter = EventEmitter(request.on_event, branches.now)
+        emitter = EventEmitter(request.on_event, branches.now)
         branches.done = emitter.done
         return cls(request, state, target.roles, tree, chosen, branches, emitter)
 
@@ -101,7 +99,7 @@ class AnswerContext:
         """
         if role == "draft" and not self.request.drafts:
             return False
-        return role in self.roles and self.resting.get(role, 0.0) <= self.now()
+        return role in self.roles and self.backoff_until.get(role, 0.0) <= self.now()
 
     def draft_failed(self, error: LookaheadError) -> None:
         """Counts a failure of the draft, which is left alone for a while."""
@@ -110,7 +108,7 @@ class AnswerContext:
 
     def leave_draft_alone(self) -> None:
         """Asks the draft for nothing for a while."""
-        self.resting["draft"] = self.now() + BACKOFF_SECONDS
+        self.backoff_until["draft"] = self.now() + BACKOFF_SECONDS
 
     def new_branch(
         self,

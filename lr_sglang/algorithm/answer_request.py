@@ -149,8 +149,8 @@ class AnswerRequest:
 
     @property
     def parameters(self) -> dict[str, float]:
-        """Those of its requests, by SGLang's names, on which it depends whether a server verifies
-        drafted tokens exactly (``ServerFacts.relaxes``).
+        """Parameters of its requests, by SGLang's names. With some values a server does not verify
+        drafted tokens exactly, or follow a seed (``ServerFacts.relaxes``).
         """
         return {
             "temperature": self.sampling.temperature,

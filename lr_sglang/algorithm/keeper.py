@@ -118,30 +118,30 @@ class Keeper:
         ends = self._context.target.ends
         known = root.version.known
         if not ends.isdisjoint(known):
-            self.keep_known("stop", ends, over=True)
+            self.keep_known("stop", ends, ended=True)
         else:
-            self.keep_known(over=len(known) >= self._tree.room(root))
+            self.keep_known(ended=len(known) >= self._tree.room(root))
 
     def keep_known(
         self,
         finish: str = "length",
         ends: frozenset[int] = frozenset(),
         *,
-        over: bool = False,
+        ended: bool = False,
     ) -> None:
         """Keeps the steps that are whole by what is known after the root; tells the request's
         ``on_tokens`` what is known after them.
 
         Args:
             finish, ends: as of ``split_ids``.
-            over: whether the generation has ended: then the last step is kept as it is.
+            ended: whether the generation has: then the last step is kept as it is.
         """
         root = self._tree.root
         tokenizer = self._context.target.tokenizer
         for step in split_ids(root.version.known, finish, tokenizer, ends, root.step, last=False):
-            if (step.complete or over) and not self._tree.concluded:
+            if (step.complete or ended) and not self._tree.concluded:
                 self.keep_version(step)
-        if self._request.on_tokens is not None and not (over or self._tree.over):
+        if self._request.on_tokens is not None and not (ended or self._tree.over):
             self._request.on_tokens(self._tree.root.version.known)
 
     def keep_version(self, step: Step) -> None:

@@ -81,7 +81,7 @@ class Branch(Request):
             None where it belongs to the target's version. They, ``state`` and ``result`` are None
             once the answer has entered the result.
         state: the program's state that generates.
-        number: of its events; 0 where there are none.
+        number: of its events.
         answered_by: the role whose runtime answers; empty: that of ``role``.
         so_far: tokens generated so far, where the answer shows them while they are generated.
         ended: when its result came; None before.

@@ -12,8 +12,8 @@ from lr_sglang.steps.generation import Generation
 from lr_sglang.steps.tree import Verdict
 
 # first and maximum backoff in seconds
-REST = 2.0
-LONGEST_REST = 10.0
+BACKOFF = 2.0
+LONGEST_BACKOFF = 10.0
 
 
 class Asking:
@@ -27,7 +27,7 @@ class Asking:
     def __init__(self, backend: RuntimeBackend) -> None:
         self.backend = backend
         self._failures = 0
-        self._rests_until = 0.0
+        self._backoff_until = 0.0
 
     def ask(
         self,
@@ -42,7 +42,7 @@ class Asking:
             read: returns the verdict of the generation.
         """
         now = inquiry.state.stream_executor.loop.time
-        if now() < self._rests_until:
+        if now() < self._backoff_until:
             return self._failed(f"the {self.name} failed a moment ago, and is asked again later")
 
         async def asked() -> Verdict:
@@ -50,16 +50,16 @@ class Asking:
                 verdict = read(await inquiry.generation(begin()))
             except LookaheadError as error:
                 # concurrent failures count as one
-                if error.retryable and now() >= self._rests_until:
-                    self._rests_until = now() + min(
-                        LONGEST_REST, REST * 2 ** min(self._failures, 9)
+                if error.retryable and now() >= self._backoff_until:
+                    self._backoff_until = now() + min(
+                        LONGEST_BACKOFF, BACKOFF * 2 ** min(self._failures, 9)
                     )
                     self._failures += 1
                 return self._failed(str(error))
             except Exception as error:  # noqa: BLE001 - raised by ``read``, which may be a user's code
                 return self._failed(repr(error))
             self._failures = 0
-            self._rests_until = 0.0
+            self._backoff_until = 0.0
             return verdict
 
         return asked()

@@ -634,8 +634,8 @@ def log():
 
 
 def test_an_answer_that_does_not_ask_a_judge_which_has_just_failed_is_degraded(monkeypatch, log):
-    monkeypatch.setattr(asking, "REST", 600)
-    monkeypatch.setattr(asking, "LONGEST_REST", 600)
+    monkeypatch.setattr(asking, "BACKOFF", 600)
+    monkeypatch.setattr(asking, "LONGEST_BACKOFF", 600)
     with serving(simulated(steps=4, seconds=0.02), SERVICE.replace(stall=0.3)) as one:
         one.roles["judge"].transport.faults.order(Fault("hang", times=1))
         assert [one.ask().json()["lookahead"]["degraded"] for _ in range(2)] == [True, True]
