@@ -23,7 +23,9 @@ from lr_sglang.errors import SetupError
 from lr_sglang.grading import algebra
 
 GRADE_SECONDS = 15.0  # for a verdict
+START_SECONDS = 120.0  # for a worker to get ready
 WORKER_MEMORY = 4 << 30  # bytes of a worker's address space
+_HINT = "try: python -c 'import math_verify'"
 ORPHANED = 60  # seconds of processor time for one verdict, in a worker whose owner has gone
 
 
@@ -52,15 +54,17 @@ class GradingPool(AbstractContextManager["GradingPool"]):
             SetupError: no worker starts on this machine, or the pool is closed.
         """
         try:
-            return self._ask(gold, answer).result()
-        except TimeoutError:
-            return False, f"no verdict within {self.seconds:g} s"
+            verdict = self._ask(gold, answer)
+            # those asked before may each take as long, and a new worker
+            return verdict.result(len(self._asked) * (START_SECONDS + self.seconds))
+        except TimeoutError as error:
+            if verdict.done():
+                return False, f"no verdict within {self.seconds:g} s"
+            raise SetupError("grading: no worker process gets ready", hint=_HINT) from error
         except ProcessExpired:
             return False, "the comparison ended its process"
         except (RuntimeError, CancelledError) as error:  # the pool is broken, or closed
-            why = "grading: the worker processes have ended"
-            hint = "try: python -c 'import math_verify'"
-            raise SetupError(why, hint=hint) from error
+            raise SetupError("grading: the worker processes have ended", hint=_HINT) from error
 
     def close(self) -> None:
         """Ends the workers, and with an error what waits for them. Idempotent."""

@@ -212,11 +212,16 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
     until(lambda: not Path(f"/proc/{worker}/stat").exists(), 60)
 
 
-def test_a_worker_that_does_not_start_is_a_named_error(tmp_path, monkeypatch):
-    (tmp_path / "math_verify.py").write_text("raise ImportError")
+@pytest.mark.parametrize(
+    ("source", "why"),
+    [("raise ImportError", "have ended"), ("import time; time.sleep(1000)", "gets ready")],
+)
+def test_a_worker_that_does_not_start_is_a_named_error(source, why, tmp_path, monkeypatch):
+    (tmp_path / "math_verify.py").write_text(source)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     monkeypatch.syspath_prepend(tmp_path)
-    with GradingPool() as pool, pytest.raises(SetupError, match="worker processes have ended"):
+    monkeypatch.setattr("lr_sglang.grading.pool.START_SECONDS", 3.0 if "sleep" in source else 120.0)
+    with GradingPool(seconds=0.1) as pool, pytest.raises(SetupError, match=why):
         pool.compare("1", "x")
 
 
