@@ -6,7 +6,6 @@ import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from textwrap import shorten
@@ -73,15 +72,10 @@ def of_command(given: Given, question: str | None = None) -> Source:
 
 
 def _text_of(question: str) -> str:
-    """The question of the command line, or that of standard input (``-``), read as a file is; where
-    it is not UTF-8, in the encoding of the terminal.
-    """
+    """The question of the command line, or that of standard input (``-``), read as a file is."""
+    raw = sys.stdin.buffer.read() if question == "-" else os.fsencode(question)
     try:
-        raw = sys.stdin.buffer.read() if question == "-" else os.fsencode(question)
-        with suppress(UnicodeDecodeError):
-            return plugin_files.text_of(raw).removesuffix("\n")
-        text = raw.decode(sys.getfilesystemencoding())
-        return plugin_files.text_of(text.encode()).removesuffix("\n")
+        return plugin_files.text_of(raw).removesuffix("\n")
     except UnicodeError as error:
         raise ConfigError(f"the question is not UTF-8 text: {error}") from error
 

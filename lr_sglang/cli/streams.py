@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import io
 import os
 import sys
@@ -14,9 +13,7 @@ import click
 from lr_sglang.errors import SetupError
 from lr_sglang.json_text import dumped
 
-# The standard streams in the order of their numbers, each with the mode that it cannot have.
-STREAMS = {"stdin": os.O_WRONLY, "stdout": os.O_RDONLY, "stderr": os.O_RDONLY}
-closed = set[str]()  # those that were closed when the command began
+closed = set[str]()  # the streams that were closed when the command began
 
 
 class Notes:
@@ -46,14 +43,12 @@ def prepare() -> None:
     """Opens streams that are closed, so that no other file gets their number. What no terminal
     shows is UTF-8; what a terminal cannot show becomes a question mark.
     """
-    for number, (name, other) in enumerate(STREAMS.items()):
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
         try:
-            usable = fcntl.fcntl(number, fcntl.F_GETFL) & os.O_ACCMODE != other
+            os.fstat(number)
         except OSError:
-            usable = False
-        if not usable:
             closed.add(name)
-            os.dup2(os.open(os.devnull, os.O_RDWR), number)
+            os.open(os.devnull, os.O_RDWR)  # gets the lowest number that is free: this one
         if getattr(sys, name) is None:
             mode = "r" if name == "stdin" else "w"
             setattr(sys, name, os.fdopen(number, mode, encoding="utf-8", closefd=False))
