@@ -442,30 +442,18 @@ def too_large_here(runtime: Runtime) -> str:
         weights = memory.runtime_need(runtime.replace(dtype=kind)).weights
     except ConfigError:
         return ""
-    room = _memory()
+    room = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / memory.GIB
     if weights <= room:
         return ""
     return f"its weights take {weights:.0f} GiB in {kind}, and this machine has {room:.0f}"
 
 
-def _memory() -> float:
-    """GiB of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / memory.GIB
-
-
 def _without_gpu(runtime: Runtime) -> str:
     """What to do where there is no GPU."""
-    try:
-        weights = memory.runtime_need(runtime).weights
-    except ConfigError:
-        return "see lr-sglang doctor, or set device = 'cpu'"
-    room = _memory()
-    if weights > room:
-        return (
-            f"its weights take {weights:.0f} GiB and this machine has {room:.0f}: take a smaller "
-            "model, such as those of the deployment pocket, or a machine with a GPU"
-        )
-    return f"set device = 'cpu', where its weights take {weights:.0f} GiB; or see lr-sglang doctor"
+    if why := too_large_here(runtime):
+        smaller = "take a smaller model, such as those of the deployment pocket"
+        return f"{why}: {smaller}, or a machine with a GPU"
+    return "set device = 'cpu', or see lr-sglang doctor"
 
 
 def server_platform(kind: Device, model: str) -> Platform:
