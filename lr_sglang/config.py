@@ -472,6 +472,7 @@ def _config_error(model: type[ConfigModel], error: ValidationError, where: str) 
         return ConfigError(f"{place}: unknown key {name!r}".lstrip(": "), hint=hint)
     place = ".".join(filter(None, (where, *path)))
     said = found["msg"].removeprefix("Value error, ")
+    said = "Input should be a table" if found["type"] in ("model_type", "dict_type") else said
     said = said[:1].lower() + said[1:] if said.startswith(("Input", "Field")) else said
     if found["type"] != "missing" and not found["msg"].startswith("Value error"):
         said += f", got {found['input']!r:.80}"

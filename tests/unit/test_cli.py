@@ -545,6 +545,11 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
         (["run", "a", "--verifier", "random:x"], "is no acceptance rate"),
         (["run", "a", "--verifier", "cascade:likelihood,guess"], "no verifier is called 'guess'"),
         (["run", "a", "-o", "judge_prompt=x"], "judge_prompt: input should be"),
+        (
+            ["run", "a", "-o", "runtimes.target=5"],
+            "runtimes.target: input should be a table, got 5",
+        ),
+        (["run", "a", "-o", "sampling=x"], "sampling: input should be a table, got 'x'"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (
             ["run", "a", "--target", "x/y", "--draft", "x/z"],
