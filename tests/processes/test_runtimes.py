@@ -480,6 +480,12 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
         ("usage: x\nsglang serve: error: argument --dtype: invalid choice: 'x'", "'extra'"),
         ("launch_server.py: error: unrecognized arguments: --schedule-polcy x", "'extra'"),
         ("RuntimeError: No CUDA GPUs are available", "device = 'cpu'"),
+        (
+            "ValueError: Warning: User-specified context_length (9) is greater than the derived "
+            "context_length (4).",
+            "'context_length'",
+        ),
+        ("ValueError: Unrecognized model in /m. Should have a `model_type` key", "whole model"),
         ("Ignore import error when loading sglang.srt.models.x: ImportError: no vllm", ""),
         ("all is well", ""),
     ],

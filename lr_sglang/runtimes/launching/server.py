@@ -69,6 +69,10 @@ HINTS: tuple[tuple[str, str], ...] = (
         "no such GPU is visible: set device = 'cpu', or check 'gpus' and lr-sglang doctor",
     ),
     (
+        r"greater than the derived context_length",
+        "give a 'context_length' that the model has, or leave it out",
+    ),
+    (
         r"has no CPU version in lr-sglang",
         "this model or option needs a GPU; on a CPU use dense models (Qwen3, Llama) in float32",
     ),
