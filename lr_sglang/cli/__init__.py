@@ -13,7 +13,7 @@ import click
 
 from lr_sglang import __version__
 from lr_sglang.cli import streams, variables
-from lr_sglang.cli.failures import reported_failures, styled
+from lr_sglang.cli.failures import reported_failures, warn
 from lr_sglang.sglang_api import release
 
 # Name -> module, and the command's line in the list. The module has the command under the same
@@ -68,7 +68,7 @@ class Commands(click.Group):
         if name is not None and command is not None:
             variables.take_for(ctx, name, command, rest)
             for said in self._unknown_variables(ctx, name, command):
-                click.echo(styled("Warning: ", fg="yellow") + said, err=True)
+                warn(said)
         return name, command, rest
 
     def _unknown_variables(

@@ -84,6 +84,11 @@ def styled(text: str, **style: Any) -> str:
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
+def warn(text: str) -> None:
+    """Prints a warning."""
+    click.echo(styled("Warning: ", fg="yellow") + text, err=True)
+
+
 @contextmanager
 def _signals() -> Iterator[None]:
     """Makes SIGTERM and SIGHUP end a command as Ctrl-C does: records are kept, servers stopped."""

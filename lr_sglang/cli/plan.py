@@ -14,6 +14,7 @@ from rich.text import Text
 
 from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import grid
+from lr_sglang.cli.failures import warn
 from lr_sglang.config import Schedule
 from lr_sglang.errors import ConfigError, RecordError
 from lr_sglang.results.collection import folders_in
@@ -104,7 +105,7 @@ def _measured(run: Path) -> Measured:
         raise ConfigError(f"{run} has several runs", hint=f"give one: {', '.join(map(str, found))}")
     answers = list[AnswerFigures]()
     lacking = list[str]()
-    for record in each_record(found[0], _warn):
+    for record in each_record(found[0], warn):
         try:
             answers.append(AnswerFigures.of(record))
         except (KeyError, TypeError) as error:
@@ -113,12 +114,8 @@ def _measured(run: Path) -> Measured:
         why = f"{run}: a record lacks {lacking[0]}"
         raise RecordError(why, hint="take a run of this release")
     if lacking:
-        _warn(f"{run}: {len(lacking)} records are left out: one lacks {lacking[0]}")
+        warn(f"{run}: {len(lacking)} records are left out: one lacks {lacking[0]}")
     return measure_mode(answers)
-
-
-def _warn(text: str) -> None:
-    click.echo(f"Warning: {text}", err=True)
 
 
 def _case(given: dict[str, Any], measured: Measured | None) -> Case:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from lr_sglang.cli import options, streams
+from lr_sglang.cli.failures import warn
 from lr_sglang.tasks.task import EXPORTS
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def report(
         from lr_sglang.results import pairs
 
         for run in _runs(folders):
-            for made_of in pairs.export_pairs(partial(store.each_record, run, cache(_warn)), run):
+            for made_of in pairs.export_pairs(partial(store.each_record, run, cache(warn)), run):
                 click.echo("\n".join(map(str, made_of.files)))
                 click.echo(made_of.words(), err=True)
         return
@@ -85,7 +86,7 @@ def report(
         from lr_sglang.grading import export as programs
 
         for run in _runs(folders):
-            for path in programs.export_answers(export, store.each_record(run, _warn), run):
+            for path in programs.export_answers(export, store.each_record(run, warn), run):
                 click.echo(str(path))
         return
     files = [figures.read_figures(Path(one)) for one in folders]
@@ -106,10 +107,6 @@ def report(
         with store.writing(html, "give another --html"):  # a folder's name may be no text
             store.replace_file(html, (piece.encode("utf-8", "replace") for piece in pieces))
         click.echo(str(html), err=True)
-
-
-def _warn(text: str) -> None:
-    click.echo(f"Warning: {text}", err=True)
 
 
 def _show_figures(files: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
