@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import sys
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import click
@@ -62,36 +63,31 @@ def prepare() -> None:
         click.echo("Warning: standard output is closed: nothing is printed there", err=True)
 
 
-def flush() -> None:
-    """Writes what is left of standard output.
-
-    Raises:
-        SetupError: it cannot be written.
-        BrokenPipeError: nobody reads it any more.
+@contextmanager
+def _writing() -> Iterator[None]:
+    """Turns an OSError of standard output into a SetupError, after which nothing more is written
+    there; a broken pipe, which nobody reads any more, stays one.
     """
     try:
-        sys.stdout.flush()
+        yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        raise unwritten(error) from error
+        with suppress(OSError, ValueError):  # for Python's own flush
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SetupError(f"standard output cannot be written: {error.strerror}") from error
 
 
-def unwritten(error: OSError) -> SetupError:
-    """The error for standard output that cannot be written, after which nothing more is."""
-    with suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for Python's own flush
-    return SetupError(f"standard output cannot be written: {error.strerror}")
+def flush() -> None:
+    """Writes what is left of standard output; raises as ``_writing``."""
+    with _writing():
+        sys.stdout.flush()
 
 
 def write_output(text: bytes) -> None:
     """Writes to standard output what other programs read, whatever the terminal's encoding is."""
-    try:
+    with _writing():
         click.echo(text, nl=False)
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        raise unwritten(error) from error
 
 
 def write_json(value: Any, **how: Any) -> None:
