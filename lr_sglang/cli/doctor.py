@@ -18,14 +18,13 @@ from lr_sglang.cli import options, streams
 from lr_sglang.cli.display import Display, findings
 from lr_sglang.config import ROLES
 from lr_sglang.doctor.checks import Findings, check_machine
-from lr_sglang.doctor.finding import Finding
+from lr_sglang.doctor.finding import Examination, Finding, fault
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results import machine
 from lr_sglang.sglang_api import release
 
-if TYPE_CHECKING:  # it imports SGLang, which takes seconds
+if TYPE_CHECKING:
     from lr_sglang.cli.settings import Given
-    from lr_sglang.doctor.examination import Examination
 
 ALSO_IN_ISSUES = (
     "uvloop",
@@ -111,7 +110,6 @@ def _examine(given: Given, display: Display) -> Examination:
     """
     from lr_sglang.api import session as sessions
     from lr_sglang.cli.settings import settle
-    from lr_sglang.doctor.examination import Examination, examine, fault
     from lr_sglang.runtimes import launched
 
     away = list[Finding]()
@@ -125,6 +123,9 @@ def _examine(given: Given, display: Display) -> Examination:
                 timeout = plan.deployment.launch_timeout
                 with sessions.session(needed, logs, progress, timeout, lean=plan.lean()) as live:
                     progress.finish()
+                    # it imports SGLang, which takes seconds
+                    from lr_sglang.doctor.examination import examine
+
                     found = examine(live.roles, plan)
             break
         except LookaheadError as error:

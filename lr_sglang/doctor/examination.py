@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang import tasks
@@ -16,7 +15,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Role
-from lr_sglang.doctor.finding import Finding, Status, finding
+from lr_sglang.doctor.finding import Examination, Finding, Status, fault, finding
 from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.judge_check import JudgeCheck
@@ -46,28 +45,6 @@ INSTALL_PLUGIN = (
     f"on its machine pip install --no-deps lr-sglang, start it with {FED_SWITCH}=1 and the flags "
     "of --speculative-algorithm NGRAM (docs/token-layer.md)"
 )
-
-
-def fault(error: LookaheadError, name: str, role: str = "") -> Finding:
-    """What an error of a runtime, or of its configuration, means."""
-    return Finding(error.role or role, name, "fault", error.message, error.hint)
-
-
-@dataclass
-class Examination:
-    """All findings.
-
-    Attributes:
-        costs: by role, milliseconds of a token by answers at once and of reading by tokens.
-    """
-
-    lines: list[Finding] = field(default_factory=list)
-    costs: dict[str, dict[str, float]] = field(default_factory=dict)
-
-    @property
-    def able(self) -> bool:
-        """Whether lookahead can run."""
-        return all(one.status != "fault" for one in self.lines)
 
 
 def examine(roles: Mapping[str, RuntimeBackend], plan: Plan) -> Examination:
