@@ -14,13 +14,11 @@ class FedLayer:
     """What a runtime verifies that takes lines (`Client.deliver`).
 
     Attributes:
-        protocol: version of the messages.
         width: tokens of one verification: the one from which it goes on, and those of a line.
         draws: how the verification draws: with the numbers of the request's ``seeds``, as plain
             decoding does, or with ``coins`` of its own.
     """
 
-    protocol: int
     width: int
     draws: Literal["seeds", "coins"]
 
@@ -49,4 +47,4 @@ def fed_layer(states: Sequence[Mapping[str, Any]]) -> tuple[FedLayer | None, str
             return None, f"its token layer fed is refused: {refused}"
     seeds = all(layer.get("draws") == "seeds" for layer in layers)
     width = min(int(layer.get("width") or 1) for layer in layers)
-    return FedLayer(PROTOCOL, width, "seeds" if seeds else "coins"), ""
+    return FedLayer(width, "seeds" if seeds else "coins"), ""

@@ -83,7 +83,6 @@ class Measures:
 
     group: Group
     errors: int
-    cut_off: int
     accuracy: Estimate | None
     difference: Difference | None
     standard_error: float | None
@@ -148,7 +147,6 @@ def measure_group(collection: Collection, group: Group) -> Measures:
     return Measures(
         group=group,
         errors=len(group.rows) - len(ended),
-        cut_off=sum(r.get("finish") == "length" for r in ended),
         accuracy=st.share_estimate(right),
         difference=st.difference(differences(group, base)) if base else None,
         standard_error=st.standard_error(right),

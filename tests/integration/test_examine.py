@@ -86,7 +86,7 @@ def test_whether_a_target_takes_lines_and_how_it_would():
     roles["target"].doubts.found["fed"] = "it speaks version 2"
     line = of(examine(roles, PLAN), "target token layer fed")
     assert (line.status, line.found) == ("warning", "it speaks version 2") and line.advice
-    set_facts(roles["target"], fed=FedLayer(1, 13, "seeds"), token_layer="NGRAM")
+    set_facts(roles["target"], fed=FedLayer(13, "seeds"), token_layer="NGRAM")
     found = examine(roles, PLAN)
     assert "12 tokens of the draft" in of(found, "target token layer fed").found
     assert found.able

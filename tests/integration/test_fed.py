@@ -159,7 +159,7 @@ def answers(
         set_facts(one, seeded=seeds)
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
-        fed = FedLayer(1, target.width, draws)
+        fed = FedLayer(target.width, draws)
         set_facts(backend, fed=fed, relaxed=relaxed, token_layer="NGRAM")
     set_facts(backend, increments=target.increments)
     if draft is not None and draft.vocabulary:

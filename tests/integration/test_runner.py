@@ -72,7 +72,7 @@ def test_what_the_deployment_cannot_do_is_said_before_anything_runs(lacks, given
 
 def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
     doubles = transports()
-    doubles["target"].fed = FedLayer(1, 5, "seeds")
+    doubles["target"].fed = FedLayer(5, "seeds")
     doubles["target"].token_layer = "NGRAM"
     with pytest.raises(ConfigError, match="mode sd: the target's token layer is fed"):
         ran(doubles, ("sd",))

@@ -15,7 +15,7 @@ from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import PROTOCOL, Delivery
+from lr_sglang.sglang_api.lines import Delivery
 from lr_sglang.steps.request import STREAM_TOKENS
 from tests.prefixes import PrefixCache
 from tests.simulated.alike import AlikeWriter
@@ -176,7 +176,7 @@ def scheduled_roles(
         scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
         transport = ScheduledTransport(role, writer, scheduler, times)
         draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
-        fed = FedLayer(PROTOCOL, own.draft_tokens + 1, draws)
+        fed = FedLayer(own.draft_tokens + 1, draws)
         facts = ServerFacts(
             context=CONTEXT,
             seeded=seeded,

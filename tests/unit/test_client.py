@@ -574,8 +574,8 @@ FED = {"protocol": 1, "width": 13, "draws": "seeds", "lines": 0}
 @pytest.mark.parametrize(
     ("told", "fed", "said"),
     [
-        ([FED, FED], FedLayer(1, 13, "seeds"), ""),
-        ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(1, 9, "coins"), ""),
+        ([FED, FED], FedLayer(13, "seeds"), ""),
+        ([FED, {**FED, "width": 9, "draws": "coins"}], FedLayer(9, "coins"), ""),
         ([None, None], None, ""),
         ([FED, None], None, "only some of its servers have"),
         ([FED, {**FED, "protocol": 2}], None, "version 2 of the protocol, and this is version 1"),

@@ -18,7 +18,7 @@ from lr_sglang.steps.version import Version
 from lr_sglang.verifiers.exact import Exact
 
 BUDGET = 1000
-FED = FedLayer(1, 9, "coins")
+FED = FedLayer(9, "coins")
 
 
 class Told(Policy):
