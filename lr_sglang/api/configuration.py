@@ -16,8 +16,17 @@ from lr_sglang.verifiers import verifier_registry
 
 # Settings of a runtime that do not change its answers: its place and its resources.
 PLACEMENT = (
-    *("url", "port", "gpus", "device", "tensor_parallel", "data_parallel", "max_running_requests"),
-    *("timeout", "api_key_env", "memory_fraction", "tokenizer"),
+    "url",
+    "port",
+    "gpus",
+    "device",
+    "tensor_parallel",
+    "data_parallel",
+    "max_running_requests",
+    "timeout",
+    "api_key_env",
+    "memory_fraction",
+    "tokenizer",
 )
 
 

@@ -342,12 +342,17 @@ def _row(variant: Variant, number: int, questions: int, samples: int) -> list[An
     name = variant.name + (f" ({fair})" if (fair := variant.asked.get("fair")) else "")
     layers = _layers(config) if variant.plan.layered(variant.mode) else ""
     return [
-        *(variant.task, name, number, variant.concurrency, questions, samples),
-        *(
-            config["limits"].get("max_tokens") or "context",
-            f"{config['sampling']['temperature']:g}",
-        ),
-        *(look.get("depth", ""), look.get("verifier", ""), layers),
+        variant.task,
+        name,
+        number,
+        variant.concurrency,
+        questions,
+        samples,
+        config["limits"].get("max_tokens") or "context",
+        f"{config['sampling']['temperature']:g}",
+        look.get("depth", ""),
+        look.get("verifier", ""),
+        layers,
     ]
 
 

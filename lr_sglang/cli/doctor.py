@@ -44,7 +44,8 @@ _SETTINGS = re.compile(
 # An address without user, password, query and fragment. A password may hold a comma; the part after
 # it ends at one.
 _URL = re.compile(
-    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?(?P<place>[^\s,;'\"?#]*)[^\s,;'\"]*", re.I
+    r"(?P<scheme>[a-z][a-z0-9+.-]*://)(?:[^\s/?#]*@)?(?P<place>[^\s,;'\"?#]*)[^\s,;'\"]*",
+    re.IGNORECASE,
 )
 
 

@@ -21,7 +21,12 @@ BUG_STATUS = 70  # EX_SOFTWARE
 # Of the machine, not of our code: the disk is full or read-only, no file descriptor or no memory is
 # left, a terminal has gone.
 NO_ROOM = (
-    *(errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EMFILE, errno.ENFILE, errno.ENOMEM),
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EMFILE,
+    errno.ENFILE,
+    errno.ENOMEM,
     errno.EIO,
 )
 

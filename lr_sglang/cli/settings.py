@@ -212,7 +212,7 @@ def with_settings(
             )
     merge(table, {name: value for name, value in asked.items() if name in Deployment.model_fields})
     own = {role: one for role, one in runtimes.items() if isinstance(one, dict)}
-    _set_layers(given, deployment, own, modes)
+    _set_layers(given, own, modes)
     made = Deployment.from_dict(table)
     placed = {
         role: deployments.on_gpus(made.runtimes[role], role, made.runtimes[role].gpus)
@@ -225,9 +225,7 @@ def with_settings(
     return made
 
 
-def _set_layers(
-    given: Given, deployment: Deployment, runtimes: Mapping[str, TomlTable], modes: Sequence[str]
-) -> None:
+def _set_layers(given: Given, runtimes: Mapping[str, TomlTable], modes: Sequence[str]) -> None:
     """Enters the token layers that the modes need and ``--token-layer`` names."""
     layers: dict[str, TomlTable] = {
         role: runtime.setdefault(TOKEN_LAYER, {})
@@ -237,13 +235,12 @@ def _set_layers(
     by_option = _layers_of(given)
     told = {role for role, layer in by_option.items() if ALGORITHM in layer}
     if name := given.get("token_layer"):
-        for taker in flags.roles_of(TokenLayer(algorithm=name), "--token-layer"):
+        takers = flags.roles_of(TokenLayer(algorithm=name), "--token-layer")
+        for taker in takers:
             if taker in layers and taker not in told:
                 merge(runtimes[taker], {TOKEN_LAYER: {ALGORITHM: name, **by_option.get(taker, {})}})
             told.add(taker)
-        if name != OFF and not layers.keys() & set(
-            flags.roles_of(TokenLayer(algorithm=name), "--token-layer")
-        ):
+        if name != OFF and layers.keys().isdisjoint(takers):
             hint = "a server that runs already has its own, or none"
             raise ConfigError(f"--token-layer {name}: it suits no role that is started", hint=hint)
     layers = {role: runtimes[role][TOKEN_LAYER] for role in layers}

@@ -17,8 +17,11 @@ PREFIX = "LR_SGLANG"
 # Those that stand for no option; the last ones are of this project's own tests.
 OTHERS = frozenset(
     (
-        *("LR_SGLANG_API_KEYS", "LR_SGLANG_DEBUG"),
-        *("LR_SGLANG_FULL", "LR_SGLANG_CRASH_FILE", "LR_SGLANG_TESTS_LEAN"),
+        "LR_SGLANG_API_KEYS",
+        "LR_SGLANG_DEBUG",
+        "LR_SGLANG_FULL",
+        "LR_SGLANG_CRASH_FILE",
+        "LR_SGLANG_TESTS_LEAN",
         "LR_SGLANG_TEST_MODELS",
     )
 )

@@ -39,8 +39,13 @@ _FILES = ("config.json", "generation_config.json")
 # false, whatever tokenizer.json says (SGLang's ``_fix_v5_add_bos_eos_token``).
 BEGIN_BY_SETTING = frozenset(
     (
-        *("LlamaTokenizer", "LlamaTokenizerFast", "CodeLlamaTokenizer", "CodeLlamaTokenizerFast"),
-        *("GemmaTokenizer", "GemmaTokenizerFast", "CohereTokenizerFast"),
+        "LlamaTokenizer",
+        "LlamaTokenizerFast",
+        "CodeLlamaTokenizer",
+        "CodeLlamaTokenizerFast",
+        "GemmaTokenizer",
+        "GemmaTokenizerFast",
+        "CohereTokenizerFast",
     )
 )
 # The encodings of texts with fewer characters are cached.

@@ -36,7 +36,7 @@ _TOLD = re.compile(
     r"^(sampling|lookahead|limits|judge_prompt)\b|"
     r"^runtimes\.\w+\.(model|dtype|quantization|repeatable|token_layer\b|extra\b)"
 )
-_SECRET = re.compile(r"key|secret|pass|auth|credential|url|host|addr", re.I)
+_SECRET = re.compile(r"key|secret|pass|auth|credential|url|host|addr", re.IGNORECASE)
 _WORD = re.compile(r"[\w.:@+=, -]{0,80}")
 HIDDEN = "(not told)"
 

@@ -688,7 +688,7 @@ def _between(speed: Estimate) -> str:
     return f" (95 %: {speed.low:.2f} to {speed.high:.2f})"
 
 
-def verdicts(collection: Collection, measures: Sequence[Measures]) -> Iterator[ModesVerdict]:
+def verdicts(measures: Sequence[Measures]) -> Iterator[ModesVerdict]:
     """A verdict for every task, sampling and concurrency with answers of both kinds."""
     left = [m for m in measures if m.seconds is not None and m.group.mode in MODES]
     while left:
@@ -754,12 +754,11 @@ class Report:
     def to_dict(self) -> dict[str, Any]:
         """Every figure, for JSON; shares are between 0 and 1, times in seconds."""
         return {
-            **{
-                "schema": REPORT_SCHEMA,
-                "folders": self.collection.folders,
-                "notes": self.collection.notes,
-            },
-            **{"marks": list(self.collection.marks), "warning": self.warning},
+            "schema": REPORT_SCHEMA,
+            "folders": self.collection.folders,
+            "notes": self.collection.notes,
+            "marks": list(self.collection.marks),
+            "warning": self.warning,
             "verdicts": [verdict.to_dict() for verdict in self.verdicts],
             "groups": [m.to_dict() for m in self.measures],
         }
@@ -769,7 +768,7 @@ def make_report(collection: Collection) -> Report:
     """Measures everything."""
     measures = [measure_group(collection, group) for group in collection.groups]
     found = list(all_of(measures))
-    return Report(collection, measures, found, list(verdicts(collection, measures)))
+    return Report(collection, measures, found, list(verdicts(measures)))
 
 
 def report_json(report: Report) -> bytes:

@@ -59,7 +59,11 @@ QUESTION_ONLY = "a question, no record"
 LATER = "written by a later release"
 # What no record is without; of the other fields an earlier release may have had fewer.
 REQUIRED_FIELDS: Mapping[str, Any] = {
-    **{"schema": int, "question_id": str, "sample": int, "mode": str, "question": str},
+    "schema": int,
+    "question_id": str,
+    "sample": int,
+    "mode": str,
+    "question": str,
     "error": dict | None,
 }
 

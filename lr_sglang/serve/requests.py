@@ -39,10 +39,19 @@ MAX_REASON = 500  # characters of an error that a template has raised
 # Fields that control the server and not the answer; they are removed from a client's request.
 STEERING = frozenset(
     (
-        *("rid", "request_id", "session_id", "session_params"),
-        *("priority", "custom_labels", "lookahead"),
-        *("data_parallel_rank", "routed_dp_rank", "disagg_prefill_dp_rank"),
-        *("bootstrap_host", "bootstrap_port", "bootstrap_room"),
+        "rid",
+        "request_id",
+        "session_id",
+        "session_params",
+        "priority",
+        "custom_labels",
+        "lookahead",
+        "data_parallel_rank",
+        "routed_dp_rank",
+        "disagg_prefill_dp_rank",
+        "bootstrap_host",
+        "bootstrap_port",
+        "bootstrap_room",
     )
 )
 

@@ -31,8 +31,12 @@ from lr_sglang.user_programs.program import Program
 FIELDS_AFTER_THINKING = frozenset(("tools", "response_format", "regex"))
 # Those that say how a prompt is rendered.
 RENDERED = (
-    *("messages", "tools", "tool_choice"),
-    *("chat_template_kwargs", "reasoning_effort", "reasoning"),
+    "messages",
+    "tools",
+    "tool_choice",
+    "chat_template_kwargs",
+    "reasoning_effort",
+    "reasoning",
 )
 ANY_OBJECT = {"type": "object"}
 GRAMMARS = 256  # that are known to be good

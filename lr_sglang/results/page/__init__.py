@@ -138,11 +138,9 @@ def detail(record: Record) -> dict[str, Any]:
     return {
         **{name: record[name] for name in ("question", "gold", "answer")},
         "error": f"{error['message']} {error.get('hint') or ''}".strip() if error else None,
-        **{
-            "seconds": record["seconds"],
-            "tokens": record["tokens"]["used"],
-            "wasted": record["tokens"]["wasted"],
-        },
+        "seconds": record["seconds"],
+        "tokens": record["tokens"]["used"],
+        "wasted": record["tokens"]["wasted"],
         "finish": record["finish"],
         "of": (
             [record["agreed_tokens"], record["read_tokens"]]
@@ -191,7 +189,9 @@ def _step(step: dict[str, Any], abandoned: int) -> dict[str, Any]:
     said += [f"ended by {step['ending']}"] if step["ending"] != "delimiter" else []
     said += [f"branches given up: {abandoned}"] if abandoned else []
     return {
-        **{"kept": step["source"], "outcome": step["outcome"], "seconds": step["seconds"]},
+        "kept": step["source"],
+        "outcome": step["outcome"],
+        "seconds": step["seconds"],
         "note": f"{'; '.join(said).capitalize()}." if said else "",
         "target": version(step["text"] if own else step["target_text"], state=""),
         "drafts": [draft(number, text) for number, text in enumerate(drafts)],

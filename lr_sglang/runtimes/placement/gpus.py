@@ -64,7 +64,7 @@ def read_gpus(table: str, allowed: str | None) -> list[Gpu]:
     return chosen
 
 
-_KIND = re.compile(r"(?:(\d{1,3})x)?(\d+(?:\.\d+)?)(?:GB)?", re.I)
+_KIND = re.compile(r"(?:(\d{1,3})x)?(\d+(?:\.\d+)?)(?:GB)?", re.IGNORECASE)
 # Share of a GPU's nominal memory, in GB as it is sold, that is free in GiB on an idle one: 79 of an
 # H100 of 80 GB, 139 of an H200 of 141.
 FREE_SHARE = 0.98
