@@ -4,6 +4,7 @@ reasoning separated.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
@@ -250,13 +251,12 @@ class StreamText:
         for at, head, ids in self._runs:
             if at >= end:
                 break
-            low = 0
-            high = len(ids)
-            while low < high:
-                middle = (low + high) // 2
-                whole = at + len(added(head, ids[:middle], self._decode).text)
-                low, high = (low, middle) if whole >= end else (middle + 1, high)
-            tokens = before + low
+
+            def until(size: int, at: int = at, head: Ids = head, ids: Ids = ids) -> int:
+                """Where the text of the first tokens of the step ends."""
+                return at + len(added(head, ids[:size], self._decode).text)
+
+            tokens = before + bisect_left(range(len(ids)), end, key=until)
             before += len(ids)
         return tokens
 
