@@ -161,14 +161,9 @@ def of_sample(record: Record) -> list[str]:
     return lines
 
 
-# Mark and colour of a step, by its outcome.
-MARKS = {"accepted": ("+", "green"), "corrected": ("~", "yellow")}
-OWN_MARK = ("|", "cyan")
-LEGEND = (
-    ("+", "green", "drafted"),
-    ("~", "yellow", "corrected"),
-    ("|", "cyan", "the target's own"),
-)
+# Mark, colour and meaning of a step, by its outcome.
+MARKS = {"accepted": ("+", "green", "drafted"), "corrected": ("~", "yellow", "corrected")}
+OWN_MARK = ("|", "cyan", "the target's own")
 # Control characters, which a model's text may hold and the terminal would obey.
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
@@ -258,7 +253,7 @@ class Display:
         """Prints a step of the single question."""
         if not (self.chatty and self._single and step.text.strip()):
             return
-        mark, colour = MARKS.get(step.outcome, OWN_MARK)
+        mark, colour, _ = MARKS.get(step.outcome, OWN_MARK)
         text = without_control(step.text).strip()
         if self.out.is_terminal:
             line = Table.grid(padding=(0, 1))
@@ -278,10 +273,10 @@ class Display:
             self.out.print(Text(text), soft_wrap=True)
         if record["tokens"]["draft"]["calls"] and self._marks:
             legend = Text()
-            for mark, colour, meaning in (one for one in LEGEND if one[0] in self._marks):
-                legend.append(f"{mark} ", style=f"bold {colour}").append(
-                    f"{meaning}  ", style="dim"
-                )
+            for mark, colour, meaning in (*MARKS.values(), OWN_MARK):
+                if mark in self._marks:
+                    legend.append(f"{mark} ", style=f"bold {colour}")
+                    legend.append(f"{meaning}  ", style="dim")
             self.err.print(legend)
         for line in of_sample(record):
             self.note(line)

@@ -114,7 +114,7 @@ def launch(**given: Any) -> None:
             start(deployment, given["logs"], progress, plan.deployment.launch_timeout)
         )
         progress.finish()
-        _watch(running, plan, given, display)
+        _watch(running, plan, display)
 
 
 def fitting_answers(plan: Plan, given: Given) -> int:
@@ -259,7 +259,7 @@ def _start(runtime: Runtime, after: Sequence[str]) -> str:
     )
 
 
-def _watch(running: Fleet, plan: Plan, given: Given, display: Display) -> None:
+def _watch(running: Fleet, plan: Plan, display: Display) -> None:
     """Returns when a signal ends it. Until then the servers' description is in a file for runs that
     attach.
     """
