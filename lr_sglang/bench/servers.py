@@ -11,8 +11,8 @@ import psutil  # type: ignore[import-untyped]  # SGLang brings it
 
 from lr_sglang.bench.variants import Variant
 from lr_sglang.config import Deployment, Runtime
+from lr_sglang.engine.transport import FLUSH_SECONDS
 from lr_sglang.errors import LookaheadError, RuntimeDown
-from lr_sglang.frontend.backend import FLUSH_SECONDS
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.placement import gpus, memory
 

@@ -11,6 +11,7 @@ from lr_sglang.steps.request import Request
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
 LINE_SECONDS = 2.0  # timeout of a delivery of lines, which are of no use later
+FLUSH_SECONDS = 5.0  # that a server whose cache is to be emptied may take until it is idle
 
 
 @dataclass(frozen=True)

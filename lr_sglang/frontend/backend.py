@@ -22,7 +22,7 @@ from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.server_facts import UNKNOWN, ServerFacts
 from lr_sglang.engine.slots import Slots
 from lr_sglang.engine.tokenizer import Tokenizer, render_turns, resolve
-from lr_sglang.engine.transport import INFO_SECONDS, Transport
+from lr_sglang.engine.transport import FLUSH_SECONDS, INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, SamplingParams, checked_stops
@@ -48,8 +48,6 @@ _NO_MARKERS = ChatTemplate(
     default_system_prompt=None,
     role_prefix_and_suffix=dict.fromkeys(("system", "user", "assistant"), ("", "")),
 )
-# That a server whose cache is to be emptied may take until it is idle.
-FLUSH_SECONDS = 5.0
 CLOSE_SECONDS = 2.0  # that a caller waits for the connections to close; they close all the same
 NO_NUMBER = "NaN happened"  # SGLang's ``matched`` where a model's output is NaN
 

@@ -33,6 +33,11 @@ LIGHT = {
             "uvicorn",
         },
     ),
+    "commands": (
+        "from lr_sglang.cli import cli\n"
+        "assert all(cli.get_command(None, name) for name in cli.list_commands(None))\n",
+        {"torch", "sglang", "transformers"},
+    ),
     "plan": (
         CLI.format(["plan", "--alpha", ".6", "--c1", ".1"]),
         {"torch", "sglang", "transformers", "numpy", "matplotlib", "aiohttp"},
