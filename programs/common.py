@@ -98,6 +98,31 @@ def write_steps(s: ProgramState, next_step: Callable[[int], ProgramState], most:
     return text
 
 
+def write_drafted(
+    s: ProgramState,
+    keeps: Callable[[ProgramState], bool],
+    most: int = 200,
+    first: int = 0,
+    **sampling: Any,
+) -> None:
+    """Adds steps to ``s`` (``write_steps``): what the draft has written where ``keeps`` says so of
+    the fork, else the target's own.
+
+    Args:
+        first: steps that the target writes before the first drafted one.
+    """
+    draft = Proposer("draft")
+    target = Proposer("target")
+
+    def next_step(number: int) -> ProgramState:
+        for made in draft.drafts(s, **sampling) if number >= first else ():
+            if keeps(made):
+                return made
+        return target.step(s)
+
+    write_steps(s, next_step, most)
+
+
 def tokens_left(s: ProgramState) -> int:
     """Tokens that lookahead reasoning can still add to a state."""
     s.sync()

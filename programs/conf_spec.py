@@ -12,7 +12,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import confidence, converse
-from lr_sglang.programs.common import Proposer, write_steps
+from lr_sglang.programs.common import write_drafted
 
 
 @sgl.function
@@ -26,13 +26,4 @@ def conf_spec(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft = Proposer("draft")
-    target = Proposer("target")
-
-    def next_step(number: int) -> ProgramState:
-        for made in draft.drafts(s, return_logprob=True):
-            if confidence(made, "step") >= sure:
-                return made
-        return target.step(s)
-
-    write_steps(s, next_step, most)
+    write_drafted(s, lambda made: confidence(made, "step") >= sure, most, return_logprob=True)

@@ -12,7 +12,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import confidence, converse, reward, weigh
-from lr_sglang.programs.common import Proposer, write_steps
+from lr_sglang.programs.common import write_drafted
 
 
 @sgl.function
@@ -31,14 +31,9 @@ def rsd(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft = Proposer("draft")
-    target = Proposer("target")
 
-    def next_step(number: int) -> ProgramState:
-        for made in draft.drafts(s):
-            score = confidence(weigh(s, made["step"])) if by == "target" else reward(made, by)
-            if score >= threshold:
-                return made
-        return target.step(s)
+    def keeps(made: ProgramState) -> bool:
+        score = confidence(weigh(s, made["step"])) if by == "target" else reward(made, by)
+        return score >= threshold
 
-    write_steps(s, next_step, most)
+    write_drafted(s, keeps, most)

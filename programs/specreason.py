@@ -15,7 +15,7 @@ import sglang as sgl
 from sglang.lang.interpreter import ProgramState
 
 from lr_sglang.frontend.dsl import converse
-from lr_sglang.programs.common import Proposer, ask_rating, rating_of, write_steps
+from lr_sglang.programs.common import ask_rating, rating_of, write_drafted
 
 
 @sgl.function
@@ -34,13 +34,4 @@ def specreason(
         most: maximal number of steps.
     """
     converse(s, messages)
-    draft = Proposer("draft")
-    target = Proposer("target")
-
-    def next_step(number: int) -> ProgramState:
-        for made in draft.drafts(s) if number >= first else ():
-            if rating_of(ask_rating(made)) >= threshold:
-                return made
-        return target.step(s)
-
-    write_steps(s, next_step, most)
+    write_drafted(s, lambda made: rating_of(ask_rating(made)) >= threshold, most, first)

@@ -8,9 +8,9 @@ from typing import Any
 import torch
 
 from lr_sglang.cpu.attention_math import attend
-from lr_sglang.cpu.decode import DecodePlan, Padded, attend_decode, plan_decode
+from lr_sglang.cpu.decode import Padded, attend_decode, plan_decode
 from lr_sglang.cpu.draft_pass import plan_drafted
-from lr_sglang.cpu.extend import ExtendPlan, attend_extend, plan_extend
+from lr_sglang.cpu.extend import attend_extend, plan_extend
 from lr_sglang.cpu.kv_buffer import KeptRows
 
 # Takes a layer's number, query, caches of keys and values, and scale.
@@ -26,26 +26,23 @@ class BatchedAttention:
     """
 
     def __init__(self) -> None:
-        self._tensors: tuple[torch.Tensor | None, ...] = ()
-        self._numbers: tuple[int, ...] = ()
-        self._plan: DecodePlan | tuple[ExtendPlan, ...] | None = None
+        self._asked: tuple[Any, ...] = ()
+        self._plan: Any = None
         self._kept = KeptRows()
 
     def new_forward(self) -> None:
         """Forget the plan: another forward pass begins."""
-        self._tensors = ()
-        self._numbers = ()
+        self._asked = ()
         self._plan = None
 
-    def _is_planned(
-        self, tensors: tuple[torch.Tensor | None, ...], numbers: tuple[int, ...]
-    ) -> bool:
-        """Whether the plan is of these tensors and numbers; if not, keeps them for the next."""
-        if len(tensors) == len(self._tensors) and numbers == self._numbers:
-            return all(mine is theirs for mine, theirs in zip(tensors, self._tensors, strict=True))
-        self._tensors = tensors
-        self._numbers = numbers
-        return False
+    def _planned(self, plan: Callable[..., Any], *given: Any) -> Any:
+        """`plan(*given)`, made at the first layer of a pass."""
+        asked = (plan, *given)
+        same = len(asked) == len(self._asked)
+        if not same or any(a is not b for a, b in zip(asked, self._asked, strict=True)):
+            self._asked = asked
+            self._plan = plan(*given)
+        return self._plan
 
     def decode(
         self,
@@ -81,7 +78,7 @@ class BatchedAttention:
             k_cache.index_copy_(0, loc, key.view(-1, *k_cache.shape[1:]).to(k_cache.dtype))
             v_cache.index_copy_(0, loc, value.view(-1, *v_cache.shape[1:]).to(v_cache.dtype))
         group = query.shape[1] // k_cache.shape[1]
-        plan = self._decode_plan(req_to_token, req_pool_indices, seq_lens, group)
+        plan = self._planned(plan_decode, req_to_token, req_pool_indices, seq_lens, group)
         output.copy_(attend_decode(plan, query, k_cache, v_cache, sm_scale))
 
     def decode_step(
@@ -103,7 +100,7 @@ class BatchedAttention:
         # Under speculation, verification also writes to the rows of a batch between its decode
         # steps.
         keep = forward_batch.spec_info is None
-        plan = self._decode_plan(table, requests, seq_lens, group, keep)
+        plan = self._planned(plan_decode, table, requests, seq_lens, group, keep)
         if keep and isinstance(plan, Padded):
             self._kept.begin(plan.rows.view(seq_lens.shape[0], -1), seq_lens)
             return _step(backend, forward_batch, self._kept_rows(forward_batch, plan.mask))
@@ -122,7 +119,7 @@ class BatchedAttention:
         if drafted is not None:
             self._kept.clear()
             return _step(backend, forward_batch, lambda _, *given: attend_decode(drafted, *given))
-        plans = self._extend_plan(table, requests, seq_lens, extend_lens, group, tree_mask)
+        plans = self._planned(plan_extend, table, requests, seq_lens, extend_lens, group, tree_mask)
         # Between two verifications of a chain, nothing else writes to its rows; those of a tree are
         # moved.
         chain = forward_batch.forward_mode.is_target_verify() and tree_mask is None
@@ -158,35 +155,6 @@ class BatchedAttention:
 
         return attend_kept
 
-    def _extend_plan(
-        self,
-        table: torch.Tensor,
-        requests: torch.Tensor,
-        seq_lens: torch.Tensor,
-        extend_lens: torch.Tensor,
-        group: int,
-        tree_mask: torch.Tensor | None,
-    ) -> tuple[ExtendPlan, ...]:
-        """The plan of this pass; makes and keeps it at its first layer."""
-        if not self._is_planned((table, requests, seq_lens, extend_lens, tree_mask), (group,)):
-            self._plan = plan_extend(table, requests, seq_lens, extend_lens, group, tree_mask)
-        assert isinstance(self._plan, tuple)
-        return self._plan
-
-    def _decode_plan(
-        self,
-        table: torch.Tensor,
-        requests: torch.Tensor,
-        seq_lens: torch.Tensor,
-        group: int,
-        kept: bool = False,
-    ) -> DecodePlan:
-        """The plan of this pass; makes and keeps it at its first layer."""
-        if not self._is_planned((table, requests, seq_lens), (group, kept)):
-            self._plan = plan_decode(table, requests, seq_lens, group, kept)
-        assert isinstance(self._plan, DecodePlan)
-        return self._plan
-
     def extend(
         self,
         q_extend: torch.Tensor,
@@ -221,7 +189,8 @@ class BatchedAttention:
         _need_plain(logit_cap, is_cross_attn, sliding_window_size, encoder_lens, sinks)
         self._kept.clear()
         group = q_extend.shape[1] // k_buffer.shape[1]
-        plans = self._extend_plan(
+        plans = self._planned(
+            plan_extend,
             req_to_token,
             req_pool_indices,
             seq_lens,
