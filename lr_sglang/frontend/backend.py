@@ -259,12 +259,15 @@ class RuntimeBackend(BaseBackend):
                 "stream_interval": request.stream_interval,
             }
             request.increments = self.facts.increments
-        most = None
+        cacheable = None
         if params.return_logprob:
-            most = params.logprob_start_len
-            if most is not None and most < 0:  # SGLang returns none for the first token
-                most = max(0, len(ids) + most - 1)
-            payload |= {"return_logprob": True, "logprob_start_len": -1 if most is None else most}
+            cacheable = params.logprob_start_len
+            if cacheable is not None and cacheable < 0:  # SGLang returns none for the first token
+                cacheable = max(0, len(ids) + cacheable - 1)
+            payload |= {
+                "return_logprob": True,
+                "logprob_start_len": -1 if cacheable is None else cacheable,
+            }
             if params.top_logprobs_num:
                 payload["top_logprobs_num"] = params.top_logprobs_num
             if params.return_text_in_logprobs:
@@ -278,7 +281,7 @@ class RuntimeBackend(BaseBackend):
             reply = await self.transport.generate(payload, request, patience)
         finally:
             self.slots.leave()
-        return self._read(reply, params, request, ids, most)
+        return self._read(reply, params, request, ids, cacheable)
 
     def _read(
         self,
@@ -286,7 +289,7 @@ class RuntimeBackend(BaseBackend):
         params: SamplingParams,
         request: Request,
         prompt: tuple[int, ...],
-        most: int | None,
+        cacheable: int | None,
     ) -> Generation:
         try:
             meta = dict(reply["meta_info"])
@@ -302,7 +305,7 @@ class RuntimeBackend(BaseBackend):
             )
         except (KeyError, TypeError, ValueError) as error:
             raise BadReply(f"a reply without {error}", role=self.role) from error
-        shareable = self.request_log.add(prompt, ids, meta, request.sent, time.time(), most)
+        shareable = self.request_log.add(prompt, ids, meta, request.sent, time.time(), cacheable)
         kept = ids
         eos = None
         if kind != "abort":

@@ -209,15 +209,15 @@ class StepTree:
         version = node.version
         return version.read_first and not version.was_read and node.children[0].verdict is None
 
-    def to_expand(self, depth: int) -> list[Node]:
-        """Nodes at most ``depth`` ahead after which the target's next step is to be written, or the
-        rest of it, nearest first.
+    def to_expand(self, furthest: int) -> list[Node]:
+        """Nodes at most ``furthest`` steps ahead after which the target's next step, or the rest of
+        it, is to be written, nearest first.
         """
         found = [
             n
             for n in self.live()
             if n.version.can_be_written
-            and self.ahead(n) <= depth
+            and self.ahead(n) <= furthest
             and not self.is_last(n)
             and n.chosen is None
             and not self._waits(n)
