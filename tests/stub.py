@@ -134,10 +134,12 @@ def served(stub):
         target=stub.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True
     )
     thread.start()
-    yield stub
-    stub.shutdown()
-    stub.server_close()
-    thread.join()
+    try:
+        yield stub
+    finally:
+        stub.shutdown()
+        stub.server_close()
+        thread.join()
 
 
 MODEL = str(pocket.weights("target"))

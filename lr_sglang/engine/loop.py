@@ -84,30 +84,35 @@ def call(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop | None = 
             "the event loop cannot wait for itself", hint="await the asynchronous function instead"
         )
     ended = threading.Event()
-    made = _started(work, loop, lambda _: ended.set())
+    made = list[asyncio.Task[T]]()
     try:
+        _start(made, work, loop, lambda _: ended.set())
         ended.wait()
     except BaseException:
-        loop.call_soon_threadsafe(lambda: made[0].cancel())
+        loop.call_soon_threadsafe(_cancel, made)
         ended.wait(STOP_SECONDS)
         raise
     return made[0].result()
 
 
-def _started(
+def _start(
+    made: list[asyncio.Task[T]],
     work: Coroutine[Any, Any, T],
     loop: asyncio.AbstractEventLoop,
     ended: Callable[[asyncio.Task[T]], None],
-) -> list[asyncio.Task[T]]:
+) -> None:
     """Starts a task on a loop of another thread, and puts it into the list once it is made."""
-    made: list[asyncio.Task[T]] = []
 
     def start() -> None:
         made.append(loop.create_task(work))
         made[0].add_done_callback(ended)
 
     loop.call_soon_threadsafe(start)
-    return made
+
+
+def _cancel(made: list[asyncio.Task[T]]) -> None:
+    for task in made:  # none, if the interruption came before it was made
+        task.cancel()
 
 
 async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoop) -> T:
@@ -123,11 +128,12 @@ async def elsewhere(work: Coroutine[Any, Any, T], loop: asyncio.AbstractEventLoo
         with suppress(RuntimeError):  # the waiting loop is closed
             here.call_soon_threadsafe(ended.set_result, None)
 
-    made = _started(work, loop, end)
+    made = list[asyncio.Task[T]]()
+    _start(made, work, loop, end)
     try:
         await asyncio.shield(ended)
     except asyncio.CancelledError:
-        loop.call_soon_threadsafe(lambda: made[0].cancel())
+        loop.call_soon_threadsafe(_cancel, made)
         await asyncio.shield(ended)
         raise
     return made[0].result()

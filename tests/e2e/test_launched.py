@@ -10,7 +10,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -64,12 +63,9 @@ class Home:
     def wait(
         self, process: subprocess.Popen[str], name: str, there: Callable[[str], Any], seconds: float
     ) -> Any:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline and process.poll() is None:
-            if found := there(self.said(name)):
-                return found
-            time.sleep(0.1)
-        raise AssertionError(self.said(name))
+        until(lambda: there(self.said(name)) or process.poll() is not None, seconds, 0.1)
+        assert process.poll() is None, self.said(name)
+        return there(self.said(name))
 
     def call(self, *arguments: str) -> str:
         """In this process, which need not import everything again (test_run_cli.py has one of its

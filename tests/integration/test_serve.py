@@ -216,35 +216,32 @@ def test_nothing_is_drafted_for_a_judge_that_accepts_what_differs(monkeypatch):
 THINKING = ["<think>", "Well, 2 + 3.", "It is 5.\n</think>", "The answer:", "5"]
 
 
-def test_reasoning_is_left_alone_where_the_operator_says_so():
-    with serving(scripted(THINKING), SERVICE.replace(reasoning="off")) as one:
-        assert one.ask().json()["choices"][0]["message"]["content"] == DELIMITER.join(THINKING)
-
-
 UNOPENED = ["Well, 2 + 3.", "It is 5.\n</think>", "The answer:", "5"]
 
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(
-    ("forces", "steps", "arguments", "apart"),
+    ("reasoning", "forces", "steps", "arguments", "apart"),
     [
-        (True, UNOPENED, {}, True),
-        (True, UNOPENED, {"enable_thinking": True}, True),
-        (True, UNOPENED, {"enable_thinking": False}, False),
-        (False, UNOPENED, {}, False),
-        (True, ["It never ends", "5"], {}, True),
-        (False, THINKING, {}, True),
+        ("auto", True, UNOPENED, {}, True),
+        ("auto", True, UNOPENED, {"enable_thinking": True}, True),
+        ("auto", True, UNOPENED, {"enable_thinking": False}, False),
+        ("auto", False, UNOPENED, {}, False),
+        ("auto", True, ["It never ends", "5"], {}, True),
+        ("auto", False, THINKING, {}, True),
+        ("off", False, THINKING, {}, False),  # the operator says so
     ],
 )
 def test_a_thought_without_its_opening_is_apart_as_on_the_target(
-    stream, forces, steps, arguments, apart
+    stream, reasoning, forces, steps, arguments, apart
 ):
     """Whose parser takes what Qwen3 writes for thinking, unless the request says otherwise."""
     roles = scripted(steps)
     set_facts(roles["target"], forces_reasoning=forces)
-    with serving(roles, SERVICE) as one:
+    with serving(roles, SERVICE.replace(reasoning=reasoning)) as one:
         choice, *_ = one.answer(stream, chat_template_kwargs=arguments)
-    whole = DELIMITER.join(steps).removeprefix("<think>\n\n")
+    whole = DELIMITER.join(steps)
+    whole = whole.removeprefix("<think>\n\n") if reasoning == "auto" else whole
     thought, _, rest = whole.partition("</think>") if apart else ("", "", whole)
     found = choice.get("reasoning_content") or "", choice["content"] or ""
     assert found == (thought, rest.lstrip("\n"))

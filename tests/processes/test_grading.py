@@ -207,7 +207,8 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
         "pool.compare('1', '0+1'); print(*[c.pid for c in multiprocessing.active_children()], flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     (worker,) = map(int, done.stdout.split())
     until(lambda: not Path(f"/proc/{worker}/stat").exists(), 60)
 

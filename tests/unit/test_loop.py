@@ -1,6 +1,7 @@
-"""The process's event loop, seen from other threads and other loops; a loop whose clock jumps."""
+"""The process's event loop, seen from other threads and other loops."""
 
 import asyncio
+import signal
 import threading
 
 import pytest
@@ -8,6 +9,7 @@ import pytest
 from lr_sglang.engine.loop import background, call, elsewhere, in_thread
 from lr_sglang.errors import ConfigError
 from tests import fixture_of, looping, run_by
+from tests import in_thread as in_thread_of_its_own
 
 
 class Work:
@@ -58,21 +60,25 @@ def test_the_loop_cannot_wait_for_itself():
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])
-def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(monkeypatch, interrupt):
-    work, wait, times = Work(), threading.Event.wait, []
+def test_an_interrupt_cancels_the_work_and_waits_until_it_has_ended(interrupt):
+    work, main = Work(), threading.get_ident()
 
-    def interrupted(self, timeout=None):
-        times.append(None)
-        if len(times) == 1:  # as Ctrl-C does, while the thread waits
-            assert wait(work.begun, 5)
-            raise interrupt
-        return wait(self, timeout)
+    def interrupts(*_):
+        raise interrupt
 
-    running = work.run()
-    monkeypatch.setattr(threading.Event, "wait", interrupted)
-    with pytest.raises(interrupt):
-        call(running)
-    assert work.ended.is_set(), "nothing is left running"
+    def signals():
+        assert work.begun.wait(60)
+        signal.pthread_kill(main, signal.SIGUSR1)
+
+    before = signal.signal(signal.SIGUSR1, interrupts)
+    thread, raised = in_thread_of_its_own(signals)
+    try:
+        with pytest.raises(interrupt):
+            call(work.run())
+    finally:
+        thread.join()
+        signal.signal(signal.SIGUSR1, before)
+    assert work.ended.is_set() and not raised, "nothing is left running"
 
 
 # -- from another loop
@@ -115,6 +121,3 @@ async def test_a_function_runs_in_a_thread_while_the_loop_goes_on():
         await in_thread(lambda: 1 // 0)
     with pytest.raises(RuntimeError, match="StopIteration"):
         await in_thread(lambda: next(iter(())))
-
-
-# -- a clock that jumps
