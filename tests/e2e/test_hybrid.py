@@ -208,18 +208,19 @@ def test_the_pocket_hybrid_answers_right(pocket: Pocket, tmp_path: Path, layer: 
 def answers(
     roles: dict[str, RuntimeBackend], *modes: str, schedule: Schedule = "async"
 ) -> list[Record]:
-    """Records of two questions in some modes, and in ``lossless``, where each has the text of plain
-    decoding.
+    """Records of two questions in some modes, and by the exact verifier, where each has the text of
+    plain decoding.
     """
     ahead = Lookahead(depth=4, max_false_accepts=1.0, schedule=schedule)
-    settings = Plan().with_settings(lookahead=ahead, sampling=GREEDY, limits=Limits(160))
-    plain = "sd" if roles["target"].facts.token_layer else "autoregressive"
+    judged = Plan().with_settings(lookahead=ahead, sampling=GREEDY, limits=Limits(160))
+    exact = judged.with_settings(lookahead=ahead.replace(verifier="exact"))
+    layered = bool(roles["target"].facts.token_layer)
+    # ``lossless`` is written by a token layer alone
+    plain, same = ("sd", "lookahead+sd") if layered else ("autoregressive", "lossless")
     questions = [Question("q", "How many?"), Question("r", "Which of them?")]
-    works = plan(questions, [plain, *modes, "lossless"])
-    records = list(Runner(roles, settings, 1).run(works))
-    assert not [r["error"] for r in records if r["error"]]
+    wanted = list(Runner(roles, exact, 1).run(plan(questions, [plain, same])))
+    records = list(Runner(roles, judged, 1).run(plan(questions, modes)))
+    assert not [r["error"] for r in wanted + records if r["error"]]
     for question in questions:
-        exact = [r for r in records if r["mode"] in (plain, "lossless")]
-        digests = {r["ids_digest"] for r in exact if r["question_id"] == question.id}
-        assert len(digests) == 1
-    return [r for r in records if r["mode"] in (*modes, "lossless")]
+        assert len({r["ids_digest"] for r in wanted if r["question_id"] == question.id}) == 1
+    return records + [r for r in wanted if r["mode"] == same]

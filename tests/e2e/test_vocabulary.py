@@ -58,13 +58,15 @@ def test_prompts_are_the_servers_own(server: RuntimeBackend) -> None:
 
 @pytest.mark.timeout(900)
 def test_lossless_is_plain_decoding(server: RuntimeBackend) -> None:
-    plain = "sd" if server.facts.token_layer else "autoregressive"
+    # ``lossless`` is written by a token layer alone
+    layered = bool(server.facts.token_layer)
+    plain, ahead = ("sd", "lookahead+sd") if layered else ("autoregressive", "lossless")
     settings = Plan().with_settings(
-        lookahead=Lookahead(depth=3, max_step_tokens=20),
+        lookahead=Lookahead(depth=3, max_step_tokens=20, verifier="exact"),
         sampling=Sampling(temperature=1.0, top_k=20, seed=7),
         limits=Limits(100),
     )
-    works = plan(QUESTIONS, [plain, "lossless"])
+    works = plan(QUESTIONS, [plain, ahead])
     roles = {"target": server, "draft": server}
     records = list(Runner(roles, settings, 1).run(works))
     assert not [one["error"] for one in records if one["error"]]
