@@ -24,7 +24,7 @@ import shutil
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +39,6 @@ leave_torch_out()
 import sglang as sgl  # noqa: E402
 from sglang.lang.interpreter import ProgramState  # noqa: E402
 
-from benchmarks.pocket_speed import Roles, layered, servers  # noqa: E402
 from lr_sglang import verifiers  # noqa: E402
 from lr_sglang.algorithm.answer import answering  # noqa: E402
 from lr_sglang.algorithm.answer_request import AnswerRequest  # noqa: E402
@@ -50,6 +49,7 @@ from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.frontend.dsl import converse, run_program  # noqa: E402
 from lr_sglang.programs.lookahead import lookahead, write_alone, write_answer  # noqa: E402
 from lr_sglang.results import record, store  # noqa: E402
+from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement.models import TOKENIZER_FILES, shapes  # noqa: E402
 from lr_sglang.steps.request import Request  # noqa: E402
 from lr_sglang.steps.token_text import TokenText  # noqa: E402
@@ -77,8 +77,8 @@ class Endless(Sampling):
         return {**super().drawn(), "ignore_eos": True}
 
 
-def deployment(folder: Path) -> Deployment:
-    """Two runtimes of random weights, the target's with a token layer of the same architecture."""
+def deployment(folder: Path, with_layer: bool) -> Deployment:
+    """Two runtimes of random weights; the target's token layer has the same architecture."""
     config = {**shapes()["pocket-draft"], "max_position_embeddings": CONTEXT}
     (folder / "config.json").write_text(json.dumps(config), "utf-8")
     for name in TOKENIZER_FILES:
@@ -89,8 +89,11 @@ def deployment(folder: Path) -> Deployment:
         "max-total-tokens": 4 * CONTEXT,
     }
     draft = Runtime(model=str(folder), extra=extra)
-    layer = TokenLayer("standalone", tokens=3, draft_model=str(folder))
-    runtimes = {"target": draft.replace(token_layer=layer), "draft": draft}
+    layer = TokenLayer()
+    if with_layer:
+        layer = TokenLayer("standalone", tokens=3, draft_model=str(folder))
+    target = draft.replace(token_layer=layer)
+    runtimes = {"target": target, "draft": draft}
     return Deployment("long-answers", runtimes, lookahead=Lookahead(depth=DEPTH))
 
 
@@ -122,7 +125,11 @@ async def goes_on(
 
 
 def seconds_a_step(
-    mode: str, before: Sequence[TokenText], roles: Roles, steps: int, seed: int
+    mode: str,
+    before: Sequence[TokenText],
+    roles: Mapping[str, RuntimeBackend],
+    steps: int,
+    seed: int,
 ) -> float:
     """Seconds for a step of ``STEP`` tokens, measured over ``steps`` steps that continue
     an answer.
@@ -192,11 +199,11 @@ def on_servers(
 ) -> Iterator[dict[str, Any]]:
     """For each position: a read and a repeat by role, and seconds a step by mode."""
     known = known_steps(positions[-1])
-    for with_layer in sorted({layered(mode) for mode in modes}):
-        mine = [mode for mode in modes if layered(mode) == with_layer]
+    for with_layer in sorted({mode.endswith("sd") for mode in modes}):
+        mine = [mode for mode in modes if mode.endswith("sd") == with_layer]
         with (
             tempfile.TemporaryDirectory() as folder,
-            servers(deployment(Path(folder)), with_layer) as roles,
+            deployed(deployment(Path(folder), with_layer), Path(folder)) as roles,
         ):
             begin = 0
             for position in positions:

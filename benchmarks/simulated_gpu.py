@@ -135,9 +135,7 @@ def validate() -> None:
     for one in measured_tables.calculated():
         number, inside = number + 1, inside + one.inside
         unit = " s" if one.row.plain_seconds else "x"
-        said = f"{one.error:+.0%}" + (
-            "" if one.inside else f": {one.row.cause or 'no cause known'}"
-        )
+        said = f"{one.error:+.0%}" + ("" if one.inside else f": {one.cause or 'no cause known'}")
         setting = one.row.setting
         name = setting.mode + (
             " with the layer" if setting.layer.layer and setting.mode == "lossless" else ""
@@ -184,14 +182,14 @@ def profile(point: Point, count: int) -> None:
     )
     lookahead = Setting("lookahead", reading="never")
     interval = dataclasses.replace(lookahead, flags=Flags(prefill_decode_interval=16))
-    pairs = dataclasses.replace(point, times=point.times.with_prefills(0.5))
+    half = dataclasses.replace(point, times=point.times.with_prefills(0.5))
     free = dataclasses.replace(point, times=point.times.with_prefills(0.01))
     rows = {
         "plain": (point, PLAIN),
         "depth 6": (point, lookahead),
         "depth 3": (point, dataclasses.replace(lookahead, depth=3)),
         "16 passes between prefills": (point, interval),
-        "prefills of half the time": (pairs, lookahead),
+        "prefills of half the time": (half, lookahead),
         "prefills of no time": (free, lookahead),
     }
     for name, (where, setting) in rows.items():
@@ -285,31 +283,27 @@ def points(given: argparse.Namespace) -> Iterator[tuple[Point, dict[str, object]
         click.echo(
             f"\nagreement {agreement:g}, alpha {alpha:g}, {at_once} at once, {machine}: calculated"
         )
-        yield (
-            Point(
-                times,
-                agreement,
-                alpha,
-                given.step_tokens,
-                at_once,
-                given.steps,
-                given.seed,
-                given.ngrams,
-            ),
-            {
-                "gpus": machine,
-                "graphs": given.graphs,
-                "agreement": agreement,
-                "alpha": alpha,
-                "at_once": at_once,
-            },
+        known = {"agreement": agreement, "alpha": alpha, "at_once": at_once}
+        point = Point(
+            times,
+            **known,
+            step_tokens=given.step_tokens,
+            steps=given.steps,
+            seed=given.seed,
+            ngrams=given.ngrams,
         )
+        yield point, {"gpus": machine, "graphs": given.graphs, **known}
 
 
-def table(point: Point, given: argparse.Namespace) -> Iterator[Mapping[str, object]]:
+def number_of_answers(given: argparse.Namespace, at_once: int) -> int:
+    """The answers of each setting at a point."""
+    number, several = (32, 2) if given.auto else (12, 3)
+    return (given.answers or number) * (1 if at_once == 1 else several)
+
+
+def table(point: Point, only: Sequence[str], count: int) -> Iterator[Mapping[str, object]]:
     """Prints all ways at a point, and returns their figures."""
-    count = (given.answers or 12) * (1 if point.at_once == 1 else 3)
-    for way, setting, made, speedup in row(point, given.only, count):
+    for way, setting, made, speedup in row(point, only, count):
         click.echo(
             f"  {way:22} {speedup:5.2f}x {made.pace:7.1f} tokens/s  {setting:20} "
             f"prefills a step {made.prefills:.2f}"
@@ -318,10 +312,9 @@ def table(point: Point, given: argparse.Namespace) -> Iterator[Mapping[str, obje
         yield {"way": way, "setting": setting, "speedup": speedup, "accepted": made.alpha, **kept}
 
 
-def scores(point: Point, given: argparse.Namespace) -> Iterator[Mapping[str, object]]:
+def scores(point: Point, only: Sequence[str], count: int) -> Iterator[Mapping[str, object]]:
     """Prints how `auto` does at a point, and returns its figures."""
-    count = (given.answers or 32) * (1 if point.at_once == 1 else 2)
-    for one in score(point, given.only, count):
+    for one in score(point, only, count):
         best = f"{one.best.mode}, reading {one.best.reading}, {named(one.best)}"
         click.echo(f"  {one.servers:12} {one.first:.2f}, then {one.second:.2f} of {best}")
         yield {"servers": one.servers, "best": best, "first": one.first, "second": one.second}
@@ -334,11 +327,12 @@ def main() -> None:
         return validate()
     found = list[Mapping[str, object]]()
     for point, known in points(given):
+        count = number_of_answers(given, point.at_once)
         if given.profile:
-            profile(point, (given.answers or 12) * (1 if point.at_once == 1 else 3))
+            profile(point, count)
             continue
         began = time.monotonic()
-        for figures in (scores if given.auto else table)(point, given):
+        for figures in (scores if given.auto else table)(point, given.only, count):
             found.append({**known, **figures})
             if given.output is not None:
                 given.output.write_text(json.dumps(found, indent=1), "utf-8")

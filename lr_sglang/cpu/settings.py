@@ -48,8 +48,7 @@ def cpu_flags() -> dict[str, Any]:
         # Without a second device to overlap with, it only delays every result by a step.
         "disable-overlap-schedule": True,
         # A new branch's few tokens share a pass with the next tokens of running branches, which
-        # would wait otherwise: that is a tenth of the time of a lookahead answer
-        # (benchmarks/pocket_speed.py).
+        # would wait otherwise: that is a tenth of the time of a lookahead answer.
         "enable-mixed-chunk": True,
         # Our own first request warms the server.
         "skip-server-warmup": True,

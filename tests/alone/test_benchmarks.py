@@ -1,5 +1,5 @@
-"""Benchmarks whose figures the pages give, at their full size: of first bytes, directly and through
-the endpoint, and of the controller. They take minutes, and a machine with nothing else to do.
+"""The benchmark of the controller at its full size, as docs/measurements.md gives its figures. It
+takes minutes, and a machine with nothing else to do.
 """
 
 import json
@@ -8,17 +8,10 @@ import sys
 
 import pytest
 
-from benchmarks.first_byte import measure
 from tests import FULL, ROOT
 
 BUSY = 0.1  # of a core, which other processes of the machine use
 pytestmark = pytest.mark.skipif(not FULL, reason="measurements: with LR_SGLANG_FULL=1")
-
-
-def test_first_bytes_come_each_way_while_streams_are_open() -> None:
-    """What the benchmark counts, on any machine."""
-    found = measure(4, 5, 0.05)
-    assert len(found.direct) == len(found.through) == 5 and min(found.through) > 0
 
 
 @pytest.mark.timeout(1000)

@@ -8,9 +8,13 @@ import asyncio
 import json
 import os
 import signal
+import subprocess
+import sys
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,14 +22,13 @@ from typing import Any
 import pytest
 import urllib3
 
-from benchmarks.router import router
 from lr_sglang import tasks
 from lr_sglang.config import Deployment
 from lr_sglang.engine.router import RouterClient
 from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
-from lr_sglang.runtimes.launching.server import Server
+from lr_sglang.runtimes.launching.server import Reservation, Server
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.trace import Trace
 from tests import FULL
@@ -36,6 +39,39 @@ from tests.serving import in_flight, until, until_idle
 pytestmark = pytest.mark.skipif(not FULL, reason="minutes: only in test-full")
 QUESTIONS = tasks.load("pocket", limit=20)
 _pool = urllib3.PoolManager(retries=False)
+
+
+@contextmanager
+def router(policy: Sequence[str], workers: Sequence[str], log: Path) -> Iterator[str]:
+    """SGLang's router with a policy and its options, once it has found its workers."""
+    front, metrics = Reservation(), Reservation()
+    url = f"http://127.0.0.1:{front.port}"
+    command = [sys.executable, "-m", "sglang_router.launch_router", "--log-level", "warn"]
+    command += ["--host", "127.0.0.1", "--port", str(front.port)]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(metrics.port)]
+    command += ["--worker-urls", *workers, "--policy", *policy]
+    front.release()
+    metrics.release()
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=output)
+    try:
+        deadline = time.monotonic() + 60
+        while not _ready(url, len(workers)):
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise AssertionError(log.read_text())
+            time.sleep(0.1)
+        yield url
+    finally:
+        process.kill()
+        process.wait()
+
+
+def _ready(url: str, workers: int) -> bool:
+    try:
+        listed = _pool.request("GET", f"{url}/workers", timeout=5).json()["workers"]
+        return [one["is_healthy"] for one in listed] == [True] * workers
+    except urllib3.exceptions.HTTPError:
+        return False
 
 
 @dataclass
@@ -77,7 +113,9 @@ def routed(pocket: Pocket, tmp_path_factory: pytest.TempPathFactory) -> Iterator
     alone = Deployment("second", {"target": pocket.fleet.deployment.runtimes["target"]})
     with launch(alone, logs, timeout=200) as second:
         workers = [pocket.fleet.urls["target"], second.urls["target"]]
-        with router("manual, min_load", workers, logs / "router.log") as url:
+        with router(
+            ("manual", "--assignment-mode", "min_load"), workers, logs / "router.log"
+        ) as url:
             file = logs / "routed.toml"
             urls = {"target": url, "draft": pocket.fleet.urls["draft"]}
             file.write_text(
@@ -186,7 +224,7 @@ def test_a_worker_that_dies_costs_no_answer(
 
 def test_doctor_finds_a_router_that_spreads_branches(routed: Routed, tmp_path: Path) -> None:
     """Those of one answer go to different workers, which do not have its prefix."""
-    with router("random", routed.workers, tmp_path / "random.log") as url:
+    with router(("random",), routed.workers, tmp_path / "random.log") as url:
         draft = routed.pocket.fleet.urls["draft"]
         options = ("--target", url, "--draft", draft, "--verifier", "exact", "--json")
         found = json.loads(called("doctor", *options).stdout)

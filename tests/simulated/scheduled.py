@@ -102,11 +102,6 @@ class ScheduledTransport(SimulatedTransport):
                 if on_tokens is not None:
                     loop.call_later(self.host / 2, on_tokens, list(ids[:number]))
 
-        def cached() -> int:
-            found = self.cache.longest(prompt)
-            self.cache.add(prompt)
-            return min(found, len(prompt) - 1)
-
         return Job(
             rid,
             len(prompt),
@@ -114,7 +109,8 @@ class ScheduledTransport(SimulatedTransport):
             int(sampling.get("max_new_tokens") or 1),
             loop.create_future(),
             written,
-            cache=cached,
+            find_cached=lambda: min(self.cache.longest(prompt), len(prompt) - 1),
+            keep_prefilled=lambda: self.cache.add(prompt),
             noise=random.Random(zlib.crc32(repr((self.role, *prompt[-64:])).encode())),
             guessing=float(sampling.get("temperature", 1.0)) < RANDOM,
         )

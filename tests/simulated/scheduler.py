@@ -33,7 +33,6 @@ class Flags:
         draft_tokens: guessed tokens of a verification.
         layer_agreement: share of the layer's own guesses that are the target's.
         overlap: whether a pass is chosen while the one before it runs.
-        prefill_graph: whether a prefill is a full CUDA graph.
         prefill_decode_interval: passes that decode between two prefills, while at least
             ``prefill_decode_interval_min_bs`` requests run.
     """
@@ -43,7 +42,6 @@ class Flags:
     layer_agreement: float = 0.0
     max_running_requests: int | None = None
     overlap: bool = False
-    prefill_graph: bool = False
     prefill_decode_interval: int = 0
     prefill_decode_interval_min_bs: int = 0
 
@@ -101,6 +99,8 @@ class Job:
 
     Attributes:
         prompt: tokens of the prompt; ``cached`` of them are in the cache.
+        find_cached, keep_prefilled: called when its prefill is chosen, to find ``cached``, and when
+            it has ended. So requests of one prefill find nothing of each other.
         ids: all tokens that it will have if nothing stops it.
         most: its token limit, from which the scheduler sees that it will be done.
         written: number of tokens so far.
@@ -118,7 +118,8 @@ class Job:
     done: asyncio.Future[bool]
     on_written: Callable[[int], None] | None = None
     cached: int = 0
-    cache: Callable[[], int] | None = None
+    find_cached: Callable[[], int] | None = None
+    keep_prefilled: Callable[[], None] | None = None
     noise: random.Random = field(default_factory=random.Random)
     guessing: bool = True
     written: int = 0
@@ -241,7 +242,7 @@ class Scheduler:
                 now = asyncio.get_running_loop().time()
                 for job in chosen:
                     job.began = now
-                    job.cached = job.cache() if job.cache else 0
+                    job.cached = job.find_cached() if job.find_cached else 0
                 self._interval = self.flags.prefill_decode_interval
                 return Batch(chosen, True)
         left = [one for one in running if not one.done.done()]
@@ -264,15 +265,14 @@ class Scheduler:
         if batch.prefill:
             new = sum(max(1, one.prompt - one.cached) for one in batch.jobs)
             cached = max(one.cached for one in batch.jobs)
-            seconds = times.prefill(len(batch.jobs), new, cached, flags.prefill_graph)
+            seconds = times.prefill(len(batch.jobs), new, cached)
             return seconds + (times.layer_prefill if flags.layer == "standalone" else 0.0)
-        requests = len(batch.jobs)
         if not flags.layer:
-            return times.decode(requests, requests)
-        seconds = times.decode(requests, requests * (1 + flags.draft_tokens))
+            return times.decode(len(batch.jobs))
+        seconds = times.decode(len(batch.jobs), len(batch.jobs) * flags.draft_tokens)
         if flags.layer == "standalone":
             seconds += flags.draft_tokens * times.layer_token
-        return seconds + requests * times.verify
+        return seconds
 
     def _guesses(self, batch: Batch) -> list[int]:
         """Of each request of a pass, how many tokens it writes."""
@@ -300,6 +300,8 @@ class Scheduler:
                 continue
             if batch.prefill:
                 job.prefilled = now
+                if job.keep_prefilled is not None:
+                    job.keep_prefilled()
             else:
                 job.passes += 1
             job.written = min(len(job.ids), job.written + tokens)

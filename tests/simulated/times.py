@@ -1,9 +1,8 @@
 """The times of three servers, from a file as ``benchmarks/role_times.py`` writes it.
 
 Beside its figures (``token, 8 at once``, ``read a step after 256``, ``verdict``, milliseconds) a
-file may have ``pass of 8 rows`` and ``read 12 tokens`` where they were measured, and ``assumed``:
-what no role alone shows. These constants are fitted to modes with one answer at a time
-(``benchmarks/simulated_gpu.py --validate``).
+file may have ``assumed``: what no role alone shows. These constants are fitted to modes with one
+answer at a time (``benchmarks/simulated_gpu.py --validate``).
 """
 
 from __future__ import annotations
@@ -51,37 +50,35 @@ class RoleTimes:
 
     Attributes:
         tokens: of a decode pass, by its requests.
-        rows: of a pass, by its rows, without what each request costs.
-        read: of a prefill, by its new tokens.
+        read: of a prefill of one token that has no prefix.
+        read_token: of each further token of a prefill, and of each guess that a pass verifies.
         prefix: of a prefill for each cached token before.
-        graph: of a prefill that is a full graph; None where it was not measured.
+        more, each: by which every pass takes longer among answers than alone, and for each of its
+            requests: sampling, streams, longer texts.
         layer_token: of a token that the layer's draft writes within a pass; ``layer_prefill``: of
             its part of a prefill.
-        verify: that each verified request adds to a pass.
     """
 
     tokens: Curve
-    rows: Curve
-    read: Curve
+    read: float
+    read_token: float = 0.0
     prefix: float = 0.0
-    graph: float | None = None
+    more: float = 0.0
+    each: float = 0.0
     layer_token: float = 0.0
     layer_prefill: float = 0.0
-    verify: float = 0.0
 
-    def decode(self, requests: int, rows: int) -> float:
-        """Of a pass of so many requests with so many rows together."""
-        return self.tokens.at(requests) + self.rows.at(rows) - self.rows.at(requests)
+    def decode(self, requests: int, guesses: int = 0) -> float:
+        """Of a pass of so many requests that verifies so many guesses together."""
+        seconds = self.tokens.at(requests) + self.read_token * guesses
+        return seconds + self.more + self.each * requests
 
-    def prefill(self, requests: int, new: int, cached: int, graph: bool = False) -> float:
+    def prefill(self, requests: int, new: int, cached: int) -> float:
         """Of a prefill of so many requests with so many new tokens together, the longest prefix in
         the cache being ``cached`` tokens.
         """
-        each = self.tokens.at(requests) - self.rows.at(requests)
-        more = each - self.tokens.at(1) + self.rows.at(1) + self.prefix * cached
-        if graph and self.graph is not None:
-            return self.graph + self.read.at(new) - self.read.at(1) + more
-        return self.read.at(new) + more
+        seconds = self.read + self.read_token * (new - 1) + self.prefix * cached
+        return seconds + self.more + self.each * requests
 
 
 @dataclass(frozen=True)
@@ -103,35 +100,29 @@ class Times:
     share: float = 0.0
     overlap: bool = False
     host_computes: bool = False
-    source: str = ""
     given: Mapping[str, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
-    def load(cls, path: str | Path, **assumed: float) -> Times:
-        """Reads a file, or one of benchmarks/times by its name.
-
-        Args:
-            assumed: in place of the file's own ``assumed``.
-        """
+    def load(cls, path: str | Path) -> Times:
+        """Reads a file, or one of benchmarks/times by its name."""
         found = Path(path)
         if not found.exists():
             found = FOLDER / f"{path}.json"
-        return cls.of(json.loads(found.read_text("utf-8")), **assumed)
+        return cls.of(json.loads(found.read_text("utf-8")))
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], **assumed: float) -> Times:
-        """The times of a file's content; ``assumed`` as of ``load``."""
-        known = {**given.get("assumed", {}), **assumed}
-        host = known.get("host", 0.0) / 1000
-        roles = {name: _role(figures, known, host) for name, figures in given["roles"].items()}
+    def of(cls, given: Mapping[str, Any]) -> Times:
+        """The times of a file's content."""
+        known = given.get("assumed", {})
+        step_tokens = int(given.get("step_tokens", 32))
+        roles = {name: _role(one, known, step_tokens) for name, one in given["roles"].items()}
         return cls(
             roles,
-            host,
+            known.get("host", 0.0) / 1000,
             known.get("share", 0.0),
             bool(known.get("overlap", False)),
             bool(known.get("host computes", False)),
-            given.get("source", ""),
-            {**given, "assumed": known},
+            given,
         )
 
     def slower(self, role: str, milliseconds: float) -> Times:
@@ -140,44 +131,40 @@ class Times:
         return Times.of({**self.given, "roles": {**self.given["roles"], role: figures}})
 
     def with_graphs(self) -> Times:
-        """The same with prefills of the target that take as long as its full graph."""
-        target = self.roles["target"]
-        now = target.read.at(1)
-        return self.with_prefills((target.graph or now) / now)
+        """The same with prefills of the target as full CUDA graphs, which take what the file says."""
+        seconds = self.given["assumed"]["graph prefill"] / 1000
+        return self.with_prefills(seconds / self.roles["target"].read)
 
     def with_prefills(self, share: float) -> Times:
         """The same with prefills of the target that take this share of the time."""
         target = self.roles["target"]
-        read = Curve(tuple((tokens, share * seconds) for tokens, seconds in target.read.points))
-        return replace(self, roles={**self.roles, "target": replace(target, read=read)})
+        changed = replace(target, read=share * target.read, read_token=share * target.read_token)
+        return replace(self, roles={**self.roles, "target": changed})
 
     def alone(self) -> Times:
         """The same with a device for each server."""
         return replace(self, share=0.0)
 
 
-def _role(figures: Mapping[str, float], known: Mapping[str, float], host: float) -> RoleTimes:
-    step = known.get("step_tokens", 32)
-    slope = known.get("read token", 0.0) / 1000
-    read = Curve.of(figures, "read ", " tokens")
-    after = Curve.of(figures, "read a step after ", "")
-    if read is None:
-        whole = figures["verdict"] / 1000 if after is None else after.points[0][1]
-        read = Curve(((step, whole), (step + 1000, whole + 1000 * slope)))
-    read = Curve(tuple((tokens, max(1e-4, seconds - host)) for tokens, seconds in read.points))
-    prefix = 0.0
-    if after is not None and len(after.points) > 1:
-        (near, low), (far, high) = after.points[0], after.points[-1]
-        prefix = (high - low) / (far - near)
-    tokens = Curve.of(figures, "token, ", " at once") or read
-    graph = known.get("graph prefill")
+def _role(figures: Mapping[str, float], known: Mapping[str, float], step_tokens: int) -> RoleTimes:
+    host = known.get("host", 0.0) / 1000
+    tokens = Curve.of(figures, "token, ", " at once")
+    reads = Curve.of(figures, "read a step after ", "")
+    if tokens is None or reads is None:  # a judge, whose label is one token
+        read = figures["verdict"] / 1000
+        return RoleTimes(Curve(((1, read),)), read - host)
+    (near, low), (far, high) = reads.points[0], reads.points[-1]
+    prefix = (high - low) / (far - near) if far > near else 0.0
+    whole = low - host - prefix * near
+    each_token = known.get("tokens of a read", 0.0) * whole / step_tokens
+    alone = tokens.points[0][1]
     return RoleTimes(
         tokens,
-        Curve.of(figures, "pass of ", " rows") or tokens,
-        read,
+        whole - each_token * (step_tokens - 1),
+        each_token,
         prefix,
-        None if graph is None else graph / 1000,
+        alone * known.get("pass among answers", 0.0),
+        alone * known.get("request among answers", 0.0),
         known.get("layer token", 0.0) / 1000,
         known.get("layer prefill", 0.0) / 1000,
-        known.get("verify", 0.0) / 1000,
     )
