@@ -7,7 +7,8 @@ import math
 from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
+from lr_sglang.algorithm.feeding_turns import FeedingTurns
+from lr_sglang.algorithm.line_delivery import LineDelivery
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.errors import LookaheadError
@@ -24,16 +25,8 @@ AT_A_TIME = 4.0
 # that agree in the mean, and at least FEWEST.
 RUNS = 6.0
 FEWEST = 4
-# Passes in a row that gave one token though the line had the next one: the server has lost the
-# line, and gets it again.
-LOST = 3
 # Drafts in a row that the target may overtake before they are left alone for a while.
 SLOW = 2
-# Passes may be so many times as fast while no draft is written.
-FREED = 1.25
-# Tokens before the target's place that are delivered at most: where the line was wrong, the server
-# still holds it for a pass.
-BEHIND = 64
 
 
 class DraftLine:
@@ -57,7 +50,6 @@ class DraftLine:
         self._context = context
         self._reader = reader
         self._gens = gens
-        self.branch = branch
         self.ids: list[int] = []
         self.written = 0
         self._target = context.target
@@ -65,22 +57,11 @@ class DraftLine:
         self._draft: Branch | None = None  # that writes now
         self._first = 0  # the place of its first token
         self._seen = 0  # tokens of it that are known
-        self._sent = 0  # tokens that the server has
-        self._sent_before = 0  # the same when the target's last pass ended
-        self._rid = ""  # of the request that has them
         self._behind = 0  # drafts in a row that the target has overtaken
-        self._ignored = 0  # passes in a row that did not use the line
         self._ended = False
         self._moved = asyncio.Event()
-        self._experience = context.request.experience
-        self._experience.fed += 1
-        self._turns, self._pace = self._experience.feeding()
-        self._choose_way()
-        self._turn = self._turns.number
-        self._since = context.branches.now()
-        self._timed = 0  # tokens, and steps, whose time is known
-        self._timed_steps = len(context.trace.steps)
-        self._passes = 0
+        self._delivery = LineDelivery(context.target, branch)
+        self._turns = FeedingTurns(context)
         context.tree.root.version.runs_on = True
         branch.stream_interval = 1  # each pass is an event
 
@@ -99,17 +80,12 @@ class DraftLine:
         return False
 
     def _wants_more(self) -> bool:
-        if not self._is_fed or not self._context.can_ask("draft") or self._room() < 1:
+        if not self._turns.feeds or not self._context.can_ask("draft") or self._room() < 1:
             return False
         if not self._target.ends.isdisjoint(self.ids[-1:]):
             return False  # the draft has ended the answer; the target may not
         ahead = len(self.ids) - self.written
         return ahead < min(AHEAD * self._width, self._at_a_time())
-
-    @property
-    def _is_fed(self) -> bool:
-        """Whether the draft writes ahead now; of an answer that is not exact its policy decides."""
-        return not self._context.request.exact or self._turns.way == "fed"
 
     @property
     def _width(self) -> int:
@@ -169,7 +145,7 @@ class DraftLine:
         elif late < len(new):
             self._behind = 0
             self.ids += new[late:]
-            self._deliver()
+            self._delivery.send(self.ids, self.written)
 
     def draft_ended(self, branch: Branch) -> None:
         """Enters the result of a draft's generation."""
@@ -192,42 +168,19 @@ class DraftLine:
         version.guess = tuple(self.ids[self.written :])
         guessed = min(len(version.guess), len(new))
         same = version.take(new, decoded=True).same
-        self._passes += 1
-        lost = self._is_lost(len(new), same)
+        self._turns.passes += 1
         if guessed:
             self._reader.agreed(same, min(guessed, same + 1))
-        parting = self.written + same
-        self.written += len(new)
         if same < len(new):
-            self.ids[parting:] = new[same:]
+            self.ids[self.written + same :] = new[same:]
+        self._delivery.passed(self.written, len(new), same, parted=same < guessed)
+        self.written += len(new)
         if same < guessed:
-            self._sent = min(self._sent, parting)
             self._close_draft(Outcome.REJECTED)
         elif self._seen and self.written - self._first - self._seen > self._width:
             self._overtaken()
-        if lost:
-            self._sent = self.written
-        self._sent_before = self._sent
-        self._deliver()
+        self._delivery.send(self.ids, self.written)
         self._moved.set()
-
-    def _is_lost(self, tokens: int, same: int) -> bool:
-        """Whether the server does not use what it was sent before its last pass."""
-        unused = tokens == 1 and same == 1 and self._sent_before > self.written
-        self._ignored = self._ignored + 1 if unused else 0
-        return self._ignored > 0 and self._ignored % LOST == 0
-
-    def _deliver(self) -> None:
-        """Sends the server what is new of the line."""
-        if not self.branch.rid or self.branch.done:
-            return
-        if self._rid != self.branch.rid:  # the request was sent, or sent again
-            self._rid = self.branch.rid
-            self._sent = 0
-        if len(self.ids) > max(self._sent, self.written):
-            first = max(self._sent, self.written - BEHIND)
-            self._target.lines.put(self._rid, first, self.ids[first:])
-            self._sent = len(self.ids)
 
     def _close_draft(self, outcome: Outcome) -> None:
         draft = self._draft
@@ -246,44 +199,14 @@ class DraftLine:
             self._context.leave_draft_alone()
 
     def steps_kept(self) -> None:
-        """Learns how fast the steps came that are in the answer since the last call."""
-        steps = len(self._context.trace.steps) - self._timed_steps
-        if not steps:
-            return
-        now = self._context.branches.now()
-        seconds = now - self._since
-        # what came first has waited for the prefill
-        if self._timed and seconds > 0 and self._turn == self._turns.number:
-            self._learn(self.kept - self._timed, steps, seconds)
-        self._timed = self.kept
-        self._timed_steps += steps
-        self._turn = self._turns.number
-        self._since = now
-        self._passes = 0
+        """Tells that steps are in the answer, which were in the line."""
+        self._turns.steps_kept(self.kept)
         self._moved.set()
-
-    def _learn(self, tokens: int, steps: int, seconds: float) -> None:
-        """Learns how long some steps took."""
-        way: TurnWay = "fed" if self._is_fed else "alone"
-        if way == "fed":
-            self._pace.add(self._passes, seconds)
-        answers = max(1, self._experience.fed)
-        self._turns.add(way, self._turns.number, tokens, seconds, answers=answers, steps=steps)
-        self._choose_way()
-
-    def _choose_way(self) -> None:
-        """Goes on with the faster way, or tries the other: without a line each pass would give one
-        token, and may be faster.
-        """
-        expected = FREED * max(self._pace.value, self._experience.measured_pace())
-        alone = Forecast(expected) if expected else None
-        answers = max(1, self._experience.fed)
-        self._turns.choose({"fed": None, "alone": alone}, answers=answers)
 
     def close(self) -> None:
         """Ends the line with its request."""
         self._ended = True
-        self._experience.fed -= 1
+        self._turns.close()
         self._context.tree.root.version = Version()
         self._close_draft(Outcome.CANCELLED)
-        self._target.lines.drop(self._rid)
+        self._delivery.close()
