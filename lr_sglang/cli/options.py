@@ -66,7 +66,9 @@ def gathered(
     names += [f"shared.{role}" for role in ROLES]
     for name, value in assignments:
         _check(name, names)
-        merge(table, nested(name, value))
+        given = nested(name, value)
+        _check_tables(given, names)
+        merge(table, given)
     return table
 
 
@@ -79,6 +81,20 @@ def _check(name: str, known: list[str]) -> None:
     hint = did_you_mean(name, known, "docs/cli.md lists the settings")
     hint = f"did you mean {below[0]}?" if below else hint
     raise ConfigError(f"-o {name}: there is no such setting", hint=hint)
+
+
+def _check_tables(given: TomlTable, known: list[str], before: str = "") -> None:
+    """Checks that what has settings below it is a table; a role may be the name of another one."""
+    for key, value in given.items():
+        name = f"{before}{key}"
+        below = [one for one in known if one.startswith(f"{name}.")]
+        if below and isinstance(value, dict):
+            _check_tables(value, known, f"{name}.")
+        elif below and not (before == "runtimes." and isinstance(value, str)):
+            raise ConfigError(
+                f"{name}: input should be a table, got {value!r}",
+                hint=f"give one of its settings, such as -o {below[0]}=VALUE",
+            )
 
 
 def nested(name: str, value: Any) -> TomlTable:

@@ -550,6 +550,13 @@ def test_only_what_is_needed_is_started(call, servers, options, roles):
             "runtimes.target: input should be a table, got 5",
         ),
         (["run", "a", "-o", "sampling=x"], "sampling: input should be a table, got 'x'"),
+        (["run", "a", "-o", "lookahead=3"], "lookahead: input should be a table, got 3"),
+        (["run", "a", "-o", "runtimes=3"], "-o runtimes.target.model=VALUE"),
+        (
+            ["run", "a", "-o", "runtimes={target={token_layer=3}}"],
+            "runtimes.target.token_layer: input should be a table, got 3",
+        ),
+        (["bench", "-o", "bench=3"], "-o bench.servers=VALUE"),
         (["run", "a", "--target", "x/y"], "lookahead needs a draft model"),
         (
             ["run", "a", "--target", "x/y", "--draft", "x/z"],
