@@ -311,10 +311,11 @@ def test_of_answers_that_are_hung_up_on_or_aborted_nothing_is_left_on_the_server
 
 
 def signalled(server: Server, number: signal.Signals) -> None:
-    """Sends a signal to all processes of a server."""
+    """Sends a signal to all processes of a server, but to its guardian, which ends it with the test."""
     assert server.pid is not None
-    for process in psutil.Process(server.pid).children(recursive=True):
-        process.send_signal(number)
+    for guardian in psutil.Process(server.pid).children():
+        for process in guardian.children(recursive=True):
+            process.send_signal(number)
 
 
 @contextmanager
