@@ -152,7 +152,7 @@ def test_a_line_gives_the_same_text_in_fewer_verifications(
 def test_a_target_says_that_it_takes_lines(target: RuntimeBackend) -> None:
     fed = target.facts.fed
     assert fed is not None
-    assert (fed.protocol, fed.width, fed.draws) == (1, TOKENS + 1, "seeds")
+    assert (fed.width, fed.draws) == (TOKENS + 1, "seeds")
     assert target.facts.seeded
 
 
