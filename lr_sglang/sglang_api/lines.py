@@ -68,7 +68,7 @@ def read_deliveries(document: Any, vocabulary: int) -> Deliveries:
 
 
 def common_prefix(a: Sequence[object], b: Sequence[object]) -> int:
-    """Length of the longest common prefix."""
+    """Length of the longest common prefix of two sequences of one type: a list equals no tuple."""
     low = 0
     high = min(len(a), len(b))
     if a[:high] == b[:high]:  # the usual case
