@@ -50,6 +50,8 @@ class Runner:
         on_step: called with each step of each sample, on the event loop.
         keep: called in a thread with each record when its answer ends; returns the record that
             ``run`` yields.
+        guesses: whether ``sd`` may be the guesses that a target with the token layer ``fed`` makes
+            itself, as a baseline; else that mode is refused.
 
     Raises:
         ConfigError: the verifier lacks its runtime, or there is no such verifier or program.
@@ -62,6 +64,7 @@ class Runner:
     versions: dict[str, str] = field(default_factory=dict)
     on_step: Callable[[Work, StepRecord], None] | None = None
     keep: Callable[[Record], Record] | None = None
+    guesses: bool = False
 
     def __post_init__(self) -> None:
         program = self.plan.program
@@ -108,7 +111,7 @@ class Runner:
         """
         for mode in dict.fromkeys(MODES[name] for name in modes):
             look = self.plan.lookahead(mode.name)
-            self._requests.check(mode, look.verifier)
+            self._requests.check(mode, look.verifier, guesses=self.guesses)
             if mode.ahead:
                 self._requests.verifier(look.verifier)
 

@@ -7,18 +7,19 @@ from __future__ import annotations
 import os
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.padding import Padding
 from rich.text import Text
 
 from lr_sglang.cli import options, streams
-from lr_sglang.cli.display import Display, findings
+from lr_sglang.cli.display import Display, findings, grid
 from lr_sglang.config import ROLES
 from lr_sglang.doctor.checks import Findings, check_machine
-from lr_sglang.doctor.finding import Examination, Finding, fault
+from lr_sglang.doctor.finding import Examination, Expected, Finding, fault
 from lr_sglang.errors import LookaheadError
 from lr_sglang.results import machine
 from lr_sglang.sglang_api import release
@@ -26,6 +27,10 @@ from lr_sglang.sglang_api import release
 if TYPE_CHECKING:
     from lr_sglang.cli.settings import Given
 
+LAYERS = (
+    "lr-sglang bench --sweep token-layer=none,standalone,fed --modes autoregressive,sd,lossless "
+    "--concurrency N"
+)
 ALSO_IN_ISSUES = (
     "uvloop",
     "tokenizers",
@@ -64,7 +69,7 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
     changed.
 
     With --target, --attach or --deployment it examines servers that run already, by few and small
-    requests: what they can do, and what is wrong. Models that a deployment names
+    requests: what they can do, what is wrong, and which modes pay. Models that a deployment names
     are started for it, and stopped.
 
     The exit status is 0 if the embedded default (three small models on the CPU) or models on a GPU
@@ -85,18 +90,22 @@ def doctor(json: bool, report: bool, **given: Any) -> None:
         raise click.UsageError("--report is of this machine: leave the servers out")
     display = Display(as_json=json)
     found: Findings | Examination = _examine(given, display) if of_servers else check_machine()
+    command = _command(given, found) if isinstance(found, Examination) else ""
     if json:
-        streams.write_json({**asdict(found), "ok": found.able})
+        started = {"command": command} if of_servers else {}
+        streams.write_json({**asdict(found), "ok": found.able, **started})
     elif isinstance(found, Findings):
         click.echo(issue_text(found), nl=False) if report else _show(found, found.verdict, display)
     else:
-        _show(found, [_verdict(given, found)], display)
+        _show(found, list(_verdict(found, command)), display)
     if not found.able:
         raise click.exceptions.Exit(1)
 
 
 def _show(found: Findings | Examination, verdict: Sequence[str], display: Display) -> None:
     display.out.print(findings(found.lines))
+    if isinstance(found, Examination) and found.modes:
+        display.out.print(_modes(found))
     display.out.print()
     for line in verdict:
         display.out.print(Text(line), soft_wrap=True)
@@ -143,16 +152,71 @@ def _examine(given: Given, display: Display) -> Examination:
     return found
 
 
-def _verdict(given: Given, found: Examination) -> str:
-    faults = [f"{one.title} ({one.found})" for one in found.lines if one.status == "fault"]
-    if faults:
-        return f"Lookahead cannot run here: {', '.join(faults)}"
+def _command(given: Given, found: Examination) -> str:
+    """The command to start with: the fastest mode on these servers, or the one that finds it by
+    itself where the short answers do not tell, or a fed target does not start it; empty if none was
+    measured.
+    """
+    if not found.modes:
+        return ""
+    best = None if found.best and found.fed and found.best.mode == "sd" else found.best
     names = ("attach", "deployment", *ROLES, "verifier")
     words = [word for name in names if given.get(name) for word in (f"--{name}", given[name])]
-    return (
-        "Lookahead can run here. Whether it pays, and which mode is the fastest: "
-        f"lr-sglang bench {shlex.join(words)}"
-    )
+    words += ["--mode", best.mode if best else "auto"]
+    words += ["--depth", str(best.depth)] if best and best.depth else []
+    return f"lr-sglang run {shlex.join(words)} QUESTION"
+
+
+def _modes(found: Examination) -> Padding:
+    """The table of what to expect of each mode."""
+    head = ("mode", "tokens/s", "expected", "by the formulas", "best depth")
+    modes = [
+        [
+            one.mode,
+            f"{one.pace:.1f}",
+            _times(one),
+            "" if one.formula is None else f"{one.formula:.2f}x",
+            "" if one.depth is None else one.depth,
+        ]
+        for one in found.modes
+    ]
+    return Padding(grid(head, modes, left=("mode",)), (1, 0, 0, 0))
+
+
+def _times(one: Expected) -> str:
+    """A speed-up with its interval, if it has one."""
+    ends = f" ({one.low:.2f} to {one.high:.2f})" if one.low and one.high else ""
+    return f"{one.speedup:.2f}x{ends}"
+
+
+def _verdict(found: Examination, command: str) -> Iterator[str]:
+    faults = [f"{one.title} ({one.found})" for one in found.lines if one.status == "fault"]
+    best = found.best
+    if faults:
+        yield f"Lookahead cannot run here: {', '.join(faults)}"
+    elif best is not None and best is found.modes[0]:
+        yield "Lookahead can run here, and does not pay for one answer at a time"
+    elif best is not None:
+        yield (
+            f"Lookahead can run here; fastest in {found.answers} short answers: {best.mode}, "
+            f"{_times(best)} the speed of {found.modes[0].mode}"
+        )
+    else:
+        plain = found.modes[0].mode
+        faster = [one for one in found.modes if plain in one.surely_faster_than]
+        sure = ", ".join(f"{one.mode} {_times(one)}" for one in faster)
+        yield (
+            f"Lookahead can run here; {found.answers} short answers do not tell which mode is the "
+            f"fastest (surely faster than {plain}: {sure or 'none'}): lr-sglang bench with "
+            "questions of yours does"
+        )
+    if found.modes and found.fed:
+        yield (
+            "sd is here what the server guesses by itself; beside other token layers, each on "
+            f"servers of its own and at your load: {LAYERS}"
+        )
+    if command:
+        yield f"start with: {command}"
 
 
 def issue_text(found: Findings, variables: Mapping[str, str] = os.environ) -> str:

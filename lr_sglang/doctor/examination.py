@@ -1,4 +1,5 @@
-"""What runtimes that are up can do: what works, what does not, what to do about it.
+"""What runtimes that are up can do: what works, what does not, what to do about it; and which modes
+pay there.
 
 Every finding is one of ``engine.probes``, of the judge's check or of a few short answers.
 """
@@ -15,7 +16,7 @@ from lr_sglang.algorithm import policy
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Role
-from lr_sglang.doctor.finding import Examination, Finding, Status, fault, finding
+from lr_sglang.doctor.finding import Examination, Expected, Finding, Status, fault, finding
 from lr_sglang.engine import probes
 from lr_sglang.engine.doubts import REUSED
 from lr_sglang.engine.judge_check import JudgeCheck
@@ -24,10 +25,14 @@ from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import thinks
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.modes import MODES
+from lr_sglang.results import statistics
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
 from lr_sglang.sglang_api.lines import FED_SWITCH
 from lr_sglang.tasks.question import Question, Work
+from lr_sglang.theory import judged
+from lr_sglang.theory.measured import AnswerFigures, measure_mode
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import known_pairs, verifier_registry
 
@@ -37,9 +42,10 @@ ROUNDS = 4  # of each, of which the fastest counts; fewer of more than FREE_ANSW
 SHORT_PROMPT = 4  # tokens of a prompt after which tokens are timed
 FREE_ANSWERS = 4  # answers at once that should take no more than twice the time of one
 FIRST_TOKENS = "token at 1"
-# The short answers: of so many problems; of so many tokens.
-PROBLEMS = 8
+# The short answers: of so many problems, as many as an interval needs; of so many tokens.
+PROBLEMS = statistics.LEAST_QUESTIONS
 ANSWER_TOKENS = 64
+WARM_TOKENS = 8
 SLOW_ABORT = 1.0  # seconds
 INSTALL_PLUGIN = (
     f"on its machine pip install --no-deps lr-sglang, start it with {FED_SWITCH}=1 and the flags "
@@ -63,7 +69,10 @@ class _Examiner:
         self.roles = roles
         self.plan = plan
         self.made = made
-        self.ahead = "lookahead+sd" if roles["target"].facts.token_layer else "lookahead"
+        layer = bool(roles["target"].facts.token_layer)
+        self.plain, self.ahead = (
+            ("sd", "lookahead+sd") if layer else ("autoregressive", "lookahead")
+        )
         self.look = plan.lookahead(self.ahead)
         self.judged = verifier_registry.needs_judge(self.look.verifier)
         self.maker = RequestMaker(roles, plan.deployment.judge_prompt)
@@ -200,33 +209,49 @@ class _Examiner:
         return time.monotonic() - began
 
     def _trial(self) -> Iterator[Finding]:
-        """Makes short answers, and says what follows from them."""
-        # of several kinds: each request has its problem in the prompt
+        """Makes short answers in each mode, enters them and their speeds into the examination, and
+        says what follows from them.
+        """
+        facts = self.roles["target"].facts
+        alone = facts.token_layer and not facts.fed  # lossless is then what ``plain`` is
+        modes = [self.plain, self.ahead, *(["lossless"] if self.alike and not alone else [])]
+        # short ones, of several kinds: each request of each mode has its problem in the prompt
         easy = [one for one in tasks.load("pocket") if one.extra["operations"] == 2]
         problems = sorted(easy, key=lambda one: len(one.question))[: 3 * PROBLEMS : 3]
-        records = self._answers(problems)
+        self._answers(problems[:1], modes, WARM_TOKENS)
+        records = self._answers(problems, modes, ANSWER_TOKENS)
         for role in sorted({role for one in records for role in one["failures"]}):
             yield Finding(role, "answers", "warning", "some of its requests failed", "see its log")
-        own = records[0]["own_draws"]
+        self.made.answers = len(problems)
+        self.made.fed = facts.fed is not None
+        self.made.modes = _expected(records, modes, self.look.depth)
+        ahead = [one for one in records if one["mode"] == self.ahead]
+        own = ahead[0]["own_draws"]
         greedy = self.plan.deployment.sampling.greedy
         advice = "draft and target agree less often than they could"
         yield finding("", "shared draws", not own or greedy, own or "shared", advice)
-        compared, accepted = (sum(one[name] for one in records) for name in ("judged", "accepted"))
-        found = f"{accepted} of {compared} drafted steps of {len(records)} short answers"
+        compared, accepted = (sum(one[name] for one in ahead) for name in ("judged", "accepted"))
+        found = f"{accepted} of {compared} drafted steps of {len(ahead)} short answers"
         advice = "the draft is too weak for this target, or the judge too strict"
         yield finding("", "acceptance", 2 * accepted >= compared, found, advice)
 
-    def _answers(self, problems: Sequence[Question]) -> list[Record]:
+    def _answers(self, some: Sequence[Question], modes: Sequence[str], tokens: int) -> list[Record]:
         """Records of short answers, without warnings, which are lines of their own.
 
         Raises:
             LookaheadError: an answer failed.
         """
-        limits = self.plan.deployment.limits.replace(max_tokens=ANSWER_TOKENS)
+        limits = self.plan.deployment.limits.replace(max_tokens=tokens)
+        # each mode comes first in turn: what it computes is in the caches of the others
+        works = [
+            Work(problem, 0, modes[(n + turn) % len(modes)])
+            for turn, problem in enumerate(some)
+            for n in range(len(modes))
+        ]
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", RuntimeWarning)
-            runner = Runner(self.roles, self.plan.with_settings(limits=limits))
-            records = list(runner.run([Work(problem, 0, self.ahead) for problem in problems]))
+            settings = self.plan.with_settings(limits=limits)
+            records = list(Runner(self.roles, settings, guesses=True).run(works))
         for error in (one["error"] for one in records if one["error"]):
             raise LookaheadError(error["message"], role=error["role"], hint=error["hint"])
         return records
@@ -306,3 +331,51 @@ def _thinking(backend: RuntimeBackend) -> str:
     end = tokenizer.thinking.closes
     size = len(tokenizer.encode(end, True))
     return f"ends with {end}, {size} token{'s' * (size > 1)}"
+
+
+def _expected(records: Sequence[Record], modes: Sequence[str], depth: int) -> list[Expected]:
+    def faster(mode: str, other: str) -> statistics.Estimate:
+        """How many times as fast as another mode, by the problems that both have answered."""
+        both = [
+            {one["question_id"]: one for one in records if one["mode"] == m} for m in (mode, other)
+        ]
+        columns = [
+            [
+                of[problem][name] if name == "seconds" else of[problem]["tokens"]["used"]
+                for problem in both[0]
+            ]
+            for of in both
+            for name in ("tokens", "seconds")
+        ]
+        found = statistics.product(columns, (1, -1, -1, 1), len(both[0]))
+        assert found is not None
+        return found
+
+    def pace(mode: str) -> float:
+        mine = [one for one in records if one["mode"] == mode]
+        used = sum(one["tokens"]["used"] for one in mine)
+        return float(used / sum(one["seconds"] for one in mine))
+
+    alone = pace(modes[0])
+    made = list[Expected]()
+    for mode in modes:
+        formula = best = None
+        if MODES[mode].ahead and not MODES[mode].lossless:
+            try:
+                found = measure_mode(map(AnswerFigures.of, records), mode)
+                case = judged.Case(
+                    found.alpha, found.c1, found.judge, found.slowdown or 1.0, found.steps
+                )
+                formula = case.speedup(found.schedule, found.depth)
+                best = judged.best_depth(case, found.schedule, max(1, depth)).depth
+            except ConfigError:  # a draft that is slower than the target
+                pass
+        gain = faster(mode, modes[0])
+        sure = tuple(
+            other
+            for other in modes
+            if other != mode and (least := faster(mode, other).low) is not None and least > 1
+        )
+        ends = (None, None) if mode == modes[0] else (gain.low, gain.high)
+        made.append(Expected(mode, pace(mode), pace(mode) / alone, *ends, sure, formula, best))
+    return made

@@ -102,17 +102,19 @@ class RequestMaker:
             made.conclusion_verifier = self.verifier("exact")
         return made
 
-    def check(self, mode: Mode, verifier: str) -> None:
+    def check(self, mode: Mode, verifier: str, *, guesses: bool = False) -> None:
         """Checks that the runtimes can answer in a mode.
 
         Args:
             verifier: that compares versions where the mode asks one.
+            guesses: whether ``sd`` may be the guesses that a target with the token layer ``fed``
+                makes itself.
 
         Raises:
             ConfigError: they cannot, or there is no such verifier.
         """
         target = self.roles["target"]
-        layer = target.facts.token_layer if target.facts.fed is None else FED
+        layer = target.facts.token_layer if guesses or target.facts.fed is None else FED
         judged = mode.judged and verifier_registry.needs_judge(verifier)
         check_mode(mode, Able(self.roles, layer, judged))
 

@@ -26,5 +26,7 @@ def test_servers_that_lack_nothing(pocket: Pocket, monkeypatch: pytest.MonkeyPat
     found = json.loads(called("doctor", *pocket.attach, "--json").stdout)
     lines = (line for line in found["lines"] if line["name"] not in TIMED)
     assert found["ok"] and not [line for line in lines if line["status"] != "ok"]
+    assert [one["mode"] for one in found["modes"]] == ["autoregressive", "lookahead", "lossless"]
+    assert all(one["pace"] > 0 for one in found["modes"]) and found["command"]
     assert 0 < sum(tokens) < 20_000
     until_idle(pocket.fleet.urls)

@@ -3,13 +3,16 @@ right. Over simulated runtimes.
 """
 
 import json
+import math
+import random
 from contextlib import contextmanager
 
 import pytest
 
 from lr_sglang.api import session
+from lr_sglang.cli.doctor import _command, _verdict
 from lr_sglang.config import ROLES, Lookahead
-from lr_sglang.doctor.examination import examine
+from lr_sglang.doctor.examination import Examination, _expected, examine
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.errors import RuntimeDown
 from tests.called import called
@@ -45,6 +48,8 @@ def test_runtimes_that_lack_nothing():
     transports = {role: backend.transport for role, backend in roles.items()}
     found = examine(roles, PLAN)
     assert not not_well(found) and found.able
+    assert [one.mode for one in found.modes] == ["autoregressive", "lookahead", "lossless"]
+    assert found.modes[0].speedup == 1 and found.modes[1].formula > 0
     costs = found.costs
     assert list(costs["target"]) == [
         *(f"token at {n}" for n in (1, 2, 4, 8, 16)),
@@ -76,7 +81,7 @@ def test_what_is_lacking_is_a_warning_or_a_fault(lacking, title, status, says):
     line = of(found, title)
     assert line.status == status and says in line.found
     assert line.advice if status == "fault" else not_well(found) == [title]
-    assert found.able == (status == "warning")
+    assert found.able == bool(found.modes) == (status == "warning")
 
 
 def test_whether_a_target_takes_lines_and_how_it_would():
@@ -89,10 +94,12 @@ def test_whether_a_target_takes_lines_and_how_it_would():
     set_facts(roles["target"], fed=FedLayer(13, "seeds"), token_layer="NGRAM")
     found = examine(roles, PLAN)
     assert "12 tokens of the draft" in of(found, "target token layer fed").found
-    assert found.able
+    assert [one.mode for one in found.modes] == ["sd", "lookahead+sd", "lossless"]
     set_facts(roles["target"], fed=None, token_layer="STANDALONE")
     del roles["target"].doubts.found["fed"]
-    line = of(examine(roles, PLAN), "target token layer fed")
+    found = examine(roles, PLAN)
+    assert [one.mode for one in found.modes] == ["sd", "lookahead+sd"]  # lossless is sd there
+    line = of(found, "target token layer fed")
     assert "STANDALONE writes lossless answers alone" in line.found
 
 
@@ -122,6 +129,7 @@ def test_a_draft_with_another_vocabulary():
     )()
     found = examine(roles, PLAN)
     assert of(found, "vocabulary").status == "warning" and found.able
+    assert [one.mode for one in found.modes] == ["autoregressive", "lookahead"]
 
 
 def test_a_judge_that_is_not_asked_is_not_needed():
@@ -143,6 +151,72 @@ def test_a_runtime_that_fails_is_a_fault():
     assert not found.able
 
 
+# -- what short answers tell of the modes
+
+
+def answers(paces, problems, spread=0.0, fed=False):
+    """The modes, with so many tokens per second in the mean of answers to so many problems."""
+    rng = random.Random(1)
+    records = [
+        {
+            "question_id": problem,
+            "mode": mode,
+            "seconds": 64 / pace * math.exp(rng.gauss(0, spread)),
+            "tokens": {"used": 64},
+        }
+        for problem in range(problems)
+        for mode, pace in paces.items()
+    ]
+    made = Examination(modes=_expected(records, list(paces), 5), answers=problems, fed=fed)
+    return made, " ".join(_verdict(made, _command({}, made)))
+
+
+THREE = {"autoregressive": 10.0, "sd": 12.0, "lossless": 16.0}
+
+
+@pytest.mark.parametrize(
+    ("paces", "problems", "spread", "best"),
+    [
+        (THREE, 8, 0.02, "lossless"),
+        (THREE, 5, 0.0, None),  # a handful
+        (THREE, 8, 0.6, None),  # that differ too much
+        ({**THREE, "sd": 15.9}, 8, 0.05, None),  # two that are as fast
+        ({"autoregressive": 20.0, "lossless": 10.0}, 8, 0.02, "autoregressive"),
+    ],
+)
+def test_a_mode_is_called_the_fastest_only_where_the_interval_says_so(
+    paces, problems, spread, best
+):
+    found, said = answers(paces, problems, spread)
+    assert (found.best.mode if found.best else None) == best
+    assert f"--mode {best or 'auto'} QUESTION" in said
+    if best is None:
+        assert f"{problems} short answers do not tell which mode is the fastest" in said
+        assert "lr-sglang bench" in said
+    elif best != "autoregressive":
+        assert f"fastest in {problems} short answers: {best}, 1." in said and " to 1." in said
+
+
+def test_those_that_are_surely_faster_are_named_with_their_interval():
+    _, said = answers({**THREE, "sd": 15.9}, 8, 0.05)
+    assert "surely faster than autoregressive: sd 1." in said and "lossless 1." in said
+
+
+@pytest.mark.parametrize(
+    ("paces", "command"),
+    [
+        ({"sd": 12.0, "lossless": 10.0}, "auto"),  # a run refuses sd there
+        ({"sd": 12.0, "lossless": 24.0}, "lossless"),
+    ],
+)
+def test_of_a_fed_target_the_command_runs_and_other_layers_are_benchs(paces, command):
+    _, said = answers(paces, 8, 0.02, fed=True)
+    assert f"--mode {command} QUESTION" in said
+    assert "lr-sglang bench --sweep token-layer=" in said
+    _, said = answers(paces, 8, 0.02)
+    assert "--sweep" not in said
+
+
 # -- the command
 
 
@@ -162,16 +236,17 @@ def doctor(monkeypatch):
     return call
 
 
-def test_the_table_and_the_command_that_says_whether_it_pays(doctor):
+def test_the_table_the_modes_and_the_command_to_start_with(doctor):
     said = " ".join(doctor("--deployment", "pocket", "--depth", "3").stdout.split())
     assert "ok target reuse 1.00 of the tokens" in said and "ok vocabulary" in said
+    assert "mode tokens/s expected by the formulas best depth" in said
     assert "Lookahead can run here" in said
-    assert said.endswith("which mode is the fastest: lr-sglang bench --deployment pocket")
+    assert "start with: lr-sglang run --deployment pocket --mode " in said
 
 
 def test_as_json_and_its_status(doctor):
     found = json.loads(doctor("--deployment", "pocket", "--json", code=1, slots=1).stdout)
-    assert found["ok"] is False
+    assert found["ok"] is False and not found["modes"]
     (fault,) = [one for one in found["lines"] if one["status"] == "fault"]
     assert (fault["role"], fault["name"]) == ("target", "room")
     said = doctor("--deployment", "pocket", code=1, slots=1).stdout

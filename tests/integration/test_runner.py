@@ -76,6 +76,7 @@ def test_sd_is_sglangs_own_speculation_and_not_that_of_a_fed_target():
     doubles["target"].token_layer = "NGRAM"
     with pytest.raises(ConfigError, match="mode sd: the target's token layer is fed"):
         ran(doubles, ("sd",))
+    assert len(ran(doubles, ("sd",), guesses=True)) == len(QUESTIONS)
 
 
 def test_a_target_with_a_token_layer_of_its_own_writes_a_lossless_answer_alone():
