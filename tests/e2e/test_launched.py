@@ -22,7 +22,7 @@ from lr_sglang import pocket
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.errors import LaunchError
 from lr_sglang.runtimes import launch
-from tests import FULL, ROOT, records
+from tests import FULL, ROOT, overlap, records
 from tests.called import called
 from tests.e2e.conftest import Pocket
 from tests.serving import until
@@ -116,24 +116,13 @@ def test_a_program_of_the_documents_on_the_command_line(home: Home, up: object) 
     assert record["program"]["answered"]["lookahead"] >= 2 and record["error"] is None
 
 
-def overlapping(record: dict[str, Any]) -> bool:
-    """Whether a branch of the target was begun before one of an earlier position was written."""
-    branches = [b for b in record["branches"] if b["role"] == "target" and b["ended"] is not None]
-    return any(
-        later["position"] > earlier["position"] and later["started"] < earlier["ended"]
-        for earlier in branches
-        for later in branches
-    )
-
-
 def test_its_token_layer_draws_what_the_target_draws_without(
     home: Home, up: object, pocket: Pocket
 ) -> None:
     """Half as many forward passes at least; branches are under way together, as the slots allow: in
     sync, in which no draft is late on a busy machine.
     """
-    # on a busy machine the drafts of a short answer may all be late, and then nothing could overlap
-    options = ("run", "--task", "pocket", "--limit", "5", "--quiet")
+    options = ("run", "--task", "pocket", "--limit", str(overlap.ANSWERS), "--quiet")
     # every version is written, by the token layer
     options += (
         "--concurrency",
@@ -156,11 +145,13 @@ def test_its_token_layer_draws_what_the_target_draws_without(
     for record in layered:
         assert record["error"] is None and record["finish"] == "stop"
         assert record["tokens"]["target"]["sd"]["length"] > 1.5
-    assert any(map(overlapping, layered))
+    assert any(map(overlap.of_record, layered))
 
 
 def test_by_the_endpoint(home: Home, up: object, shared: dict[str, str]) -> None:
-    """Without a program: tests/processes/test_serve_faults.py."""
+    """What an endpoint that attaches does without a program is in tests/integration/test_overlap.py,
+    as are bench and Python.
+    """
     program = ("--program", "mine.py:twice:tokens=300")
     serving = home.start("serve", "--attach", "pocket", "--port", "0", *program)
     try:

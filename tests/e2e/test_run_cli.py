@@ -4,6 +4,7 @@ import json
 import signal
 import subprocess
 import sys
+from collections import Counter
 from functools import partial
 
 import psutil
@@ -99,6 +100,32 @@ def test_json_is_all_there_is_on_standard_output(pocket, invoke, tmp_path):
 
 
 # -- lr-sglang bench
+
+
+QUESTIONS = 10 if FULL else 2
+MODES = ("autoregressive", "lookahead", "lossless")
+
+
+def test_modes_side_by_side(pocket, tmp_path):
+    samples = 2 if FULL else 1
+    options = ("--modes", ",".join(MODES), "--limit", str(QUESTIONS), "--samples", str(samples))
+    done = called("bench", *pocket.attach, *options, "--output", tmp_path / "out")
+    made = records(tmp_path / "out")
+    counts = Counter((r["question_id"], r["sample"], r["mode"]) for r in made)
+    assert set(counts.values()) == {1} and len(counts) == QUESTIONS * samples * len(MODES)
+    assert not any(r["error"] or r["failures"] for r in made)
+    texts = {(r["question_id"], r["sample"], r["mode"]): r["text"] for r in made}
+    for question, sample, mode in texts:  # at temperature 0.6
+        if mode == "lossless":
+            assert texts[question, sample, mode] == texts[question, sample, "autoregressive"]
+    assert "Where the time went" in done.stdout and "lossless" in done.stdout
+    # Caches are emptied between modes: of a new question at most the head, which all have, is
+    # there.
+    for record in (one for one in made if one["sample"] == 0):
+        first = min(
+            (b for b in record["branches"] if b["role"] == "target"), key=lambda b: b["started"]
+        )
+        assert first["cached"] < first["prompt"] / 2, record["mode"]
 
 
 def interrupt(process):
