@@ -39,16 +39,13 @@ from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement import models  # noqa: E402
 from lr_sglang.steps.request import Request  # noqa: E402
 
-SHORT, LONG, PROMPT = (
-    8,
-    40,
-    16,
-)  # tokens: of two answers whose difference is decoding alone, and of their prompts
-STEP, VERDICT, HEAD = (
-    32,
-    64,
-    256,
-)  # tokens: of a step; of two steps to judge, and of the judge's prompt before them
+# Tokens of two answers, whose difference is decoding alone, and of their prompts.
+SHORT, LONG = 8, 40
+PROMPT = 16
+STEP = 32  # tokens of a step that is read
+# Tokens of the judge's prompt: two steps, and what is before them.
+VERDICT = 64
+HEAD = 256
 ROUNDS = 3  # of which the fastest counts
 
 
@@ -152,10 +149,8 @@ def main(
     made = deployment_of(deployment, shapes, flag)
     with tempfile.TemporaryDirectory() as logs, deployed(made, Path(logs)) as roles:
         for role, backend in roles.items():
-            most, room = (
-                backend.facts.max_running_requests or 1 << 20,
-                min(backend.facts.kv_tokens or 1 << 20, backend.facts.context),
-            )
+            most = backend.facts.max_running_requests or 1 << 20
+            room = min(backend.facts.kv_tokens or 1 << 20, backend.facts.context)
             seconds(backend, [random_ids(PROMPT)], LONG)  # for warm-up
             if role == "judge":
                 measure(role, "verdict", lambda one=backend: read_ms(one, HEAD, VERDICT))  # type: ignore[misc]

@@ -30,12 +30,14 @@ leave_torch_out()
 
 from lr_sglang.api.runner import keep_what_is_imported  # noqa: E402
 from tests.simulated import measured_tables  # noqa: E402
+from tests.simulated.measured_tables import PLAIN  # noqa: E402
 from tests.simulated.runs import Made, Setting, answers, pair  # noqa: E402
 from tests.simulated.scheduler import Flags  # noqa: E402
 from tests.simulated.times import Times  # noqa: E402
 
-PLAIN = Setting("autoregressive")
-SD_TOKENS, FED_TOKENS, DEPTHS = (3, 6), (7, 15), (3, 6)
+SD_TOKENS = 3, 6
+FED_TOKENS = 7, 15
+DEPTHS = 3, 6
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime
 from lr_sglang.engine.judge_check import JudgeChecks
 from lr_sglang.engine.server_facts import ServerFacts
-from lr_sglang.frontend.backend import RuntimeBackend
 from tests.prefixes import PrefixCache
 from tests.simulated.model import Model, Simulation, Writer
-from tests.simulated.transport import SimulatedTransport
+from tests.simulated.transport import SimulatedTransport, backends
 
 PLAN = Plan(
     deployment=Deployment(
@@ -68,22 +67,17 @@ def runtimes(writer=Writer, slots=None, without=(), alpha=0.9, **lacking):
     simulation = Simulation(
         Model(alpha=(alpha,), steps=12, tokens=12), step_seconds=0.006, judge_seconds=0.002, c1=0.3
     )
-    made, roles = writer(simulation.model), {}
+    made, servers = writer(simulation.model), {}
     for role in ROLES:
         if role in without:
             continue
         transport = Server(role, simulation, made)
         for name, value in lacking.items() if role == "target" else ():
             setattr(transport, name, value)
-        roles[role] = backend = RuntimeBackend(
-            role,
-            transport,
-            made.words.tokenizer,
-            ServerFacts(
-                seeded=True,
-                token_layer="",
-                max_running_requests=slots if role == "target" else None,
-            ),
-        )
-        backend.roles, backend.checks, backend.readable = roles, JudgeChecks(), False
+        most = slots if role == "target" else None
+        facts = ServerFacts(seeded=True, token_layer="", max_running_requests=most)
+        servers[role] = transport, facts
+    roles, checks = backends(servers), JudgeChecks()
+    for backend in roles.values():
+        backend.checks, backend.readable = checks, False
     return roles

@@ -23,7 +23,7 @@ from tests.simulated.model import Simulation
 from tests.simulated.runtime import body, reply
 from tests.simulated.scheduler import Device, Flags, Job, Scheduler
 from tests.simulated.times import Times
-from tests.simulated.transport import CONTEXT, SimulatedTransport, Unchecked
+from tests.simulated.transport import CONTEXT, SimulatedTransport, backends
 
 DELIVERY = 0.0025  # seconds of a delivered line, as of the spike's request path
 RANDOM = 10.0  # temperature from which on no guess is right
@@ -166,21 +166,17 @@ def scheduled_roles(
         seeded: whether they honour seeds.
     """
     device = Device(times.share)
-    roles = dict[str, RuntimeBackend]()
+    servers = dict[str, tuple[ScheduledTransport, ServerFacts]]()
     for role in ROLES:
         own = (flags or {}).get(role, Flags(overlap=times.overlap))
         scheduler = Scheduler(times.roles[role], device if times.share else Device(), own)
-        transport = ScheduledTransport(role, writer, scheduler, times)
         draws: Literal["seeds", "coins"] = "seeds" if seeded else "coins"
-        fed = FedLayer(own.draft_tokens + 1, draws)
         facts = ServerFacts(
             context=CONTEXT,
             seeded=seeded,
             max_running_requests=own.max_running_requests,
             token_layer=own.layer,
-            fed=fed if own.layer == "fed" else None,
+            fed=FedLayer(own.draft_tokens + 1, draws) if own.layer == "fed" else None,
         )
-        backend = RuntimeBackend(role, transport, writer.words.tokenizer, facts, timeout=3600.0)
-        backend.roles, backend.checks = roles, Unchecked()
-        roles[role] = backend
-    return roles
+        servers[role] = ScheduledTransport(role, writer, scheduler, times), facts
+    return backends(servers)

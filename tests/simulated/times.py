@@ -2,7 +2,14 @@
 
 Beside its figures (``token, 8 at once``, ``read a step after 256``, ``verdict``, milliseconds) a
 file may have ``assumed``: what no role alone shows. These constants are fitted to modes with one
-answer at a time (``benchmarks/simulated_gpu.py --validate``).
+answer at a time (``benchmarks/simulated_gpu.py --validate``):
+
+- ``host``, ``host computes``, ``share``, ``overlap``: as of ``Times``; ``host`` in milliseconds.
+- ``tokens of a read``: the part of the time of a read step that its tokens take.
+- ``pass among answers``, ``request among answers``: parts of a token's time by which every pass
+  takes longer among answers than alone, and for each of its requests.
+- ``layer token``, ``layer prefill``, ``graph prefill``: milliseconds, as of ``RoleTimes`` and
+  ``Times.with_graphs``.
 """
 
 from __future__ import annotations

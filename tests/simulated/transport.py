@@ -107,20 +107,30 @@ def wake_exactly() -> None:
         ctypes.CDLL(None).prctl(_PR_SET_TIMERSLACK, 1, 0, 0, 0)
 
 
+def backends(
+    servers: Mapping[str, tuple[SimulatedTransport, ServerFacts]],
+) -> dict[str, RuntimeBackend]:
+    """Backends of simulated servers, by role, whose judge is trusted."""
+    roles = dict[str, RuntimeBackend]()
+    for role, (transport, facts) in servers.items():
+        tokenizer = transport.writer.words.tokenizer
+        roles[role] = backend = RuntimeBackend(role, transport, tokenizer, facts, timeout=3600.0)
+        backend.roles, backend.checks = roles, Unchecked()
+    return roles
+
+
 def simulated_roles(
     simulation: Simulation, writer: Writer | None = None
 ) -> Mapping[str, RuntimeBackend]:
     """Backends of three simulated runtimes in this process, by role."""
-    writer, roles = writer or Writer(simulation.model), dict[str, RuntimeBackend]()
+    writer = writer or Writer(simulation.model)
     facts = ServerFacts(
         context=CONTEXT, seeded=True, token_layer="", max_running_requests=simulation.slots
     )
-    for role in ROLES:
-        transport = SimulatedTransport(role, simulation, writer)
-        roles[role] = backend = RuntimeBackend(
-            role, transport, writer.words.tokenizer, facts, timeout=3600.0
-        )
-        backend.roles, backend.checks, backend.readable = roles, Unchecked(), False
+    servers = {role: (SimulatedTransport(role, simulation, writer), facts) for role in ROLES}
+    roles = backends(servers)
+    for backend in roles.values():
+        backend.readable = False
     return roles
 
 
