@@ -139,9 +139,8 @@ def validate() -> None:
         unit = " s" if one.row.plain_seconds else "x"
         said = f"{one.error:+.0%}" + ("" if one.inside else f": {one.cause or 'no cause known'}")
         setting = one.row.setting
-        name = setting.mode + (
-            " with the layer" if setting.layer.layer and setting.mode == "lossless" else ""
-        )
+        name = setting.mode + (", fed" if setting.layer.layer == "fed" else "")
+        name += ", exact" if setting.verifier == "exact" else ""
         click.echo(
             f"| {one.table.name} | {name} | {one.row.at_once} | {one.row.measured:.2f}{unit} | "
             f"{one.calculated:.2f}{unit} | {said} |"

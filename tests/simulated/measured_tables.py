@@ -87,7 +87,7 @@ TABLES = (
             Row(Setting("sd", SIX), 8, 2.4),
             Row(Setting("lookahead+sd", SIX, reading="never"), 1, 2.2),
             Row(Setting("lookahead+sd", SIX, reading="never"), 8, 0.87),
-            Row(Setting("lossless", SIX, reading="never"), 1, 1.1),
+            Row(Setting("lookahead+sd", SIX, reading="never", verifier="exact"), 1, 1.1),
         ),
         seeded=False,
     ),

@@ -41,6 +41,7 @@ class Setting:
     layer: Flags = NO_FLAGS
     depth: int = 6
     reading: str = "auto"
+    verifier: str = "judge"
     flags: Flags = NO_FLAGS
 
     def server_flags(self, times: Times) -> dict[str, Flags]:
@@ -102,7 +103,8 @@ def answers(
         roles = scheduled_roles(times, writer, setting.server_flags(times), seeded=seeded)
         loop, mode = asyncio.get_running_loop(), MODES[setting.mode]
         maker = RequestMaker(roles, "paper", policy.RunStatistics())
-        look = mode.lookahead(Lookahead(depth=setting.depth, reading=setting.reading))
+        given = Lookahead(depth=setting.depth, reading=setting.reading, verifier=setting.verifier)
+        look = mode.lookahead(given)
         if mode.ahead:
             await maker.measure_costs(look)
         free, began = asyncio.Semaphore(at_once), loop.time()
