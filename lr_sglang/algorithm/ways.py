@@ -1,4 +1,6 @@
-"""How the target's next version comes to be: the one place that chooses."""
+"""How the target's next version comes to be: the one place that programs ask. By the settings, what
+the servers can, and what the policy (``Turns``) and ``ReadStatistics`` find faster.
+"""
 
 from __future__ import annotations
 

@@ -171,7 +171,7 @@ class RunStatistics:
         gain = self.reads.foreseen_gain(self.read_times())
         found: dict[TurnWay, Forecast | None] = {
             "alone": alone,
-            "written": Forecast(written.pace * tokens),
+            "written": Forecast(written.steps_per_second * tokens),
         }
         if self.reads.can_read:
             sooner = conditions.target.sooner(gain)
@@ -193,7 +193,7 @@ class RunStatistics:
         if (measured := self.measured_pace()) and (self.fed_tokens or not self.layered):
             return Forecast(measured, MEASURED)
         target = self.load("target")
-        return Forecast(1 / target.pace(self.answers)) if target.known else None
+        return Forecast(1 / target.seconds_per_token(self.answers)) if target.known else None
 
     def read_times(self) -> reading.ReadTimes:
         """What a read of the target takes, and a drafted token, in tokens of the target alone, with
@@ -206,7 +206,7 @@ class RunStatistics:
             return reading.TYPICAL_TIMES
         token = self.token_seconds()
         waits = READS_WAIT if answers > 1 else 1.0
-        drafted = draft.pace(answers) if draft.known else TYPICAL_C1 * costs.token
+        drafted = draft.seconds_per_token(answers) if draft.known else TYPICAL_C1 * costs.token
         rows = answers * costs.reading
         return reading.ReadTimes(waits * costs.prefill / token, (drafted + rows) / token)
 
@@ -220,7 +220,7 @@ class RunStatistics:
             return 1 / turns.pace("alone")
         if measured := self.measured_pace():
             return 1 / measured
-        return self.load("target").pace(self.answers)
+        return self.load("target").seconds_per_token(self.answers)
 
     def measured_pace(self) -> float:
         """Tokens per second of one answer beside as many as there are now, as requests that were

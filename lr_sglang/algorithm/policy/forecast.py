@@ -20,7 +20,7 @@ _MAX_ALPHA = 0.995
 _MAX_C1 = 0.99
 # Iterations between concurrent requests and durations.
 _ROUNDS = 8
-# They end when the pace changes by less than this share.
+# They end when the steps per second change by less than this share.
 _SETTLED = 1e-4
 # The minimum speed-up for looking ahead.
 GAIN = 1.01
@@ -87,11 +87,11 @@ class Conditions:
 
 @dataclass(frozen=True)
 class TreeShape:
-    """A depth (0: no lookahead) and a width; ``pace`` is the steps per second of one answer."""
+    """A depth (0: no lookahead) and a width, and the steps per second of one answer."""
 
     depth: int
     width: int
-    pace: float
+    steps_per_second: float
 
 
 @lru_cache(maxsize=4096)
@@ -101,9 +101,9 @@ def fastest_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
     for wide in range(1, width + 1):
         fallen = 0
         for deep in range(1 if conditions.schedule == "sync" else 2, deepest(depth, wide) + 1):
-            pace = forecast(conditions, deep, wide)
-            if not found.depth or pace > found.pace * (1 + 1e-9):
-                found = TreeShape(deep, wide, pace)
+            per_second = forecast(conditions, deep, wide)
+            if not found.depth or per_second > found.steps_per_second * (1 + 1e-9):
+                found = TreeShape(deep, wide, per_second)
                 fallen = 0
             else:
                 fallen += 1
@@ -118,7 +118,7 @@ def best_shape(conditions: Conditions, depth: int, width: int) -> TreeShape:
     """
     plain = TreeShape(0, 1, 1 / conditions.target.step(conditions.answers))
     found = fastest_shape(conditions, depth, width)
-    return found if found.pace > plain.pace * GAIN else plain
+    return found if found.steps_per_second > plain.steps_per_second * GAIN else plain
 
 
 def rounded(value: float) -> float:
@@ -133,7 +133,7 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
     answers = conditions.answers
     target = float(answers)  # requests at once on its runtime
     draft = 1.0
-    step = pace = 0.0
+    step = per_second = 0.0
     for _ in range(_ROUNDS):
         step = conditions.target.step(target, ahead=True)
         c1 = conditions.draft.step(draft, ahead=True) / step
@@ -145,11 +145,11 @@ def forecast(conditions: Conditions, depth: int, width: int) -> float:
         written, drafted = branch_times(conditions.schedule, accepted, c1, judge, depth, width)
         target = (target + answers * max(1.0, steps * written)) / 2
         draft = (draft + answers * steps * drafted) / 2
-        before = pace
-        pace = steps / step
-        if abs(pace - before) <= _SETTLED * pace:
+        before = per_second
+        per_second = steps / step
+        if abs(per_second - before) <= _SETTLED * per_second:
             break
-    return pace
+    return per_second
 
 
 def branch_times(

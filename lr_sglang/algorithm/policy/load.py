@@ -59,13 +59,13 @@ class Load:
         seconds = self._now - mark[0]
         if tokens and seconds > 0:
             requests = (self._area - mark[1]) / seconds
-            pace = seconds / tokens
-            # the time of prefills meanwhile is subtracted, at most half of the pace
+            per_token = seconds / tokens
+            # the time of prefills meanwhile is subtracted, at most half of it
             costs = self.costs or NO_COSTS
             read = (costs.reading + (costs.prefill or costs.token) / tokens) * max(
                 0.0, requests - alone
             )
-            self._learn(requests, pace - min(pace / 2, read))
+            self._learn(requests, per_token - min(per_token / 2, read))
 
     @property
     def known(self) -> bool:
@@ -93,8 +93,8 @@ class Load:
         parts = (*(tokens * part for part in (*self.line(), costs.reading)), prefill, tokens)
         return StepTimes(*map(rounded, parts))
 
-    def pace(self, requests: int) -> float:
-        """Seconds per token with so many concurrent requests."""
+    def seconds_per_token(self, requests: int) -> float:
+        """With so many concurrent requests."""
         base, more = self.line()
         return base + more * max(1, requests)
 
@@ -112,13 +112,13 @@ class Load:
             self._area += self.running * (now - self._now)
             self._now = now
 
-    def _learn(self, requests: float, pace: float) -> None:
+    def _learn(self, requests: float, per_token: float) -> None:
         fade = 1 - 1 / LOAD_MEMORY
         self._weight = self._weight * fade + 1
         aside = requests - self._n
-        apart = pace - self._y
+        apart = per_token - self._y
         self._n += aside / self._weight
         self._y += apart / self._weight
         # West's update of the fading sums about the means
         self._nn = self._nn * fade + aside * (requests - self._n)
-        self._ny = self._ny * fade + aside * (pace - self._y)
+        self._ny = self._ny * fade + aside * (per_token - self._y)

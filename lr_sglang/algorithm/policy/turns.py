@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple
 
 # The target alone; fed, or reading portions, with what the draft writes; looking ahead, where each
-# step is written, or is read first.
+# step is written, or is read first (in ``Ways`` both are ``tree``).
 TurnWay = Literal["alone", "fed", "portions", "written", "read"]
 # Steps in a way's first turn, of one answer, or of each of several; each further turn that follows
 # at once is twice as long, up to LONGEST.
