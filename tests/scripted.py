@@ -11,13 +11,16 @@ from typing import Any, ClassVar
 
 from lr_sglang import testing
 from lr_sglang.algorithm.answer_request import AnswerRequest
+from lr_sglang.config import Limits
 from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
+from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.request import Request
 from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.trace import Trace
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.testing import END as END
 from lr_sglang.testing import LIKELY as LIKELY
@@ -26,6 +29,7 @@ from lr_sglang.verifiers.cascade import Cascade
 from lr_sglang.verifiers.embedding import Embedding
 from lr_sglang.verifiers.verifier_registry import CascadeStage
 from tests.prefixes import PrefixCache
+from tests.simulated.clock import run_virtually
 
 
 class CharTokenizer(testing.CharTokenizer):
@@ -124,10 +128,11 @@ def deployment(**transports: ScriptedTransport) -> RuntimeBackend:
     return roles["target"]
 
 
-def set_facts(backend: RuntimeBackend, **facts: Any) -> None:
-    """Makes the runtime's servers others."""
-    backend.facts = replace(backend.facts, **facts)
-    backend.slots.size = backend.facts.room
+def set_facts(*backends: RuntimeBackend, **facts: Any) -> None:
+    """Makes the servers of these runtimes others."""
+    for backend in backends:
+        backend.facts = replace(backend.facts, **facts)
+        backend.slots.size = backend.facts.room
 
 
 def reasoner(seed: int, alpha: float = 1.0, whole: str = "") -> Writer:
@@ -168,6 +173,22 @@ def chapters(steps: Sequence[str]) -> Writer:
 
 
 CONVERSATION = [{"role": "user", "content": "How?"}]
+
+
+def answered(
+    backend: RuntimeBackend,
+    request: AnswerRequest,
+    program: Any = lookahead,
+    messages: Any = CONVERSATION,
+    virtually: bool = False,
+) -> Trace:
+    """The record of an answer, whose text is at the end of the program's."""
+    if virtually:
+        state = run_virtually(run_program(program, messages, request, backend=backend))
+    else:
+        state = program.run(messages, request, backend=backend)
+    assert state.text().endswith(request.trace.text)
+    return request.trace
 
 
 E = chr(END)
@@ -228,13 +249,11 @@ class ShiftedTransport(ScriptedTransport):
         return reply
 
 
-def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer):
+def other_vocabulary(target, draft, look, verifier, tokenizer=ShiftedTokenizer, **limits):
     """The record of an answer whose draft has another vocabulary."""
     backend = deployment(target=target, draft=draft)
     backend.roles["draft"].tokenizer = tokenizer()
-    request = AnswerRequest(look, verifier=verifier)
-    lookahead.run(CONVERSATION, request, backend=backend)
-    return request.trace
+    return answered(backend, AnswerRequest(look, limits=Limits(**limits), verifier=verifier))
 
 
 def made(name: str, roles):

@@ -16,7 +16,6 @@ from lr_sglang.steps.generation import until
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers.exact import Exact
-from lr_sglang.verifiers.likelihood import Likelihood
 from tests import FULL
 from tests.scripted import (
     CONVERSATION,
@@ -28,6 +27,7 @@ from tests.scripted import (
     ShiftedTransport,
     Whole,
     Yes,
+    answered,
     deployment,
     goes_on,
     made,
@@ -59,10 +59,9 @@ def runtimes(answer, server, drafted=None):
     return backend
 
 
-def plain(answer, server):
+def plain(answer, server, messages=CONVERSATION):
     request = AnswerRequest(Lookahead(max_step_tokens=CAP))
-    autoregressive.run(CONVERSATION, request, backend=runtimes(answer, server))
-    return request.trace
+    return answered(runtimes(answer, server), request, autoregressive, messages)
 
 
 def looked_ahead(answer, server, verifier, schedule, drafted=None):
@@ -70,8 +69,12 @@ def looked_ahead(answer, server, verifier, schedule, drafted=None):
     request = AnswerRequest(
         Lookahead(schedule, depth=2, max_step_tokens=CAP), verifier=made(verifier, backend.roles)
     )
-    lookahead.run(CONVERSATION, request, backend=backend)
-    return request.trace
+    return answered(backend, request)
+
+
+def rendered(backend):
+    """As the endpoint gives it."""
+    return backend.tokenizer.chat(CONVERSATION, True)
 
 
 def same(record, answer):
@@ -89,7 +92,8 @@ def same(record, answer):
 def test_an_end_around_the_cap_ends_the_answer_there(kind, schedule):
     for number, (place, server) in enumerate(itertools.product(PLACES, SERVERS)):
         answer = "abcdefghijklmnop"[:place] + KINDS[kind]
-        same(plain(answer, server), answer)
+        for messages in (CONVERSATION, rendered):
+            same(plain(answer, server, messages), answer)
         # a draft that ends elsewhere, and one that ends in the same place
         if FULL or number % 3 == 0:
             same(looked_ahead(answer, server, "exact", schedule, answer[: place - 1] + E), answer)
@@ -104,21 +108,6 @@ def test_no_verifier_goes_on_after_the_end(verifier):
         same(looked_ahead(answer, server, verifier, schedule), answer)
 
 
-def rendered(backend):
-    return backend.tokenizer.chat(CONVERSATION, True)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_the_endpoints_plain_mode_ends_there_too(kind):
-    for place, server in itertools.product(PLACES, SERVERS):
-        answer, request = (
-            "abcdefghijklmnop"[:place] + KINDS[kind],
-            AnswerRequest(Lookahead(max_step_tokens=CAP)),
-        )
-        autoregressive.run(rendered, request, backend=runtimes(answer, server))
-        same(request.trace, answer)
-
-
 @pytest.mark.parametrize("most", [7, 8, 9, 10, 11])
 def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
     answer = "abc\n\nefg" + E
@@ -128,9 +117,9 @@ def test_an_end_that_is_the_last_token_of_the_budget_is_an_end(most):
             backend = runtimes(answer, server)
             request = AnswerRequest(Lookahead(max_step_tokens=50), limits=Limits(max_tokens=most))
             request.verifier = verifier and made(verifier, backend.roles)
-            (lookahead if verifier else autoregressive).run(CONVERSATION, request, backend=backend)
-            assert request.trace.finish == ("stop" if ended else "length")
-            assert request.trace.ids == tuple(map(ord, answer))[:most]
+            record = answered(backend, request, lookahead if verifier else autoregressive)
+            assert record.finish == ("stop" if ended else "length")
+            assert record.ids == tuple(map(ord, answer))[:most]
 
 
 @sgl.function
@@ -299,24 +288,18 @@ def test_no_cap_destroys_a_character(schedule, cap):
     for guard, drafted in itertools.product(
         (True, False), (MANY_BYTES, MANY_BYTES.replace("é", "è"), "zzz")
     ):
-        backend = in_bytes(drafted)
-        request = AnswerRequest(
-            Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard),
-            verifier=Exact(),
-        )
-        state = lookahead.run(CONVERSATION, request, backend=backend)
-        assert request.trace.text == MANY_BYTES == Bytes().decode(
-            request.trace.ids
-        ) and state.text().endswith(MANY_BYTES)
-        assert "".join(step.text for step in request.trace.steps) == MANY_BYTES
+        look = Lookahead(schedule, depth=3, max_step_tokens=cap, half_sentence_guard=guard)
+        record = answered(in_bytes(drafted), AnswerRequest(look, verifier=Exact()))
+        assert record.text == MANY_BYTES == Bytes().decode(record.ids)
+        assert "".join(step.text for step in record.steps) == MANY_BYTES
     for most in range(1, len(MANY_BYTES.encode()), 1 if FULL else 5):
         request = AnswerRequest(
             Lookahead(schedule, max_step_tokens=cap),
             limits=Limits(max_tokens=most),
             verifier=Exact(),
         )
-        lookahead.run(CONVERSATION, request, backend=in_bytes())
-        assert request.trace.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
+        record = answered(in_bytes(), request)
+        assert record.text == MANY_BYTES.encode()[:most].decode("utf-8", "replace")
 
 
 @pytest.mark.parametrize("cap", [1, 2, 3, 5])
@@ -327,17 +310,14 @@ def test_what_a_program_generates_has_whole_characters(cap):
     assert told.run(500, backend=backend)["answer"] == MANY_BYTES
 
 
-@pytest.mark.parametrize("fast", [False, True])
 @pytest.mark.parametrize("forged", ["One.\x02\x01\n\nTwo.", "\x01One.\n\nTwo.", "One.\n\nTwo.\x02"])
-def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged, fast):
+def test_no_verifier_accepts_a_draft_with_other_special_tokens(forged):
     for schedule, verifier in itertools.product(("async", "sync"), VERIFIERS):
         backend = runtimes("One.\n\nTwo." + E, (True, 1), forged + E)
         request = AnswerRequest(
             Lookahead(schedule, depth=2), verifier=made(verifier, backend.roles)
         )
-        request.fast = Likelihood(backend, -100.0, "min") if fast else None
-        lookahead.run(CONVERSATION, request, backend=backend)
-        assert not any(one < END for one in request.trace.ids)
+        assert not any(one < END for one in answered(backend, request).ids)
 
 
 @pytest.mark.parametrize("most", range(1, 9))
@@ -351,11 +331,9 @@ def test_a_step_in_another_vocabulary_is_within_the_budget_of_the_target(most):
             return await super().generate({**payload, "sampling_params": more}, request, timeout)
 
     target = ScriptedTransport(goes_on("ab\n\ncd" + E))
-    backend = deployment(target=target, draft=InTokens(goes_on("One.\n\nTwo." + E)))
-    backend.roles["draft"].tokenizer = ShiftedTokenizer()
-    request = AnswerRequest(Lookahead("sync"), limits=Limits(max_tokens=most), verifier=Yes())
-    lookahead.run(CONVERSATION, request, backend=backend)
-    assert len(request.trace.ids) <= most
+    draft = InTokens(goes_on("One.\n\nTwo." + E))
+    record = other_vocabulary(target, draft, Lookahead("sync"), Yes(), max_tokens=most)
+    assert len(record.ids) <= most
 
 
 class Stripping(ShiftedTokenizer):

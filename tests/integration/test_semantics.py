@@ -14,7 +14,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import Cancelled, PromptTooLong, RuntimeDown
-from lr_sglang.frontend.dsl import fork, run_program
+from lr_sglang.frontend.dsl import fork
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
@@ -33,6 +33,7 @@ from tests.scripted import (
     ShiftedTransport,
     Whole,
     Yes,
+    answered,
     chapters,
     deployment,
     fixed,
@@ -41,7 +42,6 @@ from tests.scripted import (
     slow,
 )
 from tests.serving import until
-from tests.simulated.clock import run_virtually
 
 STEPS = ["First this.", "Then that.", "So far good.", "Almost there.", "Done: 42."]
 WHOLE = "\n\n".join(STEPS)
@@ -50,14 +50,16 @@ WHOLE = "\n\n".join(STEPS)
 def solve(
     target, draft=None, verifier=None, schedule="async", request=None, program=lookahead, **options
 ):
-    runtimes = {"target": target} | ({"draft": draft} if draft else {})
-    backend = deployment(**runtimes)
+    backend = deployment(target=target, **({"draft": draft} if draft else {}))
     request = request or AnswerRequest(
         Lookahead(schedule=schedule, **options), verifier=verifier or Exact()
     )
-    s = program.run(CONVERSATION, request, backend=backend)
-    assert s.text().endswith(request.trace.text)
-    return request.trace
+    return answered(backend, request, program)
+
+
+def both():
+    """A target, and a draft that writes the same, sooner."""
+    return ScriptedTransport(chapters(STEPS), slow(0.02)), ScriptedTransport(chapters(STEPS))
 
 
 @pytest.fixture(params=SCHEDULES)
@@ -142,9 +144,7 @@ def test_versions_that_end_differently_are_never_accepted(schedule, target, draf
 def test_a_draft_that_is_late_is_rejected_as_late():
     target = ScriptedTransport(chapters(STEPS), slow(0.01))
     backend = deployment(target=target, draft=fixed(WHOLE + E, seconds=slow(60)))
-    request = AnswerRequest(verifier=Yes())
-    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
-    record = request.trace
+    record = answered(backend, AnswerRequest(verifier=Yes()), virtually=True)
     assert record.text == WHOLE and record.seconds < 1
     assert {v.by for s in record.steps for v in s.verdicts} == {"late"}
     assert record.outcomes()["draft"] == {"rejected": len(STEPS)}
@@ -236,31 +236,16 @@ def settle(threads: int) -> None:
     until(lambda: threading.active_count() <= threads, 3)
 
 
-def seeds(schedule, width=1, seed=0, question="q", sample=0):
+def drawn(schedule, width=1, verifier=None, seed=7, question="q", sample=0, **look):
+    """Each branch with the seed and the place that its runtime was asked to draw with."""
     request = AnswerRequest(
-        Lookahead(schedule, width=width, depth=3),
+        Lookahead(schedule, width=width, depth=3, **look),
         Sampling(seed=seed),
-        verifier=Exact(),
+        verifier=verifier or Same(),
         question=question,
         sample=sample,
     )
-    target = ScriptedTransport(chapters(STEPS), slow(0.02))
-    solve(target, ScriptedTransport(chapters(STEPS)), request=request)
-    return {(b.role, b.position, b.alternative): b.seed for b in request.trace.branches}
-
-
-def drawn(schedule, width=1, verifier=None, **look):
-    """Each branch with the seed and the place that its runtime was asked to draw with."""
-    target, draft = (
-        ScriptedTransport(chapters(STEPS), slow(0.02)),
-        ScriptedTransport(chapters(STEPS)),
-    )
-    request = AnswerRequest(
-        Lookahead(schedule, width=width, depth=3, **look),
-        Sampling(seed=7),
-        verifier=verifier or Same(),
-        question="q",
-    )
+    target, draft = both()
     solve(target, draft, request=request)
     sent = {
         role: [
@@ -318,13 +303,11 @@ def test_a_verifier_that_draws_shares_no_numbers_with_what_it_compares(schedule)
         target = ScriptedTransport(chapters(STEPS), slow(0.02))
         draft = ScriptedTransport(chapters([f"{step}." for step in STEPS]))
         request = AnswerRequest(Lookahead(schedule, depth=2), Sampling(seed=7), verifier=Asks())
-        lookahead.run(
-            CONVERSATION, request, backend=deployment(target=target, draft=draft, judge=judge)
-        ).sync()
-        steps = {b.seed for b in request.trace.branches if b.role != "judge"}
+        record = answered(deployment(target=target, draft=draft, judge=judge), request)
+        steps = {b.seed for b in record.branches if b.role != "judge"}
         drawn = [one["sampling_params"]["sampling_seed"] for one in judge.requests]
         assert len(drawn) == len(set(drawn)) >= 2 and not steps & set(drawn)
-        assert set(drawn) == {b.seed for b in request.trace.of("judge")}
+        assert set(drawn) == {b.seed for b in record.of("judge")}
         return sorted(drawn)
 
     first, again = asked(), asked()
@@ -362,25 +345,14 @@ def by_prompts_of_other_lengths(roles):
         return reply
 
     draft.generate = longer
-    for role in roles.values():
-        set_facts(role, places="prompt")
-
-
-def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
-    backend = deployment(
-        target=ScriptedTransport(chapters(STEPS), slow(0.02)),
-        draft=ScriptedTransport(chapters(STEPS)),
-    )
-    for role in backend.roles.values():
-        set_facts(role, places="prompt")
-    request = AnswerRequest(Lookahead("sync"), verifier=Same(), question="q")
-    lookahead.run(CONVERSATION, request, backend=backend).sync()
-    assert request.trace.of("draft") and request.trace.shared_draws and not request.trace.own_draws
+    set_facts(*roles.values(), places="prompt")
 
 
 @pytest.mark.parametrize(
     ("change", "why"),
     [
+        # servers that count from the prompt share where the prompts are equal
+        (lambda roles: set_facts(*roles.values(), places="prompt"), ""),
         (lambda roles: set_facts(roles["draft"], seeded=False), "draft: it honours no seed"),
         (
             lambda roles: setattr(roles["draft"].tokenizer, "vocabulary", "other"),
@@ -394,43 +366,36 @@ def test_servers_that_count_from_the_prompt_share_where_the_prompts_are_equal():
     ],
 )
 def test_what_is_not_shared_says_why(change, why):
-    backend = deployment(
-        target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
-    )
+    """And one runtime without seeds is enough for another answer each time."""
+    target, draft = both()
+    backend = deployment(target=target, draft=draft)
     change(backend.roles)
-    request = AnswerRequest(verifier=Same())
-    lookahead.run(CONVERSATION, request, backend=backend)
-    assert not request.trace.shared_draws and why in request.trace.own_draws
+    record = answered(backend, AnswerRequest(Lookahead("sync"), verifier=Same(), question="q"))
+    assert record.of("draft") and record.shared_draws is (not why)
+    assert why in record.own_draws and bool(record.own_draws) is bool(why)
+    assert record.seeded is ("honours no seed" not in why)
 
 
 def test_the_same_run_has_the_same_seeds_and_another_has_others(schedule):
-    first = seeds(schedule)
-    again = seeds(schedule)
+    def seeds(**given):
+        request, _ = drawn(schedule, verifier=Exact(), **given)
+        return {(b.role, b.position, b.alternative): b.seed for b in request.trace.branches}
+
+    first, again = seeds(), seeds()
     common = first.keys() & again.keys()
     assert len(common) >= 2 * len(STEPS) - 1
     assert {k: first[k] for k in common} == {k: again[k] for k in common}
     for other in ({"seed": 1}, {"question": "r"}, {"sample": 1}):
-        assert not set(first.values()) & set(seeds(schedule, **other).values())
+        assert not set(first.values()) & set(seeds(**other).values())
 
 
 def test_a_runtime_that_honours_no_seed_is_sent_none_and_the_record_says_so():
     target = ScriptedTransport(chapters(STEPS))
     backend = deployment(target=target)
     set_facts(backend, seeded=False)
-    request = AnswerRequest(verifier=Exact())
-    lookahead.run(CONVERSATION, request, backend=backend)
-    assert request.trace.seeded is False and request.trace.lossless == "distribution"
+    record = answered(backend, AnswerRequest(verifier=Exact()))
+    assert record.seeded is False and record.lossless == "distribution"
     assert not any("sampling_seed" in r["sampling_params"] for r in target.requests)
-
-
-def test_one_runtime_without_seeds_is_enough_for_another_answer_each_time():
-    backend = deployment(
-        target=ScriptedTransport(chapters(STEPS)), draft=ScriptedTransport(chapters(STEPS))
-    )
-    set_facts(backend.roles["draft"], seeded=False)
-    request = AnswerRequest(verifier=Same())
-    lookahead.run(CONVERSATION, request, backend=backend)
-    assert request.trace.seeded is False
 
 
 def test_an_answer_that_is_stopped_before_it_begins_asks_for_nothing():
@@ -457,11 +422,8 @@ def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule
     judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
     backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
     backend.roles["judge"].tokenizer = Whole()
-    request = AnswerRequest(
-        Lookahead(schedule), verifier=Judge(backend.roles["judge"], PROMPTS["paper"])
-    )
-    lookahead.run(CONVERSATION, request, backend=backend)
-    return request.trace, judge
+    verifier = Judge(backend.roles["judge"], PROMPTS["paper"])
+    return answered(backend, AnswerRequest(Lookahead(schedule), verifier=verifier)), judge
 
 
 @pytest.mark.parametrize(
@@ -556,11 +518,8 @@ class Slowly:
 def test_a_verifier_that_replies_after_the_end_disturbs_nothing():
     verifier = Slowly()
     request = AnswerRequest(Lookahead(depth=3), verifier=verifier)
-    backend = deployment(
-        target=ScriptedTransport(chapters(STEPS), slow(0.01)),
-        draft=ScriptedTransport(chapters(STEPS)),
-    )
-    stopped(request, backend, verifier.asked.is_set)
+    target, draft = both()
+    stopped(request, deployment(target=target, draft=draft), verifier.asked.is_set)
     known = request.trace.outcomes()
     verifier.reply.set()
     call(asyncio.to_thread(lambda: None))
@@ -648,12 +607,8 @@ def test_what_the_target_writes_after_a_rejected_draft_is_aborted_with_it():
         left.append(sum(prompt.startswith(wrong) for prompt in running))
 
     request = AnswerRequest(Lookahead("async", depth=3), verifier=Exact(), on_step=told)
-    run_virtually(
-        run_program(
-            lookahead, CONVERSATION, request, backend=deployment(target=target, draft=draft)
-        )
-    )
-    assert request.trace.text == WHOLE
+    record = answered(deployment(target=target, draft=draft), request, virtually=True)
+    assert record.text == WHOLE
     assert any(one["text"].startswith(wrong) for one in target.requests), "it was asked ahead"
     assert left == [0] * len(STEPS)
 
@@ -665,9 +620,9 @@ def test_what_a_runtime_wrote_past_the_end_counts_as_generated():
     replies, reply = [], target._reply
     target._reply = lambda *given: (replies.append(reply(*given)), replies[-1])[1]
     request = AnswerRequest(Lookahead("async", max_step_tokens=12), verifier=Exact())
-    run_virtually(run_program(lookahead, CONVERSATION, request, backend=deployment(target=target)))
-    assert request.trace.text == WHOLE
+    record = answered(deployment(target=target), request, virtually=True)
+    assert record.text == WHOLE
     wrote = sum(len(one["output_ids"]) for one in replies)
-    tokens = request.trace.tokens()
+    tokens = record.tokens()
     assert tokens["generated"] == wrote == tokens["used"] + tokens["wasted"]
-    assert wrote > len(request.trace.ids)
+    assert wrote > len(record.ids)
