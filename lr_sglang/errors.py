@@ -33,8 +33,11 @@ class LookaheadError(Exception):
         self.role = role
         self.hint = hint
         self.detail = detail
+        # at the end of a traceback
+        if detail:
+            self.add_note(detail)
         if hint:
-            self.add_note(f"Hint: {hint}")  # at the end of a traceback
+            self.add_note(f"Hint: {hint}")
 
     def __str__(self) -> str:
         return f"{self.role}: {self.message}" if self.role else self.message

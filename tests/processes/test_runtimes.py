@@ -12,8 +12,10 @@ import socket
 import stat
 import subprocess
 import sys
+import tempfile
 import textwrap
 import time
+import traceback
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
@@ -334,8 +336,11 @@ def test_stop_ends_grandchildren_and_strays_too(start):
     [({"fail": 1}, 10, "ended with status 4"), ({"late": 1}, 0.5, "not ready after")],
 )
 def test_a_server_that_does_not_get_ready(start, options, limit, said):
-    with pytest.raises(LaunchError, match=said):
-        start(**options).wait_ready(limit)
+    server = start(**options)
+    with pytest.raises(LaunchError, match=said) as caught:
+        server.wait_ready(limit)
+    assert f"its log: {server.log}" in caught.value.hint
+    assert caught.value.detail == servers.tail_of(server.log)
 
 
 def test_a_download_is_not_part_of_the_time_to_start(start, tmp_path, monkeypatch):
@@ -627,8 +632,22 @@ def test_one_that_fails_says_why_and_takes_the_others_with_it(faked, tmp_path):
     assert error.role == "draft" and "status 3" in error.message
     assert "address already in use" in error.message
     assert "'port'" in error.hint and "INFO fine" in error.detail
+    assert "INFO fine" in "".join(traceback.format_exception(error)), "a test's output has it too"
     began = servers.tail_of(tmp_path / "logs" / "target.log")
     assert "pids" not in began or not any(map(runs, pids_in(tmp_path / "logs" / "target.log")))
+
+
+def test_the_log_of_a_start_that_failed_is_there_when_the_error_is(faked, tmp_path, monkeypatch):
+    """Also where the folder is a temporary one, and beside the log of the next start."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(LaunchError) as caught:
+        api.deployment(deployment(tmp_path, {"extra": {"die": "ValueError: no such thing"}})).open()
+    log = Path(caught.value.hint.rpartition("its log: ")[2])
+    assert "no such thing" in log.read_text()
+    launch(deployment(tmp_path), log.parent, timeout=20).stop()
+    assert "no such thing" not in log.read_text()
+    assert "no such thing" in log.with_name("draft.log.1").read_text()
 
 
 @pytest.mark.parametrize(

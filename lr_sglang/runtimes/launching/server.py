@@ -209,7 +209,7 @@ class Server:
         role: for errors and progress.
         argv: the command.
         url: of the server once it is ready.
-        log: file for its output, written anew.
+        log: file for its output, written anew; that of the start before has ".1" behind its name.
         env: variables on top of our own environment.
         meeting: the flag for the port at which its processes meet. We reserve one from each start
             until it is ready, because a port that it chooses itself can be taken before it listens.
@@ -267,6 +267,8 @@ class Server:
             argv = [sys.executable, "-I", "-S", str(GUARDIAN), str(reading), *self.argv, *meeting]
             try:
                 self.log.parent.mkdir(parents=True, exist_ok=True)
+                with contextlib.suppress(FileNotFoundError):
+                    self.log.replace(f"{self.log}.1")  # an error may have named it
                 with self.log.open("wb") as log:
                     self._guardian = subprocess.Popen(
                         argv,
@@ -342,8 +344,7 @@ class Server:
                 time.sleep(START_POLL)
             if not self.alive():
                 raise self.died(" while starting") from error
-            why = f"the first request failed: {error.message}"
-            raise LaunchError(why, role=self.role, detail=tail_of(self.log)) from error
+            raise self._failure(f"the first request failed: {error.message}") from error
         finally:
             self._give_up_port()
         stage("ready")
@@ -414,17 +415,16 @@ class Server:
         message = f"the server ended with status {self.status}{when}"
         if why := cause(text):
             message += f": {why}"
-        hint = advice(text, self.status) or f"its log: {self.log}"
-        return LaunchError(message, role=self.role, hint=hint, detail=tail_of(self.log))
+        return self._failure(message, advice(text, self.status))
 
     def _late(self, timeout: float) -> LaunchError:
-        hint = "large models need longer: raise the launch timeout; its log shows how far it came"
-        return LaunchError(
-            f"the server is not ready after {timeout:g} s",
-            role=self.role,
-            hint=hint,
-            detail=tail_of(self.log),
-        )
+        hint = "large models need longer: raise the launch timeout"
+        return self._failure(f"the server is not ready after {timeout:g} s", hint)
+
+    def _failure(self, message: str, hint: str = "") -> LaunchError:
+        """The error with the end of the log and the log's name."""
+        hint = "; ".join(filter(None, (hint, f"its log: {self.log}")))
+        return LaunchError(message, role=self.role, hint=hint, detail=tail_of(self.log))
 
 
 def _kill_tree(pid: int) -> None:
