@@ -67,7 +67,7 @@ def ask(url: str, body: dict[str, Any]) -> tuple[int, Any]:
 
 
 def summed(chunks: list[dict[str, Any]]) -> dict[str, Any]:
-    """Chunks as one answer: how much text is in one of them is the server's affair."""
+    """Chunks, or a whole answer, as one: how much text is in one of them is the server's affair."""
     choices: dict[int, dict[str, Any]] = {}
     found: dict[str, Any] = {"choices": choices}
     for chunk in chunks:
@@ -76,14 +76,15 @@ def summed(chunks: list[dict[str, Any]]) -> dict[str, Any]:
         if "lookahead" in chunk:
             found["lookahead"] = chunk["lookahead"]
         for choice in chunk["choices"]:
-            said, delta = choices.setdefault(choice["index"], {}), choice.get("delta", {})
+            said = choices.setdefault(choice["index"], {})
+            delta = choice.get("delta") or choice.get("message", {})
             for call in delta.get("tool_calls") or ():
                 calls, part = said.setdefault("tool_calls", []), call["function"]
                 if part.get("name"):
                     calls.append({**call, "function": {**part, "arguments": ""}})
                 calls[-1]["function"]["arguments"] += part.get("arguments") or ""
             for name, value in {**choice, **delta}.items():
-                if name in ("delta", "index", "tool_calls") or value is None:
+                if name in ("delta", "message", "index", "tool_calls") or value is None:
                     continue
                 text = isinstance(value, str) and name in TEXTS
                 said[name] = said.get(name, "") + value if text else value

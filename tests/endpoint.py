@@ -72,23 +72,31 @@ class Endpoint:
                     assert data != line
                     yield "[DONE]" if data == "[DONE]" else json.loads(data)
 
+    def chunks(self, stream, **more):
+        """The objects of a reply, whole or streamed, with the usage."""
+        if not stream:
+            return [self.ask(**more).json()]
+        *found, done = self.stream(**more, stream_options={"include_usage": True})
+        assert done == "[DONE]"
+        return found
+
     def answer(self, stream, **more):
         """The last answer to a request, sent whole or put together from its stream: its choice, the
         usage, and what is said of it.
         """
-        if stream:
-            options = {"stream_options": {"include_usage": True}}
-            *chunks, done = self.stream(**more, **options)
-            assert done == "[DONE]"
-            choice = summed(chunks)["choices"][more.get("n", 1) - 1]
-        else:
-            chunks = [self.ask(**more).json()]
-            choice = chunks[0]["choices"][-1]
-            choice |= choice.pop("message")
+        chunks = self.chunks(stream, **more)
+        choice = summed(chunks)["choices"][more.get("n", 1) - 1]
         return choice, chunks[-1]["usage"], chunks[-1]["lookahead"]
 
     def running(self):
         return sum(watch.running() for watch in self.health.watches.values())
+
+
+def pieces(events):
+    """The texts of a reply's first choice, in the order in which its objects bring them."""
+    choices = [event["choices"][0] for event in events if event.get("choices")]
+    said = [choice.get("delta") or choice.get("message", {}) for choice in choices]
+    return [one["content"] for one in said if one.get("content")]
 
 
 @contextmanager

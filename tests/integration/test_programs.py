@@ -37,6 +37,7 @@ from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, ProgramError, perform
 from lr_sglang.verifiers.exact import Exact
 from tests import in_thread, plan
+from tests.endpoint import COMPLETIONS, SERVICE, is_documented, pieces, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, chapters, deployment, set_facts
 from tests.serving import until
 from tests.simulated.transport import fast_roles
@@ -309,13 +310,11 @@ def test_a_full_context_ends_the_answer_and_loses_nothing(program):
         "9" if text.startswith("The digit") else "and on it goes" + DELIMITER
     )
     roles = scripted(endless)
-    for backend in roles.values():
-        set_facts(backend, context=150)
+    set_facts(*roles.values(), context=150)
     request, _ = answered(program, roles)
     assert request.trace.finish == "length" and request.trace.text.startswith("and on it goes")
     assert len(request.trace.steps) > 3 and request.trace.tokens()["used"] >= 100
-    for backend in roles.values():
-        set_facts(backend, context=10)
+    set_facts(*roles.values(), context=10)
     with pytest.raises(PromptTooLong):
         answered(program, roles)
 
@@ -627,21 +626,13 @@ def shows_its_turn(s, messages):
     s += lr.lookahead("second", max_tokens=1000, show=True)
 
 
-def heard(program, roles, **options):
-    """How much of the answer had been written when each of its steps was told, the request, and the
-    steps.
-    """
-    told, request = [], AnswerRequest(limits=Limits(max_tokens=2000), **options)
+@pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
+def test_steps_are_told_as_they_are_kept(program):
+    told, request = [], AnswerRequest(limits=Limits(max_tokens=2000))
     request.on_step = lambda step: told.append(
         (step, request.trace.text, len(request.trace.ids), request.trace.finish)
     )
-    run(program, request, roles)
-    return told, request
-
-
-@pytest.mark.parametrize("program", [shows_its_turn, "plan_then_solve"])
-def test_steps_are_told_as_they_are_kept(program):
-    told, request = heard(program, fast_roles())
+    run(program, request, fast_roles())
     assert [step for step, *_ in told] == request.trace.steps and len(told) >= 12
     written = [text for _, text, *_ in told]
     assert all(request.trace.text.startswith(text) for text in written) and len(
@@ -671,20 +662,11 @@ def test_what_was_shown_stays_when_the_rest_fails():
 # -- on the endpoint, and from outside
 
 
-def served(program, asked, **request):
-    """One answer of an endpoint whose operator has given a program."""
-    from starlette.testclient import TestClient
-
-    from lr_sglang.serve.app import create_app
-    from lr_sglang.serve.settings import Service
-
-    service = Service(
-        program=program, lookahead=Lookahead(depth=3), modes=("lookahead", "autoregressive")
-    )
-    with TestClient(create_app(fast_roles(), service)) as client:
-        route = "/v1/chat/completions" if isinstance(asked, list) else "/v1/completions"
-        body = {"messages" if isinstance(asked, list) else "prompt": asked}
-        return client.post(route, json={"model": "lookahead", **body, **request})
+def served(program):
+    """An endpoint whose operator has given a program."""
+    modes = ("lookahead", "autoregressive")
+    service = SERVICE.replace(program=program, lookahead=Lookahead(depth=3), modes=modes)
+    return serving(fast_roles(), service)
 
 
 SIMULATED = [{"role": "user", "content": "Simulated question 1?"}]
@@ -696,29 +678,24 @@ SIMULATED = [{"role": "user", "content": "Simulated question 1?"}]
 )
 @pytest.mark.parametrize("stream", [False, True])
 def test_an_endpoint_answers_by_it(program, least, stream):
-    reply = served(program, SIMULATED, stream=stream)
-    assert reply.status_code == 200
-    if stream:
-        chunks = [
-            json.loads(line[6:]) for line in reply.text.splitlines() if line.startswith("data: {")
-        ]
-        shown = [c["choices"][0]["delta"].get("content") for c in chunks if c["choices"]]
-        assert sum(map(bool, shown)) >= least
-        text = "".join(filter(None, shown))
-    else:
-        text = reply.json()["choices"][0]["message"]["content"]
-        assert reply.json()["usage"]["completion_tokens"] > 200
-    assert text.count(DELIMITER) == 11
+    with served(program) as one:
+        chunks = one.chunks(stream, messages=SIMULATED)
+    shown = pieces(chunks)
+    assert "".join(shown).count(DELIMITER) == 11 and len(shown) >= (least if stream else 1)
+    assert chunks[-1]["usage"]["completion_tokens"] > 200
 
 
 def test_a_stop_string_of_the_client_ends_what_is_shown():
-    (choice,) = served("plan_then_solve", SIMULATED, stop=DELIMITER).json()["choices"]
+    with served("plan_then_solve") as one:
+        choice, *_ = one.answer(False, messages=SIMULATED, stop=DELIMITER)
     assert choice["finish_reason"] == "stop"
-    assert choice["message"]["content"].strip() and DELIMITER not in choice["message"]["content"]
+    assert choice["content"].strip() and DELIMITER not in choice["content"]
 
 
 def test_an_endpoint_with_a_program_takes_no_raw_prompt():
-    assert served("self_consistency", "Simulated question 1?").status_code == 400
+    with served("self_consistency") as one:
+        error = is_documented(one.ask(COMPLETIONS, prompt="Simulated question 1?"), 400)
+    assert "program" in error["message"]
 
 
 # -- step-level methods: whose step is kept, and who was asked

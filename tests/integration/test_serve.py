@@ -32,6 +32,7 @@ from tests.endpoint import (
     COMPLETIONS,
     SERVICE,
     is_documented,
+    pieces,
     scripted,
     serving,
     simulated,
@@ -53,12 +54,7 @@ quick = fixture_of(lambda: serving(simulated()))
 
 
 def content(events):
-    deltas = [
-        event["choices"][0]["delta"]
-        for event in events
-        if event != "[DONE]" and event.get("choices")
-    ]
-    return "".join(delta.get("content") or "" for delta in deltas)
+    return "".join(pieces(event for event in events if event != "[DONE]"))
 
 
 # -- answers
@@ -168,13 +164,8 @@ def test_a_completion_goes_on_with_a_raw_prompt(quick):
     assert answer["object"] == "text_completion" and answer["id"].startswith("cmpl-")
     text = answer["choices"][0]["text"]
     assert len(text.split(DELIMITER)) == 8 and answer["usage"]["completion_tokens"] == 192
-    events = list(
-        quick.stream(
-            path=COMPLETIONS, messages=None, prompt="Once upon a time", seed=3, max_tokens=1000
-        )
-    )
-    told = "".join(e["choices"][0]["text"] for e in events if e != "[DONE]" and e["choices"])
-    assert meanings(told) == meanings(text)
+    told, *_ = quick.answer(True, path=COMPLETIONS, messages=None, **ask)
+    assert meanings(told["text"]) == meanings(text)
 
 
 @pytest.mark.parametrize("stream", [False, True])

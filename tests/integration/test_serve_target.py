@@ -135,10 +135,11 @@ def passing(service=SERVICE, keys=None):
         roles = scripted(["one", "two"])
         roles["target"].transport = Client(target.url, "target")
         with serving(roles, service, keys) as one:
-            yield one, target
+            one.target = target
+            yield one
 
 
-both = fixture_of(passing)
+one = fixture_of(passing)
 locked = fixture_of(lambda: passing(keys=Keys(["sk-right"])))
 
 
@@ -178,12 +179,11 @@ PASSED = [*((CHAT, *case) for case in CHATS), *((COMPLETIONS, *case) for case in
 @pytest.mark.parametrize(
     ("path", "more", "why"), PASSED, ids=[f"{path[4]} {why}" for path, _, why in PASSED]
 )
-def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
-    one, target = both
+def test_what_only_the_target_can_do_goes_there_as_it_is(one, path, more, why):
     body = asked(path, **more, stop=["x"], unheard_of=[1.5])
     response = one.http.post(path, json=body)
     assert response.status_code == 200, response.text
-    went, headers, got = target.sent.pop()
+    went, headers, got = one.target.sent.pop()
     assert went == path and got.pop("rid") == headers["x-override-rid"]
     assert got == {**body, "model": NAME}, "unchanged but for the model's name"
     assert (
@@ -195,8 +195,7 @@ def test_what_only_the_target_can_do_goes_there_as_it_is(both, path, more, why):
     assert answer == {**WHOLE, "model": "lookahead"}
 
 
-def test_the_targets_adapters_answer(both):
-    one, target = both
+def test_the_targets_adapters_answer(one):
     for path, more, why in (
         (CHAT, {}, ["model"]),
         (CHAT.replace("c", "%63"), {}, ["model"]),
@@ -204,7 +203,10 @@ def test_the_targets_adapters_answer(both):
         (CHAT, {"logprobs": True}, ["logprobs"]),
     ):
         answer = one.http.post(path, json=asked(path, model="lookahead:poet", **more)).json()
-        assert answer["lookahead"]["why"] == why and target.sent.pop()[2]["model"] == NAME + ":poet"
+        assert (
+            answer["lookahead"]["why"] == why
+            and one.target.sent.pop()[2]["model"] == NAME + ":poet"
+        )
     assert (
         one.http.post("/v1/embeddings", json={"model": "lookahead:poet", "input": "a"}).status_code
         == 200
@@ -216,8 +218,7 @@ def test_the_targets_adapters_answer(both):
 
 
 @pytest.mark.parametrize("path", [CHAT, COMPLETIONS])
-def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path):
-    one, target = both
+def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(one, path):
     body = asked(path, presence_penalty=1, stream=True, stream_options={"include_usage": True})
     with one.http.stream("POST", path, json=body) as response:
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -226,31 +227,32 @@ def test_a_stream_is_the_targets_byte_for_byte_but_for_the_extension(both, path)
     added = b',"lookahead":{"mode":"target","why":["presence_penalty"]}}\n\ndata: [DONE]'
     expected = STREAM.replace(b'"id":"r1","model":"org/target"', b'"id":"r1","model":"lookahead"')
     assert got == expected.replace(b"}\n\ndata: [DONE]", added)
-    assert target.sent.pop()[2]["stream_options"] == {"include_usage": True}
+    assert one.target.sent.pop()[2]["stream_options"] == {"include_usage": True}
 
 
-def test_fields_that_steer_the_server_stay_here(both):
-    one, target = both
+def test_fields_that_steer_the_server_stay_here(one):
     steering = dict.fromkeys(STEERING - {"lookahead"}, "7")
     assert one.ask(tools=[TOOL], **steering, lookahead={"depth": 2}).status_code == 200
-    got = target.sent.pop()[2]
+    got = one.target.sent.pop()[2]
     assert got.pop("rid") != "7" and not STEERING & got.keys()
     headers = {"authorization": "Bearer sk-mine", "x-override-rid": "7", "cookie": "a=b"}
     one.http.post(CHAT, json={**ASK, "tools": [TOOL]}, headers=headers)
-    sent = target.sent.pop()[1]
+    sent = one.target.sent.pop()[1]
     assert "authorization" not in sent and "cookie" not in sent and sent["x-override-rid"] != "7"
     for more in ({}, {"tools": [TOOL]}):
         is_documented(one.ask(**more, custom_logit_processor="code"), 400)
 
 
+SHORT = SERVICE.replace(limits=SERVICE.limits.replace(max_tokens=50))
+
+
 def test_the_operators_limits_hold():
-    service = SERVICE.replace(limits=SERVICE.limits.replace(max_tokens=50))
-    with passing(service) as (one, target):
+    with passing(SHORT) as one:
         for given, sent in (({}, {"max_tokens": 50}), ({"max_tokens": 60}, {"max_tokens": 50}),
                             ({"max_completion_tokens": 99}, {"max_completion_tokens": 50}),
                             ({"max_tokens": 9}, {"max_tokens": 9})):  # fmt: skip
             assert one.ask(tools=[], n=9, **given).status_code == 200
-            got = target.sent.pop()[2]
+            got = one.target.sent.pop()[2]
             assert {name: got[name] for name in got if name.startswith("max_")} == sent
         is_documented(one.ask(n=129), 400)
         is_documented(
@@ -260,8 +262,8 @@ def test_the_operators_limits_hold():
         is_documented(one.ask(tools=[TOOL], stream="perhaps"), 400)
         for written in (60.0, "60"):
             assert one.ask(tools=[], n=9, max_tokens=written).status_code == 200
-            assert target.sent.pop()[2]["max_tokens"] == 50
-        assert not target.sent
+            assert one.target.sent.pop()[2]["max_tokens"] == 50
+        assert not one.target.sent
 
 
 FAR = 2**30
@@ -288,13 +290,12 @@ FATAL = [
 
 
 @pytest.mark.parametrize(("path", "more"), FATAL)
-def test_no_client_ends_the_targets_scheduler(both, path, more):
-    one, target = both
-    target.sent.clear()
+def test_no_client_ends_the_targets_scheduler(one, path, more):
+    one.target.sent.clear()
     requests = one.roles["draft"].transport.inner.requests
     requests.clear()
     error = is_documented(one.http.post(path, json=asked(path, **more)), 400)
-    assert error["param"] in more and not target.sent and not requests
+    assert error["param"] in more and not one.target.sent and not requests
 
 
 @pytest.mark.parametrize("stream", [False, True])
@@ -305,8 +306,7 @@ def test_no_client_ends_the_targets_scheduler(both, path, more):
      ("429", 503, "overloaded"), ("500", 502, "target_failed"), ("503", 503, "overloaded"),
      ("garbage", 502, "target_failed")],
 )  # fmt: skip
-def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream):
-    one, _ = both
+def test_errors_of_the_target_come_in_our_form(one, what, status, code, stream):
     error = is_documented(one.ask(tools=[TOOL], user=what, stream=stream), status, code)
     assert ("wrong: " in error["message"]) == (status == 400 and what != "nested")
     assert one.ask(tools=[TOOL]).status_code == 200, (
@@ -314,23 +314,21 @@ def test_errors_of_the_target_come_in_our_form(both, what, status, code, stream)
     )
 
 
-def test_what_the_target_refuses_in_a_stream_has_its_status(both):
+def test_what_the_target_refuses_in_a_stream_has_its_status(one):
     """SGLang begins a stream with status 200 before it compiles a grammar."""
-    one, _ = both
     for what, status, code in (("late", 400, None), ("later", 502, "target_failed")):
         error = is_documented(one.ask(regex="[0-9", user=what, stream=True), status, code)
         assert ("Unclosed" in error["message"]) == (status == 400)
 
 
-def test_a_stream_that_breaks_off_ends_with_an_error_and_the_end(both):
-    one, _ = both
+def test_a_stream_that_breaks_off_ends_with_an_error_and_the_end(one):
     *_, error, end = one.stream(tools=[TOOL], user="breaks")
     assert error["error"]["code"] == "target_down" and end == "[DONE]"
 
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
-    with passing(SERVICE.replace(concurrency=1)) as (one, target):
+    with passing(SERVICE.replace(concurrency=1)) as one:
         body = {**ASK, "tools": [TOOL], "user": "slow", "stream": stream}
         with (
             pytest.raises(httpx.ReadTimeout),
@@ -338,15 +336,15 @@ def test_nothing_is_left_on_the_target_when_a_client_hangs_up(stream):
         ):
             for _ in response.iter_bytes():
                 pass
-        until(lambda: target.closed.is_set() and target.aborts, 10)
-        assert target.aborts[0] == target.sent[0][2]["rid"]
+        until(lambda: one.target.closed.is_set() and one.target.aborts, 10)
+        assert one.target.aborts[0] == one.target.sent[0][2]["rid"]
         until(lambda: one.engine.idle and not one.engine.answers, 10)
         assert one.ask(tools=[TOOL]).status_code == 200, "its place is free"
         until(lambda: "lr_sglang_disconnects_total 1.0" in one.http.get("/metrics").text, 10)
 
 
 def test_who_is_passed_on_waits_as_any_other_and_is_counted():
-    with passing(SERVICE.replace(concurrency=1, queue=0)) as (one, _):
+    with passing(SERVICE.replace(concurrency=1, queue=0)) as one:
         with one.http.stream(
             "POST", CHAT, json={**ASK, "n": 2, "user": "slow", "stream": True}
         ) as response:
@@ -367,9 +365,9 @@ def test_who_is_passed_on_waits_as_any_other_and_is_counted():
 
 
 def test_a_target_that_is_down_is_told():
-    with passing() as (one, target):
+    with passing() as one:
         assert one.ask(tools=[TOOL]).status_code == 200
-        target.die()
+        one.target.die()
         is_documented(one.ask(tools=[TOOL]), 503, "target_down")
         until(lambda: one.health.watches["target"].down, 5)
         assert one.http.get("/ready").status_code == 503
@@ -378,7 +376,7 @@ def test_a_target_that_is_down_is_told():
 
 
 def test_when_the_endpoint_stops_so_does_what_was_passed_on():
-    with passing() as (one, target):
+    with passing() as one:
         events = one.stream(tools=[TOOL], user="slow")
         next(events)
         one.server.end()
@@ -386,72 +384,67 @@ def test_when_the_endpoint_stops_so_does_what_was_passed_on():
         assert [event.get("error", {}).get("code") for event in list(events)[-2:-1]] == [
             "shutting_down"
         ]
-        until(target.closed.is_set, 2)
+        until(one.target.closed.is_set, 2)
 
 
 def test_an_operator_can_have_them_refused():
-    with passing(SERVICE.replace(refuse=True)) as (one, target):
+    with passing(SERVICE.replace(refuse=True)) as one:
         is_documented(one.ask(tools=[TOOL]), 400)
-        assert not target.sent
+        assert not one.target.sent
 
 
 # -- other routes
 
 
 @pytest.mark.parametrize("path", OTHERS)
-def test_the_targets_other_routes_are_reached_through_the_endpoint(both, path):
-    one, target = both
+def test_the_targets_other_routes_are_reached_through_the_endpoint(one, path):
     body = {"model": "lookahead", "input": "a", "max_tokens": 5, "extra": [None], "rid": "mine"}
     response = one.http.post(path, json=body)
     assert response.status_code == 200 and response.headers["x-lookahead-why"] == "route"
     assert response.content == packed({**WHOLE, "model": "lookahead"}), "the reply is as it is"
-    got, _, sent = target.sent.pop()
+    got, _, sent = one.target.sent.pop()
     assert got == path
     assert sent == {"model": NAME, "input": "a", "max_tokens": 5, "extra": [None]}
     assert one.http.post(path, json={"user": "list"}).json() == [{"score": 1}]
-    assert "model" not in target.sent.pop()[2]
+    assert "model" not in one.target.sent.pop()[2]
     is_documented(one.http.post(path, json={"model": "gpt-9"}), 404, "model_not_found")
     is_documented(one.http.post(path, json={"background": True}), 400)
     is_documented(one.http.post(path, json=[body]), 400)
     is_documented(one.http.post(path, json={"user": "500"}), 502, "target_failed")
     is_documented(one.http.get(path), 405)
-    target.sent.clear()
+    one.target.sent.clear()
 
 
-def test_a_stream_of_another_route_is_passed_on_and_an_error_has_a_name(both):
-    one, _ = both
+def test_a_stream_of_another_route_is_passed_on_and_an_error_has_a_name(one):
     path, asked = "/v1/messages", {"model": "lookahead", "stream": True}
     with one.http.stream("POST", path, json=asked) as response:
         got = b"".join(response.iter_raw())
     ours, theirs = b'"id":"r1","model":"lookahead"', b'"id":"r1","model":"org/target"'
     assert got == STREAM.replace(theirs, ours)
-    with one.http.stream("POST", path, json={**asked, "user": "breaks"}) as response:
-        *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
-    error = json.loads(data.removeprefix("data: "))
-    assert name == "event: error" and error["type"] == "error"
-    assert error["error"].keys() == {"type", "message"}
-    assert error["error"]["type"] == "overloaded_error"
-    responses = "/v1/responses"
-    with one.http.stream("POST", responses, json={**asked, "user": "breaks"}) as response:
-        *_, name, data = response.read().decode().split("\n\n")[-2].split("\n")
-    error = json.loads(data.removeprefix("data: "))
-    assert name == "event: error" and error["error"]["code"] == "target_down"
+    messages, responses = (
+        one.http.post(broken, json={**asked, "user": "breaks"}).text.split("\n\n")[-2]
+        for broken in (path, "/v1/responses")
+    )
+    said = json.loads(messages.removeprefix("event: error\ndata: "))
+    assert said["type"] == "error" and said["error"].keys() == {"type", "message"}
+    assert said["error"]["type"] == "overloaded_error"
+    said = json.loads(responses.removeprefix("event: error\ndata: "))
+    assert said["error"]["code"] == "target_down"
 
 
 def test_a_request_without_a_name_or_with_another_one_of_the_models_is_passed_on():
-    with passing(SERVICE.replace(aliases=("gpt-4o",))) as (one, target):
+    with passing(SERVICE.replace(aliases=("gpt-4o",))) as one:
         for given, sent in (("gpt-4o", NAME), ("gpt-4o:poet", f"{NAME}:poet")):
             for path in (CHAT, "/v1/embeddings"):
                 asked = {"model": given, "messages": ASK["messages"], "logprobs": True}
                 assert one.http.post(path, json=asked).json()["model"] == "lookahead"
-                assert target.sent.pop()[2]["model"] == sent
+                assert one.target.sent.pop()[2]["model"] == sent
         nameless = {"messages": ASK["messages"], "logprobs": True}
         assert one.http.post(CHAT, json=nameless).status_code == 200
-        assert "model" not in target.sent.pop()[2]
+        assert "model" not in one.target.sent.pop()[2]
 
 
-def test_what_the_target_refuses_says_nothing_of_its_machine(both):
-    one, _ = both
+def test_what_the_target_refuses_says_nothing_of_its_machine(one):
     for path in ("/v1/embeddings", "/v1/score", "/v1/rerank", "/v1/messages", CHAT):
         error = is_documented(one.http.post(path, json={**ASK, "user": "places", "n": 9}), 400)
         assert error["message"] == "input: Field required"
@@ -459,10 +452,8 @@ def test_what_the_target_refuses_says_nothing_of_its_machine(both):
 
 
 def test_limits_and_keys_hold_on_other_routes():
-    limits = SERVICE.limits.replace(max_tokens=50)
-    service = SERVICE.replace(limits=limits)
     wrong = ({}, {"x-api-key": "sk-wrong"}, {"authorization": "Bearer x", "x-api-key": "sk-right"})
-    with passing(service, Keys(["sk-right"])) as (one, target):
+    with passing(SHORT, Keys(["sk-right"])) as one:
         for path in OTHERS:
             for header in wrong:
                 refused = one.http.post(path, json={}, headers=header)
@@ -471,9 +462,9 @@ def test_limits_and_keys_hold_on_other_routes():
         for path in OTHERS:
             named = dict.fromkeys(("max_tokens", "max_output_tokens"), 99)
             assert one.http.post(path, json=named).status_code == 200
-            assert [target.sent[-1][2][name] for name in named] == [50, 50]
+            assert [one.target.sent[-1][2][name] for name in named] == [50, 50]
         assert one.http.post("/v1/responses", json={}).status_code == 200
-        assert target.sent[-1][2]["max_output_tokens"] == 50
+        assert one.target.sent[-1][2]["max_output_tokens"] == 50
 
 
 def sglangs():
@@ -542,13 +533,12 @@ ENCODED = ("/v1/embeddings/", "/v1/%65mbeddings", "/%76%31/embeddings", "/v1%2fe
 @pytest.mark.parametrize("path", [*TRICKS, *ENCODED])
 def test_no_spelling_of_a_path_reaches_another_route(locked, path):
     """Nor a route that is there without a key."""
-    one, target = locked
-    target.sent.clear()
+    locked.target.sent.clear()
     for key, expected in (
         ("", (400, 401, 404)),
         ("sk-right", (200,) if path in ENCODED else (400, 404, 405)),
     ):
-        with socket.create_connection(one.sock.getsockname(), 10) as raw:
+        with socket.create_connection(locked.sock.getsockname(), 10) as raw:
             lines = [f"POST {path} HTTP/1.1", "host: localhost", "content-type: application/json"]
             lines += [
                 f"authorization: Bearer {key}",
@@ -559,8 +549,8 @@ def test_no_spelling_of_a_path_reaches_another_route(locked, path):
             ]
             raw.sendall("\r\n".join(lines).encode())
             assert int(raw.makefile("rb").readline().split()[1]) in expected
-        assert key or not target.sent
-    assert not target.aborts and {sent[0] for sent in target.sent} <= set(OTHERS)
+        assert key or not locked.target.sent
+    assert not locked.target.aborts and {sent[0] for sent in locked.target.sent} <= set(OTHERS)
 
 
 # -- SGLang's schema

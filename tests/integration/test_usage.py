@@ -6,6 +6,9 @@ import subprocess
 import pytest
 from openai.types import CompletionUsage
 
+from lr_sglang.serve.usage import of_steps, of_tokens
+from lr_sglang.steps.trace import StepRecord, Trace
+from lr_sglang.steps.tree import Verdict
 from tests import fixture_of
 from tests.commands import clients
 from tests.endpoint import scripted, serving, simulated
@@ -45,15 +48,6 @@ layered = fixture_of(lambda: serving(with_layer()))
 quick = fixture_of(lambda: serving(simulated(steps=4, seconds=0.01)))
 
 
-def chunks(one, **more):
-    """The objects of a reply, whole or streamed, with the usage."""
-    if more.get("stream"):
-        *found, done = one.stream(**more, stream_options={"include_usage": True})
-        assert done == "[DONE]"
-        return found
-    return [one.ask(**more).json()]
-
-
 def read_by_aiperf(replies):
     lines = "\n".join(map(json.dumps, replies))
     command = [str(clients() / "python"), "-c", READER]
@@ -64,7 +58,7 @@ def read_by_aiperf(replies):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_load_generator_reads_the_acceptance_and_the_usage(layered, stream):
-    replies = chunks(layered, stream=stream)
+    replies = layered.chunks(stream)
     said, last = read_by_aiperf(replies), replies[-1]
     told, usage = last["metrics"]["speculative_decoding"], last["usage"]
     assert said["payloads"] == 1, "in one place of a stream"
@@ -81,7 +75,7 @@ def test_a_load_generator_reads_the_acceptance_and_the_usage(layered, stream):
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", MODES)
 def test_usage_has_openais_details(quick, mode, stream):
-    usage = chunks(quick, stream=stream, lookahead={"mode": mode})[-1]["usage"]
+    usage = quick.chunks(stream, lookahead={"mode": mode})[-1]["usage"]
     read = CompletionUsage.model_validate(usage)
     assert read.completion_tokens_details.reasoning_tokens == 0
     assert read.total_tokens == read.prompt_tokens + read.completion_tokens
@@ -115,10 +109,6 @@ def test_the_acceptance_of_steps_adds_up(quick, mode):
 
 
 def test_steps_of_an_exact_conclusion_are_not_verified_ones():
-    from lr_sglang.serve.usage import of_steps
-    from lr_sglang.steps.trace import StepRecord, Trace
-    from lr_sglang.steps.tree import Verdict
-
     def step(source: str, after_thinking: bool) -> StepRecord:
         verdicts = (Verdict(source == "draft", "a test"),)
         about = ("text", 3, source, "accepted", "delimiter", 1.0)
@@ -138,9 +128,6 @@ def test_several_answers_have_no_metrics_of_one(quick):
 
 def test_what_is_read_counts_as_verified():
     """In an exact answer the draft's tokens are verified by reading them."""
-    from lr_sglang.serve.usage import of_tokens
-    from lr_sglang.steps.trace import Trace
-
     trace = Trace()
     trace.reads.update({(8, 3): 2, (5, 5): 1})
     assert of_tokens(trace) == {
