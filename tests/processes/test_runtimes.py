@@ -491,6 +491,10 @@ def test_a_tail_counts_a_progress_bar_as_one_line(tmp_path):
             "'context_length'",
         ),
         ("ValueError: Unrecognized model in /m. Should have a `model_type` key", "whole model"),
+        (
+            "RuntimeError: Rank 0 scheduler died during initialization (exit code: -9).",
+            "want of memory",
+        ),
         ("Ignore import error when loading sglang.srt.models.x: ImportError: no vllm", ""),
         ("all is well", ""),
     ],
@@ -512,6 +516,8 @@ def test_the_cause_is_the_last_error():
         "second\nRuntimeError: Rank 0 scheduler died\nx"
     )
     assert servers.cause(log) == "torch.OutOfMemoryError: second"
+    alone = "RuntimeError: Rank 0 scheduler died during initialization (exit code: -11)."
+    assert servers.cause(f"fine\n{alone}\nx") == alone
     assert (
         servers.advice("", 137)
         and not servers.advice("", 1)

@@ -33,6 +33,9 @@ from lr_sglang.sglang_api import release
 
 TAIL_BYTES = 1 << 18
 
+KILLED = (
+    "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+)
 # The first pattern that is found in the log gives the hint.
 HINTS: tuple[tuple[str, str], ...] = (
     (
@@ -81,12 +84,12 @@ HINTS: tuple[tuple[str, str], ...] = (
         r"|Could not find (?:nvcc|CUDA installation)|CUDA_HOME .*not set|cannot find -lcudart",
         "SGLang compiles parts of itself when it starts: lr-sglang doctor says what is missing",
     ),
-)
-KILLED = (
-    "the system killed it, most likely for want of memory: take a smaller model or fewer runtimes"
+    # its scheduler only, while the server started
+    (r"\(exit code: -9\)", KILLED),
 )
 
 _ERROR = re.compile(r"^(?:\S+ )?(?:[\w.]*(?:Error|Exception|Exit)\b: ?.+|\S+: error: .+)$")
+# What follows from another error, if there is one.
 _NOISE = re.compile(r"Rank 0 scheduler died|Initialization failed")
 # Lines of a healthy start that would match a pattern: models that need other packages, the list of
 # all settings.
@@ -107,10 +110,9 @@ def tail_of(log: Path, lines: int = 30) -> str:
 
 def cause(log_text: str) -> str:
     """The last line that names an error, or an empty string."""
-    for line in reversed(log_text.splitlines()):
-        if _ERROR.match(line) and not _NOISE.search(line):
-            return line[:300]
-    return ""
+    errors = [line for line in log_text.splitlines() if _ERROR.match(line)]
+    errors = [line for line in errors if not _NOISE.search(line)] or errors
+    return errors[-1][:300] if errors else ""
 
 
 def advice(log_text: str, status: int | None) -> str:
