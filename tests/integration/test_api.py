@@ -243,9 +243,10 @@ def test_what_cannot_be_is_said(d, question, given, match):
 
 @pytest.mark.parametrize("given", ["pocket", None, 7, fast_roles])
 def test_a_question_needs_an_open_deployment(given):
-    with pytest.raises(lr.LookaheadError, match="deployment: expected an open one") as error:
+    with pytest.raises(
+        lr.LookaheadError, match=r"expected an open one.*\nHint: .*with lr.deployment"
+    ):
         lr.solve(QUESTION, deployment=given)
-    assert "with lr.deployment" in error.value.hint
     with pytest.raises(lr.LookaheadError, match="expected an open one"):
         lr.stream(QUESTION, deployment=given)
 
@@ -261,9 +262,8 @@ def test_a_programs_option_is_bound_to_it(d):
     def twice(s, messages, word="so"):
         s["answer"] = word
 
-    with pytest.raises(lr.LookaheadError) as error:
+    with pytest.raises(lr.LookaheadError, match=r"Hint: .*NAME\.bind\(word=\.\.\.\)"):
         lr.solve(QUESTION, deployment=d, program=twice, word="thus")
-    assert "NAME.bind(word=...)" in error.value.hint
     assert lr.solve(QUESTION, deployment=d, program=twice.bind(word="thus")).text == "thus"
     with pytest.raises(AssertionError):  # SGLang's own
         twice.bind(wrod="thus")

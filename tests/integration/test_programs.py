@@ -270,9 +270,8 @@ def test_a_drafted_step_with_special_tokens_is_the_targets_to_write(program):
 
 
 def test_a_program_that_needs_the_draft_is_told_which_mode_has_it():
-    with pytest.raises(ConfigError, match="no draft runtime") as failed:
+    with pytest.raises(ConfigError, match=r"no draft runtime.*\nHint: .*--mode lookahead"):
         answered(by_the_draft, fast_roles(), ahead=False)
-    assert "--mode lookahead" in failed.value.hint
 
 
 @pytest.mark.parametrize("program", BY_STEPS)
@@ -844,9 +843,9 @@ class Layered(ScriptedTransport):
 
 @pytest.mark.parametrize("kind", [ScriptedTransport, Layered])
 def test_what_a_program_reads_of_log_probabilities(kind):
-    with pytest.raises(BadReply, match="'step' has no log-probabilities") as failed:
+    said = r"'step' has no log-probabilities.*\nHint: .*return_logprob"
+    with pytest.raises(BadReply, match=said):
         answered(looks_without_asking, unsure_roles())
-    assert "return_logprob" in failed.value.hint
     likely, unlikely = math.exp(-0.1), math.exp((7 * -0.1 - 9) / 8)
     runtimes = unsure_roles()
     runtimes["target"].transport.__class__ = kind

@@ -174,9 +174,8 @@ def test_the_token_budget_is_exact(limits, mode, cap):
 @pytest.mark.parametrize("program", [lookahead, autoregressive])
 def test_a_prompt_that_leaves_no_room_is_too_long(program):
     target = ScriptedTransport(chapters(STEPS))
-    with pytest.raises(PromptTooLong, match="7 tokens") as caught:
+    with pytest.raises(PromptTooLong, match=r"^target: .*7 tokens"):
         solve(target, request=AnswerRequest(limits=Limits(max_total_tokens=7)), program=program)
-    assert caught.value.role == "target"
     assert target.requests == []
 
 
@@ -221,9 +220,8 @@ def test_a_failing_target_is_a_named_error_in_bounded_time(schedule, program, af
     draft = ScriptedTransport(chapters(STEPS), slow(0.002))
     request = AnswerRequest(Lookahead(schedule), verifier=Exact())
     threads, started = threading.active_count(), time.monotonic()
-    with pytest.raises(RuntimeDown) as caught:
+    with pytest.raises(RuntimeDown, match=r"^target: ") as caught:
         solve(target, draft, request=request, program=program)
-    assert caught.value.role == "target"
     assert time.monotonic() - started < 3
     assert not target.running | draft.running
     assert all(b.outcome for b in request.trace.branches)

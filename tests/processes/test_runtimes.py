@@ -306,9 +306,8 @@ def test_where_models_are(here):
     (here / "m.gguf").touch()
     assert models.locate("./m.gguf") == str(here / "m.gguf")
     for wrong in ("./nothing", "./file", "/nothing", "~/nothing/at/all", "pocket:drafter"):
-        with pytest.raises(ConfigError) as caught:
+        with pytest.raises(ConfigError, match=r"^draft: .*\nHint: "):
             models.locate(wrong, "draft")
-        assert caught.value.role == "draft" and caught.value.hint
 
 
 # --- one server
@@ -337,9 +336,10 @@ def test_stop_ends_grandchildren_and_strays_too(start):
 )
 def test_a_server_that_does_not_get_ready(start, options, limit, said):
     server = start(**options)
-    with pytest.raises(LaunchError, match=said) as caught:
+    with pytest.raises(
+        LaunchError, match=rf"(?s){said}.*\nHint: .*its log: {server.log}"
+    ) as caught:
         server.wait_ready(limit)
-    assert f"its log: {server.log}" in caught.value.hint
     assert caught.value.detail == servers.tail_of(server.log)
 
 
@@ -542,9 +542,8 @@ def test_attaching_finds_the_tokenizer(start, tmp_path, monkeypatch):
     found = attach("draft", Runtime(url=server.url + "/", api_key_env="KEY"))
     assert (found.url, found.tokenizer, found.api_key) == (server.url, str(tmp_path), "secret")
     assert "secret" not in repr(found)
-    with pytest.raises(RuntimeRefused) as caught:
+    with pytest.raises(RuntimeRefused, match=r"Hint: .*api_key_env"):
         attach("draft", Runtime(url=server.url))
-    assert "api_key_env" in caught.value.hint
     with pytest.raises(ConfigError, match="NO_KEY"):
         attach("draft", Runtime(url=server.url, api_key_env="NO_KEY"))
 
@@ -621,9 +620,8 @@ def test_a_fleet_is_ready_as_a_whole_and_goes_as_a_whole(faked, tmp_path):
         ]
         os.kill(pids[0], signal.SIGKILL)
         until(lambda: not running.servers["target"].alive(), SOON)
-        with pytest.raises(LaunchError, match="status 137") as caught:
+        with pytest.raises(LaunchError, match=r"^target: .*status 137"):
             running.check(pytest.fail)
-        assert caught.value.role == "target"
         assert running.server("target").status == 137 and not any(map(runs, pids[:3]))
     assert not any(map(runs, pids))
 
@@ -881,9 +879,9 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     assert "is up already" in second.output and "--name" in second.output
     one.end(signal.SIGKILL)
     until(lambda: not any(map(runs, pids)), SOON)  # the guardians see to it
-    with pytest.raises(ConfigError, match="is not up any more") as caught:
+    again = "lr-sglang launch FILE --name mine"
+    with pytest.raises(ConfigError, match=rf"is not up any more.*\nHint: .*{again}"):
         settings.settle({"attach": "mine"})
-    assert "lr-sglang launch FILE --name mine" in caught.value.hint
     result = called("run", "--attach", "mine", "how many?", code=2)
     assert "is not up any more" in result.output
     assert "up:" not in called("launch", "--list").output

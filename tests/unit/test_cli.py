@@ -872,9 +872,8 @@ def test_another_server_than_sglangs_is_recognised(owner, path, said, monkeypatc
         raise status_error(404, "not found", route, "target")
 
     monkeypatch.setattr(Client, "get", get)
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=rf"^target: .*{said}.*\nHint: "):
         attach.what_runs("target", Runtime(url=f"http://127.0.0.1:1{path}"))
-    assert caught.value.role == "target" and caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -912,9 +911,8 @@ def test_whatever_another_server_answers_its_address_and_a_hint_are_told(
 )
 def test_without_a_gpu_the_hint_knows_the_memory(model, said, monkeypatch):
     monkeypatch.setattr(flags, "_gpus", lambda: 0)
-    with pytest.raises(ConfigError, match="PyTorch sees none") as caught:
+    with pytest.raises(ConfigError, match=rf"PyTorch sees none.*\nHint: .*{said}"):
         flags.device(Runtime(model=model, device="cuda"))
-    assert said in caught.value.hint
 
 
 # -- variables

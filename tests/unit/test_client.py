@@ -175,20 +175,18 @@ def test_an_error_in_a_stream_is_a_named_error(server, http):
 def test_a_slow_answer_is_a_timeout_and_is_not_asked_for_again(server, http):
     came, gate = threading.Event(), threading.Event()
     server.generate = lambda handler, body: came.set() or gate.wait(5)
-    with pytest.raises(RuntimeTimeout, match="target: no answer") as caught:
+    with pytest.raises(RuntimeTimeout, match=r"^target: no answer"):
         http.generate({}, Request(), 0.05)
     assert came.wait(20)  # the server may read it after the time is up
     gate.set()
-    assert caught.value.role == "target"
     assert len(server.requests) == 1
 
 
 def test_nobody_listening_is_a_runtime_that_is_down():
     alone = Blocking(Client(nobody(), "draft"))
-    with pytest.raises(RuntimeDown, match=r"draft: .* does not answer") as caught:
+    with pytest.raises(RuntimeDown, match=r"^draft: .* does not answer.*\nHint: "):
         alone.generate({}, Request(), 1)
     alone.close()
-    assert caught.value.hint
 
 
 def test_a_stale_connection_is_tried_again_once_with_a_new_id(server, http):
@@ -250,10 +248,9 @@ TOO_LONG = "The input (9 tokens) is longer than the model's context length (8 to
 )
 def test_an_error_status_or_no_json_is_a_named_error(server, http, status, body, error, said):
     server.generate = lambda handler, _: handler.reply(body, status)
-    with pytest.raises(error, match=said) as caught:
+    with pytest.raises(error, match=f"^target: .*{said}") as caught:
         http.generate({}, Request(), 5)
     assert type(caught.value) is error
-    assert caught.value.role == "target"
     assert len(server.requests) == 1
 
 

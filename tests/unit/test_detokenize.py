@@ -470,9 +470,8 @@ def test_a_chat_template_that_fails_is_a_named_error(tokenizers, template, monke
             played(target=Played(model), draft=Played(model)),
             AnswerRequest(verifier=Exact()),
         )
-        with pytest.raises(BadReply, match=r"template|no such role") as caught:
+        with pytest.raises(BadReply, match=r"^target: .*(template|no such role)"):
             run_virtually(run_program(program, asked, request, backend=backend))
-        assert caught.value.role == "target"
 
 
 def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):

@@ -202,9 +202,8 @@ def test_a_program_leaves_the_same_state(program: Any, loop: asyncio.AbstractEve
 
 
 def test_a_stream_is_refused_with_what_takes_its_place(loop: asyncio.AbstractEventLoop) -> None:
-    with pytest.raises(ConfigError, match="stream=True") as caught:
+    with pytest.raises(ConfigError, match=r"stream=True.*\nHint: .*lr\.stream"):
         turns.run(question="why", backend=Loop(loop), stream=True)
-    assert "lr.stream" in caught.value.hint
 
 
 async def _state(backend: Loop, text: str = "start ") -> ProgramState:

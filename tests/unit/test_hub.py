@@ -53,9 +53,8 @@ def test_a_model_that_is_not_there_is_named_before_servers_start(
     model, kind, said, there, tmp_path
 ):
     runtimes = {"target": Runtime(model="pocket:target"), "draft": Runtime(model=model)}
-    with pytest.raises(kind, match=said) as caught:
+    with pytest.raises(kind, match=rf"^draft: .*{said}.*\nHint: "):
         launch(Deployment(name="d", runtimes=runtimes), tmp_path / "logs")
-    assert caught.value.role == "draft" and caught.value.hint
     assert not (tmp_path / "logs").exists()
 
 
@@ -66,9 +65,8 @@ def test_what_the_hub_has_or_may_have_is_left_to_sglang(model, there):
 
 def test_an_address_without_http_is_taken_for_one():
     for address in ("localhost:30000", "10.0.0.1:30000", "gpu-1.local:30000/x"):
-        with pytest.raises(ConfigError, match="no name of a model") as caught:
+        with pytest.raises(ConfigError, match=rf"no name of a model.*\nHint: .*http://{address}"):
             hub.check_model(address, "target")
-        assert f"http://{address}" in caught.value.hint
 
 
 def test_a_cached_model_needs_no_hub(monkeypatch, tmp_path):
@@ -86,9 +84,9 @@ def test_a_cached_model_needs_no_hub(monkeypatch, tmp_path):
 
 def test_a_silent_hub_is_named(there, monkeypatch):
     monkeypatch.setattr(hub, "answers", lambda: False)
-    with pytest.raises(SetupError, match=r"127\.0\.0\.1:[0-9]+ does not answer") as caught:
+    said = r"127\.0\.0\.1:[0-9]+ does not answer.*\nHint: .*HF_ENDPOINT"
+    with pytest.raises(SetupError, match=said):
         hub.check_model("owner/there", "target")
-    assert "HF_ENDPOINT" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -54,9 +54,8 @@ def test_the_loop_cannot_wait_for_itself():
     async def waits():
         call(value(1))
 
-    with pytest.raises(ConfigError, match="cannot wait for itself") as caught:
+    with pytest.raises(ConfigError, match=r"cannot wait for itself.*\nHint: .*await"):
         call(waits())
-    assert "await" in caught.value.hint
 
 
 @pytest.mark.parametrize("interrupt", [KeyboardInterrupt, SystemExit])

@@ -153,9 +153,8 @@ def test_a_server_alone_on_a_gpu_gets_most_of_it():
     ],
 )
 def test_what_does_not_fit_is_refused_with_the_reason(models, machine, said):
-    with pytest.raises(ConfigError, match=said) as caught:
+    with pytest.raises(ConfigError, match=rf"{said}.*\nHint: "):
         place(needs(models), machine)
-    assert caught.value.hint
 
 
 # -- in a deployment
@@ -180,9 +179,10 @@ def test_a_deployment_gets_places_and_keeps_what_it_says():
 @pytest.mark.parametrize("several", [{"tensor_parallel": 2}, {"data_parallel": 2}])
 def test_who_takes_several_gpus_is_told_to_name_them(several):
     given = deployment(target=Runtime(model=QWEN["target"], **several))
-    with pytest.raises(ConfigError, match=r"it takes 2 GPUs .* names none") as caught:
+    with pytest.raises(
+        ConfigError, match=r"it takes 2 GPUs .* names none.*\nHint: .*gpus = \[0, 1\]"
+    ):
         with_places(given, [H100] * 4, {"target": True})
-    assert "gpus = [0, 1]" in caught.value.hint
 
 
 def test_gpus_that_are_named_are_left_to_whoever_names_them():

@@ -156,9 +156,10 @@ def test_lines_that_are_no_record_are_counted_and_the_others_used(tmp_path):
 
 def test_a_file_of_questions_is_known_where_records_are_wanted(tmp_path):
     (tmp_path / "q.jsonl").write_text('{"question": "how many?", "answer": "17"}\n')
-    with pytest.raises(RecordError, match="line 1 is a question, no record") as caught:
+    with pytest.raises(
+        RecordError, match=r"line 1 is a question, no record.*\nHint: .*run --input"
+    ):
         collection.read_runs([tmp_path / "q.jsonl"])
-    assert "run --input" in caught.value.hint
 
 
 @pytest.mark.parametrize(

@@ -60,9 +60,8 @@ def test_a_head_fits_its_target(head, target):
 def test_a_shape_that_cannot_be_written_says_where(tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    with pytest.raises(SetupError, match="cannot be made") as late:
+    with pytest.raises(SetupError, match=r"cannot be made.*\nHint: .*XDG_CACHE_HOME"):
         models.locate("dummy:qwen3-32b")
-    assert "XDG_CACHE_HOME" in late.value.hint
 
 
 @pytest.mark.parametrize(
