@@ -152,6 +152,15 @@ def test_a_fed_target_has_chains_and_the_variable_that_turns_its_plugin_on():
 
 
 @pytest.mark.parametrize("name", ["ngram", "fed"])
+def test_a_trie_of_n_grams_takes_little_of_a_cpus_memory(name):
+    flag = "speculative-ngram-capacity"
+    runtime = Runtime(model="a/b", token_layer=name)
+    assert int(value(line(runtime, CPU), flag)) * 184 < 200e6
+    assert value(line(runtime), flag) is None
+    assert value(line(runtime.replace(extra={flag: 9}), CPU), flag) == "9"
+
+
+@pytest.mark.parametrize("name", ["ngram", "fed"])
 def test_the_release_that_lacks_a_header_gets_it(name, monkeypatch):
     runtime = Runtime(model="a/b", token_layer=name)
     monkeypatch.setattr(flags.release, "version", lambda: "0.5.16+cu130")

@@ -32,6 +32,8 @@ Flags = dict[str, Any]
 DRAFTED_TOKENS = 8  # paper section 4
 PLUGIN = "lr_sglang_fed"  # the entry point of our plugin in SGLang's servers
 FED_TOKENS = 12  # of 12 and 20 the faster one on a CPU, and SGLang's own choice for n-grams
+# Nodes of the n-gram trie on a CPU, of 184 bytes: SGLang's ten million take 1.8 GB of a server.
+NGRAM_NODES = 1_000_000
 TREE_STEPS = 5  # SGLang's own choice for a tree
 
 
@@ -307,6 +309,8 @@ def command(
         flags |= {"enable-mixed-chunk": None} | layer_flags(layer, where)
     flags |= extra
     flags = _load_formats(flags) | flags
+    if not on_gpu and flags.get("speculative-algorithm") == "NGRAM":
+        flags.setdefault("speculative-ngram-capacity", NGRAM_NODES)
     if not on_gpu and flags.get("speculative-adaptive"):
         # SGLang would capture decode graphs for each number of steps, and a CPU has none.
         flags.setdefault("disable-decode-cuda-graph", True)
