@@ -17,16 +17,10 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.steps.request import Request
 from lr_sglang.verifiers import Setup, make_verifier
-from tests.scripted import ScriptedTransport, chapters, deployment
+from tests.scripted import CONVERSATION, ScriptedTransport, answered, chapters, deployment
 from tests.simulated.clock import run_virtually
 from tests.simulated.model import Model, Simulation
 from tests.simulated.transport import simulated_roles
-
-ASK = [{"role": "user", "content": "How many?"}]
-
-
-def solve(request, backend, program=lookahead):
-    run_virtually(run_program(program, ASK, request, backend=backend))
 
 
 def test_auto_writes_alone_where_looking_ahead_does_not_pay():
@@ -39,8 +33,8 @@ def test_auto_writes_alone_where_looking_ahead_does_not_pay():
             MODES[mode].lookahead(Lookahead(verifier="exact")), Sampling(seed=7)
         )
         request.verifier = make_verifier("exact", Setup(roles, "paper"))
-        solve(request, roles["target"], program)
-        record[mode] = request.trace
+        asked = [{"role": "user", "content": "How many?"}]
+        record[mode] = answered(roles["target"], request, program, asked, virtually=True)
     seconds = {mode: one.seconds for mode, one in record.items()}
     assert seconds["auto"] <= seconds["autoregressive"] / 0.95, seconds
     assert len(record["auto"].of("target")) < 150, "most steps come in generations of several"
@@ -75,8 +69,7 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     """Wherever one is cut: in the middle of a step, of its blank line, at its end, or not before
     the answer's end; also if it arrives token by token.
     """
-    whole = job_for(scripted())
-    solve(whole, scripted(), autoregressive)
+    whole = answered(scripted(), job_for(scripted()), autoregressive, virtually=True)
 
     def tokens_alone(self):
         root = self.tree.root
@@ -89,17 +82,14 @@ def test_steps_in_one_generation_of_the_target_are_those_that_it_writes_one_by_o
     request.lookahead = request.lookahead.replace(schedule=schedule)
     heard = []
     request.on_tokens = heard.append if streamed else None
-    solve(request, target)
-    record = request.trace
+    record = answered(target, request, virtually=True)
     assert bool(heard) is (streamed and tokens > 1)
-    assert "".join(step.text for step in record.steps) == "".join(
-        step.text for step in whole.trace.steps
-    )
+    assert "".join(step.text for step in record.steps) == "".join(step.text for step in whole.steps)
     assert record.finish == "stop"
     assert (
         sum(step.tokens for step in record.steps)
         == record.tokens()["used"]
-        == whole.trace.tokens()["used"]
+        == whole.tokens()["used"]
     )
     assert all(b.outcome is not None and b.ended is not None for b in record.branches)
     assert any(step.outcome == "bonus" for step in record.steps)
@@ -124,7 +114,7 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     async def main():
         request.on_tokens, request.on_step = hear, lambda step: steps.append(step.seconds)
         with pytest.raises(Enough) if enough else nullcontext():
-            await run_program(autoregressive, ASK, request, backend=roles["target"])
+            await run_program(autoregressive, CONVERSATION, request, backend=roles["target"])
 
     run_virtually(main())
     (branch,) = request.trace.branches
@@ -138,9 +128,8 @@ def test_plain_decoding_is_told_as_it_is_written(enough):
     assert len(written) > 100, "nearly every token was told"
     assert steps == pytest.approx([1, 2, 3, 4, 5, 6], abs=0.1)
     whole = AnswerRequest(sampling=Sampling(seed=0), question="q")
-    again = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))
-    solve(whole, again["target"], autoregressive)
-    assert whole.trace.ids == request.trace.ids
+    again = simulated_roles(Simulation(Model(steps=6), step_seconds=1.0))["target"]
+    assert answered(again, whole, autoregressive, virtually=True).ids == request.trace.ids
 
 
 @pytest.mark.parametrize("program", [lookahead, autoregressive])
@@ -150,7 +139,7 @@ def test_a_stopped_or_cancelled_answer_leaves_nothing(program, how):
     request = job_for(target)
 
     async def main():
-        task = asyncio.create_task(run_program(program, ASK, request, backend=target))
+        task = asyncio.create_task(run_program(program, CONVERSATION, request, backend=target))
         asyncio.get_running_loop().call_later(0.07, request.stop if how == "stop" else task.cancel)
         with pytest.raises(Cancelled if how == "stop" else asyncio.CancelledError):
             await task
@@ -179,7 +168,7 @@ def test_a_verdict_that_its_answer_waits_for_comes_before_what_was_asked_later()
 
     async def main():
         others = asyncio.gather(other(0.5, "first"), other(1.5, "second"))
-        await run_program(lookahead, ASK, request, backend=target)
+        await run_program(lookahead, CONVERSATION, request, backend=target)
         await others
 
     run_virtually(main())
@@ -198,5 +187,5 @@ def test_after_a_listener_has_left_no_step_is_recorded(error):
 
     request = job_for(target, on_step=hear)
     with pytest.raises(error, match="enough"):
-        solve(request, target)
+        answered(target, request, virtually=True)
     assert told == [0, 1, 2] == [step.position for step in request.trace.steps]

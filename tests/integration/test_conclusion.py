@@ -10,30 +10,18 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.frontend.dsl import run_program
-from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import place_of
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, perform
 from lr_sglang.verifiers.exact import Exact
-from tests.scripted import END, ScriptedTransport, Writer, deployment, goes_on
+from tests.scripted import END, ScriptedTransport, Writer, Yes, answered, deployment, goes_on
 from tests.simulated.clock import run_virtually
 
 QUESTION = [{"role": "user", "content": "How?"}]
 THOUGHT = "first\n\nsecond"
 TARGET = f"{THOUGHT}</think>\n\nthe answer\n\nis nine" + chr(END)
 DRAFT = "FIRST\n\nsecond</think>\n\nTHE ANSWER\n\nIS TEN" + chr(END)
-
-
-class Anything:
-    """Accepts whatever the draft wrote."""
-
-    name = "anything"
-
-    def verify(self, inquiry: Any) -> Verdict:
-        return Verdict(True, self.name)
 
 
 def alike(whole: str) -> Any:
@@ -60,19 +48,16 @@ def answer(
     exact: bool = True,
     messages: Any = QUESTION,
     **more: Any,
-) -> tuple[AnswerRequest, ScriptedTransport, str]:
+) -> tuple[AnswerRequest, ScriptedTransport]:
     asked = servers(alike(target), alike(draft))
     limits = Limits(max_tokens=more.pop("max_tokens", 400))
     request = AnswerRequest(
-        Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Anything()
+        Lookahead(**more), Sampling(temperature=0.6, seed=5), limits, verifier=Yes()
     )
     if exact:
         request.conclusion_verifier = Exact()
-    backend = deployment(**asked)
-    state = run_virtually(
-        run_program(lookahead, messages=messages, request=request, backend=backend)
-    )
-    return request, asked["target"], state.text()
+    answered(deployment(**asked), request, messages=messages, virtually=True)
+    return request, asked["target"]
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -80,10 +65,10 @@ def answer(
 def test_the_thinking_is_judged_and_the_conclusion_is_the_targets(
     schedule: str, policy: str
 ) -> None:
-    request, target, text = answer(schedule=schedule, policy=policy)
+    request, target = answer(schedule=schedule, policy=policy)
     trace = request.trace
     thought, _, said = trace.text.partition("</think>")
-    assert said == "\n\nthe answer\n\nis nine" and text.endswith(trace.text)
+    assert said == "\n\nthe answer\n\nis nine"
     assert "".join(step.text for step in trace.steps) == trace.text
     assert trace.lossless == "" and trace.finish == "stop"
     assert trace.conclusion["text"] == "text"
@@ -100,7 +85,7 @@ def test_the_thinking_is_judged_and_the_conclusion_is_the_targets(
 
 
 def test_the_requests_of_a_conclusion_have_its_seed_and_places_from_its_beginning() -> None:
-    request, target, _ = answer()
+    request, target = answer()
     seed = request.trace.conclusion["seed"]
     after = [one for one in target.requests if one["text"].endswith("</think>")]
     drawn = [one["sampling_params"] for one in after]
@@ -110,13 +95,13 @@ def test_the_requests_of_a_conclusion_have_its_seed_and_places_from_its_beginnin
 
 
 def test_without_it_the_whole_answer_is_judged() -> None:
-    request, _, _ = answer(exact=False)
+    request, _ = answer(exact=False)
     assert request.trace.text.endswith("IS TEN") and not request.trace.conclusion
 
 
 @pytest.mark.parametrize("max_tokens", [*range(12, 30), 33])
 def test_a_budget_that_ends_around_the_end_of_the_thinking_is_exact(max_tokens: int) -> None:
-    request, _, _ = answer(max_tokens=max_tokens)
+    request, _ = answer(max_tokens=max_tokens)
     assert len(request.trace.ids) == max_tokens and request.trace.finish == "length"
     assert request.trace.text.lower() == TARGET[:max_tokens].lower()
     said = request.trace.text.partition("</think>")[2]
@@ -126,7 +111,7 @@ def test_a_budget_that_ends_around_the_end_of_the_thinking_is_exact(max_tokens: 
 @pytest.mark.parametrize("closing", ["</think>", "x</think> so", "</think>" + chr(END)])
 def test_the_thinking_ends_at_its_marker_whatever_stands_around_it(closing: str) -> None:
     whole = f"{THOUGHT}\n\n{closing}\n\nit is nine" + chr(END)
-    request, _, _ = answer(whole, whole.upper().replace("THINK", "think"))
+    request, _ = answer(whole, whole.upper().replace("THINK", "think"))
     said = request.trace.text.partition("</think>")[2]
     assert said == said.lower()
     before = request.trace.steps[: request.trace.conclusion["step"]]
@@ -169,7 +154,7 @@ def test_after_a_turn_whose_thinking_has_ended_all_is_the_targets(name: str, sch
     opened, prefix, ended = BEGINNINGS[name]
     begun = opened + prefix
     whole = begun + "it is\n\nnine" + chr(END)
-    request, target, _ = answer(
+    request, target = answer(
         whole,
         begun + "IT IS\n\nTEN" + chr(END),
         messages=Begun(opened, prefix),

@@ -15,12 +15,10 @@ import sglang as sgl
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
-from lr_sglang.frontend.dsl import end, fork, on, run_program, step
-from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.frontend.dsl import end, fork, on, step
 from lr_sglang.steps.tree import Verdict
 from lr_sglang.verifiers.exact import Exact
-from tests.scripted import END, ScriptedTransport, chapters, deployment
-from tests.simulated.clock import run_virtually
+from tests.scripted import END, ScriptedTransport, answered, chapters, deployment
 
 DOWN = RuntimeDown("it died", role="target")
 BOUND = 5.0
@@ -311,11 +309,9 @@ def reads_not(error, schedule, verifier):
         look, Sampling(temperature=0.0), limits, verifier=verifier, question="q"
     )
     backend = deployment(target=target, draft=draft)
-    run_virtually(
-        run_program(lookahead, [{"role": "user", "content": "q"}], request, backend=backend)
-    )
-    assert [step.text.strip() for step in request.trace.steps] == steps
-    return request.trace
+    record = answered(backend, request, virtually=True)
+    assert [step.text.strip() for step in record.steps] == steps
+    return record
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
@@ -339,11 +335,8 @@ def test_a_verdict_that_comes_after_the_targets_refusal_changes_nothing():
     draft = ScriptedTransport(lambda text, seed: next(versions))
     look = Lookahead("async", depth=2, width=2)
     request = AnswerRequest(look, limits=Limits(max_tokens=7), verifier=Later())
-    backend = deployment(target=target, draft=draft)
-    run_virtually(
-        run_program(lookahead, [{"role": "user", "content": "q"}], request, backend=backend)
-    )
-    assert request.trace.failures["draft"] == 1 and request.trace.text == "other\n\n"
+    record = answered(deployment(target=target, draft=draft), request, virtually=True)
+    assert record.failures["draft"] == 1 and record.text == "other\n\n"
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])

@@ -155,8 +155,7 @@ def answers(
     """Answers at the same time; returns their traces, and the virtual seconds."""
     roles = {"target": target, **({"draft": draft} if draft else {})}
     backend = deployment(**roles)
-    for one in backend.roles.values():
-        set_facts(one, seeded=seeds)
+    set_facts(*backend.roles.values(), seeded=seeds)
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
         fed = FedLayer(target.width, draws)

@@ -28,6 +28,7 @@ from tests.scripted import (
     VERIFIERS,
     ScriptedTransport,
     Whole,
+    answered,
     deployment,
     made,
     reasoner,
@@ -196,7 +197,7 @@ def run(
 
     request.on_step = on_step
     with accounts() as told:
-        run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+        answered(backend, request, virtually=True)
     told.check()
     check(request, transports, case.slots, sent_at_the_end)
     return request, transports

@@ -36,7 +36,7 @@ from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts
 from tests.dice import LETTERS, Dice
-from tests.scripted import CONVERSATION, END, Same, deployment, set_facts
+from tests.scripted import CONVERSATION, END, Same, answered, deployment, set_facts
 from tests.simulated.clock import run_virtually
 
 
@@ -51,13 +51,9 @@ def write(program: Any, target: Dice, draft: Dice | None, sampling: Sampling, **
     tokens = Limits(max_tokens=more.pop("max_tokens", 120))
     backend = deployment(target=target, **({"draft": draft} if draft else {}))
     backend.readable, seeded = more.pop("readable", None), more.pop("seeded", True)
-    for one in backend.roles.values():
-        set_facts(one, seeded=seeded)
+    set_facts(*backend.roles.values(), seeded=seeded)
     more.setdefault("verifier", Exact() if draft else None)
-    request = AnswerRequest(look, sampling, tokens, **more)
-    s = program.run(CONVERSATION, request, backend=backend)
-    assert s.text().endswith(request.trace.text)
-    return request.trace
+    return answered(backend, AnswerRequest(look, sampling, tokens, **more), program)
 
 
 SAMPLINGS = [
@@ -190,9 +186,9 @@ def test_a_draft_that_hangs_costs_two_seconds_once(verifier):
     backend = deployment(target=target, draft=draft)
     backend.readable, look = True, Lookahead(reading="first", max_step_tokens=20)
     request = AnswerRequest(look, Sampling(seed=2), Limits(max_tokens=150), verifier=verifier())
-    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
-    assert request.trace.failures["draft"] == 1 and len(request.trace.ids) == 150
-    assert reader.DRAFT_SECONDS < request.trace.seconds < 4.5
+    record = answered(backend, request, virtually=True)
+    assert record.failures["draft"] == 1 and len(record.ids) == 150
+    assert reader.DRAFT_SECONDS < record.seconds < 4.5
 
 
 def test_two_tokens_of_the_same_probability_decide_nothing():
@@ -249,8 +245,7 @@ def timed(
     backend = deployment(target=target, draft=draft)
     backend.readable = True
     request = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=verifier, **more)
-    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
-    return request.trace
+    return answered(backend, request, virtually=True)
 
 
 @settings(max_examples=examples(15), derandomize=True, phases=(Phase.explicit, Phase.generate))
@@ -356,7 +351,7 @@ def test_a_long_answer_keeps_its_record_and_nothing_else(verifier, look):
     )
     tracemalloc.start(1)
     try:
-        run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+        answered(backend, request, virtually=True)
     finally:
         tracemalloc.stop()
     first, last = kept

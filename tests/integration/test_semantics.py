@@ -416,8 +416,8 @@ def test_a_draft_that_writes_nothing_is_no_step(schedule):
 # -- the judge
 
 
-def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule="async", **kwargs):
-    judge = ScriptedTransport(lambda text, sampling: label, **kwargs)
+def judged(label, target="Ist A.\n\nEnd" + E, draft="Is A.\n\nEnd" + E, schedule="async"):
+    judge = ScriptedTransport(lambda text, sampling: label)
     backend = deployment(target=fixed(target, seconds=slow(0.01)), draft=fixed(draft), judge=judge)
     backend.roles["judge"].tokenizer = Whole()
     verifier = Judge(backend.roles["judge"], PROMPTS["paper"])
@@ -469,13 +469,6 @@ def test_what_is_judged_cannot_speak_for_the_judge():
         "the marks of one user message and of the answer"
     )
     assert text.endswith("[")
-
-
-def test_a_judge_that_fails_rejects_and_is_counted(schedule):
-    record, _ = judged("A", schedule=schedule, fail=broken(lambda text: True))
-    assert record.text == "Ist A.\n\nEnd"
-    assert record.failures["judge"] == len(record.of("judge"))
-    assert record.steps[0].verdicts[0].failed
 
 
 def stopped(request, backend, begun):

@@ -40,6 +40,7 @@ from tests.scripted import (
     CharTokenizer,
     E,
     ScriptedTransport,
+    answered,
     deployment,
     fixed,
     slow,
@@ -57,11 +58,8 @@ def solve(verifier, ours=OURS, theirs=THEIRS, *, schedule="sync", target=None, d
     """
     target = target or fixed(ours, seconds=slow(0.01))
     backend = deployment(target=target, draft=fixed(theirs), **others)
-    request = AnswerRequest(
-        Lookahead(schedule=schedule, depth=depth), verifier=verifier(backend.roles)
-    )
-    lookahead.run(CONVERSATION, request, backend=backend)
-    return request.trace, target
+    look = Lookahead(schedule=schedule, depth=depth)
+    return answered(backend, AnswerRequest(look, verifier=verifier(backend.roles))), target
 
 
 def named(name):
@@ -452,10 +450,10 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
     backend = deployment(target=target, draft=draft, judge=judge)
     verifier = named("judge")(backend.roles)
     request = AnswerRequest(Lookahead(schedule=schedule, depth=1), verifier=verifier)
-    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
-    assert request.trace.text == OURS[:-1] and request.trace.failures["judge"]
+    record = answered(backend, request, virtually=True)
+    assert record.text == OURS[:-1] and record.failures["judge"]
     assert set(waited) == {PATIENCE * backend.roles["judge"].timeout}
-    assert request.trace.seconds < len(waited) * waited[0] + 1 < backend.timeout
+    assert record.seconds < len(waited) * waited[0] + 1 < backend.timeout
 
 
 @pytest.mark.parametrize(
@@ -465,15 +463,17 @@ def test_a_judge_that_hangs_is_given_up_long_before_a_generation_is(schedule):
         (PromptTooLong("too long", role="judge"), 6),  # asked about the next pair
     ],
 )
-def test_a_judge_that_fails_is_left_alone_or_asked_about_the_next_pair(error, asked):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_judge_that_fails_is_left_alone_or_asked_about_the_next_pair(error, asked, schedule):
     mine, yours = ("\n\n".join(f"{who} {n}." for n in range(6)) for who in ("mine", "your"))
     judge = ScriptedTransport(lambda text, sampling: "a", fail=lambda text: error)
     target = fixed(mine + E, seconds=slow(0.05))
     record, _ = solve(
-        named("judge"), theirs=yours + E, target=target, depth=1, schedule="async", judge=judge
+        named("judge"), theirs=yours + E, target=target, depth=1, schedule=schedule, judge=judge
     )
     assert record.text == mine
-    assert len(judge.requests) == record.failures["judge"] == asked
+    assert len(judge.requests) == record.failures["judge"] == len(record.of("judge")) == asked
+    assert record.steps[0].verdicts[0].failed
     assert record.alpha is None, "nothing was judged"
 
 

@@ -30,7 +30,6 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.delivery.stream_text import StreamText
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve
 from lr_sglang.errors import BadReply, ConfigError, RuntimeRefused
-from lr_sglang.frontend.dsl import run_program
 from lr_sglang.pocket import weights
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
@@ -46,7 +45,7 @@ from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.random import Random
 from tests import examples, trained
 from tests.played import Model, Played, played, steps_of
-from tests.scripted import CONVERSATION
+from tests.scripted import CONVERSATION, answered
 from tests.simulated.clock import run_virtually
 
 TEXTS = (
@@ -260,12 +259,8 @@ def pool(known, seed):
     return [token for token in wanted if token not in known.ends]
 
 
-def answered(program, backend, look, most, verifier=None):
-    request = AnswerRequest(
-        look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier=verifier
-    )
-    run_virtually(run_program(program, CONVERSATION, request, backend=backend))
-    return request.trace
+def greedily(look, most, verifier):
+    return AnswerRequest(look, Sampling(temperature=0.0), Limits(max_tokens=most), verifier)
 
 
 @settings(deadline=None, max_examples=examples(25))
@@ -286,9 +281,8 @@ def test_an_answer_is_what_the_model_writes_token_by_token(
     wanted = model.whole(known.chat(CONVERSATION, True).ids, most)
     draft = Played(Model(known, model.pool, seed, noise=noise), *others)
     for program in (lookahead, autoregressive):
-        record = answered(
-            program, played(target=Played(model, *own), draft=draft), look, most, Exact()
-        )
+        backend = played(target=Played(model, *own), draft=draft)
+        record = answered(backend, greedily(look, most, Exact()), program, virtually=True)
         assert (record.ids, record.finish) == (
             wanted,
             "stop" if wanted[-1] == model.end else "length",
@@ -306,9 +300,8 @@ def test_a_draft_of_another_vocabulary_keeps_to_the_targets_budget(
     tokenizers, order, seed, look, most
 ):
     target, draft = (Model(tokenizers[n], pool(tokenizers[n], seed), seed, 0.01) for n in order[:2])
-    record = answered(
-        lookahead, played(target=Played(target), draft=Played(draft)), look, most, Random(0.9)
-    )
+    backend = played(target=Played(target), draft=Played(draft))
+    record = answered(backend, greedily(look, most, Random(0.9)), virtually=True)
     assert len(record.ids) == most if record.finish == "length" else len(record.ids) <= most
 
 
@@ -323,7 +316,8 @@ def test_a_runtime_without_room_for_a_token_ends_the_answer(tokenizers, schedule
         for role in ("target", "draft")
     }
     backend = played(**runtimes)
-    record = answered(lookahead, backend, Lookahead(schedule, max_step_tokens=4), 20, Random(1.0))
+    request = greedily(Lookahead(schedule, max_step_tokens=4), 20, Random(1.0))
+    record = answered(backend, request, virtually=True)
     assert record.finish == "length" and len(record.ids) == (20 if full == "draft" else 9)
 
 
@@ -461,17 +455,12 @@ def test_a_runtime_with_another_chat_template_is_told_of(ours, theirs, said):
 def test_a_chat_template_that_fails_is_a_named_error(tokenizers, template, monkeypatch):
     known = tokenizers[0]
     monkeypatch.setattr(known._inner, "chat_template", template)
-    model, asked = (
-        Model(known, known.encode("x"), 1),
-        [{"role": "user", "content": "which was never rendered"}],
-    )
+    model = Model(known, known.encode("x"), 1)
+    asked = [{"role": "user", "content": "which was never rendered"}]
     for program in (lookahead, autoregressive):
-        backend, request = (
-            played(target=Played(model), draft=Played(model)),
-            AnswerRequest(verifier=Exact()),
-        )
+        backend = played(target=Played(model), draft=Played(model))
         with pytest.raises(BadReply, match=r"^target: .*(template|no such role)"):
-            run_virtually(run_program(program, asked, request, backend=backend))
+            answered(backend, AnswerRequest(verifier=Exact()), program, asked, virtually=True)
 
 
 def test_what_the_assistant_says_is_read_as_it_goes_on(tokenizers):

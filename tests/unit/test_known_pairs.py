@@ -11,10 +11,8 @@ import lr_sglang as lr
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.loop import call
 from lr_sglang.errors import RuntimeDown
-from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
-from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.results import record
 from lr_sglang.tasks.question import Question
 from lr_sglang.theory.shares import FalseAccepts, wilson
@@ -23,7 +21,7 @@ from lr_sglang.verifiers import judge
 from lr_sglang.verifiers.known_pairs import ALIKE, alike, pairs
 from tests import records
 from tests.called import called
-from tests.scripted import END, ScriptedTransport, chapters, deployment
+from tests.scripted import END, ScriptedTransport, answered, chapters, deployment
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:judge.*pairs of steps that (differ|say the same):RuntimeWarning"
@@ -140,10 +138,8 @@ def test_the_target_answers_alone_where_the_judge_accepts_everything(verifier, m
     request = RequestMaker(roles, "paper").make(
         MODES["lookahead"], look, Sampling(), Limits(), question="q"
     )
-    asked = [{"role": "user", "content": "?"}]
-    call(run_program(lookahead, asked, request, backend=roles["target"]), roles["target"].loop)
+    assert answered(roles["target"], request).text == "\n\n".join(STEPS)
     assert request.drafts is drafts and bool(roles["draft"].transport.requests) is drafts
-    assert request.trace.text == "\n\n".join(STEPS)
     made = record.make_record(Question("q", "?"), "lookahead", request, {}, {})
     low = pytest.approx(0.839, abs=1e-3)
     known = {"accepted": 20, "asked": 20, "surely": low, "interval": [low, 1]}
