@@ -33,7 +33,7 @@ from lr_sglang.engine.loop import call
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 PROMPT, STEP, WRITTEN = 300, 14, 30  # tokens
 HEAD, PAIR = 150, 60  # of a judge's prompt: what all share, and two steps

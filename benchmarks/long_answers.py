@@ -51,7 +51,7 @@ from lr_sglang.programs.lookahead import lookahead, write_alone, write_answer  #
 from lr_sglang.results import record, store  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement.models import TOKENIZER_FILES, shapes  # noqa: E402
-from lr_sglang.steps.request import Request  # noqa: E402
+from lr_sglang.steps.branch import Request  # noqa: E402
 from lr_sglang.steps.token_text import TokenText  # noqa: E402
 from lr_sglang.tasks import Question  # noqa: E402
 from lr_sglang.tasks.task import messages  # noqa: E402

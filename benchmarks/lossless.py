@@ -28,7 +28,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks.question import Question
 

@@ -37,8 +37,9 @@ from lr_sglang.engine.slots import Slots
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
+from lr_sglang.steps.step import Verdict
 from lr_sglang.steps.trace import Trace
-from lr_sglang.steps.tree import Node, Verdict
+from lr_sglang.steps.tree import Node
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.task import messages
 from tests.simulated.clock import run_virtually

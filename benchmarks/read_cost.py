@@ -32,7 +32,7 @@ from lr_sglang.engine.loop import call  # noqa: E402
 from lr_sglang.engine.target_draws import target_draws  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
-from lr_sglang.steps.request import Request  # noqa: E402
+from lr_sglang.steps.branch import Request  # noqa: E402
 
 PREFIX, READ, TOP = 300, (3, 12, 24), (0, 2, 20, 48)  # tokens
 SAMPLING = Sampling(0.6, 0.95)

@@ -37,7 +37,7 @@ from lr_sglang.results import machine  # noqa: E402
 from lr_sglang.runtimes import load_deployment  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.runtimes.placement import models  # noqa: E402
-from lr_sglang.steps.request import Request  # noqa: E402
+from lr_sglang.steps.branch import Request  # noqa: E402
 
 # Tokens of two answers, whose difference is decoding alone, and of their prompts.
 SHORT, LONG = 8, 40

@@ -36,7 +36,7 @@ from lr_sglang.config import Limits, Lookahead
 from lr_sglang.results.record import Record
 from lr_sglang.results.statistics import share_estimate
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.steps.tree import NOT_COMPARED
+from lr_sglang.steps.step import NOT_COMPARED
 from tests import plan
 from tools.pocket.meaning import meaning
 

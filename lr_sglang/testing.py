@@ -19,7 +19,7 @@ from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import ROUTE, Delivery
 from lr_sglang.steps import thinking
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.token_text import TokenText
 

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from lr_sglang.algorithm import policy
-from lr_sglang.steps.branch import Branch
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Branch, Request
 
 
 @dataclass

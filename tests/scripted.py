@@ -18,10 +18,9 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps.request import Request
-from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.branch import Request
+from lr_sglang.steps.step import DELIMITER, Verdict
 from lr_sglang.steps.trace import Trace
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.testing import END as END
 from lr_sglang.testing import LIKELY as LIKELY
 from lr_sglang.verifiers import Setup, make_verifier

@@ -23,8 +23,7 @@ from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.dsl import sync
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.branch import Branch, Outcome, Purpose
-from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.branch import Branch, Generation, Outcome, Purpose
 from lr_sglang.steps.step import (
     Ending,
     Step,

@@ -1,4 +1,6 @@
-"""What the draft writes ahead of a request of the target that runs, and where the two part."""
+"""What the draft writes ahead of a request of the target that runs (``DraftLine``): where the two
+part, how the server gets it (``LineDelivery``), and when none is written (``FeedingTurns``).
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,25 @@ import math
 from collections.abc import Sequence
 
 from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.feeding_turns import FeedingTurns
-from lr_sglang.algorithm.line_delivery import LineDelivery
+from lr_sglang.algorithm.policy.turns import Forecast, TurnWay
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.errors import LookaheadError
+from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState, SglGen
 from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.version import Version
+from lr_sglang.steps.tree import Version
 
+# Passes in a row that gave one token though the line had the next one: the server has lost the
+# line, and gets it again.
+LOST = 3
+# Tokens before the target's place that are delivered at most: where the line was wrong, the server
+# still holds it for a pass.
+BEHIND = 64
+
+# Passes may be so many times as fast while no draft is written.
+FREED = 1.25
 # The draft writes on while it is less than so many widths of a verification ahead of the target,
 # and writes so many at a time.
 AHEAD = 1.5
@@ -27,6 +38,122 @@ RUNS = 6.0
 FEWEST = 4
 # Drafts in a row that the target may overtake before they are left alone for a while.
 SLOW = 2
+
+
+class LineDelivery:
+    """Sends a server what is new of the line of one of its requests, and again what it has lost.
+
+    Args:
+        branch: of the request.
+    """
+
+    def __init__(self, target: RuntimeBackend, branch: Branch) -> None:
+        self._target = target
+        self._branch = branch
+        self._rid = ""  # of the request that has the line
+        self._sent = 0  # tokens that the server has
+        self._sent_before = 0  # the same when the target's last pass ended
+        self._ignored = 0  # passes in a row that did not use the line
+
+    def send(self, ids: list[int], written: int) -> None:
+        """Sends what is new of the line ``ids``, of which the target has written so many tokens."""
+        if not self._branch.rid or self._branch.done:
+            return
+        if self._rid != self._branch.rid:  # the request was sent, or sent again
+            self._rid = self._branch.rid
+            self._sent = 0
+        if len(ids) > max(self._sent, written):
+            first = max(self._sent, written - BEHIND)
+            self._target.lines.put(self._rid, first, ids[first:])
+            self._sent = len(ids)
+
+    def passed(self, written: int, tokens: int, same: int, *, parted: bool) -> None:
+        """Notes a pass of the target.
+
+        Args:
+            written: tokens before it.
+            tokens: that it gave, ``same`` of them as in the line.
+            parted: whether the line had another token after those.
+        """
+        unused = tokens == 1 and same == 1 and self._sent_before > written
+        self._ignored = self._ignored + 1 if unused else 0
+        if parted:
+            self._sent = min(self._sent, written + same)
+        if self._ignored > 0 and self._ignored % LOST == 0:
+            self._sent = written + tokens
+        self._sent_before = self._sent
+
+    def close(self) -> None:
+        """Drops what has not been sent."""
+        self._target.lines.drop(self._rid)
+
+
+class FeedingTurns:
+    """Times the steps of one fed request, for all answers of the run, and says whether the draft is
+    to write ahead: without a line each pass gives one token, and may be faster.
+
+    Attributes:
+        passes: of the target since steps were kept last.
+    """
+
+    def __init__(self, context: AnswerContext) -> None:
+        self._context = context
+        self._experience = context.request.experience
+        self._experience.fed += 1
+        self._turns, self._pace = self._experience.feeding()
+        self._choose_way()
+        self._turn = self._turns.number
+        self._since = context.branches.now()
+        self._timed = 0  # tokens, and steps, whose time is known
+        self._timed_steps = len(context.trace.steps)
+        self.passes = 0
+
+    @property
+    def feeds(self) -> bool:
+        """Whether the draft writes ahead now; of an answer that is not exact its policy decides."""
+        return not self._context.request.exact or self._turns.way == "fed"
+
+    def steps_kept(self, kept: int) -> None:
+        """Learns how fast the steps came that are in the answer since the last call.
+
+        Args:
+            kept: the request's tokens that are in steps.
+        """
+        steps = len(self._context.trace.steps) - self._timed_steps
+        if not steps:
+            return
+        now = self._context.branches.now()
+        seconds = now - self._since
+        # what came first has waited for the prefill
+        if self._timed and seconds > 0 and self._turn == self._turns.number:
+            self._learn(kept - self._timed, steps, seconds)
+        self._timed = kept
+        self._timed_steps += steps
+        self._turn = self._turns.number
+        self._since = now
+        self.passes = 0
+
+    def _learn(self, tokens: int, steps: int, seconds: float) -> None:
+        """Learns how long some steps took."""
+        way: TurnWay = "fed" if self.feeds else "alone"
+        if way == "fed":
+            self._pace.add(self.passes, seconds)
+        answers = max(1, self._experience.fed)
+        self._turns.add(way, self._turns.number, tokens, seconds, answers=answers, steps=steps)
+        self._choose_way()
+
+    def _choose_way(self) -> None:
+        """Goes on with the faster way, or tries the other: without a line each pass would give one
+        token, and may be faster.
+        """
+        expected = FREED * max(self._pace.value, self._experience.measured_pace())
+        alone = Forecast(expected) if expected else None
+        answers = max(1, self._experience.fed)
+        self._turns.choose({"fed": None, "alone": alone}, answers=answers)
+
+    def close(self) -> None:
+        """Ends with the request."""
+        self._experience.fed -= 1
 
 
 class DraftLine:

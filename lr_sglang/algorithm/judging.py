@@ -10,13 +10,13 @@ from collections.abc import Awaitable
 from functools import partial
 
 from lr_sglang.algorithm.answer_context import AnswerContext
-from lr_sglang.algorithm.guarded import guard_verifier
-from lr_sglang.algorithm.inquiry import Inquiry
+from lr_sglang.algorithm.inquiry import Inquiry, guard_verifier
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState
 from lr_sglang.sglang_api.lines import common_prefix
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.tree import Node, Pair, Verdict, without_a_judge
+from lr_sglang.steps.step import Pair, Verdict, without_a_judge
+from lr_sglang.steps.tree import Node
 
 # Share of a runtime's timeout that a verdict may take: shorter than a generation, because a step
 # waits for it.

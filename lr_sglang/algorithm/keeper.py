@@ -9,9 +9,9 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.judging import Judging
 from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.step import Step, completed, split_ids, up_to_marker
+from lr_sglang.steps.step import Step, Verdict, completed, split_ids, up_to_marker
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Node, Verdict
+from lr_sglang.steps.tree import Node
 
 
 class Keeper:

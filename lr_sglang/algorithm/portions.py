@@ -6,10 +6,8 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.keeper import Keeper
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.ways import Ways
-from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.tree import Node
-from lr_sglang.steps.version import Taken, Version
+from lr_sglang.steps.branch import Branch, Generation, Outcome
+from lr_sglang.steps.tree import Node, Taken, Version
 
 
 class Portions:

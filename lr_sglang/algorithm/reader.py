@@ -11,8 +11,7 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.config import Sampling
 from lr_sglang.engine.target_draws import target_draws
 from lr_sglang.errors import LookaheadError, RuntimeRefused
-from lr_sglang.steps.branch import Branch
-from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.branch import Branch, Generation
 
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.

@@ -9,7 +9,7 @@ from typing import Literal
 from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.engine.fed import FedLayer
-from lr_sglang.steps.version import Version
+from lr_sglang.steps.tree import Version
 
 # Tokens that the target writes alone where reading drafts does not pay.
 TOKENS_ALONE = 256

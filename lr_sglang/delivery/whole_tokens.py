@@ -6,8 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from lr_sglang.delivery.stream_text import Chunk
 from lr_sglang.engine.tokenizer import Tokenizer
-from lr_sglang.steps.detokenize import Ids, added
-from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.token_text import Ids, TokenText, added
 
 
 class WholeTokens:

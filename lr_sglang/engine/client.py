@@ -33,7 +33,7 @@ from lr_sglang.errors import (
     RuntimeTimeout,
 )
 from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Delivery
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 CONNECT_SECONDS = 5.0
 # SGLang's router (policy ``manual``) sends requests with the same value of this header to one

@@ -17,7 +17,7 @@ from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
 from lr_sglang.sglang_api import draws
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 # Concurrent requests of the second measurement.
 CONCURRENT_PROBES = 8

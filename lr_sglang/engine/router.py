@@ -19,7 +19,7 @@ from lr_sglang.engine.client import Client
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
 from lr_sglang.sglang_api.lines import Delivery
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent
 

@@ -11,7 +11,7 @@ import heapq
 import itertools
 
 from lr_sglang.errors import Cancelled
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 
 class Slots:

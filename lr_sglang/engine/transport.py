@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from lr_sglang.sglang_api.lines import Delivery
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing
 LINE_SECONDS = 2.0  # timeout of a delivery of lines, which are of no use later

@@ -34,8 +34,7 @@ from lr_sglang.sglang_api.interpreter import (
     ChoicesSamplingMethod,
     RuntimeEndpoint,
 )
-from lr_sglang.steps.generation import Generation, until
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Generation, Request, until
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 

@@ -29,7 +29,7 @@ from lr_sglang.sglang_api.interpreter import (
     SglSeparateReasoning,
     StreamExecutor,
 )
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
 

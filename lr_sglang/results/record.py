@@ -19,7 +19,7 @@ from lr_sglang.errors import LookaheadError, RecordError
 from lr_sglang.json_text import dumped
 from lr_sglang.results import accounting
 from lr_sglang.steps.branch import Branch
-from lr_sglang.steps.tree import NOT_COMPARED
+from lr_sglang.steps.step import NOT_COMPARED
 from lr_sglang.tasks import Question
 from lr_sglang.tasks.boxed import boxed, correct
 from lr_sglang.theory.measured import AnswerFigures

@@ -36,7 +36,7 @@ from lr_sglang.serve.requests import (
 )
 from lr_sglang.serve.settings import Service
 from lr_sglang.serve.thinking import Thinking
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.user_programs.program import Program
 from lr_sglang.user_programs.request_maker import RequestMaker
 

@@ -33,7 +33,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.runtimes.attach import check_tokens
 from lr_sglang.serve.monitoring import log, where
 from lr_sglang.serve.settings import Service
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.verifiers import verifier_registry
 
 POLL_SECONDS = 0.5  # between two polls of a runtime

@@ -20,7 +20,7 @@ from lr_sglang.serve.engine import AnswerEngine, Put
 from lr_sglang.serve.errors import TOO_LONG, Refusal, told_by_server
 from lr_sglang.serve.monitoring import RequestLine
 from lr_sglang.serve.requests import PassedRequest
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 
 # The target's error statuses that the client has caused, and ours for them; the target has caused
 # all others.

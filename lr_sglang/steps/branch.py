@@ -1,30 +1,41 @@
-"""One generation of an answer, from its request over the runtime's reply to its outcome."""
+"""One generation of an answer: the request in flight, the runtime's reply, and, as a branch of the
+answer, its outcome.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import itertools
+import os
+import time
+import uuid
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal
 
 from lr_sglang.errors import Cancelled, LookaheadError
-from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.step import first_of, first_stop
 
 if TYPE_CHECKING:
     from lr_sglang.steps.tree import Node
 
+
+STREAM_TOKENS = 4  # tokens between two events of a stream, after the first token
+# Request ids are unique and have the same length: SGLang aborts by prefix, so no id may be the
+# prefix of another.
+_PROCESS = uuid.uuid4().hex[:12]
+_numbers = itertools.count()
+
 # SGLang's counts of its speculative decoding: verifications, drafted and accepted tokens.
 SD = ("spec_verify_ct", "spec_num_proposed_drafts", "spec_num_correct_drafts")
 SD_ACCEPTED = "spec_correct_drafts_histogram"
-
 # ``draft``: the draft writes a version of a step. ``guess``: it writes what may follow in the
 # target's version. ``write``: the target writes its version, or several steps. ``feed``: several
 # steps, while its server gets what the draft guesses. ``read``: it reads drafted tokens.
 # ``verify``: a verifier asks a runtime.
 Purpose = Literal["draft", "guess", "write", "feed", "read", "verify"]
-
 ROLES: dict[Purpose, str] = {
     "draft": "draft",
     "guess": "draft",
@@ -33,6 +44,193 @@ ROLES: dict[Purpose, str] = {
     "read": "target",
     "verify": "judge",
 }
+
+
+class Request:
+    """A request for one generation. Belongs to one event loop.
+
+    Args:
+        seed: for the runtime's sampler; None for a random one.
+        place: the next draw's number: of the tokens at the end of the prompt, so many were drawn
+            with this seed. They are the answer's, or, where each step has a seed of its own, the
+            step's.
+        key: a router sends requests with the same key, which share a prefix, to one worker. ASCII;
+            empty for none.
+        order: the waiting request with the lowest order gets the next slot of the runtime.
+
+    Attributes:
+        patience: share of the runtime's timeout that the request may take.
+        on_tokens: called on the event loop with all ids generated so far, again and again while
+            the runtime generates; None asks for the whole reply only. The list may grow afterwards.
+        stream_interval: tokens between two such calls, after the first token; a pass that gives
+            more is one call.
+        increments: whether the server's events have new tokens only.
+        sent: when it was sent (``time.time``); 0 before.
+        cancelled: whether ``cancel`` was called.
+        unheard: whether the server took no abort of it, so that its connection was closed.
+        done: whether it was answered or has failed; False again after it is sent to another
+            worker.
+        result: the ``Generation``, or the ``LookaheadError`` that was raised.
+    """
+
+    def __init__(
+        self, seed: int | None = None, key: str = "", order: int = 0, place: int = 0
+    ) -> None:
+        self.seed = seed
+        self.place = place
+        self.key = key
+        self.order = order
+        self.patience = 1.0
+        self.on_tokens: Callable[[list[int]], None] | None = None
+        self.stream_interval = STREAM_TOKENS
+        self.increments = False
+        self.sent = 0.0
+        self.rid = ""
+        self.cancelled = self.done = self.connection_closed = self.unheard = False
+        self.result: Any = None
+        self._abort: Callable[[Request], None] | None = None
+        self._task: asyncio.Task[Any] | None = None
+
+    def sending(self, abort: Callable[[Request], None]) -> str:
+        """Gives the request a new id, and notes how to abort it; call it right before sending.
+
+        Args:
+            abort: aborts the request on the server.
+
+        Raises:
+            Cancelled: it was cancelled before it was sent.
+        """
+        if self.cancelled:
+            raise Cancelled("cancelled before it was sent")
+        self.sent = time.time()
+        self.done = False
+        self._abort = abort
+        self._task = asyncio.current_task()
+        self.rid = f"{_PROCESS}{os.getpid():08x}{next(_numbers):012x}"
+        return self.rid
+
+    def on_cancel(self, stop: Callable[[Request], None]) -> None:
+        """Sets the function that ``cancel`` calls before the request is sent."""
+        self._abort = stop
+
+    def part(self) -> Request:
+        """A new request that is part of this one: cancelling this one cancels its latest part.
+
+        Raises:
+            Cancelled: this request was cancelled before.
+        """
+        if self.cancelled:
+            raise Cancelled("cancelled before it was sent")
+        made = Request(self.seed, self.key, self.order, self.place)
+        made.patience = self.patience
+        self._abort = lambda _: made.cancel()
+        return made
+
+    def end(self) -> None:
+        """Records that the request was answered or has failed, so that aborts of it stop."""
+        self.done = True
+        self._abort = self._task = None
+
+    def cancel(self) -> None:
+        """Aborts the generation on the server. The task that waits for it gets ``Cancelled`` when
+        it has stopped.
+        """
+        if self.cancelled or self.done:
+            return
+        self.cancelled = True
+        if self._abort is not None:
+            self._abort(self)
+
+    def raise_if_closed(self, role: str) -> None:
+        """Call it on ``CancelledError``, which ``close_connection`` also causes, to end the request
+        but not its task.
+
+        Raises:
+            Cancelled: ``close_connection`` was called.
+        """
+        if self.connection_closed:
+            task = asyncio.current_task()
+            if task is not None:
+                task.uncancel()
+            raise Cancelled("connection closed", role=role) from None
+
+    def close_connection(self) -> None:
+        """Closes the connection, for a server that refuses the abort."""
+        if self._task is not None and not self.done:
+            self.connection_closed = True
+            self._task.cancel()
+
+
+@dataclass(frozen=True)
+class Generation:
+    """A runtime's reply to one request.
+
+    Attributes:
+        ids: generated token ids, up to the end of sequence.
+        finish: ``stop``, ``length`` or ``abort``.
+        eos: the end-of-sequence id, if there is one.
+        cached_tokens: tokens of the prompt found in the prefix cache; None if the runtime did not
+            report it.
+        meta: the runtime's own meta_info.
+        shareable: gives the tokens of the prompt that an earlier request shares: see
+            ``RequestLog``.
+        logprobs: log-probabilities of the last tokens of the prompt, as many as the request asked
+            for.
+        dropped: tokens that the runtime generated after ``ids``.
+    """
+
+    ids: tuple[int, ...]
+    finish: str
+    eos: int | None
+    prompt_tokens: int
+    cached_tokens: int | None
+    meta: dict[str, Any] = field(repr=False)
+    shareable: Callable[[], int] | None = field(default=None, repr=False)
+    logprobs: tuple[float, ...] = field(default=(), repr=False)
+    dropped: int = 0
+
+    @property
+    def ends(self) -> frozenset[int]:
+        """A set of the end-of-sequence id; empty if there is none."""
+        return frozenset() if self.eos is None else frozenset((self.eos,))
+
+
+def until(
+    ids: tuple[int, ...],
+    finish: dict[str, Any],
+    text: str,
+    *,
+    most: int,
+    ends: Set[int],
+    stops: Sequence[str],
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[tuple[int, ...], dict[str, Any], str]:
+    """What a runtime generated, up to the first of cap, end of sequence and stop string.
+
+    SGLang 0.5.16 reports an end of sequence at token ``max_new_tokens`` as ``length``. With a token
+    layer, if one pass exceeds the cap, the reply also contains tokens after an end of sequence or a
+    stop string.
+
+    Args:
+        ids: token ids.
+        finish: SGLang's finish_reason.
+        text: the decoded text, without a stop string that is to be trimmed.
+        most: maximum number of tokens.
+        ends: ids that end a sequence.
+        stops: stop strings; the text is cut before the first one.
+    """
+    kept = ids[:most]
+    why = finish
+    if (at := first_of(ends, kept)) is not None:
+        why = {"type": "stop", "matched": kept[at]}
+        kept = kept[: at + 1]
+    if kept != ids or why != finish:
+        text = decode(kept if at is None else kept[:-1])
+    if found := first_stop(text, stops):
+        end, stop = found
+        why = {"type": "stop", "matched": stop}
+        text = text[:end]
+    return kept, why, text
 
 
 def waits(meta: Mapping[str, Any]) -> tuple[float | None, float | None]:

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from lr_sglang.steps.branch import Outcome
-from lr_sglang.steps.step import Step
-from lr_sglang.steps.tree import Node, Verdict
+from lr_sglang.steps.step import Step, Verdict
+from lr_sglang.steps.tree import Node
 
 Kind = Literal[
     "begun",

@@ -1,5 +1,5 @@
 """What a reasoning step is (paper section 3.1): text up to and including a blank line, or a cut at
-a token cap.
+a token cap; and what is said of two versions of one.
 """
 
 from __future__ import annotations
@@ -7,17 +7,20 @@ from __future__ import annotations
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from lr_sglang.steps import thinking
-from lr_sglang.steps.detokenize import added
-from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.token_text import TokenText, added
 
 DELIMITER = "\n\n"
 # To find the next step of a long generation, this many tokens are decoded, then twice as many while
 # it does not end.
 WINDOW = 256
 _CONTEXT = 16  # characters
+
+# ``Verdict.by`` of steps whose two versions were not compared: the draft came too late, or failed;
+# the step follows a cut one; the judge accepts too many pairs that differ.
+NOT_COMPARED = ("late", "draft", "guard", "untrusted")
 
 
 class StepStop(str):
@@ -254,3 +257,54 @@ def split_ids(
         at += len(step.ids)
         window = WINDOW
     return steps
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether two versions of a step agree, who decided it, and why.
+
+    Attributes:
+        score: the number that the verifier measured, if any (a cosine, a rating, a
+            log-probability).
+        earlier: the verdicts of a cascade's stages before the one that decided.
+    """
+
+    accepted: bool
+    by: str
+    reason: str = ""
+    score: float | None = None
+    seconds: float = 0.0
+    failed: bool = False
+    earlier: tuple[Verdict, ...] = ()
+
+    def __post_init__(self) -> None:  # numbers of numpy or torch cannot be written to a record
+        if self.accepted is None or not hasattr(self.accepted, "__bool__"):
+            raise TypeError(f"a verdict is true or false, not {self.accepted!r}")
+        score = self.score if isinstance(self.score, float | int | None) else float(self.score)
+        self.__dict__.update(
+            accepted=bool(self.accepted), score=score, by=str(self.by), reason=str(self.reason)
+        )
+
+
+class Pair(NamedTuple):
+    """Two versions of one step after the same prefix (s_j and d_j of the paper)."""
+
+    target: Step
+    draft: Step
+    prefix_complete: bool = True
+
+
+def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
+    """The rejection that needs no verifier: a cut prefix, different endings or special tokens; else
+    None.
+
+    Args:
+        words: False for models of random weights, whose special tokens are ignored.
+    """
+    if not pair.prefix_complete:
+        return Verdict(False, "guard", "the prefix ends in the middle of a step")
+    if not same_ending(pair.target, pair.draft):
+        return Verdict(False, "ending", "the versions end differently")
+    if words and not same_special(pair.target, pair.draft):
+        return Verdict(False, "special", "the versions have different special tokens")
+    return None

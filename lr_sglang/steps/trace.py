@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lr_sglang.steps.branch import Branch
-from lr_sglang.steps.step import Ending
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Ending, Verdict
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,7 @@ from typing import Any
 
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import Cancelled
-from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.generation import Generation
+from lr_sglang.steps.branch import Branch, Generation, Outcome
 from lr_sglang.steps.step import split_ids
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace

@@ -35,8 +35,8 @@ from lr_sglang.frontend.gen_options import (
 from lr_sglang.modes import MODES
 from lr_sglang.programs.lookahead import write_answer
 from lr_sglang.sglang_api.interpreter import BaseBackend, ProgramState, SglSamplingParams
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.events import Event
-from lr_sglang.steps.request import Request
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace

@@ -21,11 +21,9 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.frontend.gen_options import strip_mark
 from lr_sglang.sglang_api.interpreter import SglSamplingParams
-from lr_sglang.steps.branch import Branch, settle_reuse
-from lr_sglang.steps.detokenize import joined
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Branch, Request, settle_reuse
 from lr_sglang.steps.step import StepStop
-from lr_sglang.steps.token_text import TokenText
+from lr_sglang.steps.token_text import TokenText, joined
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.user_programs import generation_trace
 from lr_sglang.user_programs.generation_trace import GenerationTrace

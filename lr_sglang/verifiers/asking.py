@@ -8,8 +8,8 @@ from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.branch import Generation
+from lr_sglang.steps.step import Verdict
 
 # first and maximum backoff in seconds
 BACKOFF = 2.0

@@ -5,9 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from lr_sglang.algorithm.guarded import ask
-from lr_sglang.algorithm.inquiry import Inquiry, Verifier
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.verifier_registry import CascadeStage, Setup
 

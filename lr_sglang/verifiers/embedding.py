@@ -13,7 +13,7 @@ from typing import Any, Protocol
 
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.errors import ConfigError
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.verifier_registry import Setup
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lr_sglang.algorithm.inquiry import Inquiry
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.verifier_registry import Setup
 
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt, agrees, judge
-from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.branch import Generation
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.verifier_registry import Setup
 

@@ -12,8 +12,7 @@ import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lr_sglang.algorithm.guarded import ask
-from lr_sglang.algorithm.inquiry import Inquiry, Verifier
+from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
 from lr_sglang.engine.judge_check import JudgeCheck
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import LookaheadError
@@ -21,9 +20,8 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import converse
 from lr_sglang.frontend.executor import Executor
 from lr_sglang.sglang_api.interpreter import ProgramState, SglSamplingParams
-from lr_sglang.steps.request import Request
-from lr_sglang.steps.step import DELIMITER, Ending, Step
-from lr_sglang.steps.tree import Pair, Verdict
+from lr_sglang.steps.branch import Request
+from lr_sglang.steps.step import DELIMITER, Ending, Pair, Step, Verdict
 
 PAIRS = Path(__file__).parent / "pairs"
 ALIKE = 6  # number of pairs that say the same

@@ -15,8 +15,8 @@ from lr_sglang.engine.tokenizer import resolve
 from lr_sglang.errors import BadReply
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import weigh
-from lr_sglang.steps.generation import Generation
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.branch import Generation
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.asking import Asking
 from lr_sglang.verifiers.verifier_registry import Setup

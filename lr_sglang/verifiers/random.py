@@ -11,7 +11,7 @@ from collections.abc import Awaitable
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.programs.judge import JudgePrompt
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.verifier_registry import Setup

@@ -135,7 +135,7 @@ def _outside(chosen: Named, setup: Setup) -> Verifier:
     """A verifier from a file, by its ``make(setup)`` if it has this method, else by
     calling the class.
     """
-    from lr_sglang.algorithm.guarded import Guarded
+    from lr_sglang.algorithm.inquiry import Guarded
 
     try:
         found = plugin_files.find(chosen.file, chosen.name)

@@ -32,7 +32,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.runtimes.placement.hybrid import COPIES, STRATEGY
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.tasks import Question
 from tests import FULL, plan
 from tests.e2e.conftest import Pocket

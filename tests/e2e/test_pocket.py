@@ -21,8 +21,8 @@ from lr_sglang.errors import Cancelled
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import launch
 from lr_sglang.runtimes.connect import connected
+from lr_sglang.steps.step import Verdict
 from lr_sglang.steps.trace import Trace
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.user_programs import program_registry
 from tests import FULL, ROOT, SCHEDULES, in_thread, plan
 from tests.e2e.conftest import Pocket, answer, ask, assert_complete, assert_idle

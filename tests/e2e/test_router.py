@@ -29,7 +29,7 @@ from lr_sglang.errors import LookaheadError
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.server import Reservation, Server
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import Trace
 from tests import FULL
 from tests.called import called

@@ -35,7 +35,7 @@ from lr_sglang.results.record import Record
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
 from lr_sglang.sglang_api import draws
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
 from tests import FULL, ROOT, in_thread, plan, records

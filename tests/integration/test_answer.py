@@ -15,7 +15,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.verifiers import Setup, make_verifier
 from tests.scripted import CONVERSATION, ScriptedTransport, answered, chapters, deployment
 from tests.simulated.clock import run_virtually

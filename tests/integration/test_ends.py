@@ -12,7 +12,7 @@ from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import BadReply
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.steps.generation import until
+from lr_sglang.steps.branch import until
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as ahead_gen
 from lr_sglang.verifiers.exact import Exact

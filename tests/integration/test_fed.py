@@ -22,7 +22,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
 from lr_sglang.sglang_api.lines import common_prefix
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact
 from tests import examples

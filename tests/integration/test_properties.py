@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from lr_sglang.algorithm import policy
 from lr_sglang.algorithm.answer_request import AnswerRequest
-from lr_sglang.algorithm.guarded import ask
+from lr_sglang.algorithm.inquiry import ask
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.exact import Exact
 from tests import examples
 from tests.accounts import accounts

@@ -19,7 +19,7 @@ from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.sglang_api.draws import place_of
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge
 from lr_sglang.verifiers.random import Random

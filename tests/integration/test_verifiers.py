@@ -26,7 +26,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.programs.rate import OPENING, RATE_STEP, rate
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.user_programs.request_maker import RequestMaker
 from lr_sglang.verifiers import verifier_registry
 from lr_sglang.verifiers.cascade import Cascade

@@ -16,7 +16,7 @@ from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import Delivery
-from lr_sglang.steps.request import STREAM_TOKENS
+from lr_sglang.steps.branch import STREAM_TOKENS
 from tests.prefixes import PrefixCache
 from tests.simulated.alike import AlikeWriter
 from tests.simulated.model import Simulation

@@ -15,7 +15,7 @@ from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.lines import ROUTE, Delivery
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime
 

@@ -38,7 +38,7 @@ from lr_sglang.sglang_api.lines import (
     MAX_TOKENS,
     Delivery,
 )
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from tests import fixture_of
 from tests.serving import free_port, until

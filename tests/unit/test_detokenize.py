@@ -34,10 +34,8 @@ from lr_sglang.pocket import weights
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes.attach import check_template, check_tokens
-from lr_sglang.steps.detokenize import HALF, added, joined
-from lr_sglang.steps.step import make_step, split_ids
-from lr_sglang.steps.token_text import TokenText
-from lr_sglang.steps.tree import Pair, without_a_judge
+from lr_sglang.steps.step import Pair, make_step, split_ids, without_a_judge
+from lr_sglang.steps.token_text import HALF, TokenText, added, joined
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.lookahead_backend import lookahead as lookahead_gen
 from lr_sglang.user_programs.program import Program, perform

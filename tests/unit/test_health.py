@@ -13,7 +13,7 @@ from lr_sglang.runtimes.attach import TOKENIZED
 from lr_sglang.serve import health
 from lr_sglang.serve.health import POLL_SECONDS, Health, RuntimeAway, Watch
 from lr_sglang.serve.settings import Service
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from tests import run_by
 from tests.scripted import CharTokenizer
 from tests.simulated.clock import run_virtually

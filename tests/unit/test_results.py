@@ -15,8 +15,8 @@ from lr_sglang.results import accounting, collection, machine, report, store
 from lr_sglang.results import statistics as st
 from lr_sglang.results.record import ReportRow, make_record, of_branch
 from lr_sglang.steps.branch import Branch, Outcome, waits
+from lr_sglang.steps.step import Verdict
 from lr_sglang.steps.trace import StepRecord
-from lr_sglang.steps.tree import Verdict
 from lr_sglang.tasks import Question
 from lr_sglang.theory.shares import wilson
 from tests import FULL, synthetic

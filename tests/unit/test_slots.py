@@ -7,7 +7,7 @@ import pytest
 
 from lr_sglang.engine.slots import Slots
 from lr_sglang.errors import Cancelled
-from lr_sglang.steps.request import Request
+from lr_sglang.steps.branch import Request
 from tests import run_by
 from tests.simulated.clock import run_virtually
 

@@ -3,8 +3,8 @@
 import pytest
 
 from lr_sglang.steps.branch import Branch, Outcome
-from lr_sglang.steps.step import Ending, Step
-from lr_sglang.steps.tree import Pair, StepTree, Verdict, without_a_judge
+from lr_sglang.steps.step import Ending, Pair, Step, Verdict, without_a_judge
+from lr_sglang.steps.tree import StepTree
 
 YES, NO = Verdict(True, "test"), Verdict(False, "test")
 

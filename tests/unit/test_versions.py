@@ -3,7 +3,7 @@
 import pytest
 
 from lr_sglang.steps.step import make_step
-from lr_sglang.steps.version import Taken, Version
+from lr_sglang.steps.tree import Taken, Version
 from lr_sglang.testing import CharTokenizer
 
 LETTERS = CharTokenizer()

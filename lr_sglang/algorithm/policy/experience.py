@@ -20,7 +20,8 @@ from lr_sglang.algorithm.policy.mean import MEAN_MEMORY, Mean
 from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
 from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
-from lr_sglang.steps.tree import NOT_COMPARED, Node
+from lr_sglang.steps.step import NOT_COMPARED
+from lr_sglang.steps.tree import Node
 from lr_sglang.theory import reading
 
 # Weight of the prior acceptance rate of 1/2, in verdicts.
