@@ -17,7 +17,7 @@ from lr_sglang.engine.tokenizer import NO_ARGUMENTS, Message
 from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import ROUTE, Delivery
+from lr_sglang.sglang_api.plugin_protocol import ROUTE, Delivery
 from lr_sglang.steps import thinking
 from lr_sglang.steps.branch import Request
 from lr_sglang.steps.step import DELIMITER

@@ -10,7 +10,7 @@ import torch
 
 from lr_sglang.errors import RuntimeDown, RuntimeTimeout
 from lr_sglang.plugin import seeds
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from tests.scripted import END, ScriptedTransport
 
 LETTERS = [*map(ord, "abcdefghijklmno .,é\n"), END]

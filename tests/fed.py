@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 
 from lr_sglang.plugin.feeding import MARK, Feeder
-from lr_sglang.sglang_api.lines import FED_FIELD
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD
 
 WIDTH, VOCABULARY = 5, 1000
 RELEASES = ("0.5.16", "0.5.23")

@@ -20,8 +20,8 @@ from starlette.testclient import TestClient
 
 from lr_sglang.plugin import hooks, route, verification
 from lr_sglang.plugin.feeding import Feeder
-from lr_sglang.sglang_api import lines as protocol
-from lr_sglang.sglang_api.lines import FED_FIELD, MAX_MESSAGE_BYTES, ROUTE
+from lr_sglang.sglang_api import plugin_protocol as protocol
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD, MAX_MESSAGE_BYTES, ROUTE
 from tests.fed import VOCABULARY, WIDTH, Request, Server, text
 
 # -- the worker of the installed release

@@ -13,7 +13,7 @@ import torch.distributed
 from sglang.srt.utils import broadcast_pyobj
 
 from lr_sglang.plugin.route import carrier
-from lr_sglang.sglang_api.lines import Delivery
+from lr_sglang.sglang_api.plugin_protocol import Delivery
 from tests.fed import Request, Server, text
 
 PASSES = 40

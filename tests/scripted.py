@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from lr_sglang import testing
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits
-from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.server_facts import ServerFacts
+from lr_sglang.engine.server_facts import FedLayer, ServerFacts
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.frontend.dsl import run_program

@@ -12,8 +12,8 @@ from typing import Any
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.judge_check import JudgeCheck
-from lr_sglang.sglang_api import draws
+from lr_sglang.engine.doubts import JudgeCheck
+from lr_sglang.sglang_api.plugin_protocol import WRITTEN_FIELD
 from lr_sglang.steps.events import Event
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.steps.tree import Node
@@ -74,7 +74,7 @@ class Constraints:
         options["stop_token_ids"] = list(self.stop_token_ids)
         more["logit_bias"] = bias = dict(self.logit_bias)
         if counts:
-            more["custom_params"] = {draws.WRITTEN: len(ids)}
+            more["custom_params"] = {WRITTEN_FIELD: len(ids)}
         elif self.frequency_penalty:
             for token, times in Counter(ids).items():
                 bias[str(token)] = bias.get(str(token), 0.0) - self.frequency_penalty * times

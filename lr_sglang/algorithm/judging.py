@@ -13,7 +13,7 @@ from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.inquiry import Inquiry, guard_verifier
 from lr_sglang.errors import ConfigError, LookaheadError, PromptTooLong, RuntimeRefused
 from lr_sglang.sglang_api.interpreter import ProgramState
-from lr_sglang.sglang_api.lines import common_prefix
+from lr_sglang.sglang_api.plugin_protocol import common_prefix
 from lr_sglang.steps.branch import Branch, Outcome
 from lr_sglang.steps.step import Pair, Verdict, without_a_judge
 from lr_sglang.steps.tree import Node

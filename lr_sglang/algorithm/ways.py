@@ -8,7 +8,7 @@ from typing import Literal
 
 from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.steps.tree import Version
 
 # Tokens that the target writes alone where reading drafts does not pay.

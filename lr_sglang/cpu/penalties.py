@@ -2,8 +2,8 @@
 
 SGLang's penalizers count the tokens that a request generates, and not its prompt. Where an answer
 is written in several requests, each says how many tokens at the end of its prompt are the answer's
-(`lr_sglang.sglang_api.draws`), and these count as generated, so that the penalties are those of a
-single request.
+(`lr_sglang.sglang_api.plugin_protocol`), and these count as generated, so that the penalties are
+those of a single request.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from lr_sglang.sglang_api.draws import written_of
+from lr_sglang.sglang_api.plugin_protocol import written_of
 
 
 def written_tokens(request: Any) -> list[int]:

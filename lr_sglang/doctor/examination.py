@@ -18,8 +18,7 @@ from lr_sglang.api.runner import Runner
 from lr_sglang.config import Role
 from lr_sglang.doctor.finding import Examination, Expected, Finding, Status, fault, finding
 from lr_sglang.engine import probes
-from lr_sglang.engine.doubts import REUSED
-from lr_sglang.engine.judge_check import JudgeCheck
+from lr_sglang.engine.doubts import REUSED, JudgeCheck
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.tokenizer import thinks
@@ -29,7 +28,7 @@ from lr_sglang.modes import MODES
 from lr_sglang.results import statistics
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes.attach import TEXT, check_template
-from lr_sglang.sglang_api.lines import FED_SWITCH
+from lr_sglang.sglang_api.plugin_protocol import FED_SWITCH
 from lr_sglang.tasks.question import Question, Work
 from lr_sglang.theory import judged
 from lr_sglang.theory.measured import AnswerFigures, measure_mode

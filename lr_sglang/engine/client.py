@@ -32,7 +32,7 @@ from lr_sglang.errors import (
     RuntimeRefused,
     RuntimeTimeout,
 )
-from lr_sglang.sglang_api.lines import MAX_MESSAGE_LINES, ROUTE, Delivery
+from lr_sglang.sglang_api.plugin_protocol import MAX_MESSAGE_LINES, ROUTE, Delivery
 from lr_sglang.steps.branch import Request
 
 CONNECT_SECONDS = 5.0

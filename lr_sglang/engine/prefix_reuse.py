@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
-from lr_sglang.sglang_api.lines import common_prefix
+from lr_sglang.sglang_api.plugin_protocol import common_prefix
 
 # requests that enter within this time may be one prefill batch, without a prefix to share
 BATCH_SECONDS = 0.001

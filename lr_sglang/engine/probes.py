@@ -16,7 +16,7 @@ from typing import Any
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.transport import Transport
 from lr_sglang.errors import BadReply, Cancelled, LookaheadError
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import with_seed
 from lr_sglang.steps.branch import Request
 
 # Concurrent requests of the second measurement.
@@ -166,7 +166,7 @@ async def seed_fault(transport: Transport, prompt: Sequence[int]) -> str:
         }
         payload = {
             "input_ids": [*prompt, *before],
-            "sampling_params": draws.seeded(params, seed, len(before)),
+            "sampling_params": with_seed(params, seed, len(before)),
         }
         reply = await transport.generate(payload, Request(), PROBE_TIMEOUT)
         return list(reply["output_ids"])[:tokens]

@@ -18,7 +18,7 @@ from typing import Any
 from lr_sglang.engine.client import Client
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS
 from lr_sglang.errors import BadReply, LookaheadError, RuntimeDown, RuntimeRefused
-from lr_sglang.sglang_api.lines import Delivery
+from lr_sglang.sglang_api.plugin_protocol import Delivery
 from lr_sglang.steps.branch import Request
 
 REFRESH_SECONDS = 2.0  # age at which the list of workers is read again when a request is sent

@@ -12,16 +12,57 @@ from typing import Any, Literal
 from jinja2 import Environment, TemplateError, meta
 
 from lr_sglang.engine.doubts import Name
-from lr_sglang.engine.fed import FedLayer, fed_layer
 from lr_sglang.engine.tokenizer import Tokenizer, ends_of_server
 from lr_sglang.modes import DIFFERENT
-from lr_sglang.sglang_api import draws, internal_state
+from lr_sglang.sglang_api import internal_state
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD, LEFT_OUT, PROTOCOL, RELAXED, SEEDS_FIELD
 
 DEFAULT_CONTEXT = 32768
 # Tokens that a branch does not share: its own step and the drafted step before it.
 BRANCH_TOKENS = 200
 # The arguments of chat templates that switch thinking on and off.
 SWITCHES = frozenset(("enable_thinking", "thinking"))
+
+
+@dataclass(frozen=True)
+class FedLayer:
+    """What a runtime verifies that takes lines (`Client.deliver`).
+
+    Attributes:
+        width: tokens of one verification: the one from which it goes on, and those of a line.
+        draws: how the verification draws: with the numbers of the request's ``seeds``, as plain
+            decoding does, or with ``coins`` of its own.
+    """
+
+    width: int
+    draws: Literal["seeds", "coins"]
+
+
+def fed_layer(states: Sequence[Mapping[str, Any]]) -> tuple[FedLayer | None, str]:
+    """The layer that all servers of a runtime have, and why it cannot be used; empty if it can, or
+    if no server has it.
+
+    Args:
+        states: the internal state of each server.
+    """
+    told = [state.get(FED_FIELD) for state in states]
+    if not any(told):
+        return None, ""
+    if not all(isinstance(one, Mapping) for one in told):
+        return None, "only some of its servers have token layer fed"
+    layers = [dict(one) for one in told if isinstance(one, Mapping)]
+    for layer in layers:
+        if layer.get("protocol") != PROTOCOL:
+            version = layer.get("protocol")
+            return None, (
+                f"its token layer fed speaks version {version} of the protocol, and this is "
+                f"version {PROTOCOL}: install the same release of lr-sglang at both ends"
+            )
+        if refused := layer.get("refused"):
+            return None, f"its token layer fed is refused: {refused}"
+    seeds = all(layer.get("draws") == "seeds" for layer in layers)
+    width = min(int(layer.get("width") or 1) for layer in layers)
+    return FedLayer(width, "seeds" if seeds else "coins"), ""
 
 
 @dataclass(frozen=True)
@@ -37,7 +78,7 @@ class ServerFacts:
         kv_tokens: tokens that their KV cache holds; None if unknown.
         token_layer: SGLang's name of their speculative algorithm, empty for none; None if unknown.
         relaxed: parameters, each with the value that does nothing, that they do not apply as plain
-            decoding does (``sglang_api.draws``).
+            decoding does (``plugin_protocol``).
         fed: their token layer that takes lines; None if they have none, or one that cannot be used.
         counts_written: whether their penalties count the tokens of the answer at the end of a
             prompt, as our plugin's on a CPU do.
@@ -92,7 +133,7 @@ class ServerFacts:
         """Those of a request's parameters, by SGLang's names, that the servers do not apply as
         plain decoding does: its tokens follow neither from a seed nor from temperature 0.
         """
-        left_out = draws.LEFT_OUT if params.get("temperature") == 0 else ()
+        left_out = LEFT_OUT if params.get("temperature") == 0 else ()
         return [
             name
             for name, nothing in self.relaxed.items()
@@ -141,7 +182,7 @@ def facts_of(
         found["fed"] = unusable
     coins = fed is not None and fed.draws == "coins"
     on_cpus = all(info.get("device") == "cpu" for info in infos)
-    numbered = all(scheduler_state(info).get(draws.SEEDS_FIELD) for info in infos)
+    numbered = all(scheduler_state(info).get(SEEDS_FIELD) for info in infos)
     caches = [scheduler_state(info).get(internal_state.CACHE_FIELD) for info in infos]
     incremental = {bool(info.get("incremental_streaming_output")) for info in infos}
     parsers = {str(info.get("tool_call_parser") or "") for info in infos}
@@ -185,7 +226,7 @@ def honours_seeds(infos: Sequence[Mapping[str, Any]]) -> bool:
     """
     return bool(infos) and all(
         info.get("device") == "cpu"
-        or scheduler_state(info).get(draws.SEEDS_FIELD)
+        or scheduler_state(info).get(SEEDS_FIELD)
         or (info.get("enable_deterministic_inference") and not info.get("speculative_algorithm"))
         for info in infos
     )
@@ -197,8 +238,8 @@ def _relaxed(info: Mapping[str, Any]) -> Mapping[str, float]:
     """
     if info.get("device") == "cpu" or not info.get("speculative_algorithm"):
         return {}
-    seeds = scheduler_state(info).get(draws.SEEDS_FIELD)
-    return draws.RELAXED if seeds else draws.RELAXED | draws.LEFT_OUT
+    seeds = scheduler_state(info).get(SEEDS_FIELD)
+    return RELAXED if seeds else RELAXED | LEFT_OUT
 
 
 def layer_of_servers(infos: Sequence[Mapping[str, Any]]) -> str | None:

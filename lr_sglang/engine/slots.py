@@ -1,7 +1,9 @@
-"""The slots of one runtime, shared by all requests of this process to it.
+"""What waits here for one runtime: requests for a slot, and lines for a message.
 
 Requests wait here rather than in the runtime's own queue, so that a branch that is no longer needed
-is cancelled at no cost, and the most urgent request is sent first.
+is cancelled at no cost, and the most urgent request is sent first. Lines are what a draft writes
+ahead of requests that run on a target's server, for its token layer ``fed``
+(docs/token-layer.md).
 """
 
 from __future__ import annotations
@@ -9,9 +11,14 @@ from __future__ import annotations
 import asyncio
 import heapq
 import itertools
+from collections.abc import Awaitable, Callable
+from typing import Any
 
-from lr_sglang.errors import Cancelled
+from lr_sglang.errors import Cancelled, LookaheadError
+from lr_sglang.sglang_api.plugin_protocol import Delivery
 from lr_sglang.steps.branch import Request
+
+REST_SECONDS = 1.0  # after a message that failed
 
 
 class Slots:
@@ -89,3 +96,52 @@ class Slots:
             if not ready.done():
                 self.running += 1
                 ready.set_result(None)
+
+
+class LineSender:
+    """Delivers lines to one server: what is new in a turn of the event loop is one message, and a
+    message waits for the answer to the one before it, so that none overtakes another.
+
+    A message that fails is not sent again: a line costs speed only, and its owner sees that its
+    tokens were not taken.
+
+    Args:
+        deliver: sends one message.
+
+    Attributes:
+        failed: number of messages that failed.
+    """
+
+    def __init__(self, deliver: Callable[[list[Delivery]], Awaitable[Any]]) -> None:
+        self._deliver = deliver
+        self._waiting: dict[str, tuple[int, list[int]]] = {}
+        self._task: asyncio.Task[None] | None = None
+        self.failed = 0
+
+    def put(self, rid: str, place: int, ids: list[int]) -> None:
+        """From ``place`` on, the line of a request is ``ids``; call it on the loop."""
+        first, before = self._waiting.get(rid, (place, []))
+        if first <= place <= first + len(before):
+            ids = before[: place - first] + ids
+            place = first
+        self._waiting[rid] = place, ids
+        if self._task is None:
+            self._task = asyncio.get_running_loop().create_task(self._send())
+
+    def drop(self, rid: str) -> None:
+        """Forgets what was not sent yet of a request that has ended."""
+        self._waiting.pop(rid, None)
+
+    async def _send(self) -> None:
+        try:
+            await asyncio.sleep(0)  # the others of this turn
+            while self._waiting:
+                deliveries = [Delivery(rid, *part) for rid, part in self._waiting.items()]
+                self._waiting = {}
+                try:
+                    await self._deliver(deliveries)
+                except LookaheadError:
+                    self.failed += 1
+                    await asyncio.sleep(REST_SECONDS)
+        finally:
+            self._task = None

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from lr_sglang.sglang_api.lines import Delivery
+from lr_sglang.sglang_api.plugin_protocol import Delivery
 from lr_sglang.steps.branch import Request
 
 INFO_SECONDS = 10.0  # timeout of requests that compute nothing

@@ -14,19 +14,16 @@ from typing import Any
 
 from lr_sglang.config import Limits
 from lr_sglang.engine.client import status_error
-from lr_sglang.engine.doubts import Doubts
-from lr_sglang.engine.judge_check import JudgeChecks
-from lr_sglang.engine.line_sender import LineSender
+from lr_sglang.engine.doubts import Doubts, JudgeChecks
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.prefix_reuse import RequestLog
 from lr_sglang.engine.server_facts import UNKNOWN, ServerFacts
-from lr_sglang.engine.slots import Slots
+from lr_sglang.engine.slots import LineSender, Slots
 from lr_sglang.engine.tokenizer import Tokenizer, render_turns, resolve
 from lr_sglang.engine.transport import FLUSH_SECONDS, INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, LookaheadError, PromptTooLong
 from lr_sglang.frontend import changes
 from lr_sglang.frontend.executor import Executor, SamplingParams, checked_stops
-from lr_sglang.sglang_api import draws
 from lr_sglang.sglang_api.interpreter import (
     BaseBackend,
     ChatTemplate,
@@ -34,6 +31,7 @@ from lr_sglang.sglang_api.interpreter import (
     ChoicesSamplingMethod,
     RuntimeEndpoint,
 )
+from lr_sglang.sglang_api.plugin_protocol import with_seed
 from lr_sglang.steps.branch import Generation, Request, until
 from lr_sglang.steps.step import StepStop
 from lr_sglang.steps.token_text import TokenText
@@ -250,7 +248,7 @@ class RuntimeBackend(BaseBackend):
         """
         payload: dict[str, Any] = {"input_ids": ids, "sampling_params": params.sent}
         if request.seed is not None and self.facts.seeded:
-            payload["sampling_params"] = draws.seeded(params.sent, request.seed, request.place)
+            payload["sampling_params"] = with_seed(params.sent, request.seed, request.place)
         if request.on_tokens is not None and self.facts.streams:
             payload["stream"] = True
             payload["sampling_params"] = {

@@ -8,7 +8,7 @@ turns something on: LR_SGLANG_FED=1 the token layer `fed`, LR_SGLANG_SEEDS=1 see
 
 import os
 
-from lr_sglang.sglang_api import draws, lines
+from lr_sglang.sglang_api.plugin_protocol import FED_SWITCH, SEEDS_SWITCH
 
 
 def enabled(switch: str) -> bool:
@@ -18,7 +18,7 @@ def enabled(switch: str) -> bool:
 
 def plugin() -> None:
     """Entry point `sglang.srt.plugins`: install the hooks."""
-    fed, seeds = enabled(lines.FED_SWITCH), enabled(draws.SEEDS_SWITCH)
+    fed, seeds = enabled(FED_SWITCH), enabled(SEEDS_SWITCH)
     if fed or seeds:
         from lr_sglang.plugin import hooks
 

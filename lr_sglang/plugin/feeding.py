@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lr_sglang.plugin.kept_lines import KeptLines
-from lr_sglang.sglang_api.lines import FED_FIELD, PROTOCOL
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD, PROTOCOL
 
 logger = logging.getLogger(__name__)
 

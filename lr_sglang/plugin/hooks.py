@@ -10,7 +10,8 @@ from pkgutil import resolve_name
 from typing import Any
 
 from lr_sglang.plugin.feeding import Feeder
-from lr_sglang.sglang_api import draws, internal_state, release
+from lr_sglang.sglang_api import internal_state, release
+from lr_sglang.sglang_api.plugin_protocol import SEEDS_FIELD
 
 _SRT = "sglang.srt"
 _SCHEDULER = f"{_SRT}.managers.scheduler.Scheduler"
@@ -74,7 +75,7 @@ def _tell_seeds(result: Any, scheduler: Any, *_: object) -> None:
     decoding and with the n-gram layer.
     """
     worker = scheduler.draft_worker
-    result.internal_state[draws.SEEDS_FIELD] = worker is None or hasattr(worker, "ngram_corpus")
+    result.internal_state[SEEDS_FIELD] = worker is None or hasattr(worker, "ngram_corpus")
 
 
 def need(names: Iterable[str]) -> None:

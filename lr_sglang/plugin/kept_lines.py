@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Sequence
 
-from lr_sglang.sglang_api.lines import MAX_LINES, MAX_TOKENS, common_prefix
+from lr_sglang.sglang_api.plugin_protocol import MAX_LINES, MAX_TOKENS, common_prefix
 
 # Gives the request's own tokens from one place up to another.
 Written = Callable[[int, int], list[int]]

@@ -15,7 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from lr_sglang.plugin.feeding import MARK
-from lr_sglang.sglang_api.lines import MAX_MESSAGE_BYTES, ROUTE, Delivery, read_deliveries
+from lr_sglang.sglang_api.plugin_protocol import MAX_MESSAGE_BYTES, ROUTE, Delivery, read_deliveries
 
 
 def add_route(*_: Any, **__: Any) -> None:

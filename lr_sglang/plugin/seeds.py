@@ -10,7 +10,7 @@ the cache, or on the order of near-equal probabilities.
 The place counts from the first token of the answer, so that two models with prompts of different
 lengths draw one answer with the same numbers, and an answer that is written in several requests is
 the one that a single request writes. A request says how many tokens of its prompt belong to the
-answer already (`lr_sglang.sglang_api.draws`); one that says nothing begins its answer.
+answer already (`lr_sglang.sglang_api.plugin_protocol`); one that says nothing begins its answer.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 import torch
 from torch import Tensor
 
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 
 # For requests that this field lists, SGLang 0.5.23's sampler also returns the filtered tokens;
 # 0.5.16 lacks the field.

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from lr_sglang.plugin.seeds import draw
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import RELAXED
 
 Verified = tuple[Tensor, Tensor, Tensor]
 GREEDY = 1  # SGLang's top_k of a request with temperature 0
@@ -70,7 +70,7 @@ def draws_with_seed(request: Any) -> bool:
     return (
         params.sampling_seed is not None
         and params.top_k != GREEDY
-        and all(getattr(params, name) == nothing for name, nothing in draws.RELAXED.items())
+        and all(getattr(params, name) == nothing for name, nothing in RELAXED.items())
     )
 
 

@@ -16,10 +16,9 @@ from jinja2.exceptions import TemplateError
 from lr_sglang import plugin_files, pocket
 from lr_sglang.config import FED, Runtime
 from lr_sglang.engine.doubts import Name
-from lr_sglang.engine.fed import fed_layer
 from lr_sglang.engine.loop import call
 from lr_sglang.engine.router import reach
-from lr_sglang.engine.server_facts import layer_of_servers, scheduler_state
+from lr_sglang.engine.server_facts import fed_layer, layer_of_servers, scheduler_state
 from lr_sglang.engine.transport import INFO_SECONDS, Transport
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeRefused
 from lr_sglang.runtimes.launching import probe

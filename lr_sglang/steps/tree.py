@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal, NamedTuple
 
 from lr_sglang.config import MAX_WIDTH
-from lr_sglang.sglang_api.lines import common_prefix
+from lr_sglang.sglang_api.plugin_protocol import common_prefix
 from lr_sglang.steps.branch import Branch
 from lr_sglang.steps.step import Pair, Step, Verdict, Vocabulary, split_ids
 

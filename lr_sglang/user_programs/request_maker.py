@@ -14,7 +14,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.inquiry import Verifier
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.config import FED, Limits, Lookahead, Sampling
-from lr_sglang.engine.judge_check import JudgeCheck
+from lr_sglang.engine.doubts import JudgeCheck
 from lr_sglang.engine.probes import Costs, measure_costs
 from lr_sglang.errors import ConfigError, LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lr_sglang.algorithm.inquiry import Inquiry, Verifier, ask
-from lr_sglang.engine.judge_check import JudgeCheck
+from lr_sglang.engine.doubts import JudgeCheck
 from lr_sglang.engine.tokenizer import Tokenizer
 from lr_sglang.errors import LookaheadError
 from lr_sglang.frontend.backend import RuntimeBackend

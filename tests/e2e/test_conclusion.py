@@ -14,7 +14,7 @@ from lr_sglang import tasks
 from lr_sglang.config import Limits, Lookahead
 from lr_sglang.runtimes.connect import connected
 from lr_sglang.serve.settings import Service
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import with_seed
 from lr_sglang.steps.trace import Trace
 from tests import FULL
 from tests.e2e.conftest import Stand
@@ -94,7 +94,7 @@ def plain(url: str, answer: Said, begun: int, seed: int, place: int) -> dict[str
     }
     body = {
         "input_ids": [*prompt, *ids[:begun]],
-        "sampling_params": draws.seeded(params, seed, place),
+        "sampling_params": with_seed(params, seed, place),
     }
     reply: dict[str, Any] = HTTP.post(f"{url}/generate", json=body, timeout=300).json()
     return reply

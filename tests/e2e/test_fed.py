@@ -32,7 +32,7 @@ from lr_sglang.programs.lookahead import lookahead
 from lr_sglang.runtimes import launch, load_deployment
 from lr_sglang.runtimes.connect import connected
 from lr_sglang.runtimes.launching.server import Server
-from lr_sglang.sglang_api.lines import FED_FIELD, ROUTE, Delivery
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD, ROUTE, Delivery
 from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import StepRecord, Trace
 from lr_sglang.tasks.question import Work

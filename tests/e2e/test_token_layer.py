@@ -34,7 +34,7 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.results.record import Record
 from lr_sglang.runtimes import load_deployment
 from lr_sglang.runtimes.connect import deployed
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import WRITTEN_FIELD, with_seed
 from lr_sglang.steps.branch import Request
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.tasks.question import Work
@@ -181,9 +181,9 @@ def test_penalties_of_an_answer_in_two_requests_are_those_of_one(layered: Layere
         params = {
             **sampled,
             "max_new_tokens": whole - len(before),
-            "custom_params": {draws.WRITTEN: len(before)},
+            "custom_params": {WRITTEN_FIELD: len(before)},
         }
-        seeded = draws.seeded(params, 5, len(before))
+        seeded = with_seed(params, 5, len(before))
         payload = {"input_ids": [*prompt, *before], "sampling_params": seeded}
         ids = call(target.transport.generate(payload, Request(), 60), target.loop)["output_ids"]
         return before + list(ids)[: whole - len(before)]

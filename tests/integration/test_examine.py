@@ -13,7 +13,7 @@ from lr_sglang.api import session
 from lr_sglang.cli.doctor import _command, _verdict
 from lr_sglang.config import ROLES, Lookahead
 from lr_sglang.doctor.examination import Examination, _expected, examine
-from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.errors import RuntimeDown
 from tests.called import called
 from tests.scripted import set_facts

@@ -15,13 +15,12 @@ from lr_sglang.algorithm.answer_request import AnswerRequest, Constraints
 from lr_sglang.algorithm.policy import RunStatistics
 from lr_sglang.algorithm.reader import DRAFT_SECONDS
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.errors import Cancelled, RuntimeDown, RuntimeTimeout
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
-from lr_sglang.sglang_api.lines import common_prefix
+from lr_sglang.sglang_api.plugin_protocol import LEFT_OUT, RELAXED, common_prefix
 from lr_sglang.steps.branch import Request
 from lr_sglang.tasks.task import messages
 from lr_sglang.verifiers.exact import Exact

@@ -25,7 +25,7 @@ from lr_sglang.engine.loop import call
 from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, RuntimeDown
 from lr_sglang.programs.common import Proposer, write_steps
 from lr_sglang.results import accounting
-from lr_sglang.sglang_api.draws import RELAXED
+from lr_sglang.sglang_api.plugin_protocol import RELAXED
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import TAGS
 from lr_sglang.steps.token_text import TokenText

@@ -29,7 +29,7 @@ from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from lr_sglang.steps.step import Verdict
 from lr_sglang.theory.reading import TYPICAL_TIMES
 from lr_sglang.verifiers.exact import Exact

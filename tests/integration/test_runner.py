@@ -14,7 +14,7 @@ import pytest
 from lr_sglang.api.configuration import Plan
 from lr_sglang.api.runner import Runner
 from lr_sglang.config import Lookahead, Sampling
-from lr_sglang.engine.fed import FedLayer
+from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.errors import ConfigError, RuntimeDown
 from lr_sglang.tasks import Question
 from tests import FULL, ROOT, plan

@@ -18,7 +18,7 @@ from lr_sglang.frontend.dsl import fork
 from lr_sglang.programs.autoregressive import autoregressive
 from lr_sglang.programs.judge import PROMPTS, agrees
 from lr_sglang.programs.lookahead import lookahead
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.exact import Exact
 from lr_sglang.verifiers.judge import Judge

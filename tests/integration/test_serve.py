@@ -21,7 +21,7 @@ from lr_sglang.cli import serve
 from lr_sglang.cli.serve import listening
 from lr_sglang.serve import monitoring
 from lr_sglang.serve.settings import Keys
-from lr_sglang.sglang_api.draws import written_of
+from lr_sglang.sglang_api.plugin_protocol import written_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.verifiers import asking, judge
 from tests import fixture_of

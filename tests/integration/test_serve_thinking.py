@@ -12,7 +12,7 @@ from jinja2.exceptions import TemplateError
 from lr_sglang.engine.client import status_error
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from lr_sglang.steps.step import DELIMITER
 from lr_sglang.steps.thinking import MARKER_FAMILIES
 from lr_sglang.steps.token_text import TokenText

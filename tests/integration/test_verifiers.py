@@ -12,7 +12,7 @@ from lr_sglang import plugin_files, verifiers
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.algorithm.judging import PATIENCE
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.engine.judge_check import JudgeCheck, JudgeChecks
+from lr_sglang.engine.doubts import JudgeCheck, JudgeChecks
 from lr_sglang.errors import (
     Cancelled,
     ConfigError,

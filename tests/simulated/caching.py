@@ -4,7 +4,7 @@ import random
 
 from lr_sglang.api.configuration import Plan
 from lr_sglang.config import ROLES, Deployment, Runtime
-from lr_sglang.engine.judge_check import JudgeChecks
+from lr_sglang.engine.doubts import JudgeChecks
 from lr_sglang.engine.server_facts import ServerFacts
 from tests.prefixes import PrefixCache
 from tests.simulated.model import Model, Simulation, Writer

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from lr_sglang.sglang_api.draws import place_of
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from tests.simulated.model import Simulation, Writer
 
 Kind = Literal["late", "fail", "busy", "hang", "die", "garbage"]

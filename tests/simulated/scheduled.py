@@ -11,11 +11,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.server_facts import ServerFacts
+from lr_sglang.engine.server_facts import FedLayer, ServerFacts
 from lr_sglang.engine.transport import LINE_SECONDS
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import Delivery
+from lr_sglang.sglang_api.plugin_protocol import Delivery
 from lr_sglang.steps.branch import STREAM_TOKENS
 from tests.prefixes import PrefixCache
 from tests.simulated.alike import AlikeWriter

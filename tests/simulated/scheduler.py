@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from lr_sglang.plugin.kept_lines import KeptLine
-from lr_sglang.sglang_api.lines import common_prefix
+from lr_sglang.sglang_api.plugin_protocol import common_prefix
 from tests.simulated.times import RoleTimes
 
 Layer = Literal["", "standalone", "ngram", "fed"]

@@ -9,12 +9,12 @@ from contextlib import suppress
 from typing import Any, NoReturn
 
 from lr_sglang.config import ROLES
-from lr_sglang.engine.judge_check import JudgeChecks
+from lr_sglang.engine.doubts import JudgeChecks
 from lr_sglang.engine.server_facts import ServerFacts
 from lr_sglang.engine.transport import INFO_SECONDS, LINE_SECONDS, Head, Post
 from lr_sglang.errors import Cancelled, RuntimeBusy, RuntimeDown, RuntimeRefused, RuntimeTimeout
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.sglang_api.lines import ROUTE, Delivery
+from lr_sglang.sglang_api.plugin_protocol import ROUTE, Delivery
 from lr_sglang.steps.branch import Request
 from tests.simulated.model import Model, Simulation, Writer
 from tests.simulated.runtime import NEVER, SimulatedRuntime

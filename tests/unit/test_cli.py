@@ -19,7 +19,7 @@ from lr_sglang.api import session
 from lr_sglang.cli import COMMANDS, options, settings
 from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine.client import Client, status_error
-from lr_sglang.engine.judge_check import JudgeCheck
+from lr_sglang.engine.doubts import JudgeCheck
 from lr_sglang.errors import ConfigError, LaunchError, PromptTooLong, RuntimeDown, RuntimeTimeout
 from lr_sglang.programs.judge import PROMPTS
 from lr_sglang.runtimes import attach

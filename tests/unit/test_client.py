@@ -11,9 +11,9 @@ from lr_sglang.config import Deployment, Runtime
 from lr_sglang.engine import client as module
 from lr_sglang.engine import probes, router
 from lr_sglang.engine.client import Client
-from lr_sglang.engine.fed import FedLayer
 from lr_sglang.engine.loop import background, call
 from lr_sglang.engine.router import RouterClient, read_workers
+from lr_sglang.engine.server_facts import FedLayer
 from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import (
     BadReply,
@@ -30,12 +30,13 @@ from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.modes import DIFFERENT
 from lr_sglang.runtimes import Fleet, connect
 from lr_sglang.runtimes.attach import attach, faults
-from lr_sglang.sglang_api.draws import LEFT_OUT, RELAXED
-from lr_sglang.sglang_api.lines import (
+from lr_sglang.sglang_api.plugin_protocol import (
+    LEFT_OUT,
     MAX_ID,
     MAX_MESSAGE_BYTES,
     MAX_MESSAGE_LINES,
     MAX_TOKENS,
+    RELAXED,
     Delivery,
 )
 from lr_sglang.steps.branch import Request

@@ -14,7 +14,7 @@ from lr_sglang.cpu.decode import Joined, plan_decode
 from lr_sglang.cpu.qwen3 import Qwen3Forward
 from lr_sglang.cpu.speculation import trees
 from lr_sglang.plugin import seeds
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import PLACE_FIELD
 from tests.attention import reference, registered, same_numbers, visible  # noqa: F401  # noqa: F401
 
 ROWS, WIDTH = 3000, 130  # of a cache, and of its table
@@ -193,11 +193,17 @@ def test_any_integer_is_a_seed_and_none_is_none():
 
 @pytest.mark.parametrize(
     ("prompt", "custom"),
-    [(1, {}), (7, {}), (900, {}), (7, {draws.PLACE: 5}), (30, {draws.PLACE: 29, "other": "x"})],
+    [
+        (1, {}),
+        (7, {}),
+        (900, {}),
+        (7, {PLACE_FIELD: 5}),
+        (30, {PLACE_FIELD: 29, "other": "x"}),
+    ],
 )
 def test_places_count_from_the_first_token_of_the_answer(prompt, custom):
     """Prompts of other lengths and an answer in pieces draw with the numbers of one request."""
-    place = custom.get(draws.PLACE, 0)
+    place = custom.get(PLACE_FIELD, 0)
     ids = torch.arange(50).expand(4, -1)
 
     def numbers(key, first):
@@ -211,7 +217,7 @@ def test_places_count_from_the_first_token_of_the_answer(prompt, custom):
 
 @pytest.mark.parametrize("wrong", [-1, "3", 2.5, None])
 def test_a_place_that_is_none_is_not_used(wrong):
-    assert torch.equal(carried(request(11, 5, **{draws.PLACE: wrong})), carried(request(11, 5)))
+    assert torch.equal(carried(request(11, 5, **{PLACE_FIELD: wrong})), carried(request(11, 5)))
 
 
 def coupled(p, q):

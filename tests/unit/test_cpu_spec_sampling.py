@@ -13,7 +13,7 @@ import torch
 from lr_sglang.cpu import penalties
 from lr_sglang.cpu.speculation import sampling
 from lr_sglang.plugin import seeds
-from lr_sglang.sglang_api import draws
+from lr_sglang.sglang_api.plugin_protocol import WRITTEN_FIELD
 from tests import grid
 from tests.attention import (  # noqa: F401
     DRAFTS,
@@ -190,7 +190,7 @@ def test_what_an_answer_had_before_the_request_counts_as_what_the_request_wrote(
     other, (whole,), (goes_on,) = (requests(1, **extra) for extra in ({}, given, given))
     whole.output_ids, whole.origin_input_ids = answer, [1, 5]
     goes_on.output_ids, goes_on.origin_input_ids = [], [3, 1, 5, *answer]
-    goes_on.sampling_params.custom_params = {draws.WRITTEN: len(answer)}
+    goes_on.sampling_params.custom_params = {WRITTEN_FIELD: len(answer)}
     batches = [Batch(reqs=[*other, request], device="cpu") for request in (whole, goes_on)]
     one, two = map(penalizers, batches)
     for token in answer:
@@ -203,7 +203,7 @@ def test_what_an_answer_had_before_the_request_counts_as_what_the_request_wrote(
     scales = [made.accumulate_scaling_penalties()[1] for made in (one, two)]
     assert torch.equal(*scales) and (scales[0] > 1).tolist() == [n in answer for n in range(8)]
 
-    reqs = requests(12, **given, custom_params={draws.WRITTEN: 3})
+    reqs = requests(12, **given, custom_params={WRITTEN_FIELD: 3})
     for request in reqs:
         request.origin_input_ids = [5, 5, 3, 4, 4]
     texts = grow(settings(12, seed=numbers), "n-gram", length=25, reqs=reqs)

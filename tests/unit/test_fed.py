@@ -10,7 +10,7 @@ import pytest
 
 from lr_sglang.plugin.feeding import MARK, chains
 from lr_sglang.plugin.kept_lines import TRIM, KeptLine, KeptLines
-from lr_sglang.sglang_api.lines import (
+from lr_sglang.sglang_api.plugin_protocol import (
     MAX_ID,
     MAX_LINES,
     MAX_MESSAGE_LINES,

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from lr_sglang.engine.line_sender import REST_SECONDS, LineSender
+from lr_sglang.engine.slots import REST_SECONDS, LineSender
 from lr_sglang.errors import RuntimeDown
 from tests import run_by
 from tests.simulated.clock import run_virtually

@@ -15,8 +15,7 @@ from lr_sglang.engine.tokenizer import load_tokenizer
 from lr_sglang.errors import ConfigError, RuntimeRefused
 from lr_sglang.runtimes import Fleet, connect, load_deployment
 from lr_sglang.runtimes.attach import without_seeds
-from lr_sglang.sglang_api.draws import place_of
-from lr_sglang.sglang_api.lines import FED_FIELD, PROTOCOL
+from lr_sglang.sglang_api.plugin_protocol import FED_FIELD, PROTOCOL, place_of
 from tests.stub import MODEL, Worker
 from tests.trained import byte_level, saved
 

@@ -13,7 +13,7 @@ from lr_sglang.config import Lookahead, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError, SetupError
 from lr_sglang.runtimes.launching import flags
 from lr_sglang.runtimes.launching.flags import ALGORITHMS, Platform
-from lr_sglang.sglang_api.lines import FED_SWITCH
+from lr_sglang.sglang_api.plugin_protocol import FED_SWITCH
 from lr_sglang.steps.branch import Branch, Generation
 from lr_sglang.steps.trace import acceptance
 from lr_sglang.steps.tree import Node, StepTree

@@ -11,8 +11,7 @@ from lr_sglang.algorithm.policy.read_statistics import MOST_LACKING
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.ways import TOKENS_ALONE, Ways
 from lr_sglang.config import Lookahead, Sampling
-from lr_sglang.engine.fed import FedLayer
-from lr_sglang.engine.server_facts import UNKNOWN
+from lr_sglang.engine.server_facts import UNKNOWN, FedLayer
 from lr_sglang.steps.tree import StepTree, Version
 from lr_sglang.verifiers.exact import Exact
 

@@ -26,7 +26,8 @@ from lr_sglang.pocket.body import SOURCE
 from lr_sglang.runtimes.launching import compilers
 from lr_sglang.runtimes.launching.server import HOST
 from lr_sglang.runtimes.placement import gpus, hybrid, memory, models
-from lr_sglang.sglang_api import lines, release
+from lr_sglang.sglang_api import release
+from lr_sglang.sglang_api.plugin_protocol import FED_SWITCH
 
 Flags = dict[str, Any]
 DRAFTED_TOKENS = 8  # paper section 4
@@ -178,7 +179,7 @@ def layer_environment(layer: TokenLayer) -> dict[str, str]:
     token instead, and it takes all n-grams for trees (``NgramVerifyInput.tree_topk`` is -1).
     """
     if layer.fed:
-        return {lines.FED_SWITCH: "1"}
+        return {FED_SWITCH: "1"}
     if not layer.accept_length:
         return {}
     found = {"SGLANG_SIMULATE_ACC_LEN": str(layer.accept_length)}

@@ -1,15 +1,41 @@
-"""What a controller and the plugin in a server tell each other of lines, version 1.
+"""What a controller and the plugin in a server (`lr_sglang.plugin`) tell each other, beside
+SGLang's own parameters: of draws, and of lines.
 
-A line is what the draft writes ahead of one running request of the target. The controller posts
-lines to a server's route; the plugin (`lr_sglang.plugin`) gives their tokens to the request's next
-verification. A line is never needed: one that is late, lost or wrong costs speed only.
+Draws: SGLang passes `custom_params` of a request on to the processes of the server unread. Ours say
+how many tokens at the end of its prompt belong to the answer already: its place, from which
+`lr_sglang.plugin.seeds` numbers draws, and what penalties count as written
+(`lr_sglang.cpu.penalties`). A server without the plugin ignores them.
+
+Lines: a line is what the draft writes ahead of one running request of the target. The controller
+posts lines to a server's route; the plugin gives their tokens to the request's next verification. A
+line is never needed: one that is late, lost or wrong costs speed only.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
+# Of a server on a GPU: set to 1, seeds count there too.
+SEEDS_SWITCH = "LR_SGLANG_SEEDS"
+# Of the internal state in /server_info of such a server.
+SEEDS_FIELD = "lr_sglang_seeds"
+PLACE_FIELD = "lr_sglang_place"
+WRITTEN_FIELD = "lr_sglang_written"
+
+# Parameters that depend on the tokens before, each with the value that does nothing. Where SGLang
+# verifies drafted tokens, it applies to a whole pass what held before it, so that the text depends
+# on what was drafted.
+RELAXED = {
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+    "repetition_penalty": 1.0,
+    "min_new_tokens": 0,
+}
+# The same of what it leaves out of its draws there; our plugin's seeded verification does not.
+LEFT_OUT = {"min_p": 0.0}
+
+# Version of the messages with lines.
 PROTOCOL = 1
 ROUTE = "/lr_sglang/lines"
 # Of a server: set to 1, it turns the layer on.
@@ -22,6 +48,34 @@ MAX_LINES = 1024  # that a server keeps; the one that was delivered longest ago 
 MAX_MESSAGE_LINES = 1024
 MAX_MESSAGE_BYTES = 1 << 20
 MAX_ID = 256  # characters of a request's id
+
+
+def with_seed(params: Mapping[str, Any], seed: int, place: int) -> dict[str, Any]:
+    """Sampling parameters with a seed and a place, for ``/generate``.
+
+    Args:
+        params: of the request.
+        place: number of the prompt's last tokens that belong to the answer.
+    """
+    made = {**params, "sampling_seed": seed}
+    if place:
+        made["custom_params"] = {**(params.get("custom_params") or {}), PLACE_FIELD: place}
+    return made
+
+
+def place_of(custom_params: Any) -> int:
+    """The place that a request's ``custom_params`` have; 0 where they say nothing valid."""
+    return _number(custom_params, PLACE_FIELD)
+
+
+def written_of(custom_params: Any) -> int:
+    """The number of the answer's tokens at the end of a prompt; 0 where they say nothing valid."""
+    return _number(custom_params, WRITTEN_FIELD)
+
+
+def _number(custom_params: Any, name: str) -> int:
+    found = custom_params.get(name) if isinstance(custom_params, dict) else None
+    return found if isinstance(found, int) and found > 0 else 0
 
 
 class Delivery(NamedTuple):
