@@ -42,6 +42,7 @@ LIGHT = {
         CLI.format(["plan", "--alpha", ".6", "--c1", ".1"]),
         {"torch", "sglang", "transformers", "numpy", "matplotlib", "aiohttp"},
     ),
+    "launch": ("import lr_sglang.runtimes.launching.fleet\n", {"torch", "scipy"}),
     "doctor": (
         "from lr_sglang.doctor import checks; checks.check_machine()\n"
         "if checks.gpus.visible(): raise SystemExit\n",
