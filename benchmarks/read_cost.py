@@ -27,9 +27,9 @@ from lr_sglang.sglang_api.light_import import leave_torch_out
 leave_torch_out()
 
 from benchmarks.role_times import random_ids  # noqa: E402
+from lr_sglang.algorithm.reader import target_draws  # noqa: E402
 from lr_sglang.config import Deployment, Runtime, Sampling  # noqa: E402
 from lr_sglang.engine.loop import call  # noqa: E402
-from lr_sglang.engine.target_draws import target_draws  # noqa: E402
 from lr_sglang.frontend.backend import RuntimeBackend  # noqa: E402
 from lr_sglang.runtimes.connect import deployed  # noqa: E402
 from lr_sglang.steps.branch import Request  # noqa: E402

@@ -17,7 +17,6 @@ from lr_sglang.algorithm.keeper import Keeper
 from lr_sglang.algorithm.policy import draft_confidence
 from lr_sglang.algorithm.portions import Portions
 from lr_sglang.algorithm.reader import Reader
-from lr_sglang.algorithm.shared_draws import compare_prompts, exactness, note_draws
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.algorithm.ways import Ways
 from lr_sglang.errors import LookaheadError
@@ -45,7 +44,7 @@ async def answering(s: ProgramState, request: AnswerRequest) -> AsyncIterator[An
     await sync(s)
     s.text()  # a state that has failed raises here
     answer = Answer(AnswerContext.begin_answer(s, request))
-    note_draws(answer.context, answer.reader)
+    answer.reader.note_draws()
     request.listen(answer.branches.stop)
     try:
         with answer.policy:
@@ -106,7 +105,7 @@ class Answer:
             "step": len(self.trace.steps),
             "tokens": len(self.trace.ids),
             "seed": after.request.sampling.seed,
-            "text": exactness(after.context, after.reader),
+            "text": after.reader.exactness,
         }
         return after
 
@@ -215,7 +214,7 @@ class Answer:
             self.context.draft_failed(branch.result)
             self.judging.reject(child, "draft", str(branch.result), failed=True)
             return
-        compare_prompts(self.context, branch, node)
+        self.reader.compare_prompts(branch, node)
         tokenizer = self.roles["draft"].tokenizer
         room = self.tree.room(node)
         drafted, child.state = written_step(branch, tokenizer)

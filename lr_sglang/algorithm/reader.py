@@ -11,17 +11,18 @@ probability / -log(uniform) of those that the filters keep.
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
 from lr_sglang.algorithm.answer_context import AnswerContext
 from lr_sglang.config import Sampling
 from lr_sglang.errors import LookaheadError, RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
-from lr_sglang.steps.tree import Node
 from lr_sglang.steps.branch import Branch, Generation
-from collections.abc import Sequence
-import numpy as np
-from numpy.typing import NDArray
-
+from lr_sglang.steps.tree import Node
 
 # Most probable tokens of each place that a target which reads is asked for: ``top_k`` may not be
 # larger.
@@ -31,6 +32,13 @@ OTHER_PLACES = (
 )
 # Seconds that a draft may take where the target waits for it: one that hangs costs no more.
 DRAFT_SECONDS = 2.0
+
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
+_MIX_2 = np.uint64(0x94D049BB133111EB)
+_SEED_BITS = 2**63 - 1
+
+Row = Sequence[tuple[float, int, Any]]  # log-probability, token id, text
 
 
 class Reader:
@@ -233,14 +241,6 @@ def _rows(made: Generation, name: str) -> list[Any]:
 def _likeliest(made: Generation, name: str, places: int) -> list[int | None]:
     """The most probable token of each of the last places."""
     return [int(row[0][1]) for row in _rows(made, name)[-places:]]
-
-
-_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-_MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
-_MIX_2 = np.uint64(0x94D049BB133111EB)
-_SEED_BITS = 2**63 - 1
-
-Row = Sequence[tuple[float, int, Any]]  # log-probability, token id, text
 
 
 def target_draws(

@@ -10,8 +10,7 @@ import sglang as sgl
 import lr_sglang as lr
 from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
-from lr_sglang.sglang_api.draws import place_of
-from lr_sglang.steps.step import Verdict
+from lr_sglang.sglang_api.plugin_protocol import place_of
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.user_programs.lookahead_backend import LookaheadBackend
 from lr_sglang.user_programs.program import Program, perform

@@ -16,7 +16,7 @@ from lr_sglang.algorithm.answer_request import AnswerRequest
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.errors import BadReply, ConfigError, LookaheadError, RuntimeDown, RuntimeRefused
 from lr_sglang.frontend.dsl import end, fork, on, step
-from lr_sglang.steps.tree import Verdict
+from lr_sglang.steps.step import Verdict
 from lr_sglang.verifiers.exact import Exact
 from tests.scripted import END, ScriptedTransport, answered, chapters, deployment
 

@@ -22,9 +22,9 @@ from lr_sglang.algorithm.policy import Policy, RunStatistics, adaptive
 from lr_sglang.algorithm.policy import experience as experience_of_runs
 from lr_sglang.algorithm.policy.forecast import TreeShape
 from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
+from lr_sglang.algorithm.reader import target_draws, uniform_of_ids
 from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.prefix_reuse import RequestLog
-from lr_sglang.engine.target_draws import target_draws, uniform_of_ids
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.plugin import seeds
 from lr_sglang.programs.autoregressive import autoregressive

@@ -7,8 +7,8 @@ import pytest
 from openai.types import CompletionUsage
 
 from lr_sglang.serve.usage import of_steps, of_tokens
+from lr_sglang.steps.step import Verdict
 from lr_sglang.steps.trace import StepRecord, Trace
-from lr_sglang.steps.tree import Verdict
 from tests import fixture_of
 from tests.commands import clients
 from tests.endpoint import scripted, serving, simulated
