@@ -8,9 +8,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 from lr_sglang.algorithm import policy
-from lr_sglang.config import ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
+from lr_sglang.config import FED, ROLES, Deployment, Lookahead, Role, Runtime, TokenLayer
 from lr_sglang.errors import ConfigError
-from lr_sglang.modes import MODES, Able, check_mode
+from lr_sglang.modes import DIFFERENT, MODES, Able, check_mode
 from lr_sglang.user_programs import program_registry
 from lr_sglang.verifiers import verifier_registry
 
@@ -128,10 +128,17 @@ class Plan:
         used = (self.deployment.lookahead.verifier, *verifiers)
         return not _is_outside(self.program) and not any(map(verifier_registry.runs_models, used))
 
-    def needed(self, modes: Collection[str], answers: int = 1) -> Deployment:
-        """The deployment that these modes need, with slots for ``answers`` concurrent answers."""
+    def needed(self, modes: Collection[str], answers: int = 1, *, spare: bool = True) -> Deployment:
+        """The deployment that these modes need, with slots for ``answers`` concurrent answers.
+
+        Args:
+            spare: whether a draft that is not asked in these modes shares the target's runtime.
+        """
         roles: set[Role] = {role for mode in modes for role in self.roles(mode)}
         shared = {role: owner for role, owner in self.deployment.shared.items() if role in roles}
+        if spare and self.spared(modes):
+            roles.remove("draft")
+            shared["draft"] = "target"
         owners = {shared.get(role, role) for role in roles}
         runtimes = {
             owner: self._sized(
@@ -141,6 +148,24 @@ class Plan:
             if owner in owners
         }
         return self.deployment.replace(runtimes=runtimes, shared=shared)
+
+    def spared(self, modes: Collection[str]) -> str:
+        """Why no server is started for the draft, which is in these modes; empty if one is."""
+        ours = self.deployment.runtime("draft")
+        shared = ours is self.deployment.runtime("target")
+        ahead = [mode for mode in modes if MODES[mode].ahead]
+        if ours is None or ours.url or shared or not ahead or any(map(self._drafts, ahead)):
+            return ""
+        layer = self.layer(ahead[0])
+        return f"no draft is started: the token layer {layer} writes lossless answers alone"
+
+    def _drafts(self, mode: str) -> bool:
+        """Whether the draft may be asked in a mode that looks ahead: not by a lossless answer
+        that the target's own token layer writes (``algorithm.ways``).
+        """
+        alone = MODES[mode].lossless and self.layer(mode) not in (None, "", FED, DIFFERENT)
+        fixed = self.lookahead(mode).policy == "fixed"
+        return not (alone and fixed) or _is_outside(self.program)
 
     def _sized(
         self, runtime: Runtime, roles: Collection[Role], modes: Collection[str], answers: int

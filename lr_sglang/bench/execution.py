@@ -16,7 +16,7 @@ from typing import Any, Protocol
 
 from lr_sglang.api import session as sessions
 from lr_sglang.bench.order import Order, Turn
-from lr_sglang.bench.servers import Caches, server_key
+from lr_sglang.bench.servers import Caches, server_key, spared
 from lr_sglang.bench.variants import Variant, VariantKey
 from lr_sglang.config import Runtime
 from lr_sglang.errors import LaunchError, LookaheadError, RecordError
@@ -210,9 +210,11 @@ class Execution:
             return self.records()
 
     def _announce(self) -> None:
-        """Says it where several sets of servers will start."""
+        """Says it where several sets of servers will start, or no draft."""
         left = [stretch for stretch in self.order.stretches if any(map(self.left, stretch.turns))]
         numbers = sorted({number for stretch in left for number in stretch.servers})
+        for text in {spared(*self.order.sets[number]) for number in numbers} - {""}:
+            self.observer.note(text)
         if len(numbers) < 2:
             return
         sets = [self.order.sets[number][0] for number in numbers]

@@ -52,8 +52,20 @@ def needed_runtimes(of: Sequence[Variant], beside: Sequence[Variant] = ()) -> De
         for role in of[0].plan.deployment.runtimes
         if (one := used.get(role))
     }
-    shared = {role: owner for deployment in each for role, owner in deployment.shared.items()}
+    shared = {
+        role: owner
+        for deployment in each
+        for role, owner in deployment.shared.items()
+        if role not in runtimes
+    }
     return each[0].replace(runtimes=runtimes, shared=shared)
+
+
+def spared(of: Sequence[Variant], needed: Deployment) -> str:
+    """As ``Plan.spared``, of variants that share these servers."""
+    if "draft" in needed.runtimes:
+        return ""
+    return next(filter(None, (one.plan.spared([one.mode]) for one in of)), "")
 
 
 def server_key(role: str, runtime: Runtime) -> str:

@@ -321,6 +321,8 @@ def _show_plan(execution: Execution, display: Display, questions: Mapping[str, i
                 f"GPUs {', '.join(map(str, runtime.gpus))}" if runtime.gpus else ""
             )
             places.append(f"set {number}  {role}: {runtime.model or 'running'} {where}".rstrip())
+        if why := servers.spared(of, deployment):
+            places.append(f"set {number}  {why}")
     Console(width=max(display.out.width, PLAN_WIDTH), highlight=False).print(
         grid(PLAN_COLUMNS, rows, left=LEFT_PLAN_COLUMNS)
     )

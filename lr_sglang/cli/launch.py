@@ -151,7 +151,9 @@ def placed_runtimes(plan: Plan, given: Given) -> Deployment:
         ConfigError: modes that need different servers, or roles that do not fit on the GPUs.
     """
     plan.on_one_set("launch two deployments, with another --name for one of them")
-    found = plan.needed(plan.modes, given["concurrency"]).with_options(name=given["name"])
+    # a command that attaches may use the draft in another mode
+    found = plan.needed(plan.modes, given["concurrency"], spare=False)
+    found = found.with_options(name=given["name"])
     machine = gpus.described(given["gpus"]) if given.get("gpus") else ()
     return servers.placed_here(found, unseen=given["print"], machine=machine)
 

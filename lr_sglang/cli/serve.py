@@ -107,6 +107,8 @@ def run_endpoint(given: Given, display: Display) -> None:
     _allow_files()
     with listening(service.host, service.port) as sock, display.starting() as progress:
         needed = sized.needed(service.modes, service.concurrency)
+        if why := sized.spared(service.modes):
+            display.note(why)
         lean = plan.lean(*service.verifiers)
         port = str(sock.getsockname()[1])
         logs = given["logs"] or launched.state_home() / "logs" / "serve" / port

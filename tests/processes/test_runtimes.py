@@ -920,6 +920,11 @@ def printed(*arguments: str) -> dict[str, Any]:
     return json.loads(called("launch", *arguments, "--print", "--json").output)["servers"]
 
 
+def test_what_stays_up_has_the_draft_that_its_own_modes_do_not_ask(home):
+    """As ``run --mode lookahead+sd`` does, which attaches to it."""
+    assert printed("pocket", "--mode", "lossless", "--token-layer", "ngram").keys() >= {"draft"}
+
+
 def test_commands_are_printed_as_a_shell_takes_them(home):
     result = called("launch", "qwen3-4gpu", "--print")
     roles, lines = result.output.splitlines()[::2], result.output.splitlines()[1::2]

@@ -33,6 +33,7 @@ from tests.scripted_cli import transports
 from tests.stub import Handler, Stub
 
 FAST = ["run", "how many?"]
+LAYERED = ["--mode", "lossless", "--token-layer", "ngram"]
 PLAN = ["plan", "--alpha", "0.63", "--c1", "0.1"]
 
 
@@ -474,12 +475,19 @@ def test_a_runtime_at_a_url_is_asked_for_its_model(monkeypatch, tmp_path):
         (["--verifier", "likelihood:min"], {"target", "draft"}),
         (["--verifier", "cascade:likelihood,judge"], {"target", "draft", "judge"}),
         (["--mode", "lossless"], {"target", "draft"}),
+        (LAYERED, {"target"}),
+        ([*LAYERED, "--draft", "judge"], {"target"}),
+        ([*LAYERED, "--mode", "lookahead+sd", "--verifier", "exact"], {"target", "draft"}),
+        ([*LAYERED, "-o", "lookahead.policy=adaptive"], {"target", "draft"}),
+        (["--mode", "lossless", "--token-layer", "fed"], {"target", "draft"}),
         (["--draft", "judge", "--verifier", "exact"], {"target", "judge"}),
     ],
 )
 def test_only_what_is_needed_is_started(call, servers, options, roles):
-    call(*FAST, *options)
+    told = call(*FAST, *options)
     assert set(servers.started[0].runtimes) == roles
+    spared = "token layer ngram writes lossless answers alone" in " ".join(told.output.split())
+    assert spared == ("lossless" in options and roles == {"target"})
 
 
 # -- what cannot be

@@ -266,6 +266,7 @@ def test_lossless_has_the_layer_if_it_is_asked_for():
     )
     assert not plain.needed(["lossless"]).runtimes["target"].token_layer.on
     assert layered.needed(["lossless"]).runtimes["target"].token_layer.on
+    assert {*layered.needed(["lossless", "sd"]).runtimes} == {"target"}, "which writes alone"
     config = plain.configured("lossless")
     assert config["lookahead"]["verifier"] == "exact"
     assert "judge" not in config["runtimes"] and "judge" not in plain.needed(["lossless"]).runtimes
