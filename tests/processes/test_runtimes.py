@@ -390,10 +390,12 @@ def test_nothing_is_left_by_a_guardian_that_does_not_end_in_time(start, monkeypa
     until(lambda: not any(map(runs, (*pids, *guardians))), SOON)
 
 
-@pytest.mark.parametrize("way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork"])
+@pytest.mark.parametrize(
+    "way", ["SIGKILL", "SIGTERM", "SIGINT", "exit", "exception", "fork", "stopped"]
+)
 def test_nothing_outlives_us(fake, tmp_path, popen, way):
     """However this process ends; "fork": killed while a forked copy of it, which holds its files,
-    lives on.
+    lives on; "stopped": killed while the guardian that watches the server is stopped.
     """
     program = f"""
         import os, sys, time
@@ -411,8 +413,11 @@ def test_nothing_outlives_us(fake, tmp_path, popen, way):
     process = popen([sys.executable, "-c", textwrap.dedent(program)], stderr=subprocess.DEVNULL)
     until((tmp_path / "up").exists, 30)
     pids = pids_in(tmp_path / "one.log")
+    if way == "stopped":
+        psutil.Process(pids[0]).parent().suspend()
     with contextlib.suppress(AttributeError):
-        process.send_signal(getattr(signal, {"fork": "SIGKILL"}.get(way, way)))
+        named = "SIGKILL" if way in ("fork", "stopped") else way
+        process.send_signal(getattr(signal, named))
     process.wait(10)
     until(lambda: not any(map(runs, pids)), 5)
 

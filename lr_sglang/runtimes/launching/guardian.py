@@ -60,6 +60,7 @@ def main(pipe: int, command: list[str]) -> int:
             # the pipe open.
             if asked or os.getppid() != parent:
                 os.kill(inner, signal.SIGTERM)
+                os.kill(inner, signal.SIGCONT)  # it may have been stopped
             time.sleep(END_POLL / 2)
         _end_all()
     return _shown(os.waitstatus_to_exitcode(ended[1]))
