@@ -18,9 +18,8 @@ from lr_sglang.engine.transport import Head, Post
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.frontend.backend import RuntimeBackend
 from lr_sglang.sglang_api.plugin_protocol import ROUTE, Delivery
-from lr_sglang.steps import thinking
 from lr_sglang.steps.branch import Request
-from lr_sglang.steps.step import DELIMITER
+from lr_sglang.steps.step import DELIMITER, TAGS
 from lr_sglang.steps.token_text import TokenText
 
 __all__ = ["CharTokenizer", "Prompt", "ScriptedTransport", "runtimes"]
@@ -97,7 +96,7 @@ class CharTokenizer:
     size = sys.maxunicode + 1
     ends = frozenset({END})
     template = ""
-    thinking = thinking.TAGS
+    thinking = TAGS
     # Texts that are one token, each with the character whose code is its id.
     words: ClassVar[dict[str, str]] = {"ali": "\U0010fffd"}
 

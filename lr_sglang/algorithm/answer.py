@@ -13,9 +13,7 @@ from lr_sglang.algorithm.branches import tokens_of, written_step
 from lr_sglang.algorithm.draft_line import DraftLine
 from lr_sglang.algorithm.inquiry import Inquiry
 from lr_sglang.algorithm.judging import Judging
-from lr_sglang.algorithm.keeper import Keeper
-from lr_sglang.algorithm.policy import draft_confidence
-from lr_sglang.algorithm.portions import Portions
+from lr_sglang.algorithm.keeper import Keeper, Portions
 from lr_sglang.algorithm.reader import Reader
 from lr_sglang.algorithm.step_gens import StepGens
 from lr_sglang.algorithm.ways import Ways
@@ -223,7 +221,7 @@ class Answer:
             why = "the step is empty, or exceeds the token budget"
             self.judging.reject(child, "draft", why, failed=True)
             return
-        child.confidence = draft_confidence(branch.result.meta, len(drafted.ids))
+        child.confidence = branch.result.confidence(len(drafted.ids))
         self.tree.enter_draft(child, drafted, tokens)
         self.context.emitter.drafted(child)
         version = node.version

@@ -8,8 +8,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from typing import Literal, NamedTuple
 
-from lr_sglang.steps.step import first_stop
-from lr_sglang.steps.thinking import TAGS, Markers
+from lr_sglang.steps.step import TAGS, Markers, first_stop
 from lr_sglang.steps.token_text import Ids, added
 
 

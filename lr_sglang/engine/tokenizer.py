@@ -22,8 +22,7 @@ from typing import Any, Protocol
 from jinja2.exceptions import TemplateError
 
 from lr_sglang.errors import ConfigError
-from lr_sglang.steps import thinking
-from lr_sglang.steps.thinking import Markers
+from lr_sglang.steps.step import Markers, markers_of
 from lr_sglang.steps.token_text import TokenText
 
 # ``role`` and ``content``, which is a text or a list of OpenAI's text parts, and whatever else a
@@ -148,7 +147,7 @@ class ModelTokenizer:
             number for number, token in self._inner.added_tokens_decoder.items() if token.special
         }
         self._hidden |= set(self._inner.all_special_ids)
-        self.thinking = thinking.markers_of(" ".join([self.template, *map(str, added)]))
+        self.thinking = markers_of(" ".join([self.template, *map(str, added)]))
         marks = (self.thinking.opens, self.thinking.closes)
         shown = {one for one in self._hidden if _names(self._inner, one, marks)}
         self._hidden -= shown

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import re
 
-from lr_sglang.steps import thinking
+from lr_sglang.steps.step import text_after_thinking
 from lr_sglang.tasks.boxed import boxes
 
 SEARCHED_CHARACTERS = 200_000  # characters at the end, in which final answers are searched
@@ -38,7 +38,7 @@ _PYTHON = re.compile(r"(?:python|py)[\d.]*")
 
 def after_thinking(text: str) -> str:
     """The text after the thinking; empty if the thinking never ends."""
-    return thinking.text_after_thinking(text)[-SEARCHED_CHARACTERS:]
+    return text_after_thinking(text)[-SEARCHED_CHARACTERS:]
 
 
 def final_answer(text: str) -> str | None:

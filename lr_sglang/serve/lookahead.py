@@ -12,10 +12,9 @@ from lr_sglang.api.runner import answer
 from lr_sglang.delivery.stream_text import Chunk, Reasoning, StreamText
 from lr_sglang.errors import Cancelled, ConfigError
 from lr_sglang.serve.engine import AnswerEngine, Put
-from lr_sglang.serve.replies import Summary, WrittenText
+from lr_sglang.serve.replies import Summary, WrittenText, cached_of, costs_of, usage_of
 from lr_sglang.serve.requests import ClientRequest, RenderedPrompt
 from lr_sglang.serve.thinking import concluding
-from lr_sglang.serve.usage import cached_of, costs_of, usage_of
 from lr_sglang.steps.trace import StepRecord
 from lr_sglang.user_programs.program import ProgramError
 

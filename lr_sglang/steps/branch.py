@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
 import os
 import time
 import uuid
@@ -193,6 +194,14 @@ class Generation:
     def ends(self) -> frozenset[int]:
         """A set of the end-of-sequence id; empty if there is none."""
         return frozenset() if self.eos is None else frozenset((self.eos,))
+
+    def confidence(self, tokens: int) -> float | None:
+        """The mean log-probability of its first tokens; None if the runtime reported none."""
+        try:
+            found = [float(entry[0]) for entry in self.meta["output_token_logprobs"][:tokens]]
+        except (KeyError, TypeError, ValueError, IndexError):
+            return None
+        return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
 
 
 def until(

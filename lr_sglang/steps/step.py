@@ -1,5 +1,6 @@
 """What a reasoning step is (paper section 3.1): text up to and including a blank line, or a cut at
-a token cap; and what is said of two versions of one.
+a token cap; how a model marks its thinking, where steps end too; and what is said of two versions
+of one step.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import NamedTuple, Protocol
 
-from lr_sglang.steps import thinking
 from lr_sglang.steps.token_text import TokenText, added
 
 DELIMITER = "\n\n"
@@ -17,7 +17,6 @@ DELIMITER = "\n\n"
 # it does not end.
 WINDOW = 256
 _CONTEXT = 16  # characters
-
 # ``Verdict.by`` of steps whose two versions were not compared: the draft came too late, or failed;
 # the step follows a cut one; the judge accepts too many pairs that differ.
 NOT_COMPARED = ("late", "draft", "guard", "untrusted")
@@ -39,7 +38,7 @@ class Vocabulary(Protocol):
     """The methods of a tokenizer that splitting into steps needs."""
 
     vocabulary: str
-    thinking: thinking.Markers
+    thinking: Markers
 
     def encode(self, text: str) -> tuple[int, ...]:
         """Ids of plain text."""
@@ -308,3 +307,69 @@ def without_a_judge(pair: Pair, words: bool = True) -> Verdict | None:
     if words and not same_special(pair.target, pair.draft):
         return Verdict(False, "special", "the versions have different special tokens")
     return None
+
+
+@dataclass(frozen=True)
+class Markers:
+    """The texts around a model's thinking.
+
+    Attributes:
+        parser: SGLang's name of a reasoning parser with these markers.
+        opens: begins the thinking, in the prompt or in the answer.
+        closes: ends it; what follows is the answer.
+        always: whether ``closes`` also stands before a call of a tool.
+    """
+
+    parser: str
+    opens: str
+    closes: str
+    always: bool = True
+
+    def ended(self, prompt: str, written: str) -> bool:
+        """Whether the thinking of an open turn has ended. A thought without words is none: so
+        templates switch the thinking off.
+
+        Args:
+            prompt: what is before the turn's own text, from the end of the last turn.
+            written: the turn's own text.
+        """
+        opened = self.opens + prompt.rpartition(self.opens)[2] if self.opens in prompt else ""
+        thought, marker, said = (opened + written).rpartition(self.closes)
+        words = thought.rpartition(self.opens)[2].strip()
+        return bool(marker and words) and self.opens not in said
+
+
+TAGS = Markers("deepseek-r1", "<think>", "</think>")
+MARKER_FAMILIES = (
+    # harmony: messages of several channels, of which ``final`` is the answer
+    Markers(
+        "gpt-oss",
+        "<|channel|>analysis<|message|>",
+        "<|end|><|start|>assistant<|channel|>final<|message|>",
+        always=False,
+    ),
+    Markers("kimi", "◁think▷", "◁/think▷"),
+    Markers("kimi_k3", "<|open|>think<|sep|>", "<|close|>think<|sep|>"),
+    Markers("minimax-m3", "<mm:think>", "</mm:think>"),
+    Markers("mistral", "[THINK]", "[/THINK]"),
+    Markers("apertus2509", "<|inner_prefix|>", "<|inner_suffix|>"),
+    Markers("k2_horizon", "<ifm|think>", "</ifm|think>"),
+    Markers("cohere_command4", "<|START_THINKING|>", "<|END_THINKING|>"),
+    TAGS,
+)
+
+
+def markers_of(known: str) -> Markers:
+    """The markers of a model, by the text of its chat template and of its added tokens; ``<think>``
+    if there is none of the others.
+    """
+    return next((one for one in MARKER_FAMILIES if one.opens in known), TAGS)
+
+
+def text_after_thinking(text: str) -> str:
+    """The text after the thinking, whose markers may be any; empty if the thinking never ends."""
+    for one in MARKER_FAMILIES:
+        text = text.rpartition(one.closes)[2]
+        if one.opens in text:
+            return ""
+    return text

@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.policies import ALPHAS, C1S, LENGTHS, Conditions, adapt, share
 from lr_sglang.algorithm.policy import make_policy
-from lr_sglang.algorithm.policy.confidence import Calibration, draft_confidence
+from lr_sglang.algorithm.policy.confidence import Calibration
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.forecast import Conditions as Scene
 from lr_sglang.algorithm.policy.forecast import StepTimes, best_shape, forecast, furthest
@@ -23,6 +23,7 @@ from lr_sglang.config import Limits, Lookahead, Sampling
 from lr_sglang.engine.probes import Costs, measure_costs
 from lr_sglang.frontend.dsl import run_program
 from lr_sglang.modes import MODES
+from lr_sglang.steps.branch import Generation
 from lr_sglang.steps.step import Ending, Step
 from lr_sglang.steps.tree import StepTree
 from lr_sglang.tasks.task import messages
@@ -71,12 +72,9 @@ def _corrected(tree, node):
 
 
 def test_confidence_is_the_mean_of_the_steps_own_tokens():
-    assert (
-        draft_confidence(
-            {"output_token_logprobs": [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]}, 2
-        )
-        == -2.0
-    )
+    rows = [[-1.0, 5, None], [-3.0, 6, None], [-100.0, 7, None]]
+    made = Generation((5, 6, 7), "stop", None, 3, None, {"output_token_logprobs": rows})
+    assert made.confidence(2) == -2.0
 
 
 def test_the_calibration_finds_the_curve_that_drew_the_verdicts():

@@ -26,8 +26,7 @@ from lr_sglang.errors import BadReply, Cancelled, ConfigError, PromptTooLong, Ru
 from lr_sglang.programs.common import Proposer, write_steps
 from lr_sglang.results import accounting
 from lr_sglang.sglang_api.plugin_protocol import RELAXED
-from lr_sglang.steps.step import DELIMITER
-from lr_sglang.steps.thinking import TAGS
+from lr_sglang.steps.step import DELIMITER, TAGS
 from lr_sglang.steps.token_text import TokenText
 from lr_sglang.steps.trace import Trace
 from lr_sglang.tasks import Question

@@ -13,8 +13,7 @@ from lr_sglang.engine.client import status_error
 from lr_sglang.engine.tokenizer import NO_ARGUMENTS
 from lr_sglang.errors import RuntimeRefused
 from lr_sglang.sglang_api.plugin_protocol import place_of
-from lr_sglang.steps.step import DELIMITER
-from lr_sglang.steps.thinking import MARKER_FAMILIES
+from lr_sglang.steps.step import DELIMITER, MARKER_FAMILIES
 from lr_sglang.steps.token_text import TokenText
 from tests.endpoint import ASK, SERVICE, TOOL, is_documented, serving
 from tests.scripted import END, CharTokenizer, ScriptedTransport, deployment, set_facts

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 from openai.types import CompletionUsage
 
-from lr_sglang.serve.usage import of_steps, of_tokens
+from lr_sglang.serve.replies import of_steps, of_tokens
 from lr_sglang.steps.step import Verdict
 from lr_sglang.steps.trace import StepRecord, Trace
 from tests import fixture_of

@@ -15,8 +15,7 @@ from tokenizers import Tokenizer
 
 from lr_sglang.delivery.stream_text import Reasoning, StreamText
 from lr_sglang.engine.tokenizer import ModelTokenizer
-from lr_sglang.steps.step import DELIMITER, split_ids
-from lr_sglang.steps.thinking import TAGS
+from lr_sglang.steps.step import DELIMITER, TAGS, split_ids
 from tests import FULL
 from tests.commands import tokenizer_of
 from tests.conversations import CONVERSATIONS, TEXTS, says

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from lr_sglang.steps.step import (
     DELIMITER,
+    TAGS,
     Ending,
     Step,
     delimiter_end,
@@ -15,7 +16,6 @@ from lr_sglang.steps.step import (
     same_ending,
     split_ids,
 )
-from lr_sglang.steps.thinking import TAGS
 from tests import examples
 
 EOS = 3

@@ -7,12 +7,21 @@ import pytest
 from lr_sglang.delivery.stream_text import Reasoning, StreamText
 from lr_sglang.engine.tokenizer import ModelTokenizer, resolve, thinks
 from lr_sglang.grading.answers import final_answer
-from lr_sglang.steps import thinking
-from lr_sglang.steps.step import DELIMITER, Ending, make_step, same_ending, split_ids
+from lr_sglang.steps.step import (
+    DELIMITER,
+    MARKER_FAMILIES,
+    TAGS,
+    Ending,
+    make_step,
+    markers_of,
+    same_ending,
+    split_ids,
+    text_after_thinking,
+)
 from lr_sglang.steps.token_text import TokenText
 from tests.trained import byte_level, saved
 
-HARMONY = thinking.MARKER_FAMILIES[0]
+HARMONY = MARKER_FAMILIES[0]
 TOKENS = ("<|start|>", "<|channel|>", "<|message|>", "<|end|>", "<|return|>", "<|call|>")
 # The turns of gpt-oss: every message names its channel, and an answer begins by naming one.
 TEMPLATE = (
@@ -36,7 +45,7 @@ def gpt(tmp_path_factory) -> ModelTokenizer:
 ANSWER = f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}{SAID}"
 
 
-@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", MARKER_FAMILIES, ids=lambda one: one.parser)
 def test_the_markers_are_those_of_sglangs_own_parser(family):
     from sglang.srt.parser.reasoning_parser import ReasoningParser
 
@@ -44,14 +53,14 @@ def test_the_markers_are_those_of_sglangs_own_parser(family):
     assert parser.think_start_token == family.opens
     # of harmony SGLang names the end of the message, which one more of the same channel may follow
     assert family.closes.startswith(parser.think_end_token)
-    assert thinking.markers_of(f"... {family.opens} ...") == family
-    assert thinking.text_after_thinking(f"{family.opens}so{family.closes}4") == "4"
-    assert thinking.text_after_thinking(f"{family.opens}so") == ""
+    assert markers_of(f"... {family.opens} ...") == family
+    assert text_after_thinking(f"{family.opens}so{family.closes}4") == "4"
+    assert text_after_thinking(f"{family.opens}so") == ""
 
 
 def test_a_model_without_markers_counts_as_one_with_tags():
-    assert thinking.markers_of("a template") is thinking.TAGS
-    assert thinking.text_after_thinking("no thinking") == "no thinking"
+    assert markers_of("a template") is TAGS
+    assert text_after_thinking("no thinking") == "no thinking"
 
 
 def test_harmonys_markers_are_text_and_its_other_tokens_are_not(gpt):
@@ -109,7 +118,7 @@ TURNS = [
 ]
 
 
-@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", MARKER_FAMILIES, ids=lambda one: one.parser)
 @pytest.mark.parametrize(("prompt", "written", "ended"), TURNS)
 def test_the_thinking_of_a_turn_has_ended_where_its_marker_follows_a_thought(
     family, prompt, written, ended
@@ -131,7 +140,7 @@ def test_reasoning_and_answer_of_harmony_are_told_apart(gpt, size):
     assert stream.reasoning_tokens == len(gpt.raw(f"{HARMONY.opens}{THOUGHT}{HARMONY.closes}"))
 
 
-@pytest.mark.parametrize("family", thinking.MARKER_FAMILIES, ids=lambda one: one.parser)
+@pytest.mark.parametrize("family", MARKER_FAMILIES, ids=lambda one: one.parser)
 def test_an_answer_is_graded_after_the_thinking(family):
     thought = f"{family.opens}Is it \\boxed{{3}}?"
     assert final_answer(f"{thought}{family.closes}{SAID}") == "4"

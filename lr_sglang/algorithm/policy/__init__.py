@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 
 from lr_sglang.algorithm.policy.adaptive import Adaptive
-from lr_sglang.algorithm.policy.confidence import Calibration, draft_confidence
+from lr_sglang.algorithm.policy.confidence import Calibration
 from lr_sglang.algorithm.policy.experience import RunStatistics
 from lr_sglang.algorithm.policy.fixed import Policy
 from lr_sglang.algorithm.policy.forecast import SPARE_SLOTS, in_flight, running_requests, slot_limit
@@ -23,7 +23,6 @@ __all__ = [
     "Calibration",
     "Policy",
     "RunStatistics",
-    "draft_confidence",
     "in_flight",
     "make_policy",
     "running_requests",

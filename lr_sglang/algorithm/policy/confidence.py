@@ -1,9 +1,8 @@
-"""The draft's confidence in a step (mean log-probability), and its calibration against verdicts."""
+"""The calibration of the draft's confidence in its steps against verdicts."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,17 +11,6 @@ from numpy.typing import NDArray
 
 Sample = tuple[float, bool]
 PRECISION = 1e-6  # of the curve: its level and its slope per standard deviation
-
-
-def draft_confidence(meta: Mapping[str, Any], tokens: int) -> float | None:
-    """The mean log-probability of a step's tokens, from a reply's meta_info; None if it
-    has none.
-    """
-    try:
-        found = [float(entry[0]) for entry in meta["output_token_logprobs"][:tokens]]
-    except (KeyError, TypeError, ValueError, IndexError):
-        return None
-    return sum(found) / len(found) if found and all(map(math.isfinite, found)) else None
 
 
 @dataclass(frozen=True)

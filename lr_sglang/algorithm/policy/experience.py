@@ -16,8 +16,7 @@ from lr_sglang.algorithm.policy.forecast import (
     rounded,
 )
 from lr_sglang.algorithm.policy.load import Load
-from lr_sglang.algorithm.policy.mean import MEAN_MEMORY, Mean
-from lr_sglang.algorithm.policy.read_statistics import ReadStatistics
+from lr_sglang.algorithm.policy.read_statistics import MEAN_MEMORY, Mean, ReadStatistics
 from lr_sglang.algorithm.policy.turns import MEASURED, Forecast, Pace, Turns, TurnWay
 from lr_sglang.config import Schedule
 from lr_sglang.steps.step import NOT_COMPARED

@@ -1,12 +1,16 @@
-"""What reading drafted tokens has given in a run, and whether it pays."""
+"""What reading drafted tokens has given in a run, and whether it pays; and the mean that statistics
+are.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from lr_sglang.algorithm.policy.mean import Mean
 from lr_sglang.theory import reading
 from lr_sglang.theory.reading import ReadTimes
+
+# Effective number of values in a mean; the weight of older ones decays exponentially.
+MEAN_MEMORY = 400
 
 # Reading a drafted step first and writing at once are compared by their times, after more than so
 # many of both; before that by the agreement.
@@ -20,6 +24,26 @@ TYPICAL_AGREEMENT = 0.92
 AGREEMENT_WEIGHT = 1.0
 # Reads of portions pay until they have given so many tokens less than they had to.
 MOST_LACKING = 4.0
+
+
+@dataclass
+class Mean:
+    """A mean in which recent values weigh most."""
+
+    value: float = 0.0
+    weight: float = 0.0
+
+    def add(self, value: float, times: int = 1) -> None:
+        """Adds a value, ``times`` in a row."""
+        fade = (1 - 1 / MEAN_MEMORY) ** times
+        added = (1 - fade) * MEAN_MEMORY
+        self.weight = self.weight * fade + added
+        if added:
+            self.value += (value - self.value) * added / self.weight
+
+    def given(self, prior: float, trust: float) -> float:
+        """The mean, with a prior that has the weight of ``trust`` values."""
+        return (self.value * self.weight + trust * prior) / (self.weight + trust)
 
 
 @dataclass
