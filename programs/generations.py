@@ -70,7 +70,7 @@ async def check_reading(answer: Answer) -> None:
     root.version.guess = result.ids
     target = fork(root.state, "target")
     target += answer.text(result.ids)
-    again = answer.begin_branch("read", target, root)
-    target += answer.gens.read(root)
+    again = answer.begin_read(target, [root])
+    target += answer.gens.read([root])
     await answer.ended(again)
     answer.portions.enter_check(written, result, again)

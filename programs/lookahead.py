@@ -4,7 +4,7 @@ verify, accept.
 A node of ``answer.tree`` is a prefix of the answer, with the program's state after it. Its children
 are the drafted versions of the next step, ``node.version`` is the target's own. ``fork`` copies a
 state onto a runtime. ``answer.begin_branch`` stands right before a fork's ``gen``, and says
-what it is for: when it ends, its result is in the tree, and ``first_done`` returns the node.
+what it is for: when it ends, its result is in the tree, and ``first_done`` returns the nodes.
 
 An exact answer is written in one generation of the target, which verifies what the draft writes
 ahead of it (``programs/generations.py``), or is read portion by portion (``read_portions``); where
@@ -75,8 +75,8 @@ async def process_arrival(answer: Answer) -> None:
     propose(answer)
     read(answer)
     expand(answer)
-    node = await answer.first_done()  # of the step after it: a version or a part, or a verdict
-    verify(answer, node)
+    for node in await answer.first_done():  # of the step after it: a version, or a verdict
+        verify(answer, node)
     accept(answer)
 
 
@@ -128,19 +128,20 @@ def propose(answer: Answer) -> None:
 
 
 def read(answer: Answer) -> int:
-    """The target reads the drafted tokens after each prefix where it is to read before it writes.
-    From its log-probabilities and the answer's seed follows what it would have drawn at each place:
-    up to the first token that differs, and with its own there, this is its version of the step, or
-    the beginning of it. Returns how many requests began.
+    """The target reads the drafted tokens after each prefix where it is to read before it writes,
+    those of all prefixes on one path in one request. From its log-probabilities and the answer's
+    seed follows what it would have drawn at each place: up to the first token that differs, and
+    with its own there, this is its version of the step, or the beginning of it. Returns how many
+    requests began.
     """
-    nodes = answer.tree.to_read()
-    for node in nodes:
-        target = fork(node.state, "target")
-        target += answer.text(node.version.known)
-        target += answer.text(node.version.guess)
-        answer.begin_branch("read", target, node)
-        target += answer.gens.read(node)
-    return len(nodes)
+    paths = answer.tree.to_read()
+    for path in paths:
+        target = fork(path[-1].state, "target")  # after the drafted steps before
+        target += answer.text(path[-1].version.known)
+        target += answer.text(path[-1].version.guess)
+        answer.begin_read(target, path)
+        target += answer.gens.read(path)
+    return len(paths)
 
 
 def expand(answer: Answer) -> int:

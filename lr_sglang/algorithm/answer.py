@@ -149,17 +149,26 @@ class Answer:
         self.branches.expect(branch)
         return branch
 
-    async def first_done(self) -> Node:
-        """Waits for the next draft step, version of the target, part of one, or verdict, and enters
-        it in the tree; returns the prefix that it belongs to.
+    def begin_read(self, state: ProgramState, path: Sequence[Node]) -> Branch:
+        """As ``begin_branch``: the target reads the drafted tokens after each prefix on a path."""
+        size = path[0].version.size
+        branch = self.context.new_branch("read", state, path[0], None, size)
+        branch.path = path
+        for node in path:
+            node.version.branch = branch
+        self.branches.expect(branch)
+        return branch
+
+    async def first_done(self) -> list[Node]:
+        """Waits for the next draft step, version of the target, part of one, read, or verdict, and
+        enters it in the tree; returns the prefixes that it belongs to.
 
         Raises:
             LookaheadError: the target failed; Cancelled: the answer was stopped.
         """
         while True:
-            node = self._enter(await self.branches.first_done())
-            if node is not None:
-                return node
+            if nodes := self._enter(await self.branches.first_done()):
+                return nodes
 
     async def all_done(self) -> list[Node]:
         """Waits for every generation and verdict in flight, and enters them in the tree; returns
@@ -167,9 +176,7 @@ class Answer:
         """
         nodes: dict[Node, None] = {}
         while self.branches:
-            node = self._enter(await self.branches.first_done())
-            if node is not None:
-                nodes[node] = None
+            nodes |= dict.fromkeys(self._enter(await self.branches.first_done()))
         return list(nodes)
 
     async def ended(self, branch: Branch) -> Generation | LookaheadError:
@@ -180,28 +187,29 @@ class Answer:
             self._enter(arrived)
         return branch.result  # type: ignore[no-any-return]
 
-    def _enter(self, arrived: Branch | Inquiry) -> Node | None:
-        """Enters a result in the tree. Returns the prefix that it belongs to; None where it is no
-        longer needed.
+    def _enter(self, arrived: Branch | Inquiry) -> list[Node]:
+        """Enters a result in the tree. Returns the prefixes that it belongs to, without those where
+        it is no longer needed.
         """
         node = arrived.node
         child = arrived.child
         assert node is not None
-        needed = not (node.dropped or (child.dropped if child else node.chosen))
-        if needed and isinstance(arrived, Inquiry):
-            self.judging.enter(arrived)
-        elif needed and isinstance(arrived, Branch):
-            match arrived.purpose:
-                case "draft":
-                    self._enter_draft(node, arrived)
-                case "guess":
-                    self._enter_guess(node, arrived)
-                case "read":
-                    self._enter_read(node, arrived)
-                case _:
-                    self._enter_target(node, arrived)
+        if isinstance(arrived, Branch) and arrived.path:
+            nodes = self._enter_read(arrived)
+        elif node.dropped or (child.dropped if child else node.chosen):
+            nodes = []
+        else:
+            nodes = [node]
+            if isinstance(arrived, Inquiry):
+                self.judging.enter(arrived)
+            elif arrived.purpose == "draft":
+                self._enter_draft(node, arrived)
+            elif arrived.purpose == "guess":
+                self._enter_guess(node, arrived)
+            else:
+                self._enter_target(node, arrived)
         arrived.release()
-        return node if needed else None
+        return nodes
 
     def _enter_draft(self, node: Node, branch: Branch) -> None:
         child = branch.child
@@ -276,13 +284,23 @@ class Answer:
         made = make_step((*known, *result.ids), result.finish, node.step, tokenizer, result.ends)
         return made.ids[len(known) :]
 
-    def _enter_read(self, node: Node, branch: Branch) -> None:
-        """Enters what the target says of the drafted tokens after ``node``: they are its own, or
-        its version is known up to the token that differs.
+    def _enter_read(self, branch: Branch) -> list[Node]:
+        """Enters what the target says of the drafted tokens after each prefix that a branch has
+        read. Returns the prefixes, as ``_enter`` does.
+        """
+        nodes = []
+        for node, draws in zip(branch.path, self.reader.draws(branch), strict=True):
+            if not (node.dropped or node.chosen):
+                self._enter_draws(node, branch, draws)
+                nodes.append(node)
+        return nodes
+
+    def _enter_draws(self, node: Node, branch: Branch, draws: list[int | None]) -> None:
+        """Enters the draws at the drafted tokens after ``node``: they are the target's own, or its
+        version is known up to the token that differs.
         """
         version = node.version
         drafted = len(version.guess or ())
-        draws = self.reader.draws(branch, drafted)
         if version.runs_on:
             del draws[max(1, drafted) :]  # the draft goes on, and the next place is read again
         taken = version.take(draws)
@@ -311,7 +329,8 @@ class Answer:
             state += made.tokens()
             self._enter_version(node, made, state)
             return
-        self.branches.close_branch(branch, Outcome.CANCELLED)
+        if node is branch.path[0]:  # whose version the branch's outcome is about
+            self.branches.close_branch(branch, Outcome.CANCELLED)
         version.branch = None
 
     async def keep_steps(self, line: DraftLine | None = None) -> None:

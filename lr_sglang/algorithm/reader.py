@@ -118,26 +118,35 @@ class Reader:
             most = max(2, min(most, sampling.top_k))
         return {"return_logprob": True, "logprob_start_len": -drafted, "top_logprobs_num": most}
 
-    def draws(self, branch: Branch, drafted: int) -> list[int | None]:
-        """What the target draws at the places of the ``drafted`` tokens that a branch has read, and
-        after them; None where it is not known. Empty if the read has failed, which is noted.
+    def draws(self, branch: Branch) -> list[list[int | None]]:
+        """What the target draws at the places of the drafted tokens after each prefix that a branch
+        has read, and, where that is only one, after them; None where it is not known. Empty lists
+        if the read has failed, which is noted.
         """
         result = branch.result
+        sizes = [len(node.version.guess or ()) for node in branch.path]
+        failed = list[list[int | None]]([[] for _ in sizes])
         if isinstance(result, LookaheadError):
             self._failed(unfit=isinstance(result, RuntimeRefused))
-            return []
+            return failed
         rows = _rows(result, "input_top_logprobs")
-        if len(rows) < drafted:
+        if len(rows) < sum(sizes):
             self._failed(unfit=True)
-            return []
-        read = target_draws(
-            rows[len(rows) - drafted :],
-            self._request.sampling,
-            branch.seed or 0,
-            branch.place - drafted,
-            server_draws=not self.own_numbers,
-        )
-        return [*read, *result.ids[:1]]
+            return failed
+        rows = rows[len(rows) - sum(sizes) :]
+        drawn = []
+        for node, size in zip(branch.path, sizes, strict=True):
+            seed, place = self._request.draws("target", node)
+            place += len(node.version.known)
+            sampling = self._request.sampling
+            server_draws = not self.own_numbers
+            drawn.append(
+                target_draws(rows[:size], sampling, seed, place, server_draws=server_draws)
+            )
+            rows = rows[size:]
+        if len(drawn) == 1:  # else the server drew with the number of another step
+            drawn[0] += result.ids[:1]
+        return drawn
 
     def agreed(self, same: int, drafted: int, *, one_read: bool = False) -> None:
         """Counts drafted tokens that the target has read, up to the first that differs.
@@ -160,7 +169,7 @@ class Reader:
             again: the branch that has read them.
         """
         wrote: list[int | None] = list(written.ids)
-        read = self.draws(again, len(wrote))
+        (read,) = self.draws(again)
         if read and self.own_numbers:
             wrote = _likeliest(written, "output_top_logprobs", len(wrote))
             read = _likeliest(again.result, "input_top_logprobs", len(wrote))

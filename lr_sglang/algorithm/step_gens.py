@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import sglang as sgl
@@ -55,10 +56,12 @@ class StepGens:
         tokens = max(1, min(portion, room))
         return self.gen(node, "draft", tokens, self._reader.draft_sampling(), **more)
 
-    def read(self, node: Node) -> SglGen:
-        """By it the target reads the drafted tokens after ``node``, and writes one more."""
-        drafted = len(node.version.guess or ())
-        return self.gen(node, "target", 1, **self._reader.options(drafted))
+    def read(self, path: Sequence[Node]) -> SglGen:
+        """By it the target reads the drafted tokens after each prefix on a path, and writes one
+        more.
+        """
+        drafted = sum(len(node.version.guess or ()) for node in path)
+        return self.gen(path[-1], "target", 1, **self._reader.options(drafted))
 
     def several(
         self, node: Node, tokens: int, *, streamed: bool, stop: StepStop | None = None

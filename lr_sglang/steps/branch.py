@@ -287,6 +287,8 @@ class Branch(Request):
         node: the prefix that it goes on from; child: the drafted node that it writes, or verifies;
             None where it belongs to the target's version. They, ``state`` and ``result`` are None
             once the answer has entered the result.
+        path: the prefixes after which it reads drafted tokens, each a drafted step after the one
+            before; ``node`` is the first.
         state: the program's state that generates.
         number: of its events.
         answered_by: the role whose runtime answers; empty: that of ``role``.
@@ -325,6 +327,7 @@ class Branch(Request):
     shareable: Callable[[], int] | None = field(default=None, repr=False)
     node: Node | None = field(default=None, repr=False)
     child: Node | None = field(default=None, repr=False)
+    path: Sequence[Node] = field(default=(), repr=False)
     state: Any = field(default=None, repr=False)
     so_far: Sequence[int] = field(default=(), repr=False)
 
@@ -380,6 +383,7 @@ class Branch(Request):
     def release(self) -> None:
         """Frees what the answer needs no more: the record keeps its branches."""
         self.node = self.child = self.state = self.result = None
+        self.path = ()
         self.so_far = ()
 
 

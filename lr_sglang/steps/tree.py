@@ -95,6 +95,15 @@ class Version:
         """Whether the rest of it is unknown, and nobody writes or has to read anything first."""
         return self.step is None and self.branch is None and self.guess is None
 
+    @property
+    def is_read_now(self) -> bool:
+        """Whether the target's request that reads drafted tokens of it is in flight."""
+        return self.branch is not None and self.branch.purpose == "read" and not self.branch.ended
+
+    def leads_to(self, step: Step | None) -> bool:
+        """Whether it is this step as far as it is known and guessed."""
+        return step is not None and (*self.known, *(self.guess or ())) == step.ids
+
     def take(self, draws: Sequence[int | None], *, decoded: bool = False) -> Taken:
         """Takes what the target says of the guess: the tokens that it draws too, and its own after
         them.
@@ -295,13 +304,27 @@ class StepTree:
             ]
         return self._live
 
-    def to_read(self) -> list[Node]:
-        """Nodes after which the draft has written tokens that the target has not read,
-        nearest first.
+    def to_read(self) -> list[list[Node]]:
+        """The prefixes after which the draft has written tokens that the target has not read, by
+        paths on which each is a drafted step after the one before. What was drafted after a prefix
+        where the target reads now waits: a read finds nothing of another one in the cache before
+        that has ended, so that it would read its tokens again.
         """
-        found = [n for n in self.live() if n.version.guess is not None]
-        idle = (n for n in found if n.version.branch is None and n.chosen is None)
-        return sorted(idle, key=self.ahead)
+        paths: list[list[Node]] = []
+        for node in sorted(self.live(), key=self.ahead):
+            version = node.version
+            if version.guess is None or version.branch is not None or node.chosen is not None:
+                continue
+            if any(earlier.version.is_read_now for earlier in self.between(node)):
+                continue
+            before = [
+                p for p in paths if p[-1] is node.parent and p[-1].version.leads_to(node.step)
+            ]
+            if before:
+                before[0].append(node)
+            else:
+                paths.append([node])
+        return paths
 
     def _waits(self, node: Node) -> bool:
         """Whether a version of the next step is being drafted that is to be read first."""

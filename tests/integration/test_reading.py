@@ -564,6 +564,33 @@ def test_the_draft_goes_on_while_the_target_reads(schedule):
 
 
 @pytest.mark.parametrize("schedule", ["async", "sync"])
+def test_steps_that_are_drafted_while_the_target_reads_are_read_in_one_request(schedule):
+    """No drafted token of a path is in two reads, and no step is another one than if each were
+    written.
+    """
+    look = Lookahead(schedule=schedule, reading="first", max_step_tokens=20)
+    sampling = Sampling(temperature=0.6, top_p=0.95, seed=2)
+    target, draft = Timed(1), Timed(1)
+    target.token, target.read, draft.token = 1.0, 6.0, 0.13
+    backend = deployment(target=target, draft=draft)
+    backend.readable = True
+    request = AnswerRequest(look, sampling, Limits(max_tokens=200), verifier=Lenient())
+    run_virtually(run_program(lookahead, CONVERSATION, request, backend=backend))
+    read = [
+        (one["logprob_start_len"] + 1, len(one["input_ids"]))
+        for one in target.requests
+        if one.get("logprob_start_len", -1) >= 0
+    ]
+    assert all(before[1] <= after[0] for before, after in itertools.pairwise(read))
+    steps = [len(step.text) for step in request.trace.steps]
+    assert max(end - start for start, end in read) > max(steps)
+    assert 1 < len(read) < len(steps) / 2
+    look = look.replace(schedule="sync", reading="never")
+    written = timed(look, sampling, Lenient(), 0.0)
+    assert request.trace.ids == written.ids
+
+
+@pytest.mark.parametrize("schedule", ["async", "sync"])
 def test_the_place_of_what_is_written_after_reading_is_that_of_its_first_token(schedule):
     for model in range(3):
         target = Dice(model)
