@@ -39,8 +39,7 @@ def reference(q, k, v, visible, scale):
     k, v = (x.double().repeat_interleave(group, 1) for x in (k, v))
     scores = torch.einsum("nhd,mhd->hnm", q.double(), k) * scale
     scores = scores.masked_fill(~visible, float("-inf"))
-    weights = torch.softmax(scores, -1)
-    return torch.einsum("hnm,mhd->nhd", weights, v)
+    return torch.einsum("hnm,mhd->nhd", torch.softmax(scores, -1), v)
 
 
 def visible(parents: list[int]) -> torch.Tensor:

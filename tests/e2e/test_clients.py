@@ -65,8 +65,7 @@ def ahead(endpoint: Process) -> Iterator[None]:
 
 def call(command: str, url: str, folder: Path, given: str = "") -> str:
     """What a line of shell says in their environment, with the page's address replaced."""
-    programs = clients()
-    path = f"{programs}{os.pathsep}{os.environ['PATH']}"
+    path = f"{clients()}{os.pathsep}{os.environ['PATH']}"
     homes = {
         name: str(folder)
         for name in ("LLM_USER_PATH", "INSPECT_LOG_DIR", "HF_HOME", "XDG_DATA_HOME")

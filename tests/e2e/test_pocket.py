@@ -211,8 +211,7 @@ def test_the_gallery(pocket: Pocket, name: str) -> None:
     given = Plan(program=name + OPTIONS.get(name, "")).with_settings(
         lookahead=lr.Lookahead(depth=4), limits=lr.Limits(max_tokens=300), judge_prompt="pocket"
     )
-    runner = Runner(pocket.roles, given, 2)
-    records = list(runner.run(plan(questions, ("lookahead",))))
+    records = list(Runner(pocket.roles, given, 2).run(plan(questions, ("lookahead",))))
     for record in records:
         assert record["error"] is None and record["text"].strip() and record["steps"]
         assert (

@@ -159,8 +159,7 @@ def digests(records: dict[str, Record]) -> dict[str, tuple[str, str]]:
 @pytest.mark.timeout(900)
 def test_greedy_output_is_the_same_token_for_token(layered: Layered, without: Layered) -> None:
     assert digests(layered.greedy) == digests(without.greedy)
-    done = sum((r["finish"] == "stop") for r in layered.greedy.values())
-    assert done == len(PROBLEMS)
+    assert sum(r["finish"] == "stop" for r in layered.greedy.values()) == len(PROBLEMS)
 
 
 @of_each

@@ -67,8 +67,7 @@ def test_lossless_is_plain_decoding(server: RuntimeBackend) -> None:
         limits=Limits(100),
     )
     works = plan(QUESTIONS, [plain, ahead])
-    roles = {"target": server, "draft": server}
-    records = list(Runner(roles, settings, 1).run(works))
+    records = list(Runner({"target": server, "draft": server}, settings, 1).run(works))
     assert not [one["error"] for one in records if one["error"]]
     for question in QUESTIONS:
         first, second = (one for one in records if one["question_id"] == question.id)

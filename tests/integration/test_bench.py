@@ -130,8 +130,7 @@ def test_killed_again_and_again_it_makes_the_same(tmp_path, popen, attach):
         )
     assert killed >= max(1, KILLS - 1)
     assert len(whole(folder)) < len(wanted) and lost <= KILLS
-    resumed = bench(*OPTIONS, *attach, "--output", folder, "--resume")
-    assert "Where the time went" in resumed.stdout
+    assert "Where the time went" in bench(*OPTIONS, *attach, "--output", folder, "--resume").stdout
     assert samples(folder) == wanted
 
 
@@ -288,8 +287,7 @@ def test_all_modes_have_one_temperature():
     found = varied()
     assert {v.key for v in found} == {("sampled", mode) for mode in ALL}
     assert {v.config["sampling"]["temperature"] for v in found} == {0.6}
-    sets = servers.server_sets(found)
-    assert [{v.mode for v in of} for of in sets] == [
+    assert [{v.mode for v in of} for of in servers.server_sets(found)] == [
         {"autoregressive", "lookahead", "lossless"},
         {"sd", "lookahead+sd", "auto"},
     ]
@@ -398,8 +396,7 @@ def test_where_there_is_nothing_to_be_fair_with(deployment, way):
 def test_servers_are_up_together_if_memory_allows(monkeypatch, free, how):
     there = SimpleNamespace(available=free * 2**30)
     monkeypatch.setattr(servers.psutil, "virtual_memory", lambda: there)
-    sets = servers.server_sets(varied())
-    needed = [servers.needed_runtimes(of) for of in sets]
+    needed = [servers.needed_runtimes(of) for of in servers.server_sets(varied())]
     found, why = servers.together_or_in_turns("auto", needed)
     assert found == how
     assert "4 servers" in why  # draft and judge are shared

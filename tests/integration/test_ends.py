@@ -225,9 +225,8 @@ def test_what_a_user_says_arrives_as_it_is(asked):
 def test_an_end_that_only_the_runtime_knows_is_known_from_its_first_report():
     backend = runtimes("abcde" + E, (True, 1))
     backend.ends = frozenset()
-    request = AnswerRequest(Lookahead(max_step_tokens=4))
     # the end is not at the cap: it is reported
-    autoregressive.run(rendered, request, backend=backend)
+    autoregressive.run(rendered, AnswerRequest(Lookahead(max_step_tokens=4)), backend=backend)
     assert backend.ends == {END}
     state = told.run(6, stop_token_ids=[ord("c")], backend=backend)
     assert state["answer"] == "ab" and backend.ends == {END}, (

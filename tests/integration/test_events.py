@@ -86,9 +86,8 @@ def test_a_stop_is_never_lost(schedule):
             Model(alpha=(0.9,), steps=40), step_seconds=0.004, judge_seconds=0.0
         )
         roles = simulated_roles(simulation)
-        look = Lookahead(schedule=schedule, depth=4, verifier="exact")
         request = AnswerRequest(
-            lookahead=look,
+            lookahead=Lookahead(schedule=schedule, depth=4, verifier="exact"),
             verifier=verifiers.make_verifier("exact", verifiers.Setup(roles, "paper")),
         )
         request.on_step = lambda step, request=request, at=at: (

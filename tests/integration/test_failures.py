@@ -308,8 +308,7 @@ def reads_not(error, schedule, verifier):
     request = AnswerRequest(
         look, Sampling(temperature=0.0), limits, verifier=verifier, question="q"
     )
-    backend = deployment(target=target, draft=draft)
-    record = answered(backend, request, virtually=True)
+    record = answered(deployment(target=target, draft=draft), request, virtually=True)
     assert [step.text.strip() for step in record.steps] == steps
     return record
 

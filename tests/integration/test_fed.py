@@ -157,8 +157,7 @@ def answers(
     set_facts(*backend.roles.values(), seeded=seeds)
     if target.width > 1:
         draws: Literal["seeds", "coins"] = "seeds" if seeds else "coins"
-        fed = FedLayer(target.width, draws)
-        set_facts(backend, fed=fed, relaxed=relaxed, token_layer="NGRAM")
+        set_facts(backend, fed=FedLayer(target.width, draws), relaxed=relaxed, token_layer="NGRAM")
     set_facts(backend, increments=target.increments)
     if draft is not None and draft.vocabulary:
         tokenizer = backend.roles["draft"].tokenizer
@@ -171,9 +170,8 @@ def answers(
         began = clock()
         made = []
         for number in range(many):
-            look = Lookahead(max_step_tokens=20, policy=policy)
             request = AnswerRequest(
-                look,
+                Lookahead(max_step_tokens=20, policy=policy),
                 sampling.replace(seed=sampling.seed + number),
                 Limits(max_tokens=max_tokens),
                 verifier=Exact() if draft else None,

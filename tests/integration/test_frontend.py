@@ -46,8 +46,7 @@ def two_ways(s, question):
 def reference(question: str, **options) -> str:
     """What the target writes by itself."""
     found = backend(**options)
-    state = one_turn.run(ANSWER, question, backend=found.target)
-    return state["answer"]
+    return one_turn.run(ANSWER, question, backend=found.target)["answer"]
 
 
 def test_an_unchanged_program_is_answered_by_lookahead_reasoning():
@@ -209,8 +208,7 @@ def test_no_choice_and_an_empty_stop_string_of_lookahead_are_refused_by_name():
 def test_a_backend_that_was_asked_for_its_loop_answers_on_any_other():
     d = backend()
     assert d.loop is background()
-    state = asyncio.run(run_program(one_turn, ANSWER, "Why?", backend=d))
-    assert state["answer"]
+    assert asyncio.run(run_program(one_turn, ANSWER, "Why?", backend=d))["answer"]
 
 
 # What ``gen`` takes: how the server gets it, or None if it is refused without another option.

@@ -49,8 +49,7 @@ ASKED = [{"role": "user", "content": "How many?"}]
 
 def records(program, modes=("lookahead",), roles=None, **settings):
     given = Plan(program=program).with_settings(lookahead=Lookahead(depth=3), **settings)
-    runner = Runner(roles or fast_roles(), given)
-    return list(runner.run(plan([QUESTION], modes)))
+    return list(Runner(roles or fast_roles(), given).run(plan([QUESTION], modes)))
 
 
 def scripted(target, draft=None, seconds=0.0):
@@ -209,8 +208,7 @@ def test_the_best_rated_sample_is_the_answer():
     state = Program.load("best_of_n").function.run(
         ASKED, backend=LookaheadBackend(scripted(write), judge_prompt="paper", ahead=False)
     )
-    found = state["ratings"]
-    assert sorted(found) == [1, 3, 8, 8] and state["answer"].startswith("solution")
+    assert sorted(state["ratings"]) == [1, 3, 8, 8] and state["answer"].startswith("solution")
 
 
 STEPS = 4
@@ -777,8 +775,7 @@ def test_spec_cot_takes_the_version_that_the_target_finds_likeliest():
     """One of three versions, in any order, is what the target would write itself."""
     turn = iter("bcabacabc" * 2)
     draft = lambda text, sampling: chapter(next(turn), steps=3)(text, sampling)
-    runtimes = unsure_roles(chapter("a", steps=3), draft)
-    record = answered("spec_cot:width=3", runtimes)[0].trace
+    record = answered("spec_cot:width=3", unsure_roles(chapter("a", steps=3), draft))[0].trace
     assert record.text == "a 0\n\na 1\n\na 2"
     assert {step.source for step in record.steps} == {"draft"}
 

@@ -215,8 +215,7 @@ def test_pieces_are_as_long_as_the_agreement_pays_for(agreement, tokens):
     for _ in range(300):
         same = min(20, int(math.log(rng.random(), agreement)))
         experience.reads.compared(same, same < 20)
-    size = experience.reads.portion_size(experience.read_times())
-    assert size == pytest.approx(tokens, rel=0.34)
+    assert experience.reads.portion_size(experience.read_times()) == pytest.approx(tokens, rel=0.34)
 
 
 class Timed(Dice):

@@ -365,7 +365,6 @@ def test_a_table_of_one_role_alone_is_calculated_from_its_file():
 @pytest.mark.parametrize("seeded", [True, False])
 def test_a_fed_answer_is_plain_decodings_in_one_request_and_fewer_passes(seeded):
     plain, alone = made("autoregressive", seeded=seeded)
-    fed = {"target": Flags("fed", 8)}
-    exact, target = made("lossless", flags=fed, seeded=seeded)
+    exact, target = made("lossless", flags={"target": Flags("fed", 8)}, seeded=seeded)
     assert exact.text == plain.text and len(exact.of("target")) == 1
     assert target.scheduler.passes < alone.scheduler.passes / 2

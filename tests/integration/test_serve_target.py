@@ -456,8 +456,7 @@ def test_limits_and_keys_hold_on_other_routes():
     with passing(SHORT, Keys(["sk-right"])) as one:
         for path in OTHERS:
             for header in wrong:
-                refused = one.http.post(path, json={}, headers=header)
-                is_documented(refused, 401, "invalid_api_key")
+                is_documented(one.http.post(path, json={}, headers=header), 401, "invalid_api_key")
         one.http.headers["x-api-key"] = "sk-right"
         for path in OTHERS:
             named = dict.fromkeys(("max_tokens", "max_output_tokens"), 99)

@@ -184,8 +184,7 @@ def test_harmonys_channels_are_reasoning_and_content(thinker, stream):
     assert choice["reasoning_content"] == "Well, 2 + 3.\n\nIt is 5."
     assert choice["content"] == "So 5.\n\nIndeed."
     assert one.roles["draft"].transport.requests
-    response = one.ask(tools=[TOOL])
-    assert response.status_code == 502 and not one.target.asked
+    assert one.ask(tools=[TOOL]).status_code == 502 and not one.target.asked
 
 
 @pytest.mark.parametrize("mode", ["lossless", "lookahead"])
@@ -219,8 +218,7 @@ def test_after_a_beginning_that_ends_the_thinking_the_answer_is_the_targets(thin
         messages=asked, continue_final_message=True, lookahead={"schedule": "sync"}
     ).json()
     about, message = answer["lookahead"], answer["choices"][0]["message"]
-    said = message["content" if own else "reasoning_content"]
-    assert said.endswith("It is 5.\n\nIndeed.")
+    assert message["content" if own else "reasoning_content"].endswith("It is 5.\n\nIndeed.")
     assert bool(about["judged_tokens"]) != own
 
 

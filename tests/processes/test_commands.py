@@ -119,8 +119,7 @@ print(json.dumps([ids, *whole, heavy, "sglang.srt.utils.hf_transformers_patches"
 
 def test_tokenizers_are_the_same_without_torch():
     path = locate("pocket:target")
-    given = json.dumps([path, TEXTS, MESSAGES])
-    done = python("-c", LEAN, given=given)
+    done = python("-c", LEAN, given=json.dumps([path, TEXTS, MESSAGES]))
     ids, prompt, texts, vocabulary, heavy, stood_in = json.loads(done.stdout)
     tokenizer = load_tokenizer(path)
     assert [tuple(one) for one in ids] == [tokenizer.encode(text) for text in TEXTS]

@@ -50,12 +50,11 @@ class Composition:
 
     def ask(self, front: int = 0, **more: object) -> Client:
         """A question that names the mode, in which nobody is answered by the target alone."""
-        asked = {"model": self.model, "lookahead": {"mode": "lookahead"}, **more}
         return Client(
             self.fronts[front % len(self.fronts)],
             f"What is {next(numbers)} + {os.getpid()}?",
             stream=False,
-            more=asked,
+            more={"model": self.model, "lookahead": {"mode": "lookahead"}, **more},
             key=KEY,
         )
 

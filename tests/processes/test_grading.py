@@ -207,8 +207,7 @@ def test_no_worker_outlives_a_killed_owner(tmp_path):
         "pool.compare('1', '0+1'); print(*[c.pid for c in multiprocessing.active_children()], flush=True);"
         "os.kill(os.getpid(), signal.SIGKILL)"
     )
-    command = [sys.executable, "-c", code]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     (worker,) = map(int, done.stdout.split())
     until(lambda: not Path(f"/proc/{worker}/stat").exists(), 60)
 
@@ -339,12 +338,10 @@ def test_a_pool_is_not_started_for_what_needs_no_algebra():
 
 def test_a_record_gets_answer_verdict_and_who_decided():
     with Grader("math") as grader:
-        graded = grader.verdict(row(text=box("4.0")))
-        assert graded == {
+        assert grader.verdict(row(text=box("4.0"))) == {
             "answer": "4.0", "correct": True, "grade": {"grader": "math", "by": "number"}
         }  # fmt: skip
-        failed = grader.verdict(row(error={"kind": "X"}))
-        assert failed == {
+        assert grader.verdict(row(error={"kind": "X"})) == {
             "answer": None, "correct": False, "grade": {"grader": "math", "reason": "the sample failed"}
         }  # fmt: skip
         assert grader.verdict(row(error={"kind": "X"}, gold=None))["correct"] is None
@@ -438,8 +435,7 @@ def test_only_the_verdict_changes_and_what_changed_is_said(tmp_path):
         row(3, gold=None),
     ]
     path = folder(tmp_path / "r", before, rest=b'{"schema":1,"cut o')
-    said = regrade(path)
-    assert said == "4 records: 2 correct, 1 wrong, 1 ungraded; 2 verdicts changed"
+    assert regrade(path) == "4 records: 2 correct, 1 wrong, 1 ungraded; 2 verdicts changed"
     after = records(path)
     assert [one["correct"] for one in after] == [True, False, True, None]
     assert after[3]["grade"]["reason"] == "the answer is not known"

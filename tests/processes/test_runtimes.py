@@ -796,8 +796,7 @@ def test_it_comes_up_can_be_attached_to_and_goes_as_a_whole(launching, home):
         found.roles["judge"]["url"] == found.roles["target"]["url"] != found.roles["draft"]["url"]
     )
     one.says("run --attach mine")  # the last that it says
-    lines = one.out.read_text().splitlines()
-    assert [line.split()[:2] for line in lines] == [
+    assert [line.split()[:2] for line in one.out.read_text().splitlines()] == [
         [role, it["url"]] for role, it in found.roles.items()
     ]
     assert "draft: ready" in one.err.read_text()
@@ -887,8 +886,7 @@ def test_a_name_is_taken_while_it_is_up_and_stale_after_a_kill(launching, home):
     again = "lr-sglang launch FILE --name mine"
     with pytest.raises(ConfigError, match=rf"is not up any more.*\nHint: .*{again}"):
         settings.settle({"attach": "mine"})
-    result = called("run", "--attach", "mine", "how many?", code=2)
-    assert "is not up any more" in result.output
+    assert "is not up any more" in called("run", "--attach", "mine", "how many?", code=2).output
     assert "up:" not in called("launch", "--list").output
     again = launching("mine.toml")
     until(lambda: "http" in again.out.read_text(), 20)

@@ -132,8 +132,7 @@ class ScheduledTransport(SimulatedTransport):
     def abort(self, rid: str, everything: bool = False) -> None:
         if rid in self._open:
             self._aborted.add(rid)
-            later = asyncio.get_running_loop().call_later
-            later(self.host / 2, self.scheduler.abort, rid)
+            asyncio.get_running_loop().call_later(self.host / 2, self.scheduler.abort, rid)
 
     async def deliver(
         self, deliveries: Sequence[Delivery], timeout: float = LINE_SECONDS

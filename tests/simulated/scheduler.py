@@ -264,8 +264,7 @@ class Scheduler:
         times, flags = self.times, self.flags
         if batch.prefill:
             new = sum(max(1, one.prompt - one.cached) for one in batch.jobs)
-            cached = max(one.cached for one in batch.jobs)
-            seconds = times.prefill(len(batch.jobs), new, cached)
+            seconds = times.prefill(len(batch.jobs), new, max(one.cached for one in batch.jobs))
             return seconds + (times.layer_prefill if flags.layer == "standalone" else 0.0)
         if not flags.layer:
             return times.decode(len(batch.jobs))

@@ -122,9 +122,8 @@ class Times:
         """The times of a file's content."""
         known = given.get("assumed", {})
         step_tokens = int(given.get("step_tokens", 32))
-        roles = {name: _role(one, known, step_tokens) for name, one in given["roles"].items()}
         return cls(
-            roles,
+            {name: _role(one, known, step_tokens) for name, one in given["roles"].items()},
             known.get("host", 0.0) / 1000,
             known.get("share", 0.0),
             bool(known.get("overlap", False)),

@@ -78,8 +78,7 @@ def test_launch_warns_of_a_server_that_takes_the_memory_of_another(call, tmp_pat
 
 def test_one_question_prints_its_steps_and_leaves_a_record(call, tmp_path):
     result = call(*FAST, "--verifier", "exact")
-    marks = [line[0] for line in result.stdout.splitlines()]
-    assert marks == ["+", "~", "+", "+"]
+    assert [line[0] for line in result.stdout.splitlines()] == ["+", "~", "+", "+"]
     assert "answer: 17" in result.stderr
     assert "1 of" not in result.stdout
     (record,) = records(tmp_path / "runs")
@@ -135,8 +134,7 @@ def test_a_models_text_does_not_command_the_terminal(call, servers):
     servers.transports["target"] = ScriptedTransport(
         lambda text, sampling: "a\x1b[2Jb [bold]c[/bold] \x9b1m\x07d\x03"
     )
-    stdout = call(*FAST, "--mode", "autoregressive").stdout
-    assert stdout == "| a[2Jb [bold]c[/bold] 1md\n"
+    assert call(*FAST, "--mode", "autoregressive").stdout == "| a[2Jb [bold]c[/bold] 1md\n"
 
 
 # -- many questions
@@ -707,8 +705,7 @@ def test_a_finished_run_is_resumed_without_starting_anything(call, servers, tmp_
     many = ["run", "--task", "pocket", "--limit", 2, "--output", "out"]
     call(*many)
     call(*many, code=1)  # not without --resume
-    result = call(*many, "--resume")
-    assert "2 of 2 samples are done already" in result.stderr
+    assert "2 of 2 samples are done already" in call(*many, "--resume").stderr
     assert len(servers.started) == 1
     call("run", "--task", "pocket", "--limit", 3, "--output", "out", "--resume")
     assert len(records(tmp_path / "out")) == 3
@@ -770,8 +767,7 @@ def test_colour_is_for_terminals(call, monkeypatch):
 
 
 def test_there_is_a_prompt_for_each_name_in_the_settings():
-    names = get_args(Deployment.model_fields["judge_prompt"].annotation)
-    assert names == ("", *PROMPTS)
+    assert get_args(Deployment.model_fields["judge_prompt"].annotation) == ("", *PROMPTS)
 
 
 # -- messages that say what was meant

@@ -181,8 +181,7 @@ def test_none_clears_a_field_or_is_an_option_that_was_not_given():
 
 def test_a_copy_remembers_what_was_given():
     """A model family's advice stands between a default and what a file says."""
-    given = Sampling(temperature=0.6).replace(top_k=20).given()
-    assert given == {"temperature": 0.6, "top_k": 20}
+    assert Sampling(temperature=0.6).replace(top_k=20).given() == {"temperature": 0.6, "top_k": 20}
 
 
 def test_numbers_of_other_libraries_are_numbers():
@@ -443,11 +442,10 @@ def test_every_setting_can_be_assigned_and_arrives_in_the_plan(one, tmp_path, mo
         "deployment": str(tmp_path / "base.toml"),
         "option": table_of(*more, f"{one.name}={text}"),
     }
-    plan = settings.settle(given)
     found = reduce(
         lambda at, name: at[name] if isinstance(at, dict) else getattr(at, name),
         one.name.split("."),
-        plan.deployment,
+        settings.settle(given).deployment,
     )
     assert as_text(found).removesuffix(".0") == text
 

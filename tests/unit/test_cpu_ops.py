@@ -46,9 +46,8 @@ def decode(cache, query, key, value, *, window=0, cap=0.0, sinks=None, cross=Fal
     """Write each sequence's newest token and attend."""
     output = torch.empty_like(query)
     loc = torch.stack([cache.rows(i)[-1] for i in range(len(cache.seq_lens))])
-    scratch = torch.empty(0)
     torch.ops.sgl_kernel.decode_attention_cpu(
-        query, cache.k, cache.v, output, key, value, loc, scratch, cache.table, cache.requests, cache.seq_lens,
+        query, cache.k, cache.v, output, key, value, loc, torch.empty(0), cache.table, cache.requests, cache.seq_lens,
         0.3, cap, cross, window, None, sinks,
     )  # fmt: skip
     return output
@@ -504,10 +503,9 @@ class Backend(Cache):
     def batch(self) -> SimpleNamespace:
         """SGLang's, whose lengths leave the new tokens out."""
         loc = torch.cat([self.rows(i)[-n:] for i, n in enumerate(self.new.tolist())])
-        mode = SimpleNamespace(is_target_verify=lambda: self.verifies)
         return SimpleNamespace(
             out_cache_loc=loc, seq_lens=self.seq_lens - self.new, req_pool_indices=self.requests, spec_info=object(),
-            forward_mode=mode,
+            forward_mode=SimpleNamespace(is_target_verify=lambda: self.verifies),
         )  # fmt: skip
 
 

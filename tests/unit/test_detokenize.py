@@ -248,9 +248,8 @@ def tokenizers(tmp_path_factory):
 
 def pool(known, seed):
     """Some ids, with whole characters only, and what a step is made of."""
-    drawn = random.Random(seed).sample(range(known._size), 40)
     wanted = [
-        *drawn,
+        *random.Random(seed).sample(range(known._size), 40),
         *known.encode("\n five</think>\n\n🎉", True),
         known._inner.convert_tokens_to_ids("<x>"),
     ]

@@ -113,8 +113,7 @@ def test_a_run_is_measured():
 
 
 def test_of_a_run_that_was_read_the_mode_beside_it_has_the_times():
-    read = {"read_tokens": 50, "agreed_tokens": 40}
-    said = found("--records", folder(autoregressive(), lookahead(**read)))
+    said = found("--records", folder(autoregressive(), lookahead(read_tokens=50, agreed_tokens=40)))
     assert said["measured"]["step_seconds"] == pytest.approx(4 / 3)  # 20 tokens at 15 a second
     assert said["case"]["c1"] == pytest.approx(0.3 / (4 / 3))
     assert said["measured"]["agreement"] == 0.8 and said["measured"]["slowdown"] is None

@@ -123,8 +123,7 @@ def test_seeds_are_pooled_and_other_sampling_is_not_compared(tmp_path):
     records = synthetic.run(Truth(), 4, 1)
     for number, record in enumerate(records):
         record["config"]["sampling"]["seed"] = number
-    pooled = collection.read_runs([write(tmp_path / "a", records)])
-    assert len(pooled.groups) == 2
+    assert len(collection.read_runs([write(tmp_path / "a", records)]).groups) == 2
     for record in records:
         if record["mode"] == "lookahead":
             record["config"]["sampling"]["temperature"] = 0.0
@@ -268,8 +267,7 @@ def test_json_has_every_figure_with_its_interval(run):
 
 def test_names_from_files_are_no_markup(tmp_path):
     records = synthetic.run(Truth(), 2, 1, task="=a|b`<script>\x1b[31m$x$")
-    folder = write(tmp_path / "a", records)
-    said = invoke(folder).stdout
+    said = invoke(write(tmp_path / "a", records)).stdout
     assert "<script>" in said and "\x1b" not in said
 
 
@@ -522,8 +520,7 @@ def test_what_was_judged_keeps_its_alpha_where_steps_were_read_first(tmp_path):
     found = made(write(tmp_path / "a", reading(synthetic.run(Truth(alpha=0.5), 8, 1))))
     assert found.measures[1].acceptance[0] == "alpha"
     figure = dict(charts._figures(found))["by_acceptance"]
-    labels = [line.get_label() for line in figure.axes[0].lines]
-    assert "async, depth 6, formula" in labels
+    assert "async, depth 6, formula" in [line.get_label() for line in figure.axes[0].lines]
 
 
 def test_a_point_at_full_acceptance_is_drawn_whole_and_formulas_reach_it(tmp_path):
@@ -558,8 +555,7 @@ def test_the_page_has_the_name_of_what_was_asked_for(tmp_path):
     write(tmp_path / "bench" / "sampled", synthetic.run(Truth(), 2, 1))
     for asked, name in (("bench", "bench"), ("bench/sampled/records.jsonl", "sampled")):
         invoke(tmp_path / asked, "--html", tmp_path / "page.html")
-        text = (tmp_path / "page.html").read_text()
-        assert f"<title>Lookahead Reasoning: {name}</title>" in text
+        assert f"<title>Lookahead Reasoning: {name}</title>" in (tmp_path / "page.html").read_text()
 
 
 def test_the_only_program_of_a_run_names_its_rows(tmp_path):

@@ -21,8 +21,7 @@ def roles(room=42, kv=None, **more):
 
 
 def told(options, answers=1, made=None):
-    given = {"mode": (), **options}
-    plan = settle(given)
+    plan = settle({"mode": (), **options})
     return list(short_of_room(made or roles(), [Wanted(plan, plan.modes, answers)]))
 
 

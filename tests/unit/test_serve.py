@@ -430,8 +430,7 @@ def test_other_values_are_converted_as_sglang_converts_them():
 def test_a_model_has_several_names_and_none_need_be_given():
     service = SERVICE.replace(aliases=("gpt-4o", "lookahead:latest"))
     for name in (None, "lookahead", "gpt-4o", "lookahead:latest"):
-        asked = {**ASKED, "model": name}
-        assert settled(ChatRequest.read(asked, refuse=True)[0], service)
+        assert settled(ChatRequest.read({**ASKED, "model": name}, refuse=True)[0], service)
         assert not service.adapter(name)
     for name, adapter in (("gpt-4o:poet", ":poet"), ("lookahead:latest:poet", ":poet")):
         assert service.adapter(name) == adapter

@@ -218,8 +218,7 @@ def test_a_gpu_computes_its_bodies_and_a_cpu_reads_files(settings, formats, tmp_
     layer = {"algorithm": "standalone", "draft_model": "pocket:draft@128x384x3"}
     target = {"model": "pocket:draft@256x400x3", "token_layer": layer, **settings}
     deployment = Deployment.from_dict({"name": "one", "runtimes": {"target": target}}, "deployment")
-    argv = fleet.prepared(deployment, tmp_path)["target"].argv
-    found = dict(itertools.pairwise(argv))
+    found = dict(itertools.pairwise(fleet.prepared(deployment, tmp_path)["target"].argv))
     assert (found.get("--load-format"), found.get("--speculative-draft-load-format")) == formats
     for folder in (found["--model-path"], found["--speculative-draft-model-path"]):
         assert any(Path(folder).glob("*.safetensors")) == (formats[0] != "private")
@@ -291,8 +290,7 @@ def test_a_body_is_planned_by_its_sizes_and_known_by_its_folder(cache, monkeypat
 
 @pytest.mark.parametrize("name", pocket.MODELS)
 def test_a_pocket_model_has_one_name_however_its_server_was_started(name):
-    folder = str(pocket.weights(name))
-    assert model_of("target", Runtime(model=folder)) == f"pocket:{name}"
+    assert model_of("target", Runtime(model=str(pocket.weights(name)))) == f"pocket:{name}"
     assert served_name(f"pocket:{name}") == f"pocket:{name}"
 
 

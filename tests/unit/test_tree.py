@@ -35,8 +35,7 @@ def test_at_the_start_the_root_is_to_be_drafted_and_expanded():
 
 
 def test_drafting_stops_at_the_depth():
-    tree = grown(depth=2, drafts=2)
-    assert tree.to_propose() == []
+    assert grown(depth=2, drafts=2).to_propose() == []
 
 
 def test_the_target_is_asked_after_each_drafted_prefix_once():
@@ -89,8 +88,7 @@ def test_the_budget_counts_tokens_of_drafts_and_corrections():
     node = tree.root.children[0].children[0]
     assert tree.room(node) == 8
     node.version.step = step("ttt")
-    chosen = tree.decide(node)
-    assert tree.room(chosen) == 5
+    assert tree.room(tree.decide(node)) == 5
 
 
 def test_a_pair_needs_both_versions_and_no_verdict():
@@ -153,8 +151,7 @@ def test_a_step_chosen_deep_in_the_tree_belongs_to_its_subtree():
     tree = grown(drafts=1)
     deep = tree.root.children[0]
     deep.version.step = step("t")
-    chosen = tree.decide(deep)
-    assert chosen in list(tree.root.subtree())
+    assert tree.decide(deep) in list(tree.root.subtree())
 
 
 def test_a_branch_gets_one_outcome():
